@@ -1,0 +1,108 @@
+"""What one process has been asked to be: its task, its cluster, its run. Read from the environment, once.
+
+The launcher, `dtrain worker` and friends, and a user who exports TF_CONFIG by hand all speak to a task through the same
+variables, so a program behaves alike under each of them and under plain `python program.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from dtrain.cluster import ClusterSpec, TaskId
+from dtrain.config import ClusterSection, RunSpec
+from dtrain.errors import SpecError
+from dtrain.tf_config import read_tf_config
+
+RUN_ID = "DTRAIN_RUN_ID"
+RUN_DIR = "DTRAIN_RUN_DIR"
+SPEC = "DTRAIN_SPEC"
+ATTEMPT = "DTRAIN_ATTEMPT"
+SECRET = "DTRAIN_SECRET"
+TF_CONFIG = "TF_CONFIG"
+
+
+@dataclass(frozen=True)
+class TaskAssignment:
+    """A task's place in a run.
+
+    Attributes:
+        task: who this process is.
+        cluster: everybody's address.
+        spec: the resolved spec; its `cluster` section holds counts only for what `cluster` does not name (the evaluator).
+        run_id: equal on all tasks of a run, different for any two runs; by hand it is made from the cluster.
+        run_dir: where this task keeps its files; None when the program was started by hand without one.
+        attempt: how often the launcher has restarted this task.
+        secret: what every connection must present; None by hand without one.
+        launched: whether a launcher owns this process.
+    """
+
+    task: TaskId
+    cluster: ClusterSpec
+    spec: RunSpec
+    run_id: str
+    run_dir: Path | None = None
+    attempt: int = 0
+    secret: str | None = None
+    launched: bool = False
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "TaskAssignment | None":
+        """Read the assignment; None where the environment names no cluster (one process trains alone).
+
+        Raises:
+            SpecError: TF_CONFIG or one of dtrain's own variables is wrong.
+        """
+        if TF_CONFIG not in environment:
+            return None
+        cluster, task = read_tf_config(environment[TF_CONFIG])
+        if not cluster or task is None:
+            return None
+        secret = environment.get(SECRET)
+        run_dir = environment.get(RUN_DIR)
+        run_id = environment.get(RUN_ID)
+        return cls(
+            task=task,
+            cluster=cluster,
+            spec=_read_spec(environment.get(SPEC), cluster),
+            run_id=run_id or f"hand-{cluster.hash}",
+            run_dir=Path(run_dir) if run_dir else None,
+            attempt=_read_attempt(environment.get(ATTEMPT, "0")),
+            secret=secret or None,
+            launched=run_id is not None,
+        )
+
+    def to_environment(self, tf_config: str) -> dict[str, str]:
+        """The variables that make another process this task. The inverse of `from_environment`."""
+        environment = {
+            TF_CONFIG: tf_config,
+            SPEC: msgspec.json.encode(self.spec).decode(),
+            ATTEMPT: str(self.attempt),
+        }
+        if self.launched:
+            environment[RUN_ID] = self.run_id
+        if self.run_dir is not None:
+            environment[RUN_DIR] = str(self.run_dir)
+        if self.secret is not None:
+            environment[SECRET] = self.secret
+        return environment
+
+
+def _read_spec(text: str | None, cluster: ClusterSpec) -> RunSpec:
+    if text is None:
+        counts = {role.value: cluster.count(role) for role in cluster.jobs}
+        return RunSpec(cluster=ClusterSection(**counts))
+    try:
+        spec = msgspec.json.decode(text, type=RunSpec)
+    except msgspec.DecodeError as error:
+        raise SpecError(f"{SPEC} in the environment is not a spec as dtrain writes it: {error}") from None
+    for path, problem in spec.problems():
+        raise SpecError(f"{SPEC} in the environment: {'.'.join(map(str, path))}: {problem}")
+    return spec
+
+
+def _read_attempt(text: str) -> int:
+    if not text.isdecimal():
+        raise SpecError(f"{ATTEMPT} in the environment: expected a number, found {text!r}")
+    return int(text)

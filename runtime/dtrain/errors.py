@@ -1,0 +1,96 @@
+"""Every exception that dtrain raises on purpose, in one tree.
+
+    DtrainError
+    ├── SpecError           yours: a spec, TF_CONFIG, command line or constructor argument is wrong (also a ValueError)
+    ├── InputError          yours: an array, label, dtype or shape does not fit the model (also a ValueError)
+    ├── ProgramError        yours: the program broke a rule of the contract, for example never called dtrain
+    ├── RunError            the run directory
+    │   ├── RunNotFoundError    no run of that id, name or path
+    │   └── RunInUseError       another launch holds the directory
+    ├── CheckpointError     a checkpoint cannot be written, read or applied to this model
+    │   └── CheckpointDamagedError   its checksums, sizes or header disagree with its manifest
+    ├── TrainingError       training cannot go on by the rules of the spec
+    │   ├── TooFewReplicasError      fewer live replicas than must be aggregated
+    │   └── NonFiniteGradientError   a gradient with NaN or infinity; names the worker
+    └── PeerError           theirs: another task
+        ├── PeerRefusedError    it answered, and said no: another run, a wrong plan, a wrong shape
+        ├── PeerLostError       it went away, or its lease ran out
+        └── WaitTimeoutError    it did not do in time what was waited for (also a TimeoutError)
+
+Whose fault it is decides the class (after h11's Local/Remote errors). Refusals that belong to the protocol, such as a *stale*
+gradient, are verdicts in a reply, not exceptions. A broken invariant of dtrain itself is an AssertionError.
+
+`exit_code` is what a command line ends with when the error reaches it.
+"""
+
+
+class DtrainError(Exception):
+    """Base of all errors that dtrain raises on purpose."""
+
+    exit_code = 1
+
+
+class SpecError(DtrainError, ValueError):
+    """A spec, TF_CONFIG, command line or constructor argument is wrong."""
+
+    exit_code = 2
+
+
+class InputError(DtrainError, ValueError):
+    """An array, label, dtype or shape does not fit the layer, loss or dataset that it was given to."""
+
+
+class ProgramError(DtrainError):
+    """The user's program broke a rule of the contract."""
+
+
+class RunError(DtrainError):
+    """A run directory cannot be used."""
+
+
+class RunNotFoundError(RunError):
+    """There is no run of that id, name or path."""
+
+    exit_code = 3
+
+
+class RunInUseError(RunError):
+    """Another launch is using the run directory."""
+
+    exit_code = 2
+
+
+class CheckpointError(DtrainError):
+    """A checkpoint cannot be written, read or applied to this model."""
+
+
+class CheckpointDamagedError(CheckpointError):
+    """A checkpoint's bytes disagree with its manifest."""
+
+
+class TrainingError(DtrainError):
+    """Training cannot go on by the rules that the spec sets."""
+
+
+class TooFewReplicasError(TrainingError):
+    """Fewer replicas are alive than must be aggregated."""
+
+
+class NonFiniteGradientError(TrainingError):
+    """A gradient held NaN or infinity; the message names the worker."""
+
+
+class PeerError(DtrainError):
+    """Another task, or the way to it, failed."""
+
+
+class PeerRefusedError(PeerError):
+    """A peer answered and said no: another run, another plan, a wrong shape, a wrong secret."""
+
+
+class PeerLostError(PeerError):
+    """A peer went away, or its lease ran out."""
+
+
+class WaitTimeoutError(PeerError, TimeoutError):
+    """A wait reached its deadline; the message says for whom and for what."""

@@ -1,0 +1,230 @@
+"""The files of one run: the one place that knows their names and what is in them.
+
+    <run directory>/                mode 0700
+        lock                        held (flock) by the launcher, or by a chief started by hand, while the run is alive
+        run.json                    `RunRecord`: the run's and every task's process state; written by whoever holds the lock
+        spec.json  plan.json        the resolved spec; what was started (`dtrain plan`), the secret masked
+        events.jsonl                the journal: one event a line
+        metrics.jsonl               the chief's metrics: one line a report
+        checkpoints/                ckpt-<step>/
+        tasks/worker-0/
+            status.json             `TaskStatus`: written by the task itself about twice a second
+            attempt-0/output.log    stdout and stderr of one attempt, together and complete
+            attempt-0/failure.json  `FailureRecord`: why the attempt died, written by the task or by who reaped it
+
+Small JSON files are replaced as a whole (written aside, then renamed), so a reader never sees half of one.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from dtrain.cluster import TaskId
+from dtrain.errors import RunError
+
+RUNS_DIR = "DTRAIN_RUNS_DIR"
+
+Record = TypeVar("Record")
+
+
+@dataclass
+class TaskRecord:
+    """The process side of a task, as the launcher knows it. States are CONTRACT section 2's."""
+
+    task: str
+    state: str = "pending"
+    pid: int | None = None
+    host: str | None = None
+    address: str | None = None
+    attempt: int = 0
+    restarts: int = 0
+    exit_code: int | None = None
+
+
+@dataclass
+class FailureRecord:
+    """Why an attempt of a task, or a run, failed.
+
+    Attributes:
+        kind: ``exception`` | ``peer_lost`` | ``signal`` | ``exit`` | ``start_timeout`` | ``timeout`` | ``launcher``; a crash
+            explains a lost peer, never the other way round.
+        monotonic_s: the machine's monotonic clock, by which the earliest cause is found.
+        last_lines: the end of the task's output, for deaths without a traceback.
+    """
+
+    task: str
+    message: str
+    kind: str = "exception"
+    time: str = ""
+    monotonic_s: float = 0.0
+    attempt: int = 0
+    traceback: str | None = None
+    exit_code: int | None = None
+    peak_memory_bytes: int | None = None
+    last_lines: list[str] = field(default_factory=list)
+    log: str | None = None
+
+
+@dataclass
+class RunRecord:
+    """The state of a run. `launcher_pid` and `launcher_started` tell whether whoever wrote it is still alive."""
+
+    run: str
+    name: str
+    state: str = "pending"
+    started: str | None = None
+    ended: str | None = None
+    exit_code: int | None = None
+    launcher_pid: int | None = None
+    launcher_started: float | None = None
+    failure: FailureRecord | None = None
+    tasks: list[TaskRecord] = field(default_factory=list)
+
+
+@dataclass
+class TaskStatus:
+    """What a task says about its own training. Absent or null where it does not apply.
+
+    Attributes:
+        phase: ``starting`` (not yet up) | ``running`` | ``finished``.
+        monotonic_s: the machine's monotonic clock at the time of writing: the heartbeat.
+        progress_monotonic_s: the same clock when the step last rose.
+        evaluation: the newest evaluation: ``global_step`` and one number a metric.
+    """
+
+    task: str
+    pid: int
+    host: str
+    attempt: int = 0
+    phase: str = "starting"
+    monotonic_s: float = 0.0
+    progress_monotonic_s: float = 0.0
+    step: int | None = None
+    max_steps: int | None = None
+    loss: float | None = None
+    examples_per_s: float | None = None
+    staleness_mean: float | None = None
+    staleness_counts: dict[int, int] = field(default_factory=dict)
+    stale_gradients: int | None = None
+    bytes_sent: int | None = None
+    bytes_received: int | None = None
+    rolled_back_steps: int = 0
+    waiting_for: str | None = None
+    evaluation: dict[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Paths and records of the run in `directory`."""
+
+    directory: Path
+
+    @property
+    def lock(self) -> Path:
+        """Held with flock while the run is alive."""
+        return self.directory / "lock"
+
+    @property
+    def run(self) -> Path:
+        """The `RunRecord`."""
+        return self.directory / "run.json"
+
+    @property
+    def spec(self) -> Path:
+        """The resolved spec."""
+        return self.directory / "spec.json"
+
+    @property
+    def plan(self) -> Path:
+        """What was started."""
+        return self.directory / "plan.json"
+
+    @property
+    def journal(self) -> Path:
+        """One event a line."""
+        return self.directory / "events.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        """One line a report."""
+        return self.directory / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of ``ckpt-<step>`` folders."""
+        return self.directory / "checkpoints"
+
+    def task(self, task: TaskId) -> Path:
+        """The folder of one task."""
+        return self.directory / "tasks" / f"{task.role}-{task.index}"
+
+    def status(self, task: TaskId) -> Path:
+        """A task's `TaskStatus`."""
+        return self.task(task) / "status.json"
+
+    def attempt(self, task: TaskId, attempt: int) -> Path:
+        """The folder of one attempt of a task."""
+        return self.task(task) / f"attempt-{attempt}"
+
+    def log(self, task: TaskId, attempt: int) -> Path:
+        """What one attempt of a task printed."""
+        return self.attempt(task, attempt) / "output.log"
+
+    def failure(self, task: TaskId, attempt: int) -> Path:
+        """Why one attempt of a task failed; absent if it did not."""
+        return self.attempt(task, attempt) / "failure.json"
+
+    def attempts(self, task: TaskId) -> Iterator[int]:
+        """The numbers of the attempts that left files, oldest first."""
+        numbers = (path.name.removeprefix("attempt-") for path in self.task(task).glob("attempt-*"))
+        yield from sorted(int(number) for number in numbers if number.isdecimal())
+
+    def create(self) -> None:
+        """Make the directory, readable by its owner only.
+
+        Raises:
+            RunError: it cannot be made or is not writable.
+        """
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(
+                f"cannot make the run directory {self.directory}: {error.strerror or error}"
+            ) from None
+        if not os.access(self.directory, os.W_OK | os.X_OK):
+            raise RunError(f"the run directory {self.directory} is not writable; give another with --run-dir")
+
+
+def read_record(path: Path, kind: type[Record]) -> Record | None:
+    """Read one of the small JSON files; None if it is not there.
+
+    Raises:
+        RunError: it is there and is not what dtrain writes.
+    """
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RunError(f"{path} is damaged: {error}") from None
+
+
+def write_record(path: Path, record: Any) -> None:
+    """Replace one of the small JSON files as a whole. Not fsynced: these are for people, not for recovery."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_bytes(msgspec.json.encode(record))
+    aside.replace(path)
+
+
+def default_runs_dir() -> Path:
+    """Where runs are kept: DTRAIN_RUNS_DIR, else the XDG state directory (``~/.local/state/dtrain/runs``)."""
+    if chosen := os.environ.get(RUNS_DIR):
+        return Path(chosen)
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "dtrain" / "runs"

@@ -1,0 +1,49 @@
+"""What a model declares and a server holds: the description of one variable.
+
+A `VariableSpec` is plain data and travels: placement, partitioning, servers and checkpoints work on it without a model.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+DTYPE_BYTES = {
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "uint8": 1,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "bool": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class VariableSpec:
+    """One variable of a model, in the order in which the model creates it.
+
+    Attributes:
+        name: unique within the model, for example ``dense/kernel``.
+        shape: its whole shape, before partitioning.
+        dtype: numpy's name of its dtype.
+        trainable: False for moving averages, lookup tables and the like, which no optimizer touches.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    trainable: bool = True
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.size * DTYPE_BYTES[self.dtype]
