@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from dtrain.tf_config import read_tf_config
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, RunSpec
 from dtrain.errors import SpecError
-from dtrain.tf_config import read_tf_config
 
 RUN_ID = "DTRAIN_RUN_ID"
 RUN_DIR = "DTRAIN_RUN_DIR"

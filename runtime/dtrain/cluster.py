@@ -65,9 +65,7 @@ class TaskId:
         match = _TASK_NAME.fullmatch(text.strip())
         if match is None or match["role"] not in set(Role):
             roles = ", ".join(Role)
-            raise SpecError(
-                f"{text!r} is not a task; expected ROLE:INDEX such as worker:0, with a role of {roles}"
-            )
+            raise SpecError(f"{text!r} is not a task; expected ROLE:INDEX such as worker:0, with a role of {roles}")
         return cls(Role(match["role"]), int(match["index"]))
 
 
@@ -126,9 +124,7 @@ class ClusterSpec:
         for role in sorted(self.jobs, key=ROLE_ORDER.__getitem__):
             addresses = dict(sorted(self.jobs[role].items()))
             dense = list(addresses) == list(range(len(addresses)))
-            result[role.value] = (
-                list(addresses.values()) if dense else {str(i): a for i, a in addresses.items()}
-            )
+            result[role.value] = list(addresses.values()) if dense else {str(i): a for i, a in addresses.items()}
         return result
 
     @property

@@ -7,7 +7,7 @@ fields. Whoever reads a spec (the launcher, with file, line and column; a constr
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import dtrain.cluster as clusters
@@ -113,9 +113,7 @@ class TrainingSection:
         """What is wrong beyond types."""
         if self.strategy not in STRATEGIES:
             yield ("strategy",), f"this version has {' and '.join(STRATEGIES)}, found {self.strategy!r}"
-        yield from _at_least(
-            self, 0, "backup_workers", "too_few_timeout_s", "staleness_bound", "max_staleness"
-        )
+        yield from _at_least(self, 0, "backup_workers", "too_few_timeout_s", "staleness_bound", "max_staleness")
         yield from _at_least(self, 0, "compensation", "warmup_steps", "seed")
         yield from _at_least(self, 1, "replicas_to_aggregate")
         if self.backup_workers and self.replicas_to_aggregate is not None:
@@ -141,9 +139,7 @@ class TrainingSection:
             return
         kinds = set(self.partitioner) & set(PARTITIONERS)
         if len(kinds) != 1 or set(self.partitioner) - kinds - PARTITIONERS[min(kinds)]:
-            expected = (
-                "{fixed_shards: n}, {min_size: bytes, max_shards: n} or {max_size: bytes, max_shards: n}"
-            )
+            expected = "{fixed_shards: n}, {min_size: bytes, max_shards: n} or {max_size: bytes, max_shards: n}"
             yield ("partitioner",), f"expected one of {expected}, found {self.partitioner}"
         for name, value in self.partitioner.items():
             if value < 1:
@@ -310,9 +306,7 @@ class RunSpec:
     @property
     def replicas(self) -> int:
         """T of rule 1: how many tasks train."""
-        return self.cluster.count("worker") + (
-            self.cluster.count("chief") if self.training.chief_trains else 0
-        )
+        return self.cluster.count("worker") + (self.cluster.count("chief") if self.training.chief_trains else 0)
 
     def restart_of(self, role: str) -> RestartSection:
         """The restart rule of a role: the spec's, else CONTRACT's default."""

@@ -192,9 +192,7 @@ class RunFiles:
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(
-                f"cannot make the run directory {self.directory}: {error.strerror or error}"
-            ) from None
+            raise RunError(f"cannot make the run directory {self.directory}: {error.strerror or error}") from None
         if not os.access(self.directory, os.W_OK | os.X_OK):
             raise RunError(f"the run directory {self.directory} is not writable; give another with --run-dir")
 
