@@ -1,0 +1,106 @@
+"""Ports: exclusive while held, shareable with the task's own server, never given to two launches."""
+
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dtrain.cluster import Role
+from dtrain.config import ClusterSection
+from dtrain.errors import SpecError
+from dtrain_cli.ports import LOOPBACK, hold_addresses, hold_ports, pick_port
+
+
+def bind(port: int, reuse_port: bool = False, listen: bool = False) -> socket.socket:
+    server = socket.socket()
+    if reuse_port:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        server.bind((LOOPBACK, port))
+    except OSError:
+        server.close()
+        raise
+    if listen:
+        server.listen()
+    return server
+
+
+def test_a_held_port_refuses_a_stranger_and_accepts_the_tasks_own_server_twice():
+    with hold_ports(1) as held:
+        (port,) = held.ports
+        with pytest.raises(OSError, match="in use"):
+            bind(port)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((LOOPBACK, port))
+        for _ in range(2):
+            with bind(port, reuse_port=True, listen=True), socket.create_connection((LOOPBACK, port)):
+                pass
+
+
+def test_released_and_closed_ports_are_free_again():
+    with hold_ports(2) as held:
+        first, second = held.ports
+        held.release(first)
+        held.release(first)
+        bind(first).close()
+        assert held.ports == (second,)
+    bind(second).close()
+
+
+def test_many_threads_never_get_the_same_port():
+    with ThreadPoolExecutor(16) as threads:
+        holders = list(threads.map(lambda _: hold_ports(8), range(16)))
+    ports = [port for held in holders for port in held.ports]
+    assert len(set(ports)) == len(ports) == 128
+    assert pick_port() not in ports
+    for held in holders:
+        held.close()
+
+
+def test_many_processes_never_get_the_same_port():
+    code = "from dtrain_cli.ports import hold_ports\nheld = hold_ports(30)\nprint(*held.ports, flush=True)\ninput()\n"
+    children = [
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(6)
+    ]
+    try:
+        ports = [port for child in children for port in child.stdout.readline().split()]
+        assert len(set(ports)) == len(ports) == 180
+    finally:
+        for child in children:
+            child.communicate("\n")
+
+
+def test_counts_become_loopback_addresses_and_the_evaluator_gets_none():
+    cluster, held = hold_addresses(ClusterSection(chief=1, worker=2, ps=1, evaluator=1))
+    with held:
+        assert cluster.count(Role.WORKER) == 2
+        assert Role.EVALUATOR not in cluster.jobs
+        assert [cluster.address(task) for task in cluster.tasks()] == [f"127.0.0.1:{port}" for port in held.ports]
+
+
+def test_given_addresses_are_held_too():
+    port = pick_port()
+    cluster, held = hold_addresses(ClusterSection(chief=1, ps=(f"localhost:{port}",)))
+    with held:
+        assert cluster.servers == (f"localhost:{port}",)
+        assert port in held.ports
+
+
+def test_all_unusable_addresses_are_named_and_nothing_stays_held():
+    with bind(0, listen=True) as taken:
+        port = taken.getsockname()[1]
+        free = pick_port()
+        section = ClusterSection(
+            worker=(f"127.0.0.1:{free}", f"127.0.0.1:{port}"), ps=("198.51.100.7:2222", "no-such-host.invalid:2222")
+        )
+        with pytest.raises(SpecError) as caught:
+            hold_addresses(section)
+    message = str(caught.value)
+    assert f"cluster.worker.1: 127.0.0.1:{port} is in use" in message
+    assert "cluster.ps.0: 198.51.100.7:2222 is not an address of this machine" in message
+    assert "cluster.ps.1: no-such-host.invalid:2222" in message
+    assert "dtrain ps --spec SPEC --index 0" in message
+    bind(free).close()
