@@ -1,0 +1,76 @@
+"""Losses: `losses.MeanSquaredError()`, `losses.get("mse")`; each has `loss(y_true, y_pred)` and `value_and_gradient`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dtrain.errors import SpecError
+from dtrain.learning.losses.crossentropy import BinaryCrossentropy, CategoricalCrossentropy, SparseCategoricalCrossentropy
+from dtrain.learning.losses.loss import Loss
+from dtrain.learning.losses.regression import (
+    CosineSimilarity,
+    Hinge,
+    Huber,
+    KLDivergence,
+    LogCosh,
+    MeanAbsoluteError,
+    MeanAbsolutePercentageError,
+    MeanSquaredError,
+    MeanSquaredLogarithmicError,
+    Poisson,
+    SquaredHinge,
+)
+
+__all__ = [
+    "BinaryCrossentropy",
+    "CategoricalCrossentropy",
+    "CosineSimilarity",
+    "Hinge",
+    "Huber",
+    "KLDivergence",
+    "LogCosh",
+    "Loss",
+    "MeanAbsoluteError",
+    "MeanAbsolutePercentageError",
+    "MeanSquaredError",
+    "MeanSquaredLogarithmicError",
+    "Poisson",
+    "SparseCategoricalCrossentropy",
+    "SquaredHinge",
+    "get",
+]
+
+NAMES: dict[type[Loss], tuple[str, ...]] = {
+    BinaryCrossentropy: ("binary_crossentropy", "bce", "BCE"),
+    CategoricalCrossentropy: ("categorical_crossentropy",),
+    CosineSimilarity: ("cosine_similarity",),
+    Hinge: ("hinge",),
+    Huber: ("huber", "huber_loss"),
+    KLDivergence: ("kl_divergence", "kullback_leibler_divergence", "kld", "KLD"),
+    LogCosh: ("log_cosh", "logcosh"),
+    MeanAbsoluteError: ("mean_absolute_error", "mae", "MAE"),
+    MeanAbsolutePercentageError: ("mean_absolute_percentage_error", "mape", "MAPE"),
+    MeanSquaredError: ("mean_squared_error", "mse", "MSE"),
+    MeanSquaredLogarithmicError: ("mean_squared_logarithmic_error", "msle", "MSLE"),
+    Poisson: ("poisson",),
+    SparseCategoricalCrossentropy: ("sparse_categorical_crossentropy",),
+    SquaredHinge: ("squared_hinge",),
+}
+BY_NAME: dict[str, type[Loss]] = {name: loss for loss, names in NAMES.items() for name in (loss.__name__, *names)}
+
+
+def get(identifier: str | Mapping[str, Any] | Loss) -> Loss:
+    """A loss from one of its Keras names, from its config, or itself.
+
+    Raises:
+        SpecError: there is no loss of that name, or its arguments are wrong.
+    """
+    if isinstance(identifier, Loss):
+        return identifier
+    config = identifier if isinstance(identifier, Mapping) else {"class_name": identifier}
+    name = config.get("class_name")
+    if name not in BY_NAME:
+        raise SpecError(f"loss: none is called {name!r}; there are {', '.join(names[0] for names in NAMES.values())}.")
+    try:
+        return BY_NAME[name](**config.get("config", {}))
+    except TypeError as error:
+        raise SpecError(f"loss: wrong arguments for {name}: {error}.") from error

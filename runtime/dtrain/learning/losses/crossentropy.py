@@ -1,0 +1,115 @@
+"""Losses for classes. From logits, softmax and logarithm are one stable step; from probabilities they are kept off 0 and 1."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dtrain.errors import InputError
+from dtrain.learning.losses.loss import EPSILON, Array, ElementMean, Gradient, Loss
+
+
+@dataclass
+class BinaryCrossentropy(ElementMean):
+    """-t · log(p) - (1 - t) · log(1 - p), mean over the last axis."""
+
+    from_logits: bool = False
+    label_smoothing: float = 0.0
+
+    def _elements(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
+        t = y_true * (1.0 - self.label_smoothing) + 0.5 * self.label_smoothing if self.label_smoothing else y_true
+        if self.from_logits:
+            small = np.exp(-np.abs(y_pred))
+            elements = np.maximum(y_pred, 0.0) - y_pred * t + np.log1p(small)
+            return elements, lambda: np.where(y_pred >= 0, 1.0, small) / (1.0 + small) - t
+        p = np.clip(y_pred, EPSILON, 1.0 - EPSILON)
+        yes, no = p + EPSILON, 1.0 - p + EPSILON
+        elements = -(t * np.log(yes) + (1.0 - t) * np.log(no))
+        return elements, lambda: ((1.0 - t) / no - t / yes) * (p == y_pred)
+
+
+@dataclass
+class CategoricalCrossentropy(Loss):
+    """-Σ t · log(p) over classes along the last axis; targets are distributions, such as one-hot vectors."""
+
+    from_logits: bool = False
+    label_smoothing: float = 0.0
+
+    def _losses(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
+        t = y_true * (1.0 - self.label_smoothing) + self.label_smoothing / y_pred.shape[-1] if self.label_smoothing else y_true
+        if self.from_logits:
+            shifted, exponentials, total = softmax_parts(y_pred)
+            mass = t.sum(axis=-1, keepdims=True)
+            losses = mass[..., 0] * np.log(total[..., 0]) - (t * shifted).sum(axis=-1)
+            return losses, lambda: exponentials * (mass / total) - t
+        total = y_pred.sum(axis=-1, keepdims=True)
+        share = y_pred / total
+        p = np.clip(share, EPSILON, 1.0 - EPSILON)
+
+        def gradient() -> Array:
+            by_share = -t / p * (p == share)
+            return (by_share - (by_share * share).sum(axis=-1, keepdims=True)) / total
+
+        return -(t * np.log(p)).sum(axis=-1), gradient
+
+
+@dataclass
+class SparseCategoricalCrossentropy(Loss):
+    """-log(p[t]): targets are class numbers, shape [batch, ...] or [batch, ..., 1].
+
+    Attributes:
+        from_logits: whether predictions are logits, not probabilities.
+        ignore_class: a class number whose examples count for nothing, not even in the mean's divisor.
+    """
+
+    from_logits: bool = False
+    ignore_class: int | None = None
+
+    def _losses(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
+        classes = y_pred.shape[-1]
+        labels = y_true.reshape(-1)
+        ignored = None if self.ignore_class is None else labels == self.ignore_class
+        if ignored is not None:
+            labels = np.where(ignored, 0, labels)
+        self._check_range(labels, classes)
+        rows = np.arange(labels.size)
+        p = None if self.from_logits else np.clip(y_pred, EPSILON, 1.0 - EPSILON)
+        logits = y_pred if p is None else np.log(p)
+        shifted, exponentials, total = softmax_parts(logits.reshape(-1, classes))
+        losses = np.log(total[:, 0]) - shifted[rows, labels]
+        if ignored is not None:
+            losses[ignored] = 0.0
+
+        def gradient() -> Array:
+            by_logits = np.divide(exponentials, total, out=exponentials)
+            by_logits[rows, labels] -= 1.0
+            if ignored is not None:
+                by_logits[ignored] = 0.0
+            result = by_logits.reshape(y_pred.shape)
+            return result if p is None else result / p * (p == y_pred)
+
+        return losses.reshape(y_pred.shape[:-1]), gradient
+
+    def _targets(self, y_true: Array, y_pred: Array) -> Array:
+        if y_true.ndim == y_pred.ndim and y_true.shape[-1] == 1:
+            y_true = y_true[..., 0]
+        if y_true.shape != y_pred.shape[:-1]:
+            raise InputError(
+                f"{type(self).__name__}: expected class numbers of shape {y_pred.shape[:-1]} for predictions of shape "
+                f"{y_pred.shape}, found {y_true.shape}."
+            )
+        return y_true if y_true.dtype.kind in "iu" else y_true.astype(np.int64)
+
+    def _examples(self, y_true: Array, losses: Array) -> int:
+        return losses.size if self.ignore_class is None else int((y_true != self.ignore_class).sum())
+
+    def _check_range(self, labels: Array, classes: int) -> None:
+        if labels.size and not (0 <= labels.min() and labels.max() < classes):
+            wrong = labels[(labels < 0) | (labels >= classes)][0]
+            raise InputError(f"{type(self).__name__}: expected class numbers in [0, {classes}), found {wrong}.")
+
+
+def softmax_parts(logits: Array) -> tuple[Array, Array, Array]:
+    """Logits minus their largest, the exponentials of that, and the exponentials' sum with the last axis kept."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    exponentials = np.exp(shifted)
+    return shifted, exponentials, exponentials.sum(axis=-1, keepdims=True)

@@ -1,0 +1,67 @@
+"""Metrics: `metrics.Mean()`, `metrics.get("accuracy")`; each has `update_state`, `result`, `reset_state`, `merge_state`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dtrain.errors import SpecError
+from dtrain.learning.metrics.accuracy import (
+    Accuracy,
+    AccuracyByShape,
+    BinaryAccuracy,
+    CategoricalAccuracy,
+    SparseCategoricalAccuracy,
+    SparseTopKCategoricalAccuracy,
+    TopKCategoricalAccuracy,
+)
+from dtrain.learning.metrics.metric import Mean, Metric, Sum
+
+__all__ = [
+    "Accuracy",
+    "BinaryAccuracy",
+    "CategoricalAccuracy",
+    "Mean",
+    "Metric",
+    "SparseCategoricalAccuracy",
+    "SparseTopKCategoricalAccuracy",
+    "Sum",
+    "TopKCategoricalAccuracy",
+    "get",
+]
+
+METRICS: tuple[type[Metric], ...] = (
+    Accuracy,
+    BinaryAccuracy,
+    CategoricalAccuracy,
+    Mean,
+    SparseCategoricalAccuracy,
+    SparseTopKCategoricalAccuracy,
+    Sum,
+    TopKCategoricalAccuracy,
+)
+BY_NAME: dict[str, type[Metric]] = {
+    **{name: metric for metric in METRICS for name in (metric.__name__, metric.default_name)},
+    "accuracy": AccuracyByShape,
+    "acc": AccuracyByShape,
+    "AccuracyByShape": AccuracyByShape,
+}
+
+
+def get(identifier: str | Mapping[str, Any] | Metric) -> Metric:
+    """A metric from one of its Keras names, from its config, or itself.
+
+    "accuracy" is the binary, sparse categorical or categorical accuracy, as the shapes of each batch say; a metric that is asked for by
+    name reports under the name that was asked for.
+
+    Raises:
+        SpecError: there is no metric of that name, or its arguments are wrong.
+    """
+    if isinstance(identifier, Metric):
+        return identifier
+    config = identifier if isinstance(identifier, Mapping) else {"class_name": identifier, "config": {"name": identifier}}
+    name = config.get("class_name")
+    if name not in BY_NAME:
+        raise SpecError(f"metrics: none is called {name!r}; there are {', '.join(BY_NAME)}.")
+    try:
+        return BY_NAME[name](**config.get("config", {}))
+    except TypeError as error:
+        raise SpecError(f"metrics: wrong arguments for {name}: {error}.") from error

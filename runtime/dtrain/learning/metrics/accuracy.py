@@ -1,0 +1,118 @@
+"""How often predictions agree with targets."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dtrain.errors import InputError
+from dtrain.learning.arrays import Array
+from dtrain.learning.metrics.metric import MeanOfExamples
+
+
+@dataclass(eq=False)
+class Accuracy(MeanOfExamples):
+    """How often the prediction equals the target."""
+
+    default_name: ClassVar[str] = "accuracy"
+
+    def _examples(self, y_true: Array, y_pred: Array) -> Array:
+        return same_shape(self, y_true, y_pred) == y_pred
+
+
+@dataclass(eq=False)
+class BinaryAccuracy(MeanOfExamples):
+    """How often predictions above the threshold meet targets of 1, and the others targets of 0; mean over the last axis."""
+
+    threshold: float = 0.5
+
+    default_name: ClassVar[str] = "binary_accuracy"
+
+    def _examples(self, y_true: Array, y_pred: Array) -> Array:
+        agree = same_shape(self, y_true, y_pred) == (y_pred > self.threshold)
+        return agree if agree.ndim < 2 else agree.mean(axis=-1)
+
+
+@dataclass(eq=False)
+class CategoricalAccuracy(MeanOfExamples):
+    """How often the largest prediction stands at the largest target; classes along the last axis."""
+
+    default_name: ClassVar[str] = "categorical_accuracy"
+
+    def _examples(self, y_true: Array, y_pred: Array) -> Array:
+        return same_shape(self, y_true, y_pred).argmax(axis=-1) == y_pred.argmax(axis=-1)
+
+
+@dataclass(eq=False)
+class SparseCategoricalAccuracy(MeanOfExamples):
+    """How often the largest prediction stands at the target, a class number."""
+
+    default_name: ClassVar[str] = "sparse_categorical_accuracy"
+
+    def _examples(self, y_true: Array, y_pred: Array) -> Array:
+        return class_numbers(self, y_true, y_pred) == y_pred.argmax(axis=-1)
+
+
+@dataclass(eq=False)
+class TopKCategoricalAccuracy(MeanOfExamples):
+    """How often fewer than `k` predictions are larger than the one at the largest target."""
+
+    k: int = 5
+
+    default_name: ClassVar[str] = "top_k_categorical_accuracy"
+
+    def _examples(self, y_true: Array, y_pred: Array) -> Array:
+        return in_top_k(same_shape(self, y_true, y_pred).argmax(axis=-1), y_pred, self.k)
+
+
+@dataclass(eq=False)
+class SparseTopKCategoricalAccuracy(MeanOfExamples):
+    """How often fewer than `k` predictions are larger than the one at the target, a class number."""
+
+    k: int = 5
+
+    default_name: ClassVar[str] = "sparse_top_k_categorical_accuracy"
+
+    def _examples(self, y_true: Array, y_pred: Array) -> Array:
+        return in_top_k(class_numbers(self, y_true, y_pred), y_pred, self.k)
+
+
+@dataclass(eq=False)
+class AccuracyByShape(MeanOfExamples):
+    """What `metrics=["accuracy"]` means in Keras: the binary, sparse categorical or categorical one, as the batch's shapes say."""
+
+    default_name: ClassVar[str] = "accuracy"
+
+    def _examples(self, y_true: Array, y_pred: Array) -> Array:
+        rule: MeanOfExamples
+        if y_pred.ndim < 2 or y_pred.shape[-1] == 1:
+            rule = BinaryAccuracy(self.name)
+        elif y_true.ndim < y_pred.ndim or y_true.shape[-1] == 1:
+            rule = SparseCategoricalAccuracy(self.name)
+        else:
+            rule = CategoricalAccuracy(self.name)
+        return rule._examples(y_true, y_pred)
+
+
+def in_top_k(classes: Array, y_pred: Array, k: int) -> Array:
+    """Whether fewer than k predictions are larger than the one of the class; False where predictions are not finite."""
+    at_class = np.take_along_axis(y_pred, classes[..., np.newaxis].astype(np.int64), axis=-1)
+    return ((y_pred > at_class).sum(axis=-1) < k) & np.isfinite(y_pred).all(axis=-1)
+
+
+def same_shape(metric: MeanOfExamples, y_true: Array, y_pred: Array) -> Array:
+    """Targets in the shape of the predictions; a last axis of length 1 may be missing."""
+    if y_true.ndim == y_pred.ndim - 1 and y_pred.shape[-1] == 1:
+        y_true = y_true[..., np.newaxis]
+    if y_true.shape != y_pred.shape:
+        raise InputError(f"{metric.name}: expected y_true of y_pred's shape {y_pred.shape}, found {y_true.shape}.")
+    return y_true
+
+
+def class_numbers(metric: MeanOfExamples, y_true: Array, y_pred: Array) -> Array:
+    """Class numbers in the shape of the predictions without their last axis."""
+    if y_true.ndim == y_pred.ndim and y_true.shape[-1] == 1:
+        y_true = y_true[..., 0]
+    if y_true.shape != y_pred.shape[:-1]:
+        raise InputError(f"{metric.name}: expected class numbers of shape {y_pred.shape[:-1]}, found {y_true.shape}.")
+    return y_true

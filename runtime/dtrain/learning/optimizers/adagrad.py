@@ -1,0 +1,31 @@
+"""Adagrad: every element has a rate of its own, which falls with the squares that it has seen (Duchi et al., 2011)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dtrain.learning.optimizers.optimizer import Array, Optimizer, Slots
+
+
+@dataclass
+class Adagrad(Optimizer):
+    """a += g²; w -= rate · g / √(a + epsilon). Slot: `accumulator`."""
+
+    initial_accumulator_value: float = 0.1
+    epsilon: float = 1e-7
+
+    def _slot_values(self) -> dict[str, float]:
+        return {"accumulator": self.initial_accumulator_value}
+
+    def _zero_gradient_is_idle(self) -> bool:
+        return True
+
+    def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:
+        accumulator, s = slots["accumulator"], scratch[0]
+        np.multiply(gradient, gradient, out=s)
+        np.add(accumulator, s, out=accumulator)
+        np.add(accumulator, self.epsilon, out=s)
+        np.sqrt(s, out=s)
+        np.divide(gradient, s, out=s)
+        np.multiply(s, rate, out=s)
+        np.subtract(value, s, out=value)

@@ -1,0 +1,232 @@
+"""What all optimizers are: numbers, and an update rule that works in place on plain arrays.
+
+* An optimizer holds no state. What it remembers of a variable are *slots*, arrays of the variable's shape by name, which the caller
+  keeps: beside the weights in one process, on a parameter server's shard, in a checkpoint.
+* `update` is element-wise: it may be given one variable, a shard of one, or a flat concatenation of many. Clipping by norm needs
+  whole variables and therefore happens before, in `clip` (`apply` does both); `elementwise` says whether that is needed.
+* `step` counts the updates that were made before.
+* An optimizer may be shared by threads: scratch memory belongs to one call.
+* Work is done block by block, so that a variable of any size passes through the cache once; numpy gives the interpreter lock away.
+
+The numbers are those of tf.keras.optimizers in TensorFlow 2.15.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dtrain.errors import InputError, SpecError
+from dtrain.learning import clipping
+from dtrain.learning.optimizers.schedules import LearningRateSchedule, from_config
+from dtrain.learning.sparse_rows import SparseRows
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Slots = dict[str, Array]
+
+BLOCK_ELEMENTS = 64 * 1024
+"""Elements updated at a time: value, gradient, two slots and scratch fit in the second-level cache (fastest of 8 Ki to 128 Ki)."""
+
+
+@dataclass
+class Optimizer:
+    """Base of all optimizers: everything but the rule.
+
+    Attributes:
+        learning_rate: a number, or a schedule; may be changed between updates.
+        name: only for the user.
+        weight_decay: decoupled: every variable first loses this fraction, times the learning rate.
+        clipnorm: limit of each gradient's norm; one of the three limits at most.
+        clipvalue: limit of each element's absolute value.
+        global_clipnorm: limit of the norm of all gradients together.
+        use_ema: keep an exponential moving average of every variable in the slot `average`.
+        ema_momentum: the average's momentum.
+        ema_overwrite_frequency: every so many updates the variables take the average's values; None: only by `finalize`.
+    """
+
+    learning_rate: float | LearningRateSchedule = 0.001
+    _: KW_ONLY
+    name: str = ""
+    weight_decay: float | None = None
+    clipnorm: float | None = None
+    clipvalue: float | None = None
+    global_clipnorm: float | None = None
+    use_ema: bool = False
+    ema_momentum: float = 0.99
+    ema_overwrite_frequency: int | None = None
+
+    is_legacy_optimizer: ClassVar[bool] = False
+    scratch_arrays: ClassVar[int] = 1
+    """How many scratch arrays the rule needs."""
+
+    def __post_init__(self) -> None:
+        self.name = self.name or type(self).__name__
+        if isinstance(self.learning_rate, Mapping):
+            self.learning_rate = from_config(self.learning_rate)
+        limits = [limit for limit in ("clipnorm", "clipvalue", "global_clipnorm") if getattr(self, limit) is not None]
+        if len(limits) > 1:
+            raise SpecError(f"{type(self).__name__}: expected at most one kind of clipping, found {' and '.join(limits)}.")
+        for limit in limits:
+            if not getattr(self, limit) > 0:
+                raise SpecError(f"{type(self).__name__}: expected {limit} > 0, found {getattr(self, limit)}.")
+        for field in fields(self):
+            number = getattr(self, field.name)
+            if isinstance(number, float) and not math.isfinite(number):
+                raise SpecError(f"{type(self).__name__}: expected a finite {field.name}, found {number}.")
+
+    # What an optimizer is, as data
+
+    def get_config(self) -> dict[str, Any]:
+        """Class name and arguments, as JSON takes them; `dtrain.learning.optimizers.from_config` reads it."""
+        arguments = {field.name: getattr(self, field.name) for field in fields(self)}
+        if isinstance(self.learning_rate, LearningRateSchedule):
+            arguments["learning_rate"] = self.learning_rate.get_config()
+        return {"class_name": type(self).__name__, "is_legacy_optimizer": self.is_legacy_optimizer, "config": arguments}
+
+    def learning_rate_at(self, step: int) -> float:
+        """The learning rate of the update that has `step` updates before it."""
+        return self.learning_rate(step) if isinstance(self.learning_rate, LearningRateSchedule) else self.learning_rate
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether `update` alone is the whole rule; False if norms of whole variables are needed first (`clip`)."""
+        return self.clipnorm is None and self.global_clipnorm is None
+
+    def initial_slots(self, value: Array) -> Slots:
+        """New slots for a variable of this value (or for a shard, or for a flat concatenation of variables)."""
+        slots = {name: np.full(value.shape, initial, value.dtype) for name, initial in self._slot_values().items()}
+        if self.use_ema:
+            slots["average"] = value.copy()
+        return slots
+
+    # Updates
+
+    def apply(
+        self,
+        values: Mapping[str, Array],
+        gradients: Mapping[str, Array | SparseRows],
+        slots: Mapping[str, Slots],
+        step: int,
+    ) -> None:
+        """Update a whole model in place: clip, then each variable that has a gradient."""
+        for name, gradient in self.clip(gradients).items():
+            if isinstance(gradient, SparseRows):
+                self.update_rows(values[name], gradient.ids, gradient.rows, slots[name], step)
+            else:
+                self.update(values[name], gradient, slots[name], step)
+
+    def clip(self, gradients: Mapping[str, Array | SparseRows]) -> dict[str, Array | SparseRows]:
+        """Gradients with the duplicates of sparse ones added up and their norms limited; arrays that stay the same are not copied."""
+        summed = {name: g.summed() if isinstance(g, SparseRows) else g for name, g in gradients.items()}
+        return self._clip_norms(summed)
+
+    def update(
+        self, value: Array, gradient: Array, slots: Slots, step: int, *, rate_scale: float = 1.0, out: Array | None = None
+    ) -> None:
+        """Update a variable, or a flat concatenation of variables, and its slots in place.
+
+        Args:
+            value: C-contiguous array of floats; its new value is written into it, or into `out`.
+            gradient: same shape; not changed.
+            slots: as made by `initial_slots` for this shape; changed in place.
+            step: number of updates made before.
+            rate_scale: factor of the learning rate, for gradients that come late.
+            out: array of the same shape that takes the new value; `value` then stays as it is.
+        """
+        out = value if out is None else out
+        if gradient.shape != value.shape:
+            raise InputError(f"{self.name}: expected a gradient of shape {value.shape}, found {gradient.shape}.")
+        if not (value.flags.c_contiguous and out.flags.c_contiguous):
+            raise InputError(f"{self.name}: expected a C-contiguous variable, found strides {value.strides}; copy it first.")
+        rate = self.learning_rate_at(step) * rate_scale
+        flat_value, flat_gradient, flat_out = value.reshape(-1), gradient.reshape(-1), out.reshape(-1)
+        flat_slots = {name: slot.reshape(-1) for name, slot in slots.items()}
+        scratch = np.empty((self.scratch_arrays + 1, min(value.size, BLOCK_ELEMENTS)), value.dtype)
+        for start in range(0, value.size, BLOCK_ELEMENTS):
+            block = slice(start, start + BLOCK_ELEMENTS)
+            new = flat_out[block]
+            if self.weight_decay:
+                np.multiply(flat_value[block], 1.0 - rate * self.weight_decay, out=new)
+            elif out is not value:
+                np.copyto(new, flat_value[block])
+            block_slots = {name: slot[block] for name, slot in flat_slots.items()}
+            block_scratch = scratch[:, : new.size]
+            block_gradient = flat_gradient[block]
+            if self.clipvalue is not None:
+                block_gradient = np.clip(block_gradient, -self.clipvalue, self.clipvalue, out=block_scratch[-1])
+            self._update_block(new, block_gradient, block_slots, block_scratch, rate, step)
+            if self.use_ema:
+                self._average(new, block_slots["average"], block_scratch[0], step)
+
+    def update_rows(self, value: Array, ids: Array, rows: Array, slots: Slots, step: int, *, rate_scale: float = 1.0) -> None:
+        """Update a table in place from the gradients of some of its rows.
+
+        Every row moves if the rule moves variables of zero gradient (momentum, Adam, weight decay, ...); otherwise only the listed
+        rows are touched.
+
+        Args:
+            value: the table, C-contiguous.
+            ids: ascending row numbers without duplicates (`SparseRows.summed`).
+            rows: their gradients, shape [len(ids), ...row shape].
+            slots: as made by `initial_slots` for the table.
+            step: number of updates made before.
+            rate_scale: factor of the learning rate.
+        """
+        if len(ids) and not (0 <= ids[0] and ids[-1] < len(value)):
+            raise InputError(f"{self.name}: expected row numbers in [0, {len(value)}), found {ids[0]} to {ids[-1]}.")
+        if self._touches_listed_rows_only():
+            listed = value[ids]
+            listed_slots = {name: slot[ids] for name, slot in slots.items()}
+            self.update(listed, rows, listed_slots, step, rate_scale=rate_scale)
+            value[ids] = listed
+            for name, slot in slots.items():
+                slot[ids] = listed_slots[name]
+            return
+        rows_at_a_time = max(1, BLOCK_ELEMENTS // max(1, value[0].size))
+        for start in range(0, len(value), rows_at_a_time):
+            block = slice(start, min(start + rows_at_a_time, len(value)))
+            first, last = np.searchsorted(ids, (block.start, block.stop))
+            gradient = np.zeros_like(value[block])
+            gradient[ids[first:last] - start] = rows[first:last]
+            self.update(value[block], gradient, {name: slot[block] for name, slot in slots.items()}, step, rate_scale=rate_scale)
+
+    def finalize(self, value: Array, slots: Slots) -> None:
+        """At the end of training: the variable takes its moving average's value, if one is kept."""
+        if self.use_ema:
+            value[...] = slots["average"]
+
+    # What a rule says
+
+    def _slot_values(self) -> dict[str, float]:
+        """Names of the slots, and the number that each is filled with at first."""
+        raise NotImplementedError
+
+    def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:
+        """The rule: change value and slots in place. One-dimensional arrays of one length; `scratch[i]` are free to use."""
+        raise NotImplementedError
+
+    def _zero_gradient_is_idle(self) -> bool:
+        """Whether a gradient of zero leaves a variable and its slots as they are."""
+        return False
+
+    # Inner parts
+
+    def _touches_listed_rows_only(self) -> bool:
+        return self._zero_gradient_is_idle() and not self.weight_decay and not self.use_ema
+
+    def _clip_norms(self, gradients: dict[str, Array | SparseRows]) -> dict[str, Array | SparseRows]:
+        if self.clipnorm is not None:
+            return {name: clipping.clip_by_norm(gradient, self.clipnorm) for name, gradient in gradients.items()}
+        if self.global_clipnorm is not None:
+            clipped, _ = clipping.clip_by_global_norm(list(gradients.values()), self.global_clipnorm)
+            return {name: gradient for name, gradient in zip(gradients, clipped, strict=True) if gradient is not None}
+        return gradients
+
+    def _average(self, value: Array, average: Array, scratch: Array, step: int) -> None:
+        np.multiply(value, 1.0 - self.ema_momentum, out=scratch)
+        np.multiply(average, self.ema_momentum, out=average)
+        np.add(average, scratch, out=average)
+        if self.ema_overwrite_frequency and (step + 1) % self.ema_overwrite_frequency == 0:
+            np.copyto(value, average)

@@ -1,0 +1,180 @@
+"""Learning rates that change with the step: `schedule(step)`, as tf.keras.optimizers.schedules.
+
+A schedule is plain data; `get_config` and `from_config` round trip through JSON.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dtrain.errors import SpecError
+
+
+@dataclass
+class LearningRateSchedule:
+    """A learning rate as a function of the 0-based step. `name` is Keras's and has no effect."""
+
+    def __call__(self, step: int) -> float:
+        """The learning rate of the update that has `step` updates before it."""
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        """Class name and arguments, as JSON takes them."""
+        return {"class_name": type(self).__name__, "config": {field.name: getattr(self, field.name) for field in fields(self)}}
+
+
+@dataclass
+class ExponentialDecay(LearningRateSchedule):
+    """initial · decay_rate^(step / decay_steps); with `staircase` the exponent is a whole number."""
+
+    initial_learning_rate: float
+    decay_steps: float
+    decay_rate: float
+    staircase: bool = False
+    name: str | None = None
+
+    def __call__(self, step: int) -> float:
+        exponent = step / self.decay_steps
+        return self.initial_learning_rate * self.decay_rate ** (math.floor(exponent) if self.staircase else exponent)
+
+
+@dataclass
+class PiecewiseConstantDecay(LearningRateSchedule):
+    """values[0] up to and including step boundaries[0], then values[1], and so on."""
+
+    boundaries: Sequence[float]
+    values: Sequence[float]
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.boundaries) != len(self.values) - 1:
+            raise SpecError(
+                f"PiecewiseConstantDecay: expected one more value than boundaries, found {len(self.values)} values and "
+                f"{len(self.boundaries)} boundaries."
+            )
+        if any(later <= earlier for earlier, later in zip(self.boundaries, self.boundaries[1:], strict=False)):
+            raise SpecError(f"PiecewiseConstantDecay: expected ascending boundaries, found {list(self.boundaries)}.")
+
+    def __call__(self, step: int) -> float:
+        return self.values[sum(boundary < step for boundary in self.boundaries)]
+
+
+@dataclass
+class PolynomialDecay(LearningRateSchedule):
+    """From the initial rate to the end rate over `decay_steps`, along (1 - fraction)^power; with `cycle` again and again."""
+
+    initial_learning_rate: float
+    decay_steps: float
+    end_learning_rate: float = 0.0001
+    power: float = 1.0
+    cycle: bool = False
+    name: str | None = None
+
+    def __call__(self, step: int) -> float:
+        decay_steps = self.decay_steps
+        if self.cycle:
+            decay_steps *= max(1, math.ceil(step / decay_steps))
+        fraction = min(step, decay_steps) / decay_steps
+        return (self.initial_learning_rate - self.end_learning_rate) * (1 - fraction) ** self.power + self.end_learning_rate
+
+
+@dataclass
+class InverseTimeDecay(LearningRateSchedule):
+    """initial / (1 + decay_rate · step / decay_steps); with `staircase` the quotient is a whole number."""
+
+    initial_learning_rate: float
+    decay_steps: float
+    decay_rate: float
+    staircase: bool = False
+    name: str | None = None
+
+    def __call__(self, step: int) -> float:
+        quotient = step / self.decay_steps
+        return self.initial_learning_rate / (1 + self.decay_rate * (math.floor(quotient) if self.staircase else quotient))
+
+
+@dataclass
+class CosineDecay(LearningRateSchedule):
+    """Linear from initial rate to `warmup_target` over `warmup_steps`, then half a cosine down to alpha times the peak."""
+
+    initial_learning_rate: float
+    decay_steps: float
+    alpha: float = 0.0
+    name: str | None = None
+    warmup_target: float | None = None
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "decay_steps")
+
+    def __call__(self, step: int) -> float:
+        if self.warmup_target is None:
+            return self.initial_learning_rate * self._factor(step)
+        if step < self.warmup_steps:
+            return self.initial_learning_rate + (self.warmup_target - self.initial_learning_rate) * step / self.warmup_steps
+        return self.warmup_target * self._factor(step - self.warmup_steps)
+
+    def _factor(self, step: int) -> float:
+        fraction = min(step, self.decay_steps) / self.decay_steps
+        return (1 - self.alpha) * 0.5 * (1 + math.cos(math.pi * fraction)) + self.alpha
+
+
+@dataclass
+class CosineDecayRestarts(LearningRateSchedule):
+    """Half cosines one after another, each `t_mul` times as long and `m_mul` times as high as the one before (SGDR)."""
+
+    initial_learning_rate: float
+    first_decay_steps: float
+    t_mul: float = 2.0
+    m_mul: float = 1.0
+    alpha: float = 0.0
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "first_decay_steps")
+
+    def __call__(self, step: int) -> float:
+        periods = step / self.first_decay_steps
+        if self.t_mul == 1.0:
+            restarts = math.floor(periods)
+            fraction = periods - restarts
+        else:
+            restarts = math.floor(math.log(1 - periods * (1 - self.t_mul)) / math.log(self.t_mul))
+            start = (1 - self.t_mul**restarts) / (1 - self.t_mul)
+            fraction = (periods - start) / self.t_mul**restarts
+        cosine = 0.5 * self.m_mul**restarts * (1 + math.cos(math.pi * fraction))
+        return self.initial_learning_rate * ((1 - self.alpha) * cosine + self.alpha)
+
+
+SCHEDULES: dict[str, type[LearningRateSchedule]] = {
+    schedule.__name__: schedule
+    for schedule in (
+        ExponentialDecay,
+        PiecewiseConstantDecay,
+        PolynomialDecay,
+        InverseTimeDecay,
+        CosineDecay,
+        CosineDecayRestarts,
+    )
+}
+
+
+def from_config(config: Mapping[str, Any]) -> LearningRateSchedule:
+    """The schedule that `get_config` described.
+
+    Raises:
+        SpecError: there is no schedule of that name, or its arguments are wrong.
+    """
+    name, arguments = config.get("class_name"), config.get("config", {})
+    if name not in SCHEDULES:
+        raise SpecError(f"learning_rate: no schedule is called {name!r}; there are {', '.join(SCHEDULES)}.")
+    try:
+        return SCHEDULES[name](**arguments)
+    except TypeError as error:
+        raise SpecError(f"learning_rate: wrong arguments for {name}: {error}.") from error
+
+
+def _require_positive(schedule: LearningRateSchedule, field: str) -> None:
+    if not getattr(schedule, field) > 0:
+        raise SpecError(f"{type(schedule).__name__}: expected {field} > 0, found {getattr(schedule, field)}.")
