@@ -1,0 +1,120 @@
+"""From plain data to a `RunSpec`, or every mistake at once, each with the path of its field.
+
+Types are pydantic's business (in strict mode: `workers: "3"` is a text), ranges and rules are `RunSpec.problems()`'s. A section
+whose types are wrong is left out when the rules are looked at, so that one mistake is not reported as three.
+"""
+
+import dataclasses
+import difflib
+import json
+import typing
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from dtrain.config import ROLES, Problem, RunSpec
+
+_EXPECTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "dict_type": "a mapping of keys to values",
+    "dataclass_type": "a mapping of keys to values",
+    "tuple_type": "a list",
+}
+_ADDRESSES = "a count or a list of addresses such as [machine-a:2222]"
+_UNIONS = {
+    **{("cluster", role): _ADDRESSES for role in ROLES},
+    ("training", "compression"): "none, bf16, fp16 or {top_k: fraction}",
+}
+_ANY_CLUSTER = {"chief": 1, "worker": 10**6, "ps": 10**6, "evaluator": 1}
+"""Has every task that a spec may name: it stands in for a cluster section that cannot be read."""
+_FOUND_LENGTH_MAX = 60
+
+
+def check_spec(data: dict[str, Any]) -> tuple[RunSpec | None, list[Problem]]:
+    """Check a whole spec.
+
+    Returns:
+        The spec, or None if its types are wrong, and everything that is wrong with it (nothing: it can be used).
+    """
+    adapter = TypeAdapter(RunSpec)
+    try:
+        spec = adapter.validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        problems = _type_problems(error, data)
+    else:
+        return spec, list(spec.problems())
+    broken = {path[0] for path, _ in problems if path}
+    sound = {key: value for key, value in data.items() if key not in broken}
+    if "cluster" in broken:
+        sound["cluster"] = _ANY_CLUSTER
+    rest = adapter.validate_json(json.dumps(sound), strict=True)
+    return None, problems + [problem for problem in rest.problems() if problem[0][0] not in broken]
+
+
+def _type_problems(error: ValidationError, data: dict[str, Any]) -> list[Problem]:
+    problems: dict[tuple[str | int, ...], str] = {}
+    for row in error.errors(include_url=False):
+        path, text = _type_problem(dict(row), data)
+        problems.setdefault(path, text)  # a union reports one row for each of its members
+    return list(problems.items())
+
+
+def _type_problem(row: dict[str, Any], data: Any) -> Problem:
+    """One row of pydantic's in the words of a spec."""
+    path = _written_path(row["loc"], data)
+    found = _found(row["input"])
+    match row["type"]:
+        case "unexpected_keyword_argument":
+            return path, _unknown_key(str(path[-1]), _valid_names(path[:-1]))
+        case "literal_error" if row["loc"][-1] == "[key]":
+            return path, _unknown_key(str(path[-1]), list(ROLES))
+        case "missing":
+            return row["loc"], "expected a value, found none"
+    if path in _UNIONS:
+        return path, f"expected {_UNIONS[path]}, found {_found(_value_at(path, data))}"
+    if row["type"] == "literal_error":
+        return path, f"expected {row['ctx']['expected'].replace(chr(39), '')}, found {found}"
+    if row["type"] in _EXPECTED:
+        return path, f"expected {_EXPECTED[row['type']]}, found {found}"
+    return path, f"{row['msg']}, found {found}"
+
+
+def _written_path(location: tuple[str | int, ...], data: Any) -> tuple[str | int, ...]:
+    """The part of pydantic's location that is in the data; the rest are its names for members of a union."""
+    for length, key in enumerate(location):
+        try:
+            data = data[key]
+        except (KeyError, IndexError, TypeError):
+            return location[:length]
+    return location
+
+
+def _value_at(path: tuple[str | int, ...], data: Any) -> Any:
+    for key in path:
+        data = data[key]
+    return data
+
+
+def _found(value: Any) -> str:
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= _FOUND_LENGTH_MAX else f"{text[:_FOUND_LENGTH_MAX]}..."
+
+
+def _unknown_key(key: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+    return f"unknown key; did you mean {near[0]}?" if near else f"unknown key; expected one of {', '.join(names)}"
+
+
+def _valid_names(path: tuple[str | int, ...]) -> list[str]:
+    """The fields of the section at a path."""
+    kind: Any = RunSpec
+    for key in path:
+        arguments = typing.get_args(kind)
+        if dataclasses.is_dataclass(kind):
+            kind = typing.get_type_hints(kind)[str(key)]
+        else:
+            kind = arguments[1] if isinstance(key, str) else arguments[0]
+    return [field.name for field in dataclasses.fields(kind)]
