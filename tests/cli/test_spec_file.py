@@ -31,6 +31,9 @@ def mistakes(source: Path | None, *sets: str, **shortcuts) -> list[str]:
     return str(caught.value).replace(f"{source}:", "spec:").splitlines()
 
 
+SECTIONS = "name, cluster, training, checkpoint, success, restart, hold_ports, secret_file, simulate"
+
+
 def test_every_mistake_is_reported_at_once_with_line_column_and_field(spec):
     path = spec(
         "name: 5\n"
@@ -55,8 +58,7 @@ def test_every_mistake_is_reported_at_once_with_line_column_and_field(spec):
     )
     assert mistakes(path) == [
         "spec:1:1: name: expected text, found 5",
-        "spec:2:1: bogus: unknown key; expected one of name, cluster, training, checkpoint, success, restart, "
-        + "hold_ports, secret_file, simulate",
+        f"spec:2:1: bogus: unknown key; expected one of {SECTIONS}",
         'spec:4:3: cluster.chief: expected a count or a list of addresses such as [machine-a:2222], found "yes please"',
         "spec:5:3: cluster.worker: expected a count or a list of addresses such as [machine-a:2222], found [5]",
         "spec:6:3: cluster.workers: unknown key; did you mean worker?",

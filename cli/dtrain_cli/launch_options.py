@@ -1,0 +1,46 @@
+"""What the user asked of `dtrain launch`, as the command line said it: nothing is read or checked yet."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """The options and arguments of `dtrain launch`.
+
+    Attributes:
+        spec: the spec file; None for the embedded default.
+        sets: each `--set KEY=VALUE`.
+        shortcuts: the values of `dtrain_cli.spec_file.SHORTCUTS`, None where not given.
+        program: the Python program; None for a foreign command.
+        arguments: the program's arguments, or the whole argv of the foreign command.
+        runs_dir: the directory below which a new run directory is made.
+        run_dir: the run directory itself.
+        resume: None: start anew; "": resume the newest run of this name; else the run to resume.
+        timeout: seconds until the run is stopped; None for never.
+        start_timeout: seconds within which all tasks must be up.
+        stall_timeout: seconds without progress after which the tasks show their stacks.
+        grace: seconds between the order to stop and SIGKILL.
+        json: print the final status as the last line of stdout.
+    """
+
+    spec: Path | None = None
+    sets: tuple[str, ...] = ()
+    shortcuts: Mapping[str, Any] = field(default_factory=dict)
+    program: Path | None = None
+    arguments: tuple[str, ...] = ()
+    runs_dir: Path | None = None
+    run_dir: Path | None = None
+    resume: str | None = None
+    timeout: float | None = None
+    start_timeout: float = 60.0
+    stall_timeout: float = 300.0
+    grace: float = 10.0
+    json: bool = False
+
+    @property
+    def foreign(self) -> bool:
+        """Whether a foreign command is launched (`-- COMMAND`)."""
+        return self.program is None
