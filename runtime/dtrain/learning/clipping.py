@@ -1,7 +1,8 @@
 """Clipping of gradients by value, by norm and by the norm of all of them, as tf.clip_by_*.
 
-A gradient is an array, `SparseRows`, or None (a variable that the loss does not depend on), and stays what it is. Norms of `SparseRows`
-are taken over the rows as they stand, duplicates not added up, as TensorFlow does. Arrays that need no change are returned as they are.
+A gradient is an array, `SparseRows`, or None (a variable that the loss does not depend on), and stays what it is. Norms of
+`SparseRows` are taken over the rows as they stand, duplicates not added up, as TensorFlow does. Arrays that need no change are
+returned as they are.
 """
 
 import math

@@ -103,7 +103,7 @@ class SparseCategoricalCrossentropy(Loss):
         return losses.size if self.ignore_class is None else int((y_true != self.ignore_class).sum())
 
     def _check_range(self, labels: Array, classes: int) -> None:
-        if labels.size and not (0 <= labels.min() and labels.max() < classes):
+        if labels.size and (labels.min() < 0 or labels.max() >= classes):
             wrong = labels[(labels < 0) | (labels >= classes)][0]
             raise InputError(f"{type(self).__name__}: expected class numbers in [0, {classes}), found {wrong}.")
 

@@ -49,8 +49,8 @@ BY_NAME: dict[str, type[Metric]] = {
 def get(identifier: str | Mapping[str, Any] | Metric) -> Metric:
     """A metric from one of its Keras names, from its config, or itself.
 
-    "accuracy" is the binary, sparse categorical or categorical accuracy, as the shapes of each batch say; a metric that is asked for by
-    name reports under the name that was asked for.
+    "accuracy" is the binary, sparse categorical or categorical accuracy, as the shapes of each batch say. A metric that is asked
+    for by name reports under that name.
 
     Raises:
         SpecError: there is no metric of that name, or its arguments are wrong.

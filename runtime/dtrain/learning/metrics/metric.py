@@ -1,7 +1,7 @@
 """What all metrics are: sums that grow with every batch, and a result made of them.
 
-A metric's `state` is a few float64 arrays by name, all of which are sums: states of metrics that saw different batches add up to the
-state of one that saw all, so an evaluation may be split (`merge_state`).
+A metric's `state` is a few float64 arrays by name, all of which are sums: states of metrics that saw different batches add up to
+the state of one that saw all, so an evaluation may be split (`merge_state`).
 """
 
 from collections.abc import Iterable
@@ -117,7 +117,7 @@ class MeanOfExamples(Mean):
 
 
 def weighted_sum(metric: Metric, values: Any, sample_weight: Any) -> tuple[float, float]:
-    """Sum of values times weights, and sum of weights; values of more axes than their weights are averaged over the further axes."""
+    """Sum of values times weights, and sum of weights; axes that values have and weights lack are averaged over first."""
     values = np.asarray(values, np.float64)
     if sample_weight is None:
         return float(values.sum()), float(values.size)

@@ -9,7 +9,7 @@ from dtrain.learning.optimizers.optimizer import Array, Optimizer, Slots
 
 
 def move_towards(mean: Array, target: Array, fraction: float, scratch: Array) -> None:
-    """mean += (target - mean) · fraction, in place; `scratch` may be `target`."""
+    """Move `mean` by this fraction of the way to `target`, in place; `scratch` may be `target`."""
     np.subtract(target, mean, out=scratch)
     np.multiply(scratch, fraction, out=scratch)
     np.add(mean, scratch, out=mean)

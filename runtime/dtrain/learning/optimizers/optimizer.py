@@ -118,7 +118,7 @@ class Optimizer:
                 self.update(values[name], gradient, slots[name], step)
 
     def clip(self, gradients: Mapping[str, Array | SparseRows]) -> dict[str, Array | SparseRows]:
-        """Gradients with the duplicates of sparse ones added up and their norms limited; arrays that stay the same are not copied."""
+        """Gradients with the duplicates of sparse ones added up and their norms limited; what stays the same is not copied."""
         summed = {name: g.summed() if isinstance(g, SparseRows) else g for name, g in gradients.items()}
         return self._clip_norms(summed)
 
@@ -174,7 +174,7 @@ class Optimizer:
             step: number of updates made before.
             rate_scale: factor of the learning rate.
         """
-        if len(ids) and not (0 <= ids[0] and ids[-1] < len(value)):
+        if len(ids) and (ids[0] < 0 or ids[-1] >= len(value)):
             raise InputError(f"{self.name}: expected row numbers in [0, {len(value)}), found {ids[0]} to {ids[-1]}.")
         if self._touches_listed_rows_only():
             listed = value[ids]

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 -- `__call__` is documented in the base class
 """Learning rates that change with the step: `schedule(step)`, as tf.keras.optimizers.schedules.
 
 A schedule is plain data; `get_config` and `from_config` round trip through JSON.

@@ -1,0 +1,12 @@
+"""Input pipelines in the words of tf.data: `data.Dataset.from_tensor_slices((x, y)).shuffle(1000).batch(32)`."""
+
+from dtrain.data.dataset import Dataset
+from dtrain.data.input_context import InputContext
+from dtrain.data.iterator import DatasetIterator
+from dtrain.data.node import INFINITE, UNKNOWN
+from dtrain.data.structure import TensorSpec
+
+AUTOTUNE = -1
+"""Accepted where tf.data takes it; nothing depends on it."""
+
+__all__ = ["AUTOTUNE", "INFINITE", "UNKNOWN", "Dataset", "DatasetIterator", "InputContext", "TensorSpec"]

@@ -1,0 +1,55 @@
+"""Who gets which batch: batch k of the whole stream goes to replica k mod T; and what counts as data for `fit`."""
+
+from typing import Any
+
+from dtrain.data.dataset import Dataset
+from dtrain.data.input_context import InputContext
+from dtrain.data.iterator import DatasetIterator
+from dtrain.errors import InputError
+
+Data = Any
+"""Arrays (`x`, `(x, y)` or `(x, y, sample_weight)`), a Dataset, or a function of an InputContext that returns a Dataset."""
+
+
+def as_dataset(
+    data: Data, batch_size: int = 32, shuffle: bool = False, seed: int = 0, context: InputContext | None = None
+) -> Dataset:
+    """What `fit` was given as a Dataset of batches.
+
+    Args:
+        data: see `Data`. Datasets are taken as they are, a function is called with `context`.
+        batch_size: of arrays.
+        shuffle: whether arrays are shuffled, anew in each iteration.
+        seed: of the shuffling.
+        context: for a function; default: that of a single replica.
+    """
+    if isinstance(data, Dataset):
+        return data
+    if callable(data):
+        made = data(context or InputContext())
+        if not isinstance(made, Dataset):
+            raise InputError(f"data: expected the function to return a dtrain.data.Dataset, found {type(made).__name__}.")
+        return made
+    dataset = Dataset.from_tensor_slices(data)
+    if shuffle:
+        dataset = dataset.shuffle(max(1, len(dataset)), seed=seed)
+    return dataset.batch(batch_size)
+
+
+def deal(dataset: Dataset, rank: int, replicas: int, state: dict[str, int] | None = None, iteration: int = 0) -> DatasetIterator:
+    """The batches k of an iteration with k mod `replicas` = `rank`.
+
+    The other batches are not computed where the pipeline is addressable. Dealing goes on from one epoch to the next without a seam
+    if the dataset repeats: `deal(dataset.repeat(), ...)`.
+
+    Args:
+        dataset: of batches.
+        rank: of this replica, from 0.
+        replicas: how many share the stream.
+        state: of an earlier iterator of the same rank and replicas, to go on from.
+        iteration: which iteration of the dataset; ignored with a state.
+    """
+    if not 0 <= rank < replicas:
+        raise InputError(f"deal: expected 0 <= rank < replicas, found rank {rank} of {replicas}.")
+    state = state or {"iteration": iteration, "position": rank}
+    return DatasetIterator(dataset.node, (state["iteration"],), state["position"], replicas)

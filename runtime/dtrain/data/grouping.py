@@ -1,0 +1,101 @@
+# ruff: noqa: D102 -- the methods are those of `Node`, documented there
+"""Steps that look into elements or regroup them: map, filter, batch, unbatch."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from dtrain.data.node import INFINITE, UNKNOWN, Iteration, Node
+from dtrain.data.sources import Slices
+from dtrain.data.structure import Element, TensorSpec, as_arrays, map_arrays, spec_of, stack
+from dtrain.errors import InputError
+
+
+def call(function: Callable[..., Any], element: Element) -> Any:
+    """`function` of an element; a tuple's parts are its arguments."""
+    return function(*element) if isinstance(element, tuple) else function(element)
+
+
+class Mapped(Node):
+    """A function of each element."""
+
+    def __init__(self, source: Node, function: Callable[..., Any]) -> None:
+        self._source, self._function = source, function
+        self.addressable, self.cardinality = source.addressable, source.cardinality
+
+    @property
+    def spec(self) -> Any:
+        for element in self.iterate((0,)):
+            return map_arrays(lambda each: TensorSpec(each.shape, each.dtype), spec_of(element))
+        raise InputError("element_spec: a map's is known only with its first element, and there is none.")
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        return (as_arrays(call(self._function, element)) for element in self._source.iterate(iteration))
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        return as_arrays(call(self._function, self._source.element(index, iteration)))
+
+
+class Filtered(Node):
+    """The elements for which a predicate holds."""
+
+    def __init__(self, source: Node, predicate: Callable[..., Any]) -> None:
+        self._source, self._predicate = source, predicate
+        self.cardinality = source.cardinality if source.cardinality in (0, INFINITE) else UNKNOWN
+
+    @property
+    def spec(self) -> Any:
+        return self._source.spec
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        return (element for element in self._source.iterate(iteration) if call(self._predicate, element))
+
+
+class Batched(Node):
+    """Groups of `size` elements, stacked; the last may be smaller, or is dropped."""
+
+    def __init__(self, source: Node, size: int, drop_remainder: bool) -> None:
+        if size < 1:
+            raise InputError(f"batch: expected a size >= 1, found {size}.")
+        self._source, self._size, self._drop = source, size, drop_remainder
+        self.addressable, self.cardinality = source.addressable, source.cardinality
+        if self.cardinality >= 0:
+            self.cardinality = self.cardinality // size if drop_remainder else -(-self.cardinality // size)
+
+    @property
+    def spec(self) -> Any:
+        length = self._size if self._drop else None
+        return map_arrays(lambda each: TensorSpec((length, *each.shape), each.dtype), self._source.spec)
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        if self.addressable:
+            yield from super().iterate(iteration)
+            return
+        elements = self._source.iterate(iteration)
+        while group := list(islice(elements, self._size)):
+            if len(group) == self._size or not self._drop:
+                yield stack(group)
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        start, stop = index * self._size, (index + 1) * self._size
+        if self._source.cardinality >= 0:
+            stop = min(stop, self._source.cardinality)
+        return self._source.elements(range(start, stop), iteration)
+
+
+class Unbatched(Node):
+    """The rows of each element."""
+
+    def __init__(self, source: Node) -> None:
+        self._source = source
+        self.cardinality = source.cardinality if source.cardinality in (0, INFINITE) else UNKNOWN
+
+    @property
+    def spec(self) -> Any:
+        return map_arrays(lambda each: TensorSpec(each.shape[1:], each.dtype), self._source.spec)
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        for element in self._source.iterate(iteration):
+            rows = Slices(element)
+            for index in range(rows.cardinality):
+                yield rows.element(index, iteration)

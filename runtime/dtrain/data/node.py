@@ -1,0 +1,58 @@
+"""One step of an input pipeline: the interface that sources and transformations share.
+
+A node is *addressable* if its element k can be computed without the ones before it. Then a replica computes only the batches
+that it is dealt, and a pipeline restarts at any position at once. Other nodes are read from the start.
+
+An `iteration` says how often the dataset, and each `repeat` inside it, has been gone through before: a tuple of counts from the
+outside in. Everything random follows from it and a seed, so all replicas see the same order.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dtrain.data.structure import Element, stack
+
+INFINITE = -1
+"""The cardinality of a dataset without end."""
+
+UNKNOWN = -2
+"""The cardinality of a dataset of which only reading it tells."""
+
+Iteration = tuple[int, ...]
+Indices = range | np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Node:
+    """Base of all steps. `cardinality` is a number of elements, INFINITE or UNKNOWN."""
+
+    addressable = False
+    cardinality = UNKNOWN
+
+    @property
+    def spec(self) -> Any:
+        """Structure of `TensorSpec`s that every element fits."""
+        raise NotImplementedError
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        """All elements in order."""
+        index = 0
+        while self.cardinality == INFINITE or index < self.cardinality:
+            yield self.element(index, iteration)
+            index += 1
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        """Element `index`, of an addressable node."""
+        raise NotImplementedError
+
+    def elements(self, indices: Indices, iteration: Iteration) -> Element:
+        """The elements of these indices stacked along a new first axis, of an addressable node."""
+        return stack([self.element(int(index), iteration) for index in indices])
+
+
+def affine(indices: Indices, factor: int, offset: int) -> Indices:
+    """Each index times `factor` plus `offset`."""
+    if isinstance(indices, range):
+        return range(indices.start * factor + offset, indices.stop * factor + offset, indices.step * factor)
+    return indices * factor + offset

@@ -1,0 +1,63 @@
+"""Elements of a dataset: arrays, or tuples and dicts of such, nested; and what one can do with all arrays of an element at once."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import InputError
+
+Element = Any
+"""An array, or a tuple or dict of elements."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape and dtype of an array in every element; an axis whose length varies is None."""
+
+    shape: tuple[int | None, ...]
+    dtype: str
+
+
+def map_arrays(function: Callable[..., Any], *elements: Element) -> Element:
+    """An element of the first one's structure, made of `function` of the arrays that stand at the same place in all."""
+    first = elements[0]
+    if isinstance(first, tuple):
+        return tuple([map_arrays(function, *parts) for parts in zip(*elements, strict=True)])
+    if isinstance(first, dict):
+        return {key: map_arrays(function, *(element[key] for element in elements)) for key in first}
+    return function(*elements)
+
+
+def arrays_of(element: Element) -> list[Any]:
+    """All arrays of an element, in order."""
+    if isinstance(element, tuple):
+        return [array for part in element for array in arrays_of(part)]
+    if isinstance(element, dict):
+        return [array for part in element.values() for array in arrays_of(part)]
+    return [element]
+
+
+def as_arrays(element: Any) -> Element:
+    """The element with numbers and lists made arrays."""
+    return map_arrays(np.asarray, element)
+
+
+def stack(elements: Sequence[Element]) -> Element:
+    """One element whose arrays have a new first axis over `elements`."""
+    try:
+        return map_arrays(lambda *arrays: np.stack(arrays), *elements)
+    except ValueError as error:
+        shapes = sorted({str(map_arrays(np.shape, element)) for element in elements})
+        raise InputError(f"batch: expected elements of one shape, found {' and '.join(shapes[:3])}.") from error
+
+
+def concatenate(elements: Sequence[Element]) -> Element:
+    """One element whose arrays are joined along their first axis."""
+    return elements[0] if len(elements) == 1 else map_arrays(lambda *arrays: np.concatenate(arrays), *elements)
+
+
+def spec_of(element: Element) -> Any:
+    """The element with a `TensorSpec` in each array's place."""
+    return map_arrays(lambda array: TensorSpec(np.shape(array), np.asarray(array).dtype.name), element)
