@@ -1,0 +1,24 @@
+"""The numbers that TensorFlow computed: read from tests/golden, or from any folder of the same form (DTRAIN_GOLDEN=DIR)."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def golden_dir() -> Path:
+    """Where the golden files lie."""
+    return Path(os.environ.get("DTRAIN_GOLDEN") or Path(__file__).parent.parent / "golden")
+
+
+def load_json(name: str) -> Any:
+    """A golden JSON file, for example ``load_json("l_tf_config.json")``."""
+    return json.loads((golden_dir() / name).read_text())
+
+
+def load_npz(name: str) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of a golden npz file."""
+    with np.load(golden_dir() / name, allow_pickle=False) as arrays:
+        return {key: arrays[key] for key in arrays.files}
