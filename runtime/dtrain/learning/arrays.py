@@ -1,0 +1,34 @@
+"""The types of arrays and shapes, and how whatever a caller hands in becomes a float32 array."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dtrain.errors import InputError
+
+Array: TypeAlias = npt.NDArray[Any]
+Shape: TypeAlias = tuple[int | None, ...]
+"""The shape of one example, without the batch axis; None is a length known only with the data."""
+
+
+def as_float32(x: Any, where: str) -> Array:
+    """`x` as float32, not copied if it already is; `where` names the reader in the `InputError`."""
+    array = np.asarray(x)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{where}: expected numbers, found dtype {array.dtype}")
+    return array if array.dtype == np.float32 else array.astype(np.float32)
+
+
+def shape_text(shape: Shape) -> str:
+    """``(batch, 28, 28, 1)`` for the example shape ``(28, 28, 1)``; unknown lengths are ``None``."""
+    return f"({', '.join(['batch', *map(str, shape)])})"
+
+
+def fits(shape: tuple[int, ...], expected: Shape) -> bool:
+    """Whether an example's shape is the expected one, None standing for any length."""
+    return len(shape) == len(expected) and all(e is None or e == s for s, e in zip(shape, expected, strict=True))
+
+
+Initialize: TypeAlias = Callable[[tuple[int, ...], np.random.Generator], Array]

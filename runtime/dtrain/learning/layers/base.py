@@ -1,0 +1,202 @@
+"""What a layer is: a description of itself as data, its weights for an input shape, and forward and backward side by side.
+
+A layer holds no weights. They are passed in at every call, because a strategy owns their memory, and gradients are written into
+arrays that are passed in too. Shapes are those of one example, without the batch axis.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dtrain.errors import InputError, ProgramError
+from dtrain.learning.arrays import Array, Shape, shape_text
+from dtrain.learning.configuration import Configurable, snake_case
+from dtrain.learning.initializers import InitializerLike
+from dtrain.learning.regularizers import RegularizerLike
+from dtrain.learning.sparse_rows import SparseRows
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One array that a layer declares.
+
+    Attributes:
+        name: within the layer, for example ``kernel``; a model's variable is called ``<layer name>/<name>``.
+        sparse: the gradient may come as `SparseRows` (see `Call.sparse_gradients`).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    initializer: InitializerLike = "glorot_uniform"
+    regularizer: RegularizerLike = None
+    trainable: bool = True
+    sparse: bool = False
+    dtype: str = "float32"
+
+
+@dataclass(slots=True)
+class Call:
+    """What belongs to one step of one layer besides its weights and arrays.
+
+    Attributes:
+        training: whether dropout drops and batch statistics are used.
+        rng: the source of chance; None where nothing random is wanted.
+        needs_input_gradient: False if nobody reads what `backward` returns; it may then return None.
+        updates: new values of weights that are not trained, by name; the layer adds to it in `forward`.
+        sparse_gradients: gradients that are `SparseRows`, by name; the layer adds to it in `backward`.
+    """
+
+    training: bool = False
+    rng: np.random.Generator | None = None
+    needs_input_gradient: bool = True
+    updates: dict[str, Array] = field(default_factory=dict)
+    sparse_gradients: dict[str, SparseRows] = field(default_factory=dict)
+    _memory: dict[str, Array] = field(default_factory=dict)
+
+    def scratch(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
+        """Uninitialised C-contiguous memory, the same for the same name until this layer's next step.
+
+        Large temporary arrays come from here: memory that is asked for anew in every step costs a page fault every 4 KiB.
+        """
+        size = prod(shape)
+        memory = self._memory.get(name)
+        if memory is None or memory.size < size or memory.dtype != dtype:
+            memory = self._memory[name] = np.empty(size, dtype)
+        return memory[:size].reshape(shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One use of a layer in a graph."""
+
+    layer: "Layer"
+    inputs: tuple["SymbolicTensor", ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SymbolicTensor:
+    """An array that will exist when the model runs: what `Input` and a layer called on one return."""
+
+    node: Node
+    index: int
+    shape: Shape
+
+
+@dataclass(eq=False)
+class Layer(Configurable):
+    """Base class of layers. A layer of your own takes ten lines:
+
+        class Scale(dt.layers.Layer):
+            def declare(self, input_shape):                     # weights, for the shape of one example
+                return [dt.layers.Weight("scale", input_shape[-1:], "ones")]
+
+            def forward(self, weights, x, call):                # -> output, and whatever backward needs
+                return x * weights["scale"], x
+
+            def backward(self, weights, x, dy, gradients, call):    # fills gradients, returns the input's gradient
+                np.einsum("...i,...i->i", x, dy, out=gradients["scale"])
+                return dy * weights["scale"]
+
+    Rules. `forward` leaves x and weights as they are; `backward` may overwrite dy but not what came in its cache from elsewhere.
+    `gradients` has an array for every trained weight, to be filled completely. A layer that changes the shape overrides
+    `output_shape`; one with arguments keeps each in an attribute of the same name and hands ``**kwargs`` to `super().__init__` (or
+    is a ``@dataclass(eq=False)``). x is float32 unless `any_dtype`. A layer with `takes_list` gets and returns lists of arrays
+    and shapes on its input side; one with several outputs returns lists on its output side.
+
+    Args:
+        name: unique within a model; Keras's snake_case name, numbered within the model, if None.
+        trainable: False freezes the layer: no gradients, and batch normalization uses its moving averages.
+        input_shape: the shape of one example, for a first layer; otherwise it is known when the model is built.
+    """
+
+    _: KW_ONLY
+    name: str | None = None
+    trainable: bool = True
+    input_shape: Sequence[int | None] | None = None
+
+    any_dtype: ClassVar[bool] = False
+    takes_list: ClassVar[bool] = False
+
+    def declare(self, input_shape: Any) -> Sequence[Weight]:
+        """The layer's weights for inputs of `input_shape`."""
+        return ()
+
+    def output_shape(self, input_shape: Any) -> Any:
+        """The output's shape for inputs of `input_shape`; a list of shapes if there are several outputs."""
+        return input_shape
+
+    def forward(self, weights: Mapping[str, Array], x: Any, call: Call) -> tuple[Any, Any]:
+        """The output for `x` (batch axis first), and a cache for `backward`."""
+        raise NotImplementedError(f"{type(self).__name__}.forward")
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Any, gradients: Mapping[str, Array], call: Call) -> Any:
+        """Given dy, the gradient by the output, fill `gradients` by the weights and return the gradient by the input."""
+        raise NotImplementedError(f"{type(self).__name__}.backward")
+
+    def __call__(self, inputs: SymbolicTensor | Sequence[SymbolicTensor]) -> Any:
+        """Use the layer in a functional model: the symbolic output (a list of them if the layer has several)."""
+        tensors = (inputs,) if isinstance(inputs, SymbolicTensor) else tuple(inputs)
+        if not all(isinstance(tensor, SymbolicTensor) for tensor in tensors):
+            raise ProgramError(f"{self.label}: expected the result of Input() or of another layer, found {type(inputs).__name__}")
+        shapes = [tensor.shape for tensor in tensors]
+        if not self.takes_list and len(shapes) != 1:
+            raise InputError(f"{self.label}: expected one input, found {len(shapes)}")
+        shape = self.output_shape(shapes if self.takes_list else shapes[0])
+        node = Node(self, tensors)
+        if isinstance(shape, list):
+            return [SymbolicTensor(node, index, each) for index, each in enumerate(shape)]
+        return SymbolicTensor(node, 0, shape)
+
+    @property
+    def label(self) -> str:
+        """How errors name the layer: ``dense_1 (Dense)``."""
+        return f"{self.name or self.base_name} ({type(self).__name__})"
+
+    @property
+    def base_name(self) -> str:
+        """The name to which a model appends a number: ``dense``."""
+        return snake_case(type(self).__name__)
+
+    def expect(self, condition: bool, expected: str, found: Shape | str) -> None:
+        """Raise an `InputError` that names this layer unless `condition` holds."""
+        if not condition:
+            found_text = found if isinstance(found, str) else f"shape {shape_text(found)}"
+            raise InputError(f"{self.label}: expected {expected}, found {found_text}")
+
+    def known_length(self, shape: Shape, axis: int = -1) -> int:
+        """The length of `axis` of `shape`, which must be known; `InputError` otherwise."""
+        self.expect(len(shape) > 0 and shape[axis] is not None, f"a known length of axis {axis}", shape)
+        length = shape[axis]
+        assert length is not None
+        return length
+
+
+@dataclass(eq=False)
+class InputLayer(Layer):
+    """The place where data enters a model; hands it on unchanged."""
+
+    any_dtype: ClassVar[bool] = True
+
+    @property
+    def base_name(self) -> str:
+        """Keras calls it ``input``."""
+        return "input"
+
+    def forward(self, weights: Mapping[str, Array], x: Any, call: Call) -> tuple[Any, Any]:
+        """Hand x on."""
+        return x, None
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Any, gradients: Mapping[str, Array], call: Call) -> Any:
+        """Hand dy on."""
+        return dy
+
+
+def Input(shape: Sequence[int | None], name: str | None = None) -> SymbolicTensor:  # noqa: N802 (Keras's name)
+    """The symbolic input of a functional model, for examples of `shape` (without the batch axis)."""
+    return SymbolicTensor(Node(InputLayer(name=name, input_shape=tuple(shape)), ()), 0, tuple(shape))
+
+
+Classes = Mapping[str, Callable[..., Layer]]

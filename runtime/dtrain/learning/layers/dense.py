@@ -1,0 +1,188 @@
+"""The dense layer, and layers that apply an activation function."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import SpecError
+from dtrain.learning import activations
+from dtrain.learning.activations import Activation as ActivationFunction
+from dtrain.learning.activations import ActivationLike
+from dtrain.learning.arrays import Array, Shape
+from dtrain.learning.initializers import InitializerLike
+from dtrain.learning.layers.base import Call, Layer, Weight
+from dtrain.learning.regularizers import RegularizerLike
+
+
+def activate(function: ActivationFunction, z: Array) -> tuple[Array, tuple[Array, Array]]:
+    """The activation's value at `z` (which it may overwrite), and the (x, y) that its derivative needs."""
+    y = function.forward(z)
+    return y, (z if function.needs_x else y, y)
+
+
+@dataclass(eq=False)
+class Dense(Layer):
+    """``activation(x @ kernel + bias)`` over the last axis."""
+
+    units: int
+    activation: ActivationLike = None
+    use_bias: bool = True
+    kernel_initializer: InitializerLike = "glorot_uniform"
+    bias_initializer: InitializerLike = "zeros"
+    kernel_regularizer: RegularizerLike = None
+    bias_regularizer: RegularizerLike = None
+
+    def __post_init__(self) -> None:
+        if self.units < 1:
+            raise SpecError(f"{self.label}: units: expected a positive integer, found {self.units}")
+        self._function = activations.get(self.activation)
+
+    def declare(self, input_shape: Shape) -> Sequence[Weight]:
+        """Kernel [inputs, units] and bias [units]."""
+        inputs = self.known_length(input_shape)
+        kernel = Weight("kernel", (inputs, self.units), self.kernel_initializer, self.kernel_regularizer)
+        bias = Weight("bias", (self.units,), self.bias_initializer, self.bias_regularizer)
+        return (kernel, bias) if self.use_bias else (kernel,)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """The last axis becomes `units`."""
+        self.expect(len(input_shape) > 0, "at least two axes", input_shape)
+        return (*input_shape[:-1], self.units)
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """One matrix product over all leading axes."""
+        rows = x.reshape(-1, x.shape[-1])
+        z = np.matmul(rows, weights["kernel"], out=call.scratch("z", (len(rows), self.units)))
+        if self.use_bias:
+            z += weights["bias"]
+        y, kept = activate(self._function, z)
+        return y.reshape(*x.shape[:-1], self.units), (rows, x.shape, kept)
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """With dz = dy times the derivative: dkernel = xᵀ dz, dbias = sum of dz, dx = dz kernelᵀ."""
+        rows, shape, kept = cache
+        dz = self._function.derivative(*kept, dy.reshape(-1, self.units))
+        np.matmul(rows.T, dz, out=gradients["kernel"])
+        if self.use_bias:
+            np.sum(dz, axis=0, out=gradients["bias"])
+        if not call.needs_input_gradient:
+            return None
+        return np.matmul(dz, weights["kernel"].T, out=call.scratch("dx", rows.shape)).reshape(shape)
+
+
+class _ElementWise(Layer):
+    """A layer without weights that applies the activation function `function`."""
+
+    function: ActivationFunction
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The function's value."""
+        return activate(self.function, x.copy())
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """The function's derivative times dy."""
+        return self.function.derivative(*cache, dy)
+
+
+@dataclass(eq=False)
+class Activation(_ElementWise):
+    """An activation function by name or object."""
+
+    activation: ActivationLike
+
+    def __post_init__(self) -> None:
+        self.function = activations.get(self.activation)
+
+
+@dataclass(eq=False)
+class Softmax(Layer):
+    """exp(x) / sum of exp(x) along `axis`, counted with the batch axis as 0."""
+
+    axis: int = -1
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The softmax."""
+        y = activations.softmax(x, self.axis)
+        return y, y
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """Its derivative times dy."""
+        return activations.softmax_derivative(cache, dy, self.axis)
+
+
+@dataclass(eq=False)
+class ReLU(Layer):
+    """x above `threshold` (cut at `max_value`), ``negative_slope * (x - threshold)`` below."""
+
+    max_value: float | None = None
+    negative_slope: float = 0.0
+    threshold: float = 0.0
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The piecewise linear function."""
+        below = np.float32(self.negative_slope) * (x - np.float32(self.threshold))
+        y = np.where(x > self.threshold, x if self.max_value is None else np.minimum(x, np.float32(self.max_value)), below)
+        return y, x
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """1, 0 beyond the maximum, the slope below the threshold."""
+        limit = np.inf if self.max_value is None else self.max_value
+        return dy * np.where(cache > self.threshold, cache < limit, np.float32(self.negative_slope))
+
+
+@dataclass(eq=False)
+class LeakyReLU(Layer):
+    """x where positive, ``alpha * x`` elsewhere."""
+
+    alpha: float = 0.3
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The piecewise linear function."""
+        return np.where(x > 0, x, np.float32(self.alpha) * x), x
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """1 where x was positive, alpha elsewhere."""
+        return dy * np.where(cache > 0, np.float32(1), np.float32(self.alpha))
+
+
+@dataclass(eq=False)
+class ELU(Layer):
+    """x where positive, ``alpha * (exp(x) - 1)`` elsewhere."""
+
+    alpha: float = 1.0
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The function's value."""
+        y = activations.elu(x, self.alpha)
+        return y, y
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """1 where x was positive, y + alpha elsewhere."""
+        return activations.elu_derivative(cache, dy, self.alpha)
+
+
+@dataclass(eq=False)
+class PReLU(Layer):
+    """x where positive, ``alpha * x`` elsewhere, with one learned alpha for every element (none along `shared_axes`)."""
+
+    alpha_initializer: InitializerLike = "zeros"
+    alpha_regularizer: RegularizerLike = None
+    shared_axes: Sequence[int] | None = None
+
+    def declare(self, input_shape: Shape) -> Sequence[Weight]:
+        """Alpha, of an example's shape, with length 1 along shared axes (counted with the batch axis as 0)."""
+        shared = {axis - 1 for axis in self.shared_axes or ()}
+        shape = tuple(1 if axis in shared else self.known_length(input_shape, axis) for axis in range(len(input_shape)))
+        return (Weight("alpha", shape, self.alpha_initializer, self.alpha_regularizer),)
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The piecewise linear function."""
+        return np.where(x > 0, x, weights["alpha"] * x), x
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """Alpha's gradient sums dy * min(x, 0) over the batch and the shared axes."""
+        shared = tuple(axis + 1 for axis, length in enumerate(gradients["alpha"].shape) if length == 1)
+        gradients["alpha"][...] = np.sum(dy * np.minimum(cache, 0), axis=(0, *shared), keepdims=True)[0]
+        return dy * np.where(cache > 0, np.float32(1), weights["alpha"])
