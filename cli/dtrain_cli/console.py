@@ -1,0 +1,149 @@
+"""What the person who launched a run sees of it while it runs.
+
+The tasks' lines go to stdout, everything of dtrain's own to stderr. On a terminal a live table stands under the lines, and lines
+that several tasks print at once are shown once. Nothing here ever waits for a reader (see `outlet`).
+"""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dtrain.cluster import TaskId
+from dtrain.run_files import FailureRecord
+from dtrain_cli import failure_box
+from dtrain_cli.log_lines import LogTail, collapse, without_colours
+from dtrain_cli.outlet import Outlet
+
+BATCH_S = 0.2
+TABLE_EVERY_S = 0.5
+LAST_WORDS_S = 3.0
+_LABEL_COLOURS = {"chief": 36, "worker": 32, "ps": 34, "evaluator": 35}
+_PUMP_S = 0.05
+
+Table = Callable[[int, int, bool], str]
+"""Renders the live table for a width, a height, and with or without colour."""
+
+
+class Console:
+    """Lines, words and table of one launch."""
+
+    def __init__(self, stdout: Outlet, stderr: Outlet, table: Table | None = None) -> None:
+        live = stderr.is_terminal and os.environ.get("TERM") != "dumb"
+        both = live and stdout.is_terminal
+        self._out = stdout
+        self._err = stdout if both else stderr  # one queue keeps lines and table in order
+        self._colour = live and not os.environ.get("NO_COLOR")
+        self._lines_to_terminal = stdout.is_terminal
+        self._table = table if live else None
+        self._table_height = 0
+        self._next_batch_s = self._next_table_s = 0.0
+        self._label_width = 0
+        self._tails: dict[TaskId, list[LogTail]] = {}
+
+    def follow(self, task: TaskId, log: Path) -> None:
+        """Show what is appended to `log`, after what is left of the task's earlier logs."""
+        self._label_width = max(self._label_width, len(str(task)))
+        self._tails.setdefault(task, []).append(LogTail(task, log))
+
+    def say(self, text: str) -> None:
+        """A word of dtrain's own."""
+        self._erase_table()
+        self._err.write(f"dtrain: {text}\n")
+
+    def pump(self) -> None:
+        """Show what has been printed since the last call, and the table when it is due."""
+        now_s = time.monotonic()
+        self._out.flush()
+        self._err.flush()
+        if now_s >= self._next_batch_s:
+            self._next_batch_s = now_s + (BATCH_S if self._lines_to_terminal else 0.0)
+            self._show_lines(until_s=now_s + _PUMP_S)
+        if self._table and now_s >= self._next_table_s and self._err.idle:
+            self._next_table_s = now_s + TABLE_EVERY_S
+            self._draw_table()
+
+    def finish(self, failure: FailureRecord | None, last_word: str | None, report: str | None) -> None:
+        """All that is left of the logs, a last table, dtrain's last word, the report on stdout, and the failure box."""
+        deadline_s = time.monotonic() + LAST_WORDS_S
+        while self._show_lines(until_s=deadline_s, to_the_end=True) and time.monotonic() < deadline_s:
+            if self._out.clogged:
+                time.sleep(0.01)
+        if self._table:
+            self._draw_table()
+            self._table_height = 0
+        if last_word:
+            self.say(last_word)
+        if report is not None:
+            self._out.write(report + "\n")
+        if failure is not None:
+            self._err.write(failure_box.render(failure, self._size().columns, self._colour))
+        while not (self._out.idle and self._err.idle) and time.monotonic() < deadline_s:
+            self._out.flush()
+            self._err.flush()
+            time.sleep(0.005)
+
+    def _show_lines(self, until_s: float, to_the_end: bool = False) -> bool:
+        """Show what there is; whether there is more."""
+        more = False
+        while not self._out.clogged or self._out.closed:
+            batch = [(task, line) for task in self._tails for line in self._read(task, to_the_end)]
+            more = bool(batch)
+            self._print(batch)
+            if not more or time.monotonic() >= until_s:
+                break
+        else:
+            more = True
+        return more
+
+    def _read(self, task: TaskId, to_the_end: bool) -> list[str]:
+        """New lines of a task; the log of an earlier attempt is read to its end first."""
+        tails = self._tails[task]
+        lines = tails[0].read()
+        if tails[0].dropped:
+            lines = [f"[{tails[0].dropped} lines not shown; see {tails[0].path}]", *lines]
+            tails[0].dropped = 0
+        if not lines and (to_the_end or len(tails) > 1):
+            lines = tails[0].rest()
+            if len(tails) > 1:
+                del tails[0]
+        return lines
+
+    def _print(self, batch: list[tuple[TaskId, str]]) -> None:
+        if not batch:
+            return
+        if self._lines_to_terminal:
+            self._erase_table()
+            text = "".join(f"{self._label(label)} {line}\n" for label, line in collapse(batch))
+        else:
+            text = "".join(f"{task} | {without_colours(line)}\n" for task, line in batch)
+        self._out.write(text)
+
+    def _label(self, label: str) -> str:
+        padded = f"{label:<{self._label_width}} |"
+        if not self._colour:
+            return padded
+        colour = _LABEL_COLOURS.get(label.partition(":")[0].partition(" ")[0], 37)
+        return f"\x1b[{colour}m{padded}\x1b[0m"
+
+    def _erase_table(self) -> None:
+        if self._table_height:
+            self._err.write(f"\x1b[{self._table_height}A\x1b[J")
+            self._table_height = 0
+            self._next_table_s = 0.0
+
+    def _draw_table(self) -> None:
+        if self._table is None:
+            return
+        size = self._size()
+        text = self._table(size.columns, size.lines, self._colour)
+        self._erase_table()
+        self._err.write(text)
+        self._table_height = text.count("\n")
+        self._next_table_s = time.monotonic() + TABLE_EVERY_S
+
+    def _size(self) -> os.terminal_size:
+        try:
+            return os.get_terminal_size(self._err.fd)
+        except OSError:
+            return os.terminal_size((failure_box.WIDTH_MAX, 24))

@@ -1,0 +1,53 @@
+"""The last thing on stderr when a run has failed: one box with the earliest cause."""
+
+from io import StringIO
+
+from dtrain.run_files import FailureRecord
+
+WIDTH_MAX = 110
+LINES_MAX = 40
+
+
+def render(failure: FailureRecord, width: int, colour: bool) -> str:
+    """Task, time, message, traceback or last lines, and where the log is.
+
+    Args:
+        failure: the cause.
+        width: of the terminal, in columns.
+        colour: whether escape codes may be used.
+    """
+    from rich.box import ROUNDED
+    from rich.console import Console, Group
+    from rich.panel import Panel
+    from rich.text import Text
+
+    parts = [Text(failure.message, style="bold", overflow="fold")]
+    if failure.traceback:
+        parts += [Text(), Text(_shorten(failure.traceback.rstrip().splitlines()), overflow="fold")]
+    elif failure.last_lines:
+        parts += [Text("\nlast lines of its output:", style="dim"), Text(_shorten(failure.last_lines), overflow="fold")]
+    facts = [f"exit code {failure.exit_code}"] if failure.exit_code is not None else []
+    if failure.peak_memory_bytes:
+        facts.append(f"peak memory {failure.peak_memory_bytes / 2**20:.0f} MiB")
+    if failure.attempt:
+        facts.append(f"attempt {failure.attempt}")
+    if failure.log:
+        facts.append(f"log: {failure.log}")
+    if facts:
+        parts.append(Text("\n" + "\n".join(facts), style="dim", overflow="fold"))
+    title = Text(f" {failure.task} failed {f'at {failure.time}' if failure.time else ''}".rstrip() + " ", style="bold red")
+    panel = Panel(Group(*parts), title=title, title_align="left", border_style="red", box=ROUNDED)
+    out = StringIO()
+    console = Console(
+        file=out, width=min(width, WIDTH_MAX), force_terminal=colour, no_color=not colour, highlight=False, legacy_windows=False
+    )
+    console.print(panel)
+    return out.getvalue()
+
+
+def _shorten(lines: list[str]) -> str:
+    """The beginning and the end of what is too long for a box."""
+    if len(lines) <= LINES_MAX:
+        return "\n".join(lines)
+    kept = LINES_MAX // 2
+    return "\n".join([*lines[:kept], f"... {len(lines) - 2 * kept} lines more in the log ...", *lines[-kept:]])

@@ -1,0 +1,69 @@
+"""The launcher's side of the warm process, and the life line that every process of a run hangs on.
+
+The warm process is started before anything else is done, even before the spec is read, so that its imports overlap.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+
+from dtrain import start_orders
+
+
+class LifeLine:
+    """A pipe whose writing end only this process holds: its end-of-file tells all others that the launcher is gone."""
+
+    def __init__(self) -> None:
+        self.reading_end, self._writing_end = os.pipe()
+
+
+class ForkServer:
+    """The warm process: takes start orders, reports what became of them.
+
+    Attributes:
+        pid: the warm process.
+        alive: False once its socket has come to its end.
+    """
+
+    def __init__(self, life_line: LifeLine) -> None:
+        ours, theirs = socket.socketpair()
+        command = ["-P", "-m", "dtrain.task", "--warm", str(theirs.fileno()), str(life_line.reading_end)]
+        self._process = subprocess.Popen(
+            [sys.executable, *command],
+            pass_fds=(theirs.fileno(), life_line.reading_end),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in the terminal is the launcher's business alone
+        )
+        theirs.close()
+        self._socket = ours
+        self._lines = start_orders.Lines()
+        self.pid = self._process.pid
+        self.alive = True
+
+    def kill(self) -> None:
+        """End it, and with it what it has forked. Repeating it does no harm."""
+        self._process.kill()
+        self._process.wait()
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._socket.fileno()
+
+    def send(self, order: start_orders.StartOrder) -> None:
+        """Have a task forked. If the warm process is gone, `reports` will say so."""
+        try:
+            self._socket.sendall(start_orders.encode(order))
+        except ConnectionError:
+            self.alive = False
+
+    def reports(self) -> list[start_orders.Report]:
+        """What has arrived; call it when `fileno()` is readable."""
+        try:
+            data = self._socket.recv(1 << 16)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self.alive = False
+        return [start_orders.decode_report(line) for line in self._lines.feed(data)]

@@ -1,0 +1,22 @@
+"""`dtrain launch`: the warm process first, then everything else (`launch_walk`) while its imports run."""
+
+from dtrain_cli.forkserver import ForkServer, LifeLine
+from dtrain_cli.launch_options import LaunchOptions
+
+
+def launch(options: LaunchOptions) -> int:
+    """Start the whole cluster here, watch it, stop it; return the exit code. The calling process must have no other children.
+
+    Raises:
+        SpecError: the spec, the program or the command is wrong; nothing has been started or left behind.
+        RunError: the run directory cannot be used, or another launch uses it.
+    """
+    line = LifeLine()
+    fork_server = None if options.foreign else ForkServer(line)
+    try:
+        from dtrain_cli import launch_walk  # not above: what it imports would delay the warm process
+
+        return launch_walk.run(options, line, fork_server)
+    finally:
+        if fork_server is not None:
+            fork_server.kill()

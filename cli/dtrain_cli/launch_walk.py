@@ -1,0 +1,114 @@
+"""The walk of a launch, from what the user asked for to the exit code of the run. Read `run` from top to bottom."""
+
+import os
+import secrets
+import shutil
+import sys
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from dtrain.cluster import ClusterSpec, Role
+from dtrain.config import RunSpec
+from dtrain.errors import SpecError
+from dtrain.run_files import RunFiles, RunRecord, default_runs_dir, read_record, write_record
+from dtrain_cli.console import Console
+from dtrain_cli.forkserver import ForkServer, LifeLine
+from dtrain_cli.journal import Journal, now_text
+from dtrain_cli.launch_options import LaunchOptions
+from dtrain_cli.live_table import LiveTable
+from dtrain_cli.outlet import Outlet
+from dtrain_cli.plan import Machine, RunIdentity, RunPlan, Workload, build_plan, threads_per_task
+from dtrain_cli.ports import hold_addresses, pick_port
+from dtrain_cli.processes import SignalInbox, TaskProcesses
+from dtrain_cli.run_directory import locked_run_directory, new_run_id
+from dtrain_cli.spec_file import read_spec
+from dtrain_cli.supervisor import Limits, Outcome, Supervisor
+
+
+def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) -> int:
+    """Read the spec, take the directory and the ports, lay out the tasks, supervise them to the end."""
+    inbox = SignalInbox()
+    workload = _workload(options)
+    spec = read_spec(options.spec, options.sets, options.shortcuts, options.foreign).resolved()
+    directory, resume = _directory(options, spec)
+    with locked_run_directory(directory, resume) as files:
+        cluster, ports = hold_addresses(spec.cluster)
+        with ports:
+            plan = _plan(spec, cluster, files, workload)
+            if not spec.hold_ports:
+                ports.close()
+            return _supervise(options, plan, files, TaskProcesses(line, fork_server, inbox))
+
+
+def _workload(options: LaunchOptions) -> Workload:
+    """What the tasks will run, once it is known to be there."""
+    if options.program is not None:
+        if not options.program.is_file():
+            raise SpecError(f"there is no program {options.program}")
+    elif not options.arguments:
+        raise SpecError("expected a program (PROGRAM.py) or `-- COMMAND`, found neither")
+    elif shutil.which(options.arguments[0]) is None:
+        raise SpecError(f"there is no command {options.arguments[0]} that can be executed")
+    return Workload(options.program, tuple(options.arguments), Path.cwd())
+
+
+def _directory(options: LaunchOptions, spec: RunSpec) -> tuple[Path, bool]:
+    """The run's directory, and whether an earlier launch's run in it is resumed."""
+    if options.run_dir is not None:
+        return options.run_dir.absolute(), options.resume is not None
+    runs_dir = (options.runs_dir or default_runs_dir()).absolute()
+    return runs_dir / new_run_id(spec.name, datetime.now()), False
+
+
+def _plan(spec: RunSpec, cluster: ClusterSpec, files: RunFiles, workload: Workload) -> RunPlan:
+    """Lay out the tasks, each as its first attempt that has left nothing yet, and write the plan down."""
+    earlier = read_record(files.run, RunRecord)
+    run_id = earlier.run if earlier else files.directory.name
+    identity = RunIdentity(run_id, files.directory, secret=secrets.token_hex(16))
+    master_port = pick_port() if workload.foreign else None
+    machine = Machine(sys.executable, len(os.sched_getaffinity(0)), os.environ, master_port)
+    plan = build_plan(spec, cluster, identity, workload, machine)
+    tasks = [launch.for_attempt(max(files.attempts(launch.task), default=-1) + 1) for launch in plan.tasks]
+    plan = replace(plan, tasks=tuple(tasks))
+    write_record(files.spec, plan.spec)
+    write_record(files.plan, plan.to_dict())
+    return plan
+
+
+def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes: TaskProcesses) -> int:
+    table = LiveTable(plan.run.run_id)
+    console = Console(Outlet(1), Outlet(2), lambda *shape: table.render(supervisor.rows(), *shape))
+    record = RunRecord(plan.run.run_id, plan.spec.name, started=now_text(), launcher_pid=os.getpid())
+    record.launcher_started = _own_start()
+    journal = Journal(files, record, console.say)
+    limits = Limits(options.timeout, options.start_timeout, options.stall_timeout, options.grace)
+    supervisor = Supervisor(plan, processes, journal, console, limits)
+    console.say(f"run {plan.run.run_id}: {_summary(plan)}")
+    console.say(f"files in {files.directory}")
+    outcome = supervisor.run()
+    console.finish(outcome.failure, _last_word(outcome), _report(files) if options.json else None)
+    return outcome.exit_code
+
+
+def _summary(plan: RunPlan) -> str:
+    counts = [f"{count} {role}" for role in Role if (count := plan.spec.cluster.count(role))]
+    return f"{', '.join(counts)}; {threads_per_task(plan.spec, len(os.sched_getaffinity(0)))} thread(s) a task"
+
+
+def _last_word(outcome: Outcome) -> str:
+    return outcome.state if outcome.exit_code == 0 else f"{outcome.state}, exit code {outcome.exit_code}"
+
+
+def _own_start() -> float:
+    import psutil
+
+    return psutil.Process().create_time()
+
+
+def _report(files: RunFiles) -> str:
+    from dtrain_cli.run_report import read_report
+
+    return msgspec.json.encode(read_report(files.directory)).decode()

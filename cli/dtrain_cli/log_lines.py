@@ -1,0 +1,101 @@
+"""Following the tasks' log files: whole lines, whatever the bytes, with what is left out counted.
+
+The files are the truth and are written by the tasks alone; the console follows them as far as its reader keeps up.
+"""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dtrain.cluster import TaskId
+
+LAG_BYTES_MAX = 8 << 20
+LINE_BYTES_MAX = 8 << 10
+_CHUNK_BYTES = 1 << 18
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0a-\x1f\x7f]")
+
+
+@dataclass
+class LogTail:
+    """Where the console is in one attempt's log.
+
+    Attributes:
+        task: whose it is.
+        path: the file.
+        dropped: lines left out because the reader of the console was too slow.
+    """
+
+    task: TaskId
+    path: Path
+    dropped: int = 0
+    _offset: int = 0
+    _partial: bytes = field(default=b"", repr=False)
+
+    def read(self) -> list[str]:
+        """The lines that have become complete, at most some hundred thousand bytes of them."""
+        size = self._size()
+        if size - self._offset > LAG_BYTES_MAX:
+            self._skip(size - LAG_BYTES_MAX // 2)
+        if size <= self._offset:
+            return []
+        *lines, self._partial = (self._partial + self._take(_CHUNK_BYTES)).split(b"\n")
+        return [_text(line) for line in lines]
+
+    def rest(self) -> list[str]:
+        """The last line, which no newline has ended. The task must be gone."""
+        partial, self._partial = self._partial, b""
+        return [_text(partial)] if partial else []
+
+    def _size(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
+
+    def _take(self, count: int) -> bytes:
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self._offset)
+                data = file.read(count)
+        except OSError:
+            return b""
+        self._offset += len(data)
+        return data
+
+    def _skip(self, until: int) -> None:
+        """Leave lines out up to the first that begins after `until`."""
+        while self._offset < until and (data := self._take(1 << 20)):
+            self.dropped += data.count(b"\n")
+        *_, self._partial = data.split(b"\n")
+
+
+def _text(line: bytes) -> str:
+    """A line as a terminal would show it in the end: after the last carriage return, without anything that moves the cursor."""
+    shown = line.rstrip(b"\r").rpartition(b"\r")[2]
+    cut = f" ... ({len(shown) - LINE_BYTES_MAX} bytes more)" if len(shown) > LINE_BYTES_MAX else ""
+    text = shown[:LINE_BYTES_MAX].decode(errors="replace")
+    return _CONTROLS.sub(lambda match: match[0] if _COLOURS.fullmatch(match[0]) else "", text) + cut
+
+
+def without_colours(text: str) -> str:
+    """For a reader that is not a terminal."""
+    return _COLOURS.sub("", text)
+
+
+def collapse(lines: list[tuple[TaskId, str]]) -> list[tuple[str, str]]:
+    """Show a line that several tasks of a role printed at about the same time once: ``worker x4``.
+
+    Args:
+        lines: task and line, in the order of arrival.
+
+    Returns:
+        Label and line, each where it first appeared. The n-th occurrence in one task is matched with the n-th of another.
+    """
+    counts: dict[tuple[TaskId, str], int] = defaultdict(int)
+    tasks: dict[tuple[str, str, int], list[TaskId]] = defaultdict(list)
+    for task, line in lines:
+        counts[task, line] += 1
+        tasks[task.role, line, counts[task, line]].append(task)
+    return [(str(who[0]) if len(who) == 1 else f"{role} x{len(who)}", line) for (role, line, _), who in tasks.items()]

@@ -1,0 +1,74 @@
+"""Who is told to stop when, and who is killed when. Pure: `due` is asked again until nobody is left.
+
+The order is: workers, evaluator, chief, servers. Each begins when those before it are gone, so that the chief can still save and
+the evaluator still read, and the servers outlive everyone who talks to them. Deadlines run from the order to stop, not from
+the first task that stops.
+
+After success the others may leave by themselves first: the workers finish their last lines, the evaluator evaluates the final
+checkpoint. After anything else all must be gone `grace_s` after the order, and whoever is slow does not use up the time of
+those behind it: a stage begins at the latest at its share of the grace.
+"""
+
+import signal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dtrain.cluster import Role, TaskId
+
+STAGES = (Role.WORKER, Role.EVALUATOR, Role.CHIEF, Role.PS)
+_SHARE = {Role.WORKER: 0.0, Role.EVALUATOR: 0.0, Role.CHIEF: 0.3, Role.PS: 0.9}
+
+
+@dataclass(frozen=True)
+class StopOrder:
+    """The order to stop a run.
+
+    Attributes:
+        state: what the run will be: ``succeeded`` | ``failed`` | ``stopped``.
+        exit_code: what the launcher will exit with, unless the cause of a failure says otherwise.
+        at_s: when it was given (monotonic).
+        grace_s: from a task's SIGTERM (after success) or from the order (else) to SIGKILL.
+        leave_s: how long the tasks of a role may take to end by themselves; absent: not at all.
+    """
+
+    state: str
+    exit_code: int
+    at_s: float
+    grace_s: float
+    leave_s: Mapping[Role, float]
+
+    @property
+    def patient(self) -> bool:
+        """Whether the tasks have all the time they need, one stage after the other."""
+        return self.state == "succeeded"
+
+
+@dataclass(frozen=True)
+class Told:
+    """A task that is still there, and when it was told to stop (None: not yet)."""
+
+    task: TaskId
+    stop_s: float | None = None
+
+
+def due(order: StopOrder, there: Iterable[Told], now_s: float) -> list[tuple[TaskId, int]]:
+    """The signals to send now. Repeated calls repeat the SIGKILL of who has not gone yet, never a SIGTERM."""
+    signals: list[tuple[TaskId, int]] = []
+    waiting = sorted(there, key=lambda told: (STAGES.index(told.task.role), told.task.index))
+    first_role = waiting[0].task.role if waiting else None
+    for told in waiting:
+        role = told.task.role
+        if told.stop_s is not None or not order.patient:
+            kill_s = (told.stop_s if order.patient and told.stop_s is not None else order.at_s) + order.grace_s
+            if now_s >= kill_s:
+                signals.append((told.task, signal.SIGKILL))
+                continue
+        if told.stop_s is None and _begins(order, role, first_role, now_s):
+            signals.append((told.task, signal.SIGTERM))
+    return signals
+
+
+def _begins(order: StopOrder, role: Role, first_role: Role | None, now_s: float) -> bool:
+    if order.patient:
+        return role is first_role and now_s >= order.at_s + order.leave_s.get(role, 0.0)
+    return role is first_role or now_s >= order.at_s + order.grace_s * _SHARE[role]

@@ -1,0 +1,62 @@
+"""Writing to stdout and stderr without ever waiting for whoever reads them.
+
+A pipe that nobody empties, a terminal stopped with Ctrl-S: what cannot be written stays pending. Only pieces that the kernel
+takes at once are written (a pipe that is writable takes 4096 bytes). The descriptor is not made non-blocking: it is shared with
+the shell. A closed reader is silence.
+"""
+
+import os
+import select
+
+PIECE_BYTES = 4096
+PENDING_BYTES_MAX = 1 << 18
+
+
+class Outlet:
+    """One output file descriptor.
+
+    Attributes:
+        closed: nobody reads any more; everything is swallowed from then on.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.closed = False
+        self._pending = bytearray()
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLOUT)
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person looks at it."""
+        return os.isatty(self.fd)
+
+    @property
+    def clogged(self) -> bool:
+        """Whether the reader is too slow: producers should wait, or leave something out."""
+        return len(self._pending) > PENDING_BYTES_MAX
+
+    @property
+    def idle(self) -> bool:
+        """Whether all has been written."""
+        return not self._pending
+
+    def write(self, text: str) -> None:
+        """Take `text` and write what can be written now."""
+        if not self.closed:
+            self._pending += text.encode(errors="replace")
+            self.flush()
+
+    def flush(self) -> None:
+        """Write as much as the kernel takes without waiting."""
+        while self._pending and not self.closed:
+            ready = self._poll.poll(0)
+            if not ready:
+                return
+            try:
+                written = os.write(self.fd, self._pending[:PIECE_BYTES])
+            except OSError:  # nobody reads any more, or a full disk behind a redirection: the log files have it all
+                self.closed = True
+                self._pending.clear()
+                return
+            del self._pending[:written]

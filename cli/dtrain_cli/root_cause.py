@@ -1,0 +1,114 @@
+"""Why a task failed, and which failure of a run came first.
+
+A task that dies of an exception leaves a record. For every other death the launcher writes one: the signal by name, the last
+lines of the output, and whether the kernel killed it for memory.
+"""
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+from dtrain.errors import RunError
+from dtrain.run_files import FailureRecord, RunFiles, read_record, write_record
+from dtrain.start_orders import Exited
+from dtrain_cli.journal import now_text
+from dtrain_cli.plan import TaskLaunch
+from dtrain_cli.restart_policy import exit_code
+
+LAST_LINES = 20
+_TAIL_BYTES = 1 << 16
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+class MemoryKills:
+    """Counts the processes that the kernel has killed for memory, here and in the whole machine."""
+
+    def __init__(self) -> None:
+        self._counted = self._count()
+
+    def rose(self) -> bool:
+        """Whether there has been one since the last call."""
+        before, self._counted = self._counted, self._count()
+        return self._counted > before
+
+    def _count(self) -> int:
+        counts = [0]
+        for path in (*_memory_files(), Path("/proc/vmstat")):
+            with contextlib.suppress(OSError):
+                words = path.read_text().split()
+                counts += [int(value) for name, value in pairwise(words) if name == "oom_kill"]
+        return sum(counts)
+
+
+def _memory_files() -> Iterable[Path]:
+    """Where this process's control group counts kills: memory.events (version 2), memory.oom_control (version 1)."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if not controllers:
+                yield _CGROUPS / group.lstrip("/") / "memory.events"
+            elif "memory" in controllers.split(","):
+                yield _CGROUPS / "memory" / group.lstrip("/") / "memory.oom_control"
+
+
+def failure_of(launch: TaskLaunch, end: Exited, memory_kill: bool) -> FailureRecord:
+    """The record of an attempt that failed: its own, else one made from what is known; it is in the run's files afterwards.
+
+    Args:
+        launch: the attempt.
+        end: how it ended.
+        memory_kill: whether the kernel has killed a process for memory about now.
+    """
+    path = RunFiles(launch.run_dir).failure(launch.task, launch.attempt)
+    with contextlib.suppress(RunError):  # half written on a full disk
+        record = read_record(path, FailureRecord)
+        if record is not None and (end.status >= 0 or record.kind != "signal"):
+            return record
+    killed_for_memory = memory_kill and end.status == -signal.SIGKILL
+    record = FailureRecord(
+        task=str(launch.task),
+        message=describe(end, killed_for_memory),
+        kind="signal" if end.status < 0 else "exit",
+        time=now_text(),
+        monotonic_s=time.monotonic(),
+        attempt=launch.attempt,
+        exit_code=exit_code(end.status),
+        peak_memory_bytes=end.peak_memory_bytes or None,
+        last_lines=last_lines(launch.log),
+        log=str(launch.log),
+    )
+    with contextlib.suppress(OSError):
+        write_record(path, record)
+    return record
+
+
+def describe(end: Exited, killed_for_memory: bool) -> str:
+    """An end in words: ``killed by SIGSEGV (signal 11)``."""
+    if killed_for_memory:
+        return f"killed by the kernel for memory (peak {end.peak_memory_bytes / 2**30:.1f} GiB)"
+    if end.status >= 0:
+        return f"exited with code {end.status}"
+    try:
+        name = signal.Signals(-end.status).name
+    except ValueError:
+        name = "a signal"
+    return f"killed by {name} (signal {-end.status})"
+
+
+def earliest(failures: Iterable[FailureRecord]) -> FailureRecord | None:
+    """The first cause: a lost peer is a consequence, and never beats anything else."""
+    return min(failures, key=lambda failure: (failure.kind == "peer_lost", failure.monotonic_s), default=None)
+
+
+def last_lines(log: Path) -> list[str]:
+    """The end of a log."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    return text.splitlines()[-LAST_LINES:]

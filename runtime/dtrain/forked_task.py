@@ -1,0 +1,69 @@
+"""What a freshly forked process does to become a task: it must look as if `python PROGRAM` had just been started."""
+
+import contextlib
+import hashlib
+import os
+import random
+import signal
+import sys
+
+from dtrain import life_line
+from dtrain.assignment import SPEC
+from dtrain.start_orders import StartOrder
+
+THREAD_LIMITS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+
+
+def become(order: StartOrder, life_line_fd: int) -> None:
+    """Give this process the files, environment, threads and random numbers of its task; its session is set already."""
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
+    _open_standard_files(order.log)
+    _close_all_but({0, 1, 2, life_line_fd})
+    os.chdir(order.cwd)
+    os.environ.update(order.environment)
+    _reseed(order)
+    _limit_threads()
+    life_line.watch(life_line_fd)
+
+
+def _open_standard_files(log: str) -> None:
+    """Nothing on stdin; stdout and stderr straight into the log, line by line, so that kill -9 loses no whole line."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(nothing, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _close_all_but(kept: set[int]) -> None:
+    for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:  # noqa: PTH208 - names are numbers
+        with contextlib.suppress(OSError):  # the one that listed them is closed already
+            os.close(fd)
+
+
+def _reseed(order: StartOrder) -> None:
+    """Every child inherits the same state of the generators; without this all tasks would draw the same numbers."""
+    import numpy as np
+
+    seed = hashlib.blake2b(f"{_spec_seed(order)} {order.task}".encode(), digest_size=8).digest()
+    random.seed(seed)
+    np.random.seed(int.from_bytes(seed[:4], "little"))
+
+
+def _spec_seed(order: StartOrder) -> int:
+    import msgspec
+
+    spec = msgspec.json.decode(order.environment.get(SPEC, "{}"))
+    return int(spec.get("training", {}).get("seed", 0))
+
+
+def _limit_threads() -> None:
+    """Apply the limits that numpy read from the environment when it was imported, before this task's were known."""
+    limit = next((os.environ[name] for name in THREAD_LIMITS if os.environ.get(name, "").isdecimal()), None)
+    if limit is not None:
+        import threadpoolctl
+
+        threadpoolctl.threadpool_limits(int(limit))

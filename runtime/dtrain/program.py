@@ -1,0 +1,52 @@
+"""The user's program, run as `python PROGRAM ARGS` would run it."""
+
+import io
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from dtrain.errors import ProgramError
+
+
+def run(program: str, arguments: list[str]) -> None:
+    """Run the file `program` as ``__main__``; whatever it raises comes out.
+
+    Raises:
+        ProgramError: it came to its end without ever having called dtrain.
+    """
+    try:
+        _run_as_main(program, arguments)
+    except SystemExit as error:
+        if error.code in (None, 0):
+            _check_that_dtrain_was_used(program)
+        raise
+    _check_that_dtrain_was_used(program)
+
+
+def _run_as_main(program: str, arguments: list[str]) -> None:
+    sys.argv = [program, *arguments]
+    folder = str(Path(program).resolve().parent)
+    if sys.flags.safe_path or not sys.path:  # forked from a process that keeps the working directory out of its path
+        sys.path.insert(0, folder)
+    else:
+        sys.path[0] = folder
+    try:
+        with io.open_code(os.path.abspath(program)) as file:  # noqa: PTH100 - keep links as they are, as Python does
+            source = file.read()
+    except OSError as error:
+        raise ProgramError(f"cannot read the program {program}: {error.strerror}") from None
+    main = ModuleType("__main__")
+    main.__dict__.update(__file__=program, __builtins__=__builtins__, __annotations__={})
+    sys.modules["__main__"] = main
+    exec(compile(source, program, "exec", dont_inherit=True), main.__dict__)
+
+
+def _check_that_dtrain_was_used(program: str) -> None:
+    strategy = sys.modules.get("dtrain.strategy")  # whoever has used dtrain has imported it
+    if strategy is None or not strategy.was_used():
+        raise ProgramError(
+            f"{program} has ended without ever having called dtrain: this task did nothing for the cluster. "
+            f"Call dtrain.get_strategy() and train under its scope(), or start any other program with "
+            f"`dtrain launch -- COMMAND`"
+        )

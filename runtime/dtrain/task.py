@@ -1,0 +1,68 @@
+"""What every child process runs.
+
+    python -m dtrain.task PROGRAM [ARGS...]       one task; which one, the environment says (`TaskAssignment`)
+    python -m dtrain.task --warm ORDERS LIFELINE  the warm process of a launcher: two file descriptors that it inherits
+
+A parameter server serves and never runs the program. Everything else runs it. Either way the task has a failure record when
+it fails, writes the stacks of its threads to its log on SIGUSR1, and leaves in order on SIGTERM: SystemExit(143) is raised in
+the main thread (training turns it into a last checkpoint); a second SIGTERM kills.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+from types import FrameType
+
+from dtrain import failure, program
+from dtrain.assignment import TaskAssignment
+from dtrain.cluster import Role
+from dtrain.errors import SpecError
+
+
+def main(arguments: list[str]) -> int:
+    """Run one task, or the warm process; return the exit code."""
+    _write_stacks_on_request()
+    if arguments[:1] == ["--warm"]:
+        from dtrain import warm_process
+
+        arguments = warm_process.serve(orders_fd=int(arguments[1]), life_line_fd=int(arguments[2])).argv
+    if not arguments:
+        print("usage: python -m dtrain.task PROGRAM [ARGS...]", file=sys.stderr)  # noqa: T201
+        return SpecError.exit_code
+    return run(arguments[0], arguments[1:])
+
+
+def run(path: str, arguments: list[str]) -> int:
+    """Be the task that the environment describes, to its end; return its exit code."""
+    signal.signal(signal.SIGTERM, _leave)
+    assignment = None
+    try:
+        assignment = TaskAssignment.from_environment(os.environ)
+        if assignment is not None and assignment.task.role is Role.PS:
+            from dtrain.roles import parameter_server_driver
+
+            parameter_server_driver.serve(assignment)
+        else:
+            program.run(path, arguments)
+    except BaseException as error:  # every way out of the program, SystemExit and KeyboardInterrupt included
+        failure.show(error)
+        if assignment is not None:
+            failure.record(error, assignment)
+        return failure.exit_code(error)
+    return 0
+
+
+def _write_stacks_on_request() -> None:
+    """On a crash, and on SIGUSR1 for a task that hangs. Registered before any fork: the signal never kills a young task."""
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
