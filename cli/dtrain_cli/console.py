@@ -47,7 +47,8 @@ class Console:
         self._tails.setdefault(task, []).append(LogTail(task, log))
 
     def say(self, text: str) -> None:
-        """A word of dtrain's own."""
+        """A word of dtrain's own, after what the tasks have printed before it."""
+        self._show_lines(until_s=0.0)
         self._erase_table()
         self._err.write(f"dtrain: {text}\n")
 

@@ -1,5 +1,6 @@
 """The last thing on stderr when a run has failed: one box with the earliest cause."""
 
+from datetime import datetime
 from io import StringIO
 
 from dtrain.run_files import FailureRecord
@@ -35,7 +36,8 @@ def render(failure: FailureRecord, width: int, colour: bool) -> str:
         facts.append(f"log: {failure.log}")
     if facts:
         parts.append(Text("\n" + "\n".join(facts), style="dim", overflow="fold"))
-    title = Text(f" {failure.task} failed {f'at {failure.time}' if failure.time else ''}".rstrip() + " ", style="bold red")
+    when = f" at {datetime.fromisoformat(failure.time).astimezone():%Y-%m-%d %H:%M:%S}" if failure.time else ""
+    title = Text(f" {failure.task} failed{when} ", style="bold red")
     panel = Panel(Group(*parts), title=title, title_align="left", border_style="red", box=ROUNDED)
     out = StringIO()
     console = Console(

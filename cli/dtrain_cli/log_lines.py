@@ -85,7 +85,7 @@ def without_colours(text: str) -> str:
 
 
 def collapse(lines: list[tuple[TaskId, str]]) -> list[tuple[str, str]]:
-    """Show a line that several tasks of a role printed at about the same time once: ``worker x4``.
+    """Show a line that several tasks printed at about the same time once: ``worker x4``, or ``tasks x6`` of several roles.
 
     Args:
         lines: task and line, in the order of arrival.
@@ -94,8 +94,15 @@ def collapse(lines: list[tuple[TaskId, str]]) -> list[tuple[str, str]]:
         Label and line, each where it first appeared. The n-th occurrence in one task is matched with the n-th of another.
     """
     counts: dict[tuple[TaskId, str], int] = defaultdict(int)
-    tasks: dict[tuple[str, str, int], list[TaskId]] = defaultdict(list)
+    tasks: dict[tuple[str, int], list[TaskId]] = defaultdict(list)
     for task, line in lines:
         counts[task, line] += 1
-        tasks[task.role, line, counts[task, line]].append(task)
-    return [(str(who[0]) if len(who) == 1 else f"{role} x{len(who)}", line) for (role, line, _), who in tasks.items()]
+        tasks[line, counts[task, line]].append(task)
+    return [(_label(who), line) for (line, _), who in tasks.items()]
+
+
+def _label(who: list[TaskId]) -> str:
+    if len(who) == 1:
+        return str(who[0])
+    roles = {task.role for task in who}
+    return f"{min(roles) if len(roles) == 1 else 'tasks'} x{len(who)}"

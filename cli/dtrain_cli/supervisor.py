@@ -15,6 +15,7 @@ from dtrain.run_files import FailureRecord, RunFiles
 from dtrain.start_orders import Exited, Refused, Started
 from dtrain_cli import ordered_stop, restart_policy, success_rule
 from dtrain_cli.console import Console
+from dtrain_cli.faults import FaultSchedule
 from dtrain_cli.journal import Journal, now_text
 from dtrain_cli.live_table import Row
 from dtrain_cli.ordered_stop import StopOrder, Told
@@ -72,6 +73,7 @@ class Supervisor:
         self._memory_kills = MemoryKills()
         self._start_watch = StartWatch(limits.start_timeout_s, self.started_s)
         self._stall_watch = StallWatch(limits.stall_timeout_s)
+        self._faults = FaultSchedule(plan.spec.simulate)
 
     def run(self) -> Outcome:
         """Start every task, watch until the run has ended, and leave no process of it."""
@@ -89,6 +91,12 @@ class Supervisor:
         """What the live table shows."""
         lives = sorted(self.lives.values(), key=lambda life: life.task)
         return [Row(life.task, life.state, life.restarts, life.status) for life in lives]
+
+    @property
+    def step(self) -> int | None:
+        """The furthest step that any task has told of."""
+        steps = (life.status.step for life in self.lives.values() if life.status is not None)
+        return max((step for step in steps if step is not None), default=None)
 
     @property
     def state(self) -> str:
@@ -165,7 +173,10 @@ class Supervisor:
             return
         others = [other.failure for other in self.lives.values() if other.failure and other.state == "restarting"]
         self._causes += [life.failure, *others]
-        self._stop(StopOrder("failed", 1, now_s, self._limits.grace_s, {}), f"{life.task} failed")
+        self._stop(
+            StopOrder("failed", 1, now_s, self._limits.grace_s, {}),
+            f"{life.task} failed: {life.failure.message}; stopping the others",
+        )
 
     def _interrupted(self, number: int, now_s: float) -> None:
         name = signal.Signals(number).name
@@ -184,6 +195,7 @@ class Supervisor:
             self._read_statuses()
         if self._order is None:
             self._restart_those_due(now_s)
+            self._bring_about_faults(now_s)
             self._check_success(now_s)
             self._check_patience(now_s)
         if self._order is not None:
@@ -206,6 +218,12 @@ class Supervisor:
             if life.restart_s is not None and now_s >= life.restart_s:
                 life.launch = life.launch.for_attempt(life.launch.attempt + 1)
                 self._start(life)
+
+    def _bring_about_faults(self, now_s: float) -> None:
+        for fault in self._faults.due(now_s - self.started_s, self.step):
+            self._console.say(f"simulate: {fault.task} {fault.text}")
+            self._journal.event("fault", task=str(fault.task), signal=signal.Signals(fault.signal).name)
+            self._processes.signal(fault.task, fault.signal)
 
     def _check_success(self, now_s: float) -> None:
         if success_rule.has_succeeded(self.spec, {task: life.state for task, life in self.lives.items()}):
@@ -250,6 +268,7 @@ class Supervisor:
                 life.stop_s, life.state = now_s, "stopping"
                 self._journal.event("told to stop", task=str(task), signal=signal.Signals(number).name)
             self._processes.signal(task, number)
+            self._processes.signal(task, signal.SIGCONT)  # a paused task cannot leave
 
     # What is done
 

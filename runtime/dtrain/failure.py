@@ -17,7 +17,8 @@ from dtrain.assignment import TaskAssignment
 from dtrain.errors import DtrainError, PeerLostError, WaitTimeoutError
 from dtrain.run_files import FailureRecord, RunFiles, write_record
 
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = Path(__file__).parent
+_RUNNERS = (str(_PACKAGE / "task.py"), str(_PACKAGE / "program.py"), "<frozen runpy>")
 _LOST_PEER = (PeerLostError, WaitTimeoutError)
 _SIGNALS = {130: "interrupted (SIGINT)", 143: "asked to stop (SIGTERM)"}
 
@@ -81,35 +82,29 @@ def _cause(error: BaseException) -> tuple[str, str, str | None]:
         return "signal", _SIGNALS[code], None
     if isinstance(error, SystemExit):
         return "exit", f"sys.exit({error.code!r})" if isinstance(error.code, int) else str(error.code), None
-    text = "".join(traceback.format_exception(type(error), error, users_frames(error.__traceback__)))
+    frames = users_frames(error.__traceback__)
+    text = "".join(traceback.format_exception(type(error), error, frames))
     kind = "peer_lost" if isinstance(error, _LOST_PEER) else "exception"
-    return kind, f"{type(error).__name__}: {error}".rstrip(": "), text
+    message = f"{type(error).__name__}: {error}".rstrip(": ")
+    return kind, message, None if frames is None and isinstance(error, DtrainError) else text
 
 
 def users_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the program's first line on: dtrain's own frames above it tell the user nothing."""
-    first = trace
-    while trace is not None and _is_ours(trace):
+    """The traceback from the program's (or the server's) first line on: what ran it tells the user nothing."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in _RUNNERS:
         trace = trace.tb_next
-    return trace or first
+    return trace
 
 
 def _place(error: DtrainError) -> str:
     """The deepest line outside dtrain that led to the error."""
-    theirs = [entry for entry in _entries(error.__traceback__) if not _is_ours(entry)]
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [(frame.filename, frame.lineno or 0) for frame in frames if not _is_ours(frame.filename)]
     if not theirs:
         return ""
-    file, number = theirs[-1].tb_frame.f_code.co_filename, theirs[-1].tb_lineno
+    file, number = theirs[-1]
     return f'\n  File "{file}", line {number}\n    {linecache.getline(file, number).strip()}'
 
 
-def _entries(trace: TracebackType | None) -> list[TracebackType]:
-    entries = []
-    while trace is not None:
-        entries.append(trace)
-        trace = trace.tb_next
-    return entries
-
-
-def _is_ours(trace: TracebackType) -> bool:
-    return trace.tb_frame.f_code.co_filename.startswith((_PACKAGE, "<frozen"))
+def _is_ours(file: str) -> bool:
+    return file.startswith((f"{_PACKAGE}/", "<frozen"))
