@@ -7,15 +7,13 @@ returned as they are.
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
 
 import numpy as np
 
+from dtrain.learning.arrays import Array
 from dtrain.learning.sparse_rows import SparseRows
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Gradient = Array | SparseRows
-AnyGradient = TypeVar("AnyGradient", Array, SparseRows)
 
 
 def squared_norm(gradient: Gradient | None) -> float:
@@ -49,26 +47,27 @@ def global_clip_factor(norm: float, clip_norm: float) -> float:
     return 1.0 if norm <= clip_norm else clip_norm / norm
 
 
-def clip_by_norm(gradient: AnyGradient, clip_norm: float) -> AnyGradient:
+def clip_by_norm(gradient: Gradient, clip_norm: float) -> Gradient:
     """Scale one gradient so that its norm is at most `clip_norm`."""
     norm = math.sqrt(squared_norm(gradient))
     return gradient if norm <= clip_norm else scaled(gradient, clip_norm / norm)
 
 
-def clip_by_value(gradient: AnyGradient, minimum: float, maximum: float) -> AnyGradient:
+def clip_by_value(gradient: Gradient, minimum: float, maximum: float) -> Gradient:
     """Limit every element to [minimum, maximum]; NaN stays NaN."""
     if isinstance(gradient, SparseRows):
         return SparseRows(gradient.ids, np.clip(gradient.rows, minimum, maximum))
-    return np.clip(gradient, minimum, maximum)
+    return np.asarray(np.clip(gradient, minimum, maximum))
 
 
-def scaled(gradient: AnyGradient, factor: float) -> AnyGradient:
+def scaled(gradient: Gradient, factor: float) -> Gradient:
     """The gradient times `factor`; the very same object where the factor is 1."""
     if factor == 1.0:
         return gradient
-    if isinstance(gradient, SparseRows):
-        return SparseRows(gradient.ids, gradient.rows * np.asarray(factor, gradient.rows.dtype))
-    return gradient * np.asarray(factor, gradient.dtype)
+    part = _dense_part(gradient)
+    with np.errstate(invalid="ignore"):  # infinity times 0 is NaN, as in TensorFlow
+        product: Array = part * part.dtype.type(factor)
+    return SparseRows(gradient.ids, product) if isinstance(gradient, SparseRows) else product
 
 
 def _dense_part(gradient: Gradient) -> Array:

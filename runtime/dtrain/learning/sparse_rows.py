@@ -1,11 +1,10 @@
 """The gradient of a table of which only some rows were read: the rows' indices and their gradients (TensorFlow's IndexedSlices)."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from dtrain.learning.arrays import Array
 
 
 @dataclass(frozen=True, slots=True)

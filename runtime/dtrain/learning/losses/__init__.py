@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dtrain.errors import SpecError
+from dtrain.learning.described import from_description
+from dtrain.learning.losses.average import compute_average_loss
 from dtrain.learning.losses.crossentropy import BinaryCrossentropy, CategoricalCrossentropy, SparseCategoricalCrossentropy
 from dtrain.learning.losses.loss import Loss
 from dtrain.learning.losses.regression import (
@@ -36,6 +37,7 @@ __all__ = [
     "Poisson",
     "SparseCategoricalCrossentropy",
     "SquaredHinge",
+    "compute_average_loss",
     "get",
 ]
 
@@ -64,13 +66,4 @@ def get(identifier: str | Mapping[str, Any] | Loss) -> Loss:
     Raises:
         SpecError: there is no loss of that name, or its arguments are wrong.
     """
-    if isinstance(identifier, Loss):
-        return identifier
-    config = identifier if isinstance(identifier, Mapping) else {"class_name": identifier}
-    name = config.get("class_name")
-    if name not in BY_NAME:
-        raise SpecError(f"loss: none is called {name!r}; there are {', '.join(names[0] for names in NAMES.values())}.")
-    try:
-        return BY_NAME[name](**config.get("config", {}))
-    except TypeError as error:
-        raise SpecError(f"loss: wrong arguments for {name}: {error}.") from error
+    return from_description(identifier, "loss", BY_NAME)

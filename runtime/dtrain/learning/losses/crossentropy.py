@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.learning.losses.loss import EPSILON, Array, ElementMean, Gradient, Loss
+from dtrain.learning.arrays import Array
+from dtrain.learning.losses.loss import EPSILON, ElementMean, Gradient, Loss
 
 
 @dataclass
@@ -47,7 +48,8 @@ class CategoricalCrossentropy(Loss):
 
         def gradient() -> Array:
             by_share = -t / p * (p == share)
-            return (by_share - (by_share * share).sum(axis=-1, keepdims=True)) / total
+            through_total: Array = (by_share * share).sum(axis=-1, keepdims=True)
+            return (by_share - through_total) / total
 
         return -(t * np.log(p)).sum(axis=-1), gradient
 

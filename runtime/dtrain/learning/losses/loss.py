@@ -5,14 +5,15 @@ and reduction are the same for all (tf.keras.losses of TensorFlow 2.15).
 """
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 
 from dtrain.errors import InputError, SpecError
+from dtrain.learning.arrays import Array
+from dtrain.learning.described import Described
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Gradient = Callable[[], Array]
 
 EPSILON = 1e-7
@@ -22,7 +23,7 @@ REDUCTIONS = ("auto", "sum_over_batch_size", "sum", "none")
 
 
 @dataclass
-class Loss:
+class Loss(Described):
     """Base of all losses.
 
     Attributes:
@@ -65,10 +66,6 @@ class Loss:
             value = (losses * weights).sum()
             gradient *= np.broadcast_to(weights / divisor, losses.shape)[..., np.newaxis]
         return float(value / divisor), gradient.reshape(np.shape(y_pred))
-
-    def get_config(self) -> dict[str, Any]:
-        """Class name and arguments, as JSON takes them."""
-        return {"class_name": type(self).__name__, "config": {field.name: getattr(self, field.name) for field in fields(self)}}
 
     # What a rule says
 

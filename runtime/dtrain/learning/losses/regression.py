@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dtrain.learning.losses.loss import EPSILON, Array, ElementMean, Gradient, Loss
+from dtrain.learning.arrays import Array
+from dtrain.learning.losses.loss import EPSILON, ElementMean, Gradient, Loss
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dtrain.errors import SpecError
+from dtrain.learning.described import from_description
 from dtrain.learning.metrics.accuracy import (
     Accuracy,
     AccuracyByShape,
@@ -55,13 +55,6 @@ def get(identifier: str | Mapping[str, Any] | Metric) -> Metric:
     Raises:
         SpecError: there is no metric of that name, or its arguments are wrong.
     """
-    if isinstance(identifier, Metric):
-        return identifier
-    config = identifier if isinstance(identifier, Mapping) else {"class_name": identifier, "config": {"name": identifier}}
-    name = config.get("class_name")
-    if name not in BY_NAME:
-        raise SpecError(f"metrics: none is called {name!r}; there are {', '.join(BY_NAME)}.")
-    try:
-        return BY_NAME[name](**config.get("config", {}))
-    except TypeError as error:
-        raise SpecError(f"metrics: wrong arguments for {name}: {error}.") from error
+    if isinstance(identifier, str):
+        identifier = {"class_name": identifier, "config": {"name": identifier}}
+    return from_description(identifier, "metrics", BY_NAME)

@@ -5,19 +5,20 @@ the state of one that saw all, so an evaluation may be split (`merge_state`).
 """
 
 from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.learning.arrays import Array
+from dtrain.learning.described import Described
 
 State = dict[str, Array]
 
 
 @dataclass(eq=False)
-class Metric:
+class Metric(Described):
     """Base of all metrics.
 
     Attributes:
@@ -51,10 +52,6 @@ class Metric:
     def result(self) -> Any:
         """The metric over all batches since the last reset; a float, or an array where the metric has several values."""
         raise NotImplementedError
-
-    def get_config(self) -> dict[str, Any]:
-        """Class name and arguments, as JSON takes them."""
-        return {"class_name": type(self).__name__, "config": {field.name: getattr(self, field.name) for field in fields(self)}}
 
     def _sums(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the sums."""

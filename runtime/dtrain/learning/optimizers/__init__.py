@@ -1,18 +1,43 @@
-"""Optimizers: `optimizers.SGD(0.1)`, `optimizers.get("adam")`, `optimizers.from_config(config)`; schedules in `.schedules`."""
+"""Optimizers: `optimizers.SGD(0.1)`, `optimizers.get("adam")`, `optimizers.from_config(config)`.
+
+Learning rate schedules are in `.schedules`, the optimizers of Keras before 2.11 in `.legacy`.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
-from dtrain.errors import SpecError
-from dtrain.learning.optimizers import schedules
+from dtrain.learning.described import from_description
+from dtrain.learning.optimizers import legacy, schedules
+from dtrain.learning.optimizers.adadelta import Adadelta
 from dtrain.learning.optimizers.adagrad import Adagrad
-from dtrain.learning.optimizers.adam import Adam, AdamW
+from dtrain.learning.optimizers.adam import Adam, Adamax, AdamW, Nadam
+from dtrain.learning.optimizers.ftrl import Ftrl
+from dtrain.learning.optimizers.lion import Lion
 from dtrain.learning.optimizers.optimizer import Optimizer
+from dtrain.learning.optimizers.rmsprop import RMSprop
 from dtrain.learning.optimizers.sgd import SGD
 
-__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "from_config", "get", "schedules"]
+__all__ = [
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Ftrl",
+    "Lion",
+    "Nadam",
+    "Optimizer",
+    "RMSprop",
+    "from_config",
+    "get",
+    "legacy",
+    "schedules",
+]
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {rule.__name__: rule for rule in (SGD, Adagrad, Adam, AdamW)}
+RULES: dict[str, type[Optimizer]] = {
+    rule.__name__: rule for rule in (SGD, Adagrad, Adadelta, RMSprop, Adam, AdamW, Adamax, Nadam, Ftrl, Lion)
+}
 
 
 def from_config(config: Mapping[str, Any]) -> Optimizer:
@@ -21,20 +46,14 @@ def from_config(config: Mapping[str, Any]) -> Optimizer:
     Raises:
         SpecError: there is no optimizer of that name, or its arguments are wrong.
     """
-    name = config.get("class_name")
-    if name not in OPTIMIZERS:
-        raise SpecError(f"optimizer: none is called {name!r}; there are {', '.join(OPTIMIZERS)}.")
-    try:
-        return OPTIMIZERS[name](**config.get("config", {}))
-    except TypeError as error:
-        raise SpecError(f"optimizer: wrong arguments for {name}: {error}.") from error
+    return from_description(config, "optimizer", legacy.RULES if config.get("is_legacy_optimizer") else RULES)
 
 
 def get(identifier: str | Mapping[str, Any] | Optimizer) -> Optimizer:
     """An optimizer from its name in any case (with default arguments), its config, or itself."""
-    if isinstance(identifier, Optimizer):
-        return identifier
     if isinstance(identifier, Mapping):
         return from_config(identifier)
-    names = {name.lower(): name for name in OPTIMIZERS}
-    return from_config({"class_name": names.get(identifier.lower(), identifier)})
+    if isinstance(identifier, str):
+        names = {name.lower(): name for name in RULES}
+        identifier = names.get(identifier.lower(), identifier)
+    return from_description(identifier, "optimizer", RULES)

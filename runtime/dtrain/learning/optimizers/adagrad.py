@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dtrain.learning.optimizers.optimizer import Array, Optimizer, Slots
+from dtrain.learning.arrays import Array
+from dtrain.learning.optimizers.optimizer import Optimizer, Slots
 
 
 @dataclass
 class Adagrad(Optimizer):
-    """a += g²; w -= rate · g / √(a + epsilon). Slot: `accumulator`."""
+    """a += g²; w -= rate · g / √(a + epsilon). Slot: `accumulator` (a)."""
 
     initial_accumulator_value: float = 0.1
     epsilon: float = 1e-7
@@ -17,15 +18,18 @@ class Adagrad(Optimizer):
     def _slot_values(self) -> dict[str, float]:
         return {"accumulator": self.initial_accumulator_value}
 
-    def _zero_gradient_is_idle(self) -> bool:
+    def _moves_listed_rows_only(self) -> bool:
         return True
 
     def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:
         accumulator, s = slots["accumulator"], scratch[0]
         np.multiply(gradient, gradient, out=s)
         np.add(accumulator, s, out=accumulator)
-        np.add(accumulator, self.epsilon, out=s)
-        np.sqrt(s, out=s)
-        np.divide(gradient, s, out=s)
+        np.divide(gradient, self._root(accumulator, s), out=s)
         np.multiply(s, rate, out=s)
         np.subtract(value, s, out=value)
+
+    def _root(self, accumulator: Array, out: Array) -> Array:
+        """The root that divides the gradient, in `out`."""
+        np.add(accumulator, self.epsilon, out=out)
+        return np.sqrt(out, out=out)

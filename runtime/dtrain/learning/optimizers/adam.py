@@ -2,17 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from dtrain.learning.optimizers.optimizer import Array, Optimizer, Slots
-
-
-def move_towards(mean: Array, target: Array, fraction: float, scratch: Array) -> None:
-    """Move `mean` by this fraction of the way to `target`, in place; `scratch` may be `target`."""
-    np.subtract(target, mean, out=scratch)
-    np.multiply(scratch, fraction, out=scratch)
-    np.add(mean, scratch, out=mean)
+from dtrain.learning.arrays import Array
+from dtrain.learning.optimizers.optimizer import Optimizer, Slots, move_towards
 
 
 @dataclass
@@ -49,3 +44,64 @@ class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2017)."""
 
     weight_decay: float | None = 0.004
+
+
+@dataclass
+class Adamax(Optimizer):
+    """m is a moving mean of g, u a decaying maximum of |g|; w -= rate · m̂ / (u + epsilon). Slots: `m`, `u`."""
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-7
+
+    def _slot_values(self) -> dict[str, float]:
+        return {"m": 0.0, "u": 0.0}
+
+    def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:
+        m, u, s = slots["m"], slots["u"], scratch[0]
+        move_towards(m, gradient, 1 - self.beta_1, s)
+        np.multiply(u, self.beta_2, out=u)
+        np.maximum(u, np.abs(gradient, out=s), out=u)
+        np.add(u, self.epsilon, out=s)
+        np.divide(m, s, out=s)
+        np.multiply(s, rate / (1 - self.beta_1 ** (step + 1)), out=s)
+        np.subtract(value, s, out=value)
+
+
+@dataclass
+class Nadam(Optimizer):
+    """Adam with Nesterov's momentum, whose size rises from half of beta_1 (Dozat, 2016). Slots: `m`, `v`."""
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-7
+
+    scratch_arrays: ClassVar[int] = 2
+
+    def _slot_values(self) -> dict[str, float]:
+        return {"m": 0.0, "v": 0.0}
+
+    def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:
+        m, v, s, root = slots["m"], slots["v"], scratch[0], scratch[1]
+        now, following = self._momentum(np.array([step + 1, step + 2])).tolist()
+        product = self._momentum_product(step + 1)
+        move_towards(m, gradient, 1 - self.beta_1, s)
+        move_towards(v, np.multiply(gradient, gradient, out=s), 1 - self.beta_2, s)
+        np.divide(v, 1 - self.beta_2 ** (step + 1), out=root)
+        np.sqrt(root, out=root)
+        np.add(root, self.epsilon, out=root)
+        np.multiply(m, rate * following / (1 - product * following), out=s)
+        np.divide(s, root, out=s)
+        np.subtract(value, s, out=value)
+        np.multiply(gradient, rate * (1 - now) / (1 - product), out=s)
+        np.divide(s, root, out=s)
+        np.subtract(value, s, out=value)
+
+    def _momentum(self, steps: Array) -> Array:
+        """The momentum of each of these steps, counted from 1."""
+        return np.asarray(self.beta_1 * (1 - 0.5 * 0.96**steps))
+
+    def _momentum_product(self, step: int) -> float:
+        """The product of the momenta of steps 1 to `step`; factors are left out once it cannot differ from 0 in 1 - product."""
+        enough = math.ceil(math.log(1e-12) / math.log(self.beta_1)) if 0 < self.beta_1 < 1 else step
+        return float(np.prod(self._momentum(np.arange(1, min(step, enough) + 1))))

@@ -13,17 +13,18 @@ The numbers are those of tf.keras.optimizers in TensorFlow 2.15.
 
 import math
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import clipping
-from dtrain.learning.optimizers.schedules import LearningRateSchedule, from_config
+from dtrain.learning.arrays import Array
+from dtrain.learning.described import Described, from_description
+from dtrain.learning.optimizers.schedules import SCHEDULES, LearningRateSchedule
 from dtrain.learning.sparse_rows import SparseRows
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Slots = dict[str, Array]
 
 BLOCK_ELEMENTS = 64 * 1024
@@ -31,7 +32,7 @@ BLOCK_ELEMENTS = 64 * 1024
 
 
 @dataclass
-class Optimizer:
+class Optimizer(Described):
     """Base of all optimizers: everything but the rule.
 
     Attributes:
@@ -64,7 +65,7 @@ class Optimizer:
     def __post_init__(self) -> None:
         self.name = self.name or type(self).__name__
         if isinstance(self.learning_rate, Mapping):
-            self.learning_rate = from_config(self.learning_rate)
+            self.learning_rate = from_description(self.learning_rate, "learning_rate", SCHEDULES)
         limits = [limit for limit in ("clipnorm", "clipvalue", "global_clipnorm") if getattr(self, limit) is not None]
         if len(limits) > 1:
             raise SpecError(f"{type(self).__name__}: expected at most one kind of clipping, found {' and '.join(limits)}.")
@@ -80,10 +81,7 @@ class Optimizer:
 
     def get_config(self) -> dict[str, Any]:
         """Class name and arguments, as JSON takes them; `dtrain.learning.optimizers.from_config` reads it."""
-        arguments = {field.name: getattr(self, field.name) for field in fields(self)}
-        if isinstance(self.learning_rate, LearningRateSchedule):
-            arguments["learning_rate"] = self.learning_rate.get_config()
-        return {"class_name": type(self).__name__, "is_legacy_optimizer": self.is_legacy_optimizer, "config": arguments}
+        return super().get_config() | {"is_legacy_optimizer": self.is_legacy_optimizer}
 
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of the update that has `step` updates before it."""
@@ -118,9 +116,20 @@ class Optimizer:
                 self.update(values[name], gradient, slots[name], step)
 
     def clip(self, gradients: Mapping[str, Array | SparseRows]) -> dict[str, Array | SparseRows]:
-        """Gradients with the duplicates of sparse ones added up and their norms limited; what stays the same is not copied."""
-        summed = {name: g.summed() if isinstance(g, SparseRows) else g for name, g in gradients.items()}
-        return self._clip_norms(summed)
+        """Gradients as `update` and `update_rows` want them: norms limited, then the duplicates of sparse ones added up.
+
+        What stays the same is not copied. Limits of single elements are applied here to sparse gradients only; `update` does the rest.
+        """
+        clipped: dict[str, Array | SparseRows] = dict(gradients)
+        if self.clipnorm is not None:
+            clipped = {name: clipping.clip_by_norm(gradient, self.clipnorm) for name, gradient in gradients.items()}
+        elif self.global_clipnorm is not None:
+            factor = clipping.global_clip_factor(clipping.global_norm(gradients.values()), self.global_clipnorm)
+            clipped = {name: clipping.scaled(gradient, factor) for name, gradient in gradients.items()}
+        for name, gradient in clipped.items():
+            if isinstance(gradient, SparseRows):
+                clipped[name] = self._limited(gradient).summed()
+        return clipped
 
     def update(
         self, value: Array, gradient: Array, slots: Slots, step: int, *, rate_scale: float = 1.0, out: Array | None = None
@@ -146,14 +155,13 @@ class Optimizer:
         scratch = np.empty((self.scratch_arrays + 1, min(value.size, BLOCK_ELEMENTS)), value.dtype)
         for start in range(0, value.size, BLOCK_ELEMENTS):
             block = slice(start, start + BLOCK_ELEMENTS)
-            new = flat_out[block]
+            new, block_gradient = flat_out[block], flat_gradient[block]
+            block_slots = {name: slot[block] for name, slot in flat_slots.items()}
+            block_scratch = scratch[:, : new.size]
             if self.weight_decay:
                 np.multiply(flat_value[block], 1.0 - rate * self.weight_decay, out=new)
             elif out is not value:
                 np.copyto(new, flat_value[block])
-            block_slots = {name: slot[block] for name, slot in flat_slots.items()}
-            block_scratch = scratch[:, : new.size]
-            block_gradient = flat_gradient[block]
             if self.clipvalue is not None:
                 block_gradient = np.clip(block_gradient, -self.clipvalue, self.clipvalue, out=block_scratch[-1])
             self._update_block(new, block_gradient, block_slots, block_scratch, rate, step)
@@ -163,12 +171,12 @@ class Optimizer:
     def update_rows(self, value: Array, ids: Array, rows: Array, slots: Slots, step: int, *, rate_scale: float = 1.0) -> None:
         """Update a table in place from the gradients of some of its rows.
 
-        Every row moves if the rule moves variables of zero gradient (momentum, Adam, weight decay, ...); otherwise only the listed
-        rows are touched.
+        Every row moves if the rule moves variables of zero gradient (momentum, Adam, weight decay, ...); otherwise, and with most
+        legacy rules, only the listed rows are touched.
 
         Args:
             value: the table, C-contiguous.
-            ids: ascending row numbers without duplicates (`SparseRows.summed`).
+            ids: ascending row numbers without duplicates, as `clip` returns them.
             rows: their gradients, shape [len(ids), ...row shape].
             slots: as made by `initial_slots` for the table.
             step: number of updates made before.
@@ -176,10 +184,11 @@ class Optimizer:
         """
         if len(ids) and (ids[0] < 0 or ids[-1] >= len(value)):
             raise InputError(f"{self.name}: expected row numbers in [0, {len(value)}), found {ids[0]} to {ids[-1]}.")
-        if self._touches_listed_rows_only():
+        rule = self if self.clipvalue is None else replace(self, clipvalue=None)  # `clip` has limited the elements
+        if self._moves_listed_rows_only() and not self.weight_decay and not self.use_ema:
             listed = value[ids]
             listed_slots = {name: slot[ids] for name, slot in slots.items()}
-            self.update(listed, rows, listed_slots, step, rate_scale=rate_scale)
+            rule.update(listed, rows, listed_slots, step, rate_scale=rate_scale)
             value[ids] = listed
             for name, slot in slots.items():
                 slot[ids] = listed_slots[name]
@@ -190,7 +199,7 @@ class Optimizer:
             first, last = np.searchsorted(ids, (block.start, block.stop))
             gradient = np.zeros_like(value[block])
             gradient[ids[first:last] - start] = rows[first:last]
-            self.update(value[block], gradient, {name: slot[block] for name, slot in slots.items()}, step, rate_scale=rate_scale)
+            rule.update(value[block], gradient, {name: slot[block] for name, slot in slots.items()}, step, rate_scale=rate_scale)
 
     def finalize(self, value: Array, slots: Slots) -> None:
         """At the end of training: the variable takes its moving average's value, if one is kept."""
@@ -207,22 +216,16 @@ class Optimizer:
         """The rule: change value and slots in place. One-dimensional arrays of one length; `scratch[i]` are free to use."""
         raise NotImplementedError
 
-    def _zero_gradient_is_idle(self) -> bool:
-        """Whether a gradient of zero leaves a variable and its slots as they are."""
+    def _moves_listed_rows_only(self) -> bool:
+        """Whether the rule leaves rows of a table alone that a sparse gradient does not list."""
         return False
 
     # Inner parts
 
-    def _touches_listed_rows_only(self) -> bool:
-        return self._zero_gradient_is_idle() and not self.weight_decay and not self.use_ema
-
-    def _clip_norms(self, gradients: dict[str, Array | SparseRows]) -> dict[str, Array | SparseRows]:
-        if self.clipnorm is not None:
-            return {name: clipping.clip_by_norm(gradient, self.clipnorm) for name, gradient in gradients.items()}
-        if self.global_clipnorm is not None:
-            clipped, _ = clipping.clip_by_global_norm(list(gradients.values()), self.global_clipnorm)
-            return {name: gradient for name, gradient in zip(gradients, clipped, strict=True) if gradient is not None}
-        return gradients
+    def _limited(self, gradient: SparseRows) -> clipping.Gradient:
+        if self.clipvalue is None:
+            return gradient
+        return clipping.clip_by_value(gradient, -self.clipvalue, self.clipvalue)
 
     def _average(self, value: Array, average: Array, scratch: Array, step: int) -> None:
         np.multiply(value, 1.0 - self.ema_momentum, out=scratch)
@@ -230,3 +233,10 @@ class Optimizer:
         np.add(average, scratch, out=average)
         if self.ema_overwrite_frequency and (step + 1) % self.ema_overwrite_frequency == 0:
             np.copyto(value, average)
+
+
+def move_towards(mean: Array, target: Array, fraction: float, scratch: Array) -> None:
+    """Move `mean` by this fraction of the way to `target`, in place; `scratch` may be `target`."""
+    np.subtract(target, mean, out=scratch)
+    np.multiply(scratch, fraction, out=scratch)
+    np.add(mean, scratch, out=mean)

@@ -1,28 +1,24 @@
 # ruff: noqa: D102 -- `__call__` is documented in the base class
 """Learning rates that change with the step: `schedule(step)`, as tf.keras.optimizers.schedules.
 
-A schedule is plain data; `get_config` and `from_config` round trip through JSON.
+A schedule is plain data: its config round trips through JSON.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dtrain.errors import SpecError
+from dtrain.learning.described import Described
 
 
 @dataclass
-class LearningRateSchedule:
+class LearningRateSchedule(Described):
     """A learning rate as a function of the 0-based step. `name` is Keras's and has no effect."""
 
     def __call__(self, step: int) -> float:
         """The learning rate of the update that has `step` updates before it."""
         raise NotImplementedError
-
-    def get_config(self) -> dict[str, Any]:
-        """Class name and arguments, as JSON takes them."""
-        return {"class_name": type(self).__name__, "config": {field.name: getattr(self, field.name) for field in fields(self)}}
 
 
 @dataclass
@@ -77,7 +73,7 @@ class PolynomialDecay(LearningRateSchedule):
         if self.cycle:
             decay_steps *= max(1, math.ceil(step / decay_steps))
         fraction = min(step, decay_steps) / decay_steps
-        return (self.initial_learning_rate - self.end_learning_rate) * (1 - fraction) ** self.power + self.end_learning_rate
+        return (self.initial_learning_rate - self.end_learning_rate) * math.pow(1 - fraction, self.power) + self.end_learning_rate
 
 
 @dataclass
@@ -159,21 +155,6 @@ SCHEDULES: dict[str, type[LearningRateSchedule]] = {
         CosineDecayRestarts,
     )
 }
-
-
-def from_config(config: Mapping[str, Any]) -> LearningRateSchedule:
-    """The schedule that `get_config` described.
-
-    Raises:
-        SpecError: there is no schedule of that name, or its arguments are wrong.
-    """
-    name, arguments = config.get("class_name"), config.get("config", {})
-    if name not in SCHEDULES:
-        raise SpecError(f"learning_rate: no schedule is called {name!r}; there are {', '.join(SCHEDULES)}.")
-    try:
-        return SCHEDULES[name](**arguments)
-    except TypeError as error:
-        raise SpecError(f"learning_rate: wrong arguments for {name}: {error}.") from error
 
 
 def _require_positive(schedule: LearningRateSchedule, field: str) -> None:

@@ -5,7 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from dtrain.learning.optimizers.optimizer import Array, Optimizer, Slots
+from dtrain.learning.arrays import Array
+from dtrain.learning.optimizers.optimizer import Optimizer, Slots
 from dtrain.learning.optimizers.schedules import LearningRateSchedule
 
 
@@ -25,7 +26,7 @@ class SGD(Optimizer):
     def _slot_values(self) -> dict[str, float]:
         return {"m": 0.0} if self.momentum else {}
 
-    def _zero_gradient_is_idle(self) -> bool:
+    def _moves_listed_rows_only(self) -> bool:
         return not self.momentum
 
     def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:

@@ -1,0 +1,113 @@
+"""The optimizers of Keras before 2.11.
+
+They have a `decay` of the learning rate and put epsilon elsewhere, and with sparse gradients they move only the rows that these list
+(Adam, and RMSprop without momentum, move all rows here too).
+"""
+
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dtrain.learning.arrays import Array
+from dtrain.learning.optimizers import adadelta, adagrad, adam, ftrl, rmsprop, sgd
+from dtrain.learning.optimizers.optimizer import Optimizer, Slots
+
+
+@dataclass
+class Legacy(Optimizer):
+    """What the legacy optimizers have in common.
+
+    Attributes:
+        decay: the learning rate is divided by 1 + decay · step.
+    """
+
+    _: KW_ONLY
+    decay: float = 0.0
+
+    is_legacy_optimizer: ClassVar[bool] = True
+
+    def learning_rate_at(self, step: int) -> float:
+        """The learning rate of the update that has `step` updates before it."""
+        return super().learning_rate_at(step) / (1 + self.decay * step)
+
+    def _moves_listed_rows_only(self) -> bool:
+        return True
+
+
+@dataclass
+class SGD(Legacy, sgd.SGD):
+    """See `optimizers.SGD`."""
+
+
+@dataclass
+class Adagrad(Legacy, adagrad.Adagrad):
+    """See `optimizers.Adagrad`; epsilon is added to the root."""
+
+    def _root(self, accumulator: Array, out: Array) -> Array:
+        np.sqrt(accumulator, out=out)
+        return np.add(out, self.epsilon, out=out)
+
+
+@dataclass
+class Adadelta(Legacy, adadelta.Adadelta):
+    """See `optimizers.Adadelta`."""
+
+
+@dataclass
+class RMSprop(Legacy, rmsprop.RMSprop):
+    """See `optimizers.RMSprop`; without momentum epsilon is added to the root, not under it."""
+
+    def _root(self, spread: Array, out: Array) -> Array:
+        if self.momentum:
+            return super()._root(spread, out)
+        np.sqrt(spread, out=out)
+        return np.add(out, self.epsilon, out=out)
+
+    def _moves_listed_rows_only(self) -> bool:
+        return bool(self.momentum)
+
+
+@dataclass
+class Adam(Legacy, adam.Adam):
+    """See `optimizers.Adam`."""
+
+    def _moves_listed_rows_only(self) -> bool:
+        return False
+
+
+@dataclass
+class Adamax(Legacy, adam.Adamax):
+    """See `optimizers.Adamax`."""
+
+
+@dataclass
+class Nadam(Legacy, adam.Nadam):
+    """See `optimizers.Nadam`; `decay` is that of the momentum's schedule, and the learning rate stays."""
+
+    _: KW_ONLY
+    decay: float = 0.004
+
+    def learning_rate_at(self, step: int) -> float:
+        """The learning rate of the update that has `step` updates before it."""
+        return Optimizer.learning_rate_at(self, step)
+
+    def update_rows(self, value: Array, ids: Array, rows: Array, slots: Slots, step: int, *, rate_scale: float = 1.0) -> None:
+        """See `Optimizer.update_rows`: the slots of all rows move, and the values of the listed ones."""
+        moved = value.copy()
+        super().update_rows(moved, ids, rows, slots, step, rate_scale=rate_scale)
+        value[ids] = moved[ids]
+
+    def _moves_listed_rows_only(self) -> bool:
+        return False
+
+    def _momentum(self, steps: Array) -> Array:
+        return np.asarray(self.beta_1 * (1 - 0.5 * 0.96 ** (self.decay * steps)))
+
+
+@dataclass
+class Ftrl(Legacy, ftrl.Ftrl):
+    """See `optimizers.Ftrl`."""
+
+
+RULES: dict[str, type[Optimizer]] = {rule.__name__: rule for rule in (SGD, Adagrad, Adadelta, RMSprop, Adam, Adamax, Nadam, Ftrl)}

@@ -1,0 +1,31 @@
+"""Lion: the sign of a momentum, so that every element moves by the learning rate (Chen et al., 2023)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dtrain.learning.arrays import Array
+from dtrain.learning.optimizers.optimizer import Optimizer, Slots, move_towards
+from dtrain.learning.optimizers.schedules import LearningRateSchedule
+
+
+@dataclass
+class Lion(Optimizer):
+    """w -= rate · sign(beta_1 · m + (1 - beta_1) · g); then m is a moving mean of g by beta_2. Slot: `m`."""
+
+    learning_rate: float | LearningRateSchedule = 0.0001
+    beta_1: float = 0.9
+    beta_2: float = 0.99
+
+    def _slot_values(self) -> dict[str, float]:
+        return {"m": 0.0}
+
+    def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:
+        m, s = slots["m"], scratch[0]
+        np.subtract(gradient, m, out=s)
+        np.multiply(s, 1 - self.beta_1, out=s)
+        np.add(m, s, out=s)
+        np.sign(s, out=s)
+        np.multiply(s, rate, out=s)
+        np.subtract(value, s, out=value)
+        move_towards(m, gradient, 1 - self.beta_2, s)
