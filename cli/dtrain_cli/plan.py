@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dtrain.tf_config import write_tf_config
-
 from dtrain.assignment import ATTEMPT, SECRET, TaskAssignment
 from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
 from dtrain.config import RunSpec
 from dtrain.run_files import RunFiles
+from dtrain.tf_config import write_tf_config
 
 START_ORDER = (Role.PS, Role.CHIEF, Role.WORKER, Role.EVALUATOR)
 MASKED = "***"
@@ -31,11 +30,19 @@ THREAD_LIMITS = (
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Which run the tasks belong to: its id, its directory, and the secret that its connections present."""
+    """Which run the tasks belong to.
+
+    Attributes:
+        run_id: different for any two runs.
+        run_dir: where everything about it is kept.
+        secret: what its connections present.
+        resume_from: a folder of checkpoints of an earlier run to go on from.
+    """
 
     run_id: str
     run_dir: Path
     secret: str | None = None
+    resume_from: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -166,7 +173,16 @@ def build_plan(spec: RunSpec, addresses: ClusterSpec, run: RunIdentity, workload
     limits = _thread_limits(spec, machine)
     launches = []
     for task in tasks:
-        assignment = TaskAssignment(task, addresses, spec, run.run_id, run_dir=run.run_dir, secret=run.secret, launched=True)
+        assignment = TaskAssignment(
+            task,
+            addresses,
+            spec,
+            run.run_id,
+            run_dir=run.run_dir,
+            resume_from=run.resume_from,
+            secret=run.secret,
+            launched=True,
+        )
         environment = assignment.to_environment(write_tf_config(addresses, task)) | limits
         if workload.foreign:
             environment |= _foreign_variables(task, addresses, machine)

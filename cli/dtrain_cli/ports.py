@@ -137,6 +137,20 @@ def hold_addresses(section: ClusterSection) -> tuple[ClusterSpec, HeldPorts]:
     return ClusterSpec.from_lists(**addresses), held
 
 
+def example_addresses(section: ClusterSection) -> ClusterSpec:
+    """Addresses as a launch might get them, for `dtrain plan`: picked now, held by nobody.
+
+    Raises:
+        RunError: no ports could be had.
+    """
+    counts = {role: given for role in _SERVING_ROLES if isinstance(given := getattr(section, role), int)}
+    with hold_ports(sum(counts.values())) as held:
+        picked = iter(held.ports)
+        addresses = {role: [f"{LOOPBACK}:{next(picked)}" for _ in range(count)] for role, count in counts.items()}
+    given = {role: getattr(section, role) for role in _SERVING_ROLES if role not in counts}
+    return ClusterSpec.from_lists(**addresses, **given)
+
+
 def _pick(held: HeldPorts, count: int) -> list[str]:
     return [f"{LOOPBACK}:{held.pick()}" for _ in range(count)]
 

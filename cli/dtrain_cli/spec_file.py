@@ -11,7 +11,6 @@ from typing import Any
 
 from dtrain.config import EMBEDDED_DEFAULT, RunSpec
 from dtrain.errors import SpecError
-
 from dtrain_cli.spec_tree import Override, SpecTree, parse_yaml, read_tree
 
 SHORTCUTS = {

@@ -13,7 +13,6 @@ from typing import Any
 from dtrain.errors import SpecError
 
 BYTES_MAX = 256 * 1024
-SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 
 KeyPath = tuple[str | int, ...]
 

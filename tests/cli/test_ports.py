@@ -62,8 +62,7 @@ def test_many_threads_never_get_the_same_port():
 def test_many_processes_never_get_the_same_port():
     code = "from dtrain_cli.ports import hold_ports\nheld = hold_ports(30)\nprint(*held.ports, flush=True)\ninput()\n"
     children = [
-        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(6)
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(6)
     ]
     try:
         ports = [port for child in children for port in child.stdout.readline().split()]

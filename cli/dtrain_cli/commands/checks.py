@@ -1,0 +1,52 @@
+"""`dtrain check`: everything that is wrong with a spec, or with the TF_CONFIG of the environment."""
+
+import os
+from pathlib import Path
+
+import click
+
+from dtrain.errors import SpecError
+from dtrain_cli.commands.spec_options import spec_options
+
+EPILOG = """\b
+Examples:
+  dtrain check cluster_specs/two_hosts.yaml
+  dtrain check --set training.updates=sync --backup-workers 1 cluster_specs/laptop_async.yaml
+  TF_CONFIG='{"cluster": {"worker": ["a:2222"]}, "task": {"type": "worker", "index": 0}}' dtrain check -
+"""
+
+
+@click.command(short_help="Say everything that is wrong with a spec.", epilog=EPILOG)
+@click.argument("spec", metavar="SPEC|-")
+@spec_options
+def check(spec: str, sets: tuple[str, ...], **shortcuts: object) -> None:
+    """Say everything that is wrong with SPEC, or (-) with the TF_CONFIG in the environment.
+
+    Each mistake has its file, line, column and field (in TOML: the field). Exit code: 0 if there is none, 2 otherwise.
+    """
+    if spec == "-":
+        _check_tf_config()
+    else:
+        _check_file(Path(spec), sets, shortcuts)
+
+
+def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object]) -> None:
+    from dtrain_cli.spec_file import read_spec
+
+    spec = read_spec(path, sets, shortcuts)
+    tasks = ", ".join(f"{count} {role}" for role in ("chief", "worker", "ps", "evaluator") if (count := spec.cluster.count(role)))
+    click.echo(f"{path}: no mistakes; {tasks}; {spec.training.strategy}, {spec.resolved().training.updates}")
+
+
+def _check_tf_config() -> None:
+    from dtrain.tf_config import read_tf_config
+
+    text = os.environ.get("TF_CONFIG")
+    if text is None:
+        raise SpecError("TF_CONFIG is not set: a program would train in one process")
+    cluster, task = read_tf_config(text)
+    tasks = ", ".join(f"{len(jobs)} {role}" for role, jobs in cluster.jobs.items())
+    click.echo(f"TF_CONFIG: no mistakes; this is {task or 'no task'} of {tasks or 'no cluster'}")
+
+
+COMMANDS = (check,)

@@ -1,0 +1,94 @@
+"""`dtrain env` and `dtrain completion`: about this machine and this shell."""
+
+import json
+from typing import Any
+
+import click
+
+PACKAGES = ("click", "grpcio", "msgspec", "numpy", "portpicker", "psutil", "pydantic", "rich", "ruamel.yaml", "threadpoolctl")
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(short_help="Show what this machine offers.", epilog="\b\nExamples:\n  dtrain env\n  dtrain env --json\n")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def env(as_json: bool) -> None:
+    """Show versions, cores, memory and limits, and what a launch would choose here."""
+    facts = _facts()
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    for section, values in facts.items():
+        click.echo(section.replace("_", " "))
+        width = max(map(len, values), default=0)
+        for name, value in values.items():
+            click.echo(f"  {name:{width}}  {'none' if value is None else value}")
+
+
+def _facts() -> dict[str, dict[str, Any]]:
+    import os
+    import platform
+    import resource
+    from importlib.metadata import PackageNotFoundError, version
+
+    import psutil
+
+    from dtrain.config import EMBEDDED_DEFAULT
+    from dtrain.run_files import default_runs_dir
+    from dtrain_cli.plan import threads_per_task
+    from dtrain_cli.run_table import bytes_text
+
+    def version_of(package: str) -> str | None:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return None
+
+    cores = len(os.sched_getaffinity(0))
+    counts = vars(EMBEDDED_DEFAULT.cluster)
+    shared = psutil.disk_usage("/dev/shm")
+    return {
+        "versions": {"dtrain": version_of("dtrain"), "python": platform.python_version(), **{p: version_of(p) for p in PACKAGES}},
+        "machine": {
+            "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+            "cores": cores,
+            "memory": bytes_text(psutil.virtual_memory().total),
+            "memory_available": bytes_text(psutil.virtual_memory().available),
+            "shared_memory_free": bytes_text(shared.free),
+        },
+        "limits": {
+            "open_files": _limit(resource.getrlimit(resource.RLIMIT_NOFILE)),
+            "processes": _limit(resource.getrlimit(resource.RLIMIT_NPROC)),
+        },
+        "a_launch_would_choose": {
+            "cluster": ", ".join(f"{count} {role}" for role, count in counts.items()),
+            "threads_per_task": threads_per_task(EMBEDDED_DEFAULT, cores),
+            "runs_dir": str(default_runs_dir()),
+        },
+        "environment": {
+            name: "***" if name == "DTRAIN_SECRET" else value
+            for name, value in sorted(os.environ.items())
+            if name == "TF_CONFIG" or name.startswith("DTRAIN_") or name.endswith("_NUM_THREADS")
+        },
+    }
+
+
+def _limit(limits: tuple[int, int]) -> str:
+    import resource
+
+    soft, hard = ("unlimited" if limit == resource.RLIM_INFINITY else str(limit) for limit in limits)
+    return soft if soft == hard else f"{soft} (up to {hard})"
+
+
+@click.command(short_help="Print the completion script of a shell.", epilog='\b\nExample:\n  eval "$(dtrain completion bash)"\n')
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script that makes SHELL complete dtrain's commands and options."""
+    from click.shell_completion import get_completion_class
+
+    complete = get_completion_class(shell)
+    assert complete is not None, shell
+    click.echo(complete(context.find_root().command, {}, "dtrain", "_DTRAIN_COMPLETE").source())
+
+
+COMMANDS = (env, completion)

@@ -1,0 +1,138 @@
+"""`dtrain launch` and `dtrain plan`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dtrain.errors import DtrainError
+from dtrain_cli.command_line import ProgramCommand, Words
+from dtrain_cli.commands.spec_options import DIRECTORY, runs_dir_option, spec_options
+
+if TYPE_CHECKING:
+    from dtrain_cli.plan import RunPlan
+
+LAUNCH_EPILOG = """\b
+Examples:
+  dtrain launch examples/digits.py
+  dtrain launch --set simulate.slow.worker:2=5 cluster_specs/laptop_sync_backup.yaml examples/digits.py
+  dtrain launch --workers 2 --ps 1 -- python train_with_tensorflow.py
+"""
+PLAN_EPILOG = """\b
+Example:
+  dtrain plan --workers 3 examples/digits.py
+"""
+SECONDS = click.FloatRange(0)
+
+
+@click.command(
+    cls=ProgramCommand,
+    optional_values=["--resume"],
+    short_help="Start the whole cluster here, watch it, stop it.",
+    epilog=LAUNCH_EPILOG,
+)
+@spec_options
+@runs_dir_option
+@click.option("--run-dir", type=DIRECTORY, metavar="DIR", help="The run's own directory, instead of a new one.")
+@click.option("--resume", metavar="[RUN]", help="Go on from the last checkpoint of a run (default: the newest).")
+@click.option("--timeout", type=SECONDS, metavar="S", help="Stop the run after S seconds (exit code 124).")
+@click.option("--start-timeout", type=SECONDS, default=60.0, show_default=True, metavar="S", help="All tasks up by then.")
+@click.option("--stall-timeout", type=SECONDS, default=300.0, show_default=True, metavar="S", help="Stacks are shown then.")
+@click.option("--grace", type=SECONDS, default=10.0, show_default=True, metavar="S", help="From the order to stop to SIGKILL.")
+@click.option("--json", "as_json", is_flag=True, help="Print the final status as the last line of stdout.")
+def launch(words: Words, sets: tuple[str, ...], as_json: bool, **options: Any) -> int:
+    """Start the whole cluster on this machine, watch it, stop it.
+
+    SPEC describes the cluster; without one: a chief, 2 workers, 2 parameter servers and an evaluator. PROGRAM.py and its arguments
+    run in every task but the parameter servers. After -- any executable runs in every task, with its TF_CONFIG.
+    """
+    if sys.platform != "linux":
+        raise DtrainError("launch needs Linux; `python PROGRAM.py` trains here in one process")
+    words.check_program()
+
+    from dtrain_cli.launch import launch as run
+    from dtrain_cli.launch_options import LaunchOptions
+    from dtrain_cli.spec_file import SHORTCUTS
+
+    shortcuts = {name: options.pop(name) for name in SHORTCUTS}
+    return run(
+        LaunchOptions(
+            spec=words.spec,
+            sets=sets,
+            shortcuts=shortcuts,
+            program=words.program,
+            arguments=words.arguments,
+            json=as_json,
+            **options,
+        )
+    )
+
+
+@click.command(cls=ProgramCommand, short_help="Show what launch would do.", epilog=PLAN_EPILOG)
+@spec_options
+@runs_dir_option
+@click.option("--run-dir", type=DIRECTORY, metavar="DIR", help="The run's own directory, instead of a new one.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def plan(words: Words, sets: tuple[str, ...], as_json: bool, runs_dir: Path | None, run_dir: Path | None, **shortcuts: Any) -> None:
+    """Show what launch would do: each task's address, TF_CONFIG, command line, environment and log.
+
+    The ports are examples: picked now and not held.
+    """
+    words.check_program()
+    run_plan = _example_plan(words, sets, shortcuts, runs_dir, run_dir)
+    if as_json:
+        click.echo(json.dumps({"addresses": "example", **run_plan.to_dict()}, indent=2))
+    else:
+        _show_plan(run_plan)
+
+
+def _example_plan(
+    words: Words, sets: tuple[str, ...], shortcuts: dict[str, Any], runs_dir: Path | None, run_dir: Path | None
+) -> "RunPlan":
+    import os
+    from datetime import datetime
+
+    from dtrain.run_files import default_runs_dir
+    from dtrain_cli.plan import MASKED, Machine, RunIdentity, Workload, build_plan
+    from dtrain_cli.ports import example_addresses, pick_port
+    from dtrain_cli.run_directory import new_run_id
+    from dtrain_cli.spec_file import read_spec
+
+    spec = read_spec(words.spec, sets, shortcuts, words.foreign)
+    run_id = new_run_id(spec.name, datetime.now())
+    directory = run_dir or (runs_dir or default_runs_dir()) / run_id
+    machine = Machine(sys.executable, len(os.sched_getaffinity(0)), os.environ, pick_port() if words.foreign else None)
+    return build_plan(
+        spec,
+        example_addresses(spec.cluster),
+        RunIdentity(run_id, directory, MASKED),
+        Workload(words.program, words.arguments, Path.cwd()),
+        machine,
+    )
+
+
+def _show_plan(run_plan: "RunPlan") -> None:
+    shared = dict(set.intersection(*(set(launch.environment.items()) for launch in run_plan.tasks)))
+    click.echo(f"run {run_plan.run.run_id} in {run_plan.run.run_dir}")
+    click.echo("addresses are examples: picked now, not held")
+    for launch in run_plan.tasks:
+        click.echo(f"\n{launch.task}  {launch.address or '(no address)'}")
+        click.echo(f"  command  {_shell_words(launch.command)}")
+        click.echo(f"  log      {launch.log}")
+        for name, value in launch.environment.items():
+            if name not in shared:
+                click.echo(f"  {name}={value}")
+    click.echo("\nevery task")
+    for name in sorted(shared):
+        click.echo(f"  {name}={shared[name]}")
+
+
+def _shell_words(command: tuple[str, ...]) -> str:
+    import shlex
+
+    return shlex.join(command)
+
+
+COMMANDS = (launch, plan)

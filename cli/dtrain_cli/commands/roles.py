@@ -1,0 +1,81 @@
+"""`dtrain chief|worker|ps|evaluator`: one task, here. The command becomes the task: same pid, its signals, its exit code."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dtrain.cluster import Role
+from dtrain.errors import SpecError
+from dtrain_cli.command_line import ProgramCommand, Words, check_program_file
+from dtrain_cli.commands.spec_options import DIRECTORY
+
+FILE = click.Path(path_type=Path)
+_CLASSIC = {
+    "ps_hosts": "Addresses of all servers, with commas between.",
+    "worker_hosts": "Addresses of all workers.",
+    "job_name": "The role again.",
+    "task_index": "The index again.",
+}
+_OF_ANOTHER_RUN = ("DTRAIN_RUN_ID", "DTRAIN_RUN_DIR", "DTRAIN_SECRET")
+_ABOUT = {
+    Role.CHIEF: "Start the chief here: it leads the training.",
+    Role.WORKER: "Start one worker here: it trains.",
+    Role.PS: "Start one parameter server here.",
+    Role.EVALUATOR: "Start the evaluator here.",
+}
+_DETAIL = """
+
+Its place in the cluster comes from --spec and --index, or the classic flags, or TF_CONFIG in the environment.
+"""
+
+
+def _role_command(role: Role) -> click.Command:
+    def run(words: Words, spec: Path | None, sets: tuple[str, ...], **options: Any) -> None:
+        _become_task(role, words, spec, sets, options)
+
+    program = "" if role is Role.PS else " train.py --epochs 3"
+    epilog = f"\b\nExamples:\n  dtrain {role} --spec cluster_specs/two_hosts.yaml --index 0{program}\n"
+    epilog += f"  dtrain {role} --ps_hosts a:2222 --worker_hosts b:2222,c:2222 --task_index 0{program}\n"
+    help_text = _ABOUT[role] + _DETAIL
+    return ProgramCommand(role.value, callback=run, help=help_text, epilog=epilog, params=_options(), takes_spec=False)
+
+
+def _options() -> list[click.Parameter]:
+    return [
+        click.Option(["--spec"], type=FILE, metavar="SPEC", help="A cluster spec that writes addresses."),
+        click.Option(["--index"], type=click.IntRange(0), metavar="I", help="Which task of this role."),
+        click.Option(["--set", "sets"], multiple=True, metavar="KEY=VALUE", help="Set any field of the spec."),
+        click.Option(["--run-dir"], type=DIRECTORY, metavar="DIR", help="Where this task keeps its files."),
+        click.Option(["--secret-file"], type=FILE, metavar="FILE", help="The secret that all tasks of the run share."),
+        *(
+            click.Option([f"--{name.replace('_', '-')}", f"--{name}", name], metavar="...", help=f"Classic flag. {about}")
+            for name, about in _CLASSIC.items()
+        ),
+    ]
+
+
+def _become_task(role: Role, words: Words, spec: Path | None, sets: tuple[str, ...], options: dict[str, Any]) -> None:
+    if words.foreign:
+        raise SpecError(f"`dtrain {role}` runs a Python program; start any other executable yourself with TF_CONFIG set")
+    if words.program is not None:
+        check_program_file(words.program)
+    elif role is not Role.PS:
+        raise SpecError(f"expected a program, such as `dtrain {role} --spec SPEC --index 0 PROGRAM.py`")
+
+    from dtrain.tf_config import write_tf_config
+    from dtrain_cli.hand_start import HandStart
+
+    flags = [f"--{name}={value}" for name in _CLASSIC if (value := options.pop(name)) is not None]
+    start = HandStart(role, spec=spec, sets=sets, flags=(*words.arguments, *flags), **options)
+    assignment = start.assignment(os.environ)
+    environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_RUN}
+    environment |= assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
+    program = str(words.program) if words.program else "-"  # a server runs none
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, "-m", "dtrain.task", program, *words.arguments], environment)
+
+
+COMMANDS = tuple(_role_command(role) for role in Role)

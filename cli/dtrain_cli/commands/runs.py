@@ -1,0 +1,187 @@
+"""`dtrain status`, `logs`, `stop` and `runs`: looking at runs, also from another terminal, also after they have ended."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dtrain.cluster import TaskId
+from dtrain.errors import RunError, SpecError
+from dtrain_cli.commands.spec_options import runs_dir_option
+
+if TYPE_CHECKING:
+    from dtrain_cli.runs_index import KnownRun
+
+WATCH_EVERY_S = 1.0
+FOLLOW_EVERY_S = 0.2
+
+
+def _find(reference: str | None, runs_dir: Path | None) -> "KnownRun":
+    from dtrain.run_files import default_runs_dir
+    from dtrain_cli.runs_index import find_run
+
+    return find_run(reference, runs_dir or default_runs_dir())
+
+
+@click.command(
+    short_help="Show every task of a run.",
+    epilog="\b\nExamples:\n  dtrain status\n  dtrain status digits --watch\n  dtrain status --json | jq .global_step\n",
+)
+@click.argument("run", required=False)
+@click.option("--watch", is_flag=True, help="Show it again every second until the run ends.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@runs_dir_option
+def status(run: str | None, watch: bool, as_json: bool, runs_dir: Path | None) -> int:
+    """Show every task of RUN (default: the newest).
+
+    RUN is an id, a unique prefix of one, a name or a path. Exit code: 0 pending to succeeded, 1 failed or stale, 3 no such
+    run, 4 stopped.
+    """
+    from dtrain_cli.run_report import EXIT_CODES
+
+    directory = _find(run, runs_dir).files.directory
+    state = "pending"
+    for report in _reports(directory, watch):
+        state = report["state"]
+        if as_json:
+            click.echo(json.dumps(report))
+        else:
+            _show(report, clear=watch and sys.stdout.isatty())
+    return EXIT_CODES.get(state, 0)
+
+
+def _reports(directory: Path, watch: bool) -> Iterator[dict[str, Any]]:
+    """The present report; under `--watch` one a second until the run has ended."""
+    from dtrain_cli.run_report import LIVE_RUN_STATES, ProcessMeter, read_report
+
+    meter = ProcessMeter()
+    while True:
+        report = read_report(directory, meter)
+        yield report
+        if not watch or report["state"] not in LIVE_RUN_STATES:
+            return
+        sys.stdout.flush()
+        time.sleep(WATCH_EVERY_S)
+
+
+def _show(report: dict[str, Any], clear: bool = False) -> None:
+    from rich.console import Console
+
+    from dtrain_cli.run_table import status_table
+
+    console = Console(highlight=False)
+    if clear:
+        console.clear()
+    console.print(status_table(report, console.width))
+
+
+@click.command(
+    short_help="Show what tasks have printed.",
+    epilog="\b\nExamples:\n  dtrain logs\n  dtrain logs worker:0 -n 20\n  dtrain logs digits chief:0 ps:1 -f\n",
+)
+@click.argument("run_and_tasks", nargs=-1, metavar="[RUN] [TASK]...")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is printed, until the run ends.")
+@click.option("-n", "last", type=click.IntRange(0), metavar="N", help="Begin with the last N lines of each task.")
+@runs_dir_option
+def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_dir: Path | None) -> None:
+    """Show what tasks of RUN have printed, in all attempts; default: every task of the newest run."""
+    from dtrain_cli.log_files import TaskOutput
+
+    words = list(run_and_tasks)
+    run = _find(words.pop(0) if words and not _is_task(words[0]) else None, runs_dir)
+    known = [TaskId.parse(task.task) for task in run.record.tasks]
+    tasks = [TaskId.parse(word) for word in words] or known
+    for task in tasks:
+        if task not in known:
+            raise SpecError(f"run {run.record.run} has no {task}; it has {', '.join(map(str, known)) or 'no tasks'}")
+    outputs = [TaskOutput(run.files, task) for task in tasks]
+    for output in outputs:
+        if last is not None:
+            output.skip_to_last(last)
+    while True:
+        # Whether more can come is asked before reading: what a task prints as the run ends must not be missed.
+        ended = not (follow and _goes_on(run))
+        for output in outputs:
+            _print_output(output, labelled=len(outputs) > 1, width=max(len(str(task)) for task in tasks), ended=ended)
+        sys.stdout.buffer.flush()
+        if ended:
+            return
+        time.sleep(FOLLOW_EVERY_S)
+
+
+def _is_task(word: str) -> bool:
+    try:
+        TaskId.parse(word)
+    except SpecError:
+        return False
+    return True
+
+
+def _goes_on(run: "KnownRun") -> bool:
+    from dtrain_cli.run_report import LIVE_RUN_STATES, read_report
+
+    return read_report(run.files.directory)["state"] in LIVE_RUN_STATES
+
+
+def _print_output(output: Any, labelled: bool, width: int, ended: bool) -> None:
+    if not labelled:
+        for block in output.blocks():
+            sys.stdout.buffer.write(block)
+        return
+    label = f"{output.task!s:{width}} | ".encode()
+    for line in output.lines(ended):
+        sys.stdout.buffer.write(label + line)
+
+
+@click.command(short_help="Stop a run in order.", epilog="\b\nExamples:\n  dtrain stop\n  dtrain stop digits\n")
+@click.argument("run", required=False)
+@click.option("--wait", type=click.FloatRange(0), default=60.0, show_default=True, metavar="S", help="How long to wait.")
+@runs_dir_option
+def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
+    """Stop RUN (default: the newest) in order: workers, evaluator, chief after a last checkpoint, parameter servers."""
+    from dtrain_cli.run_report import LIVE_RUN_STATES, read_report
+    from dtrain_cli.run_stop import stop_launcher
+
+    found = _find(run, runs_dir)
+    name = found.record.run
+    state = read_report(found.files.directory)["state"]
+    if state not in LIVE_RUN_STATES:
+        why = "its launcher is gone, and its tasks with it" if state == "stale" else f"it has {state}"
+        click.echo(f"run {name} needs no stop: {why}", err=True)
+        return
+    click.echo(f"stopping run {name}", err=True)
+    if not stop_launcher(found.record, wait):
+        raise RunError(f"run {name} is still stopping after {wait:g} s; look at it with `dtrain status {name}`")
+    click.echo(f"run {name} has {read_report(found.files.directory)['state']}", err=True)
+
+
+@click.command(short_help="List the runs, newest first.", epilog="\b\nExample:\n  dtrain runs\n")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
+@runs_dir_option
+def runs(as_json: bool, runs_dir: Path | None) -> None:
+    """List the runs that this machine knows, the newest first."""
+    from dtrain.run_files import default_runs_dir
+    from dtrain_cli.run_report import read_report
+    from dtrain_cli.runs_index import known_runs
+
+    fields = ("run", "name", "state", "started", "ended", "exit_code", "global_step", "run_dir")
+    directory = runs_dir or default_runs_dir()
+    reports = [read_report(run.files.directory) for run in known_runs(directory)]
+    listed = [{name: report[name] for name in fields} for report in reports]
+    if as_json:
+        click.echo(json.dumps(listed))
+    elif not listed:
+        click.echo(f"no run below {directory} yet; start one with `dtrain launch PROGRAM.py`", err=True)
+    else:
+        from rich.console import Console
+
+        from dtrain_cli.run_table import runs_table
+
+        Console(highlight=False).print(runs_table(listed))
+
+
+COMMANDS = (status, logs, stop, runs)

@@ -1,0 +1,34 @@
+"""The options that change a spec, shared by the commands that read one."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+DIRECTORY = click.Path(path_type=Path, file_okay=False)
+
+_OPTIONS = (
+    click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set any field, e.g. cluster.worker=8."),
+    click.option("--workers", type=click.IntRange(0), metavar="N", help="Number of workers."),
+    click.option("--ps", type=click.IntRange(0), metavar="N", help="Number of parameter servers."),
+    click.option("--evaluator/--no-evaluator", default=None, help="Whether to evaluate beside the training."),
+    click.option("--strategy", metavar="NAME", help="How to distribute, e.g. parameter_server."),
+    click.option("--updates", type=click.Choice(["sync", "async"]), help="When gradients are applied."),
+    click.option("--backup-workers", type=click.IntRange(0), metavar="N", help="sync: do not wait for the N slowest."),
+    click.option("--staleness-bound", type=click.IntRange(0), metavar="N", help="async: at most N steps ahead."),
+    click.option("--name", metavar="NAME", help="The run's name."),
+)
+
+
+def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--set` and the shortcuts; the callback gets `sets` and the names of `dtrain_cli.spec_file.SHORTCUTS`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def runs_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--runs-dir`; the callback gets `runs_dir`, a Path or None."""
+    help_text = "Where runs are kept (default: DTRAIN_RUNS_DIR, else ~/.local/state/dtrain/runs)."
+    return click.option("--runs-dir", type=DIRECTORY, metavar="DIR", help=help_text)(command)

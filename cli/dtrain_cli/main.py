@@ -1,0 +1,77 @@
+"""The `dtrain` command: its groups, and the one gate through which every error leaves."""
+
+import contextlib
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from dtrain.errors import DtrainError, SpecError
+from dtrain_cli.commands import checks, environment, launch, roles, runs
+
+EPILOG = """\b
+Examples:
+  dtrain launch examples/digits.py
+  dtrain launch --workers 4 cluster_specs/laptop_sync.yaml examples/digits.py --epochs 3
+  dtrain launch -- python train_with_tensorflow.py
+  dtrain status --watch
+"""
+
+
+class _Group(click.Group):
+    """Lists its commands as they were added: what one does first stands first."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=_Group, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="dtrain", message="dtrain %(version)s")
+def cli() -> None:
+    """Turn one training program into a cluster: on this laptop as processes, on real machines as one task each."""
+
+
+for command in (*launch.COMMANDS, *roles.COMMANDS, *runs.COMMANDS, *checks.COMMANDS, *environment.COMMANDS):
+    cli.add_command(command)
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process with its exit code; a user's mistake is a message, never a traceback."""
+    try:
+        code = cli.main(prog_name="dtrain", standalone_mode=False) or 0
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = 0
+    except DtrainError as error:
+        # What is wrong in a spec begins with its place, as editors expect it.
+        _say(str(error) if isinstance(error, SpecError) else f"dtrain: {error}")
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except OSError as error:
+        _say(f"dtrain: {error.filename or 'the system'}: {error.strerror or error}")
+        code = 1
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    _drop_unread_output()
+    sys.exit(code)
+
+
+def _say(message: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        click.echo(message, err=True)
+
+
+def _drop_unread_output() -> None:
+    """A reader that has gone away (`dtrain status | head`) must not make the interpreter complain while it ends."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""A run's report, and the list of runs, as tables for people. Which columns there are depends on the room."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+STYLES = {
+    "running": "green",
+    "succeeded": "green",
+    "failed": "bold red",
+    "stale": "bold red",
+    "stopped": "yellow",
+    "starting": "yellow",
+    "restarting": "yellow",
+    "stopping": "yellow",
+}
+_GAP = 2
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes as people read it: ``12.3 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+COLUMNS: Mapping[str, tuple[int, str, Callable[[Any], str]]] = {
+    # field of the report: how soon it gives way to others (0: never), heading, how it is written
+    "task": (0, "task", str),
+    "state": (0, "state", str),
+    "pid": (11, "pid", str),
+    "host": (12, "host", str),
+    "step": (1, "step", str),
+    "loss": (2, "loss", _number),
+    "examples_per_s": (3, "ex/s", lambda value: f"{value:,.0f}"),
+    "staleness_mean": (5, "staleness", lambda value: f"{value:.2f}"),
+    "stale_gradients": (6, "stale", str),
+    "bytes_sent": (13, "sent", bytes_text),
+    "bytes_received": (14, "received", bytes_text),
+    "cpu_percent": (7, "cpu", lambda value: f"{value:.0f}%"),
+    "memory_bytes": (8, "memory", bytes_text),
+    "restarts": (9, "restarts", lambda count: str(count) if count else ""),
+    "heartbeat_age_s": (10, "heartbeat", lambda age: f"{age:.1f} s"),
+    "waiting_for": (4, "waiting for", str),
+    "exit_code": (9, "exit", lambda code: str(code) if code else ""),
+}
+_LEFT = {"task", "state", "host", "waiting_for"}
+
+
+def status_table(report: Mapping[str, Any], width: int) -> Group:
+    """The whole report, at most `width` columns wide."""
+    parts: list[Any] = [_headline(report)]
+    rows = [{name: _cell(task, name) for name in COLUMNS} for task in report["tasks"]]
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP, 0, 0))
+    shown = _columns_that_fit(rows, width)
+    for name in shown:
+        justify: Any = "left" if name in _LEFT else "right"
+        table.add_column(COLUMNS[name][1], justify=justify, no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        table.add_row(*(Text(row[name], style=STYLES.get(row[name], "") if name == "state" else "") for name in shown))
+    parts += [table] if rows else []
+    if report["evaluation"]:
+        parts.append(Text("evaluation  " + "  ".join(f"{name} {_number(value)}" for name, value in report["evaluation"].items())))
+    if report["failure"]:
+        parts.append(Text(f"{report['failure']['task']} failed: {report['failure']['message']}", style="red"))
+    parts.append(Text(f"files in {report['run_dir']}", style="dim", overflow="fold"))
+    return Group(*parts)
+
+
+def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
+    """The list of runs."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP, 0, 0))
+    for name in ("run", "name", "state", "started"):
+        table.add_column(name, no_wrap=True, overflow="ellipsis")
+    for run in runs:
+        state = Text(run["state"], style=STYLES.get(run["state"], ""))
+        table.add_row(escape(run["run"]), escape(run["name"]), state, (run["started"] or "").replace("T", " ")[:19])
+    return table
+
+
+def _headline(report: Mapping[str, Any]) -> Text:
+    text = Text.assemble(f"run {report['run']}  ", (report["state"], STYLES.get(report["state"], "")))
+    if report["exit_code"]:
+        text.append(f" (exit code {report['exit_code']})")
+    if report["global_step"] is not None:
+        text.append(f"  step {report['global_step']}" + (f" of {report['max_steps']}" if report["max_steps"] else ""))
+    if report["rolled_back_steps"]:
+        text.append(f"  rolled back {report['rolled_back_steps']} steps")
+    return text
+
+
+def _cell(task: Mapping[str, Any], name: str) -> str:
+    return "" if task[name] is None else COLUMNS[name][2](task[name])
+
+
+def _columns_that_fit(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
+    """The columns in their order: none that is empty throughout, and of the rest the most important."""
+    filled = [name for name, (rank, *_) in COLUMNS.items() if rank == 0 or any(row[name] for row in rows)]
+    chosen, room = set(), width
+    for name in sorted(filled, key=lambda name: COLUMNS[name][0]):
+        room -= max(len(COLUMNS[name][1]), *(len(row[name]) for row in rows), 0) + _GAP
+        if room + _GAP < 0 and COLUMNS[name][0]:
+            break
+        chosen.add(name)
+    return [name for name in filled if name in chosen]

@@ -1,0 +1,97 @@
+"""The runs that this machine knows, and finding the one that a person means.
+
+A run is known if its directory, or a link to it, lies below the runs directory. Newest means: started last.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dtrain.errors import RunError, RunNotFoundError
+from dtrain.run_files import RunFiles, RunRecord, read_record
+
+_NAMED_MAX = 5
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """One run with its record."""
+
+    files: RunFiles
+    record: RunRecord
+
+    @property
+    def started(self) -> str:
+        """ISO time of the start, or of the directory where the start was not yet recorded."""
+        if self.record.started is not None:
+            return self.record.started
+        return datetime.fromtimestamp(self.files.directory.stat().st_ctime, UTC).isoformat()
+
+
+def known_runs(runs_dir: Path) -> list[KnownRun]:
+    """All readable runs, the newest first."""
+    runs = []
+    for directory in runs_dir.iterdir() if runs_dir.is_dir() else ():
+        try:
+            record = read_record(directory / "run.json", RunRecord)
+        except (RunError, OSError):  # damaged, or somebody else's: it can still be named by its path
+            continue
+        if record is not None:
+            runs.append(KnownRun(RunFiles(directory.resolve()), record))
+    return sorted(runs, key=lambda run: (_instant(run.started), run.record.run), reverse=True)
+
+
+def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
+    """The run that is meant by an id, a name (its newest run), a unique prefix of an id, or a path; None is the newest.
+
+    Raises:
+        RunNotFoundError: there is none, or more than one begins so.
+        RunError: its record is damaged.
+    """
+    runs = known_runs(runs_dir)
+    if reference is None:
+        if not runs:
+            raise RunNotFoundError(f"no run below {runs_dir} yet; start one with `dtrain launch PROGRAM.py`")
+        return runs[0]
+    for matches in (
+        [run for run in runs if run.record.run == reference],
+        [run for run in runs if run.record.name == reference][:1],
+        [run for run in runs if run.record.run.startswith(reference)] if reference else [],
+    ):
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise RunNotFoundError(f"{len(matches)} runs begin with {reference!r}: {_names(matches)}; write more of the id")
+    record = read_record(Path(reference) / "run.json", RunRecord)
+    if record is not None:
+        return KnownRun(RunFiles(Path(reference).resolve()), record)
+    newest = f"the newest are {_names(runs)}" if runs else "there are none"
+    raise RunNotFoundError(f"no run with the id, name or path {reference!r} below {runs_dir}; {newest}")
+
+
+def register_run(files: RunFiles, runs_dir: Path, run_id: str) -> None:
+    """Make a run with a directory of its own (`--run-dir`) known, by a link below the runs directory.
+
+    A link that cannot be made is no reason not to train: the run is then found by its path alone.
+    """
+    link = runs_dir / run_id
+    try:
+        runs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not link.exists():
+            link.unlink(missing_ok=True)
+            link.symlink_to(files.directory.resolve(), target_is_directory=True)
+    except OSError:
+        return
+
+
+def _instant(text: str) -> datetime:
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        return datetime.fromtimestamp(0, UTC)
+    return instant if instant.tzinfo else instant.astimezone()
+
+
+def _names(runs: list[KnownRun]) -> str:
+    more = f" and {len(runs) - _NAMED_MAX} more" if len(runs) > _NAMED_MAX else ""
+    return ", ".join(run.record.run for run in runs[:_NAMED_MAX]) + more
