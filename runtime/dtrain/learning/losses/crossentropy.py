@@ -48,8 +48,7 @@ class CategoricalCrossentropy(Loss):
 
         def gradient() -> Array:
             by_share = -t / p * (p == share)
-            through_total: Array = (by_share * share).sum(axis=-1, keepdims=True)
-            return (by_share - through_total) / total
+            return np.asarray((by_share - (by_share * share).sum(axis=-1, keepdims=True)) / total)
 
         return -(t * np.log(p)).sum(axis=-1), gradient
 

@@ -17,7 +17,7 @@ class Accuracy(MeanOfExamples):
     default_name: ClassVar[str] = "accuracy"
 
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
-        return same_shape(self, y_true, y_pred) == y_pred
+        return np.equal(same_shape(self, y_true, y_pred), y_pred)
 
 
 @dataclass(eq=False)
@@ -29,8 +29,8 @@ class BinaryAccuracy(MeanOfExamples):
     default_name: ClassVar[str] = "binary_accuracy"
 
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
-        agree = same_shape(self, y_true, y_pred) == (y_pred > self.threshold)
-        return agree if agree.ndim < 2 else agree.mean(axis=-1)
+        agree: Array = same_shape(self, y_true, y_pred) == (y_pred > self.threshold)
+        return agree if agree.ndim < 2 else np.mean(agree, axis=-1)
 
 
 @dataclass(eq=False)
@@ -40,7 +40,7 @@ class CategoricalAccuracy(MeanOfExamples):
     default_name: ClassVar[str] = "categorical_accuracy"
 
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
-        return same_shape(self, y_true, y_pred).argmax(axis=-1) == y_pred.argmax(axis=-1)
+        return np.asarray(same_shape(self, y_true, y_pred).argmax(axis=-1) == y_pred.argmax(axis=-1))
 
 
 @dataclass(eq=False)
@@ -50,7 +50,7 @@ class SparseCategoricalAccuracy(MeanOfExamples):
     default_name: ClassVar[str] = "sparse_categorical_accuracy"
 
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
-        return class_numbers(self, y_true, y_pred) == y_pred.argmax(axis=-1)
+        return np.asarray(class_numbers(self, y_true, y_pred) == y_pred.argmax(axis=-1))
 
 
 @dataclass(eq=False)
@@ -97,7 +97,8 @@ class AccuracyByShape(MeanOfExamples):
 def in_top_k(classes: Array, y_pred: Array, k: int) -> Array:
     """Whether fewer than k predictions are larger than the one of the class; False where predictions are not finite."""
     at_class = np.take_along_axis(y_pred, classes[..., np.newaxis].astype(np.int64), axis=-1)
-    return ((y_pred > at_class).sum(axis=-1) < k) & np.isfinite(y_pred).all(axis=-1)
+    larger: Array = (y_pred > at_class).sum(axis=-1)
+    return np.logical_and(larger < k, np.isfinite(y_pred).all(axis=-1))
 
 
 def same_shape(metric: MeanOfExamples, y_true: Array, y_pred: Array) -> Array:

@@ -45,7 +45,7 @@ class Metric(Described):
             for name, total in (other.state if isinstance(other, Metric) else other).items():
                 self.state[name] = self.state[name] + total
 
-    def update_state(self, *arrays: Any, sample_weight: Any = None) -> None:
+    def update_state(self, *args: Any, **kwargs: Any) -> None:
         """Add a batch."""
         raise NotImplementedError
 
@@ -95,7 +95,7 @@ class Mean(Metric):
 
     def result(self) -> float:
         """The mean."""
-        return divide_no_nan(self.state["total"], self.state["count"])
+        return float(divide_no_nan(self.state["total"], self.state["count"]))
 
     def _sums(self) -> dict[str, tuple[int, ...]]:
         return {"total": (), "count": ()}

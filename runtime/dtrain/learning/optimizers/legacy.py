@@ -1,7 +1,7 @@
 """The optimizers of Keras before 2.11.
 
-They have a `decay` of the learning rate and put epsilon elsewhere, and with sparse gradients they move only the rows that these list
-(Adam, and RMSprop without momentum, move all rows here too).
+They have a `decay` of the learning rate and put epsilon elsewhere, and with sparse gradients they move only the rows that these
+list (Adam, and RMSprop without momentum, move all rows here too).
 """
 
 from dataclasses import KW_ONLY, dataclass

@@ -118,7 +118,7 @@ class Optimizer(Described):
     def clip(self, gradients: Mapping[str, Array | SparseRows]) -> dict[str, Array | SparseRows]:
         """Gradients as `update` and `update_rows` want them: norms limited, then the duplicates of sparse ones added up.
 
-        What stays the same is not copied. Limits of single elements are applied here to sparse gradients only; `update` does the rest.
+        What stays the same is not copied. `clipvalue` is applied here to sparse gradients only; `update` applies it to dense ones.
         """
         clipped: dict[str, Array | SparseRows] = dict(gradients)
         if self.clipnorm is not None:
@@ -222,10 +222,10 @@ class Optimizer(Described):
 
     # Inner parts
 
-    def _limited(self, gradient: SparseRows) -> clipping.Gradient:
+    def _limited(self, gradient: SparseRows) -> SparseRows:
         if self.clipvalue is None:
             return gradient
-        return clipping.clip_by_value(gradient, -self.clipvalue, self.clipvalue)
+        return SparseRows(gradient.ids, np.clip(gradient.rows, -self.clipvalue, self.clipvalue))
 
     def _average(self, value: Array, average: Array, scratch: Array, step: int) -> None:
         np.multiply(value, 1.0 - self.ema_momentum, out=scratch)

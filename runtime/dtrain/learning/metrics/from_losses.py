@@ -1,0 +1,176 @@
+"""Losses as metrics: the mean over all examples since the last reset."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dtrain.learning import losses
+from dtrain.learning.arrays import Array
+from dtrain.learning.metrics.metric import MeanOfExamples, divide_no_nan
+
+
+class LossMean(MeanOfExamples):
+    """The mean of a loss."""
+
+    def _examples(self, y_true: Array, y_pred: Array) -> Array:
+        return np.asarray(self._loss()(y_true, y_pred))
+
+    def _loss(self) -> losses.Loss:
+        """The loss, without reduction."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class MeanSquaredError(LossMean):
+    """The mean of (p - t)²."""
+
+    default_name: ClassVar[str] = "mean_squared_error"
+
+    def _loss(self) -> losses.Loss:
+        return losses.MeanSquaredError(reduction="none")
+
+
+@dataclass(eq=False)
+class RootMeanSquaredError(MeanSquaredError):
+    """The root of the mean of (p - t)²."""
+
+    default_name: ClassVar[str] = "root_mean_squared_error"
+
+    def result(self) -> float:
+        """The root of the mean."""
+        return float(np.sqrt(divide_no_nan(self.state["total"], self.state["count"])))
+
+
+@dataclass(eq=False)
+class MeanAbsoluteError(LossMean):
+    """The mean of |p - t|."""
+
+    default_name: ClassVar[str] = "mean_absolute_error"
+
+    def _loss(self) -> losses.Loss:
+        return losses.MeanAbsoluteError(reduction="none")
+
+
+@dataclass(eq=False)
+class MeanAbsolutePercentageError(LossMean):
+    """The mean of 100 · |(p - t) / t|."""
+
+    default_name: ClassVar[str] = "mean_absolute_percentage_error"
+
+    def _loss(self) -> losses.Loss:
+        return losses.MeanAbsolutePercentageError(reduction="none")
+
+
+@dataclass(eq=False)
+class MeanSquaredLogarithmicError(LossMean):
+    """The mean of (log(1 + p) - log(1 + t))²."""
+
+    default_name: ClassVar[str] = "mean_squared_logarithmic_error"
+
+    def _loss(self) -> losses.Loss:
+        return losses.MeanSquaredLogarithmicError(reduction="none")
+
+
+@dataclass(eq=False)
+class LogCoshError(LossMean):
+    """The mean of log(cosh(p - t))."""
+
+    default_name: ClassVar[str] = "logcosh"
+
+    def _loss(self) -> losses.Loss:
+        return losses.LogCosh(reduction="none")
+
+
+@dataclass(eq=False)
+class Poisson(LossMean):
+    """The mean of p - t · log(p)."""
+
+    default_name: ClassVar[str] = "poisson"
+
+    def _loss(self) -> losses.Loss:
+        return losses.Poisson(reduction="none")
+
+
+@dataclass(eq=False)
+class KLDivergence(LossMean):
+    """The mean of Σ t · log(t / p)."""
+
+    default_name: ClassVar[str] = "kullback_leibler_divergence"
+
+    def _loss(self) -> losses.Loss:
+        return losses.KLDivergence(reduction="none")
+
+
+@dataclass(eq=False)
+class Hinge(LossMean):
+    """The mean of max(0, 1 - t · p)."""
+
+    default_name: ClassVar[str] = "hinge"
+
+    def _loss(self) -> losses.Loss:
+        return losses.Hinge(reduction="none")
+
+
+@dataclass(eq=False)
+class SquaredHinge(LossMean):
+    """The mean of max(0, 1 - t · p)²."""
+
+    default_name: ClassVar[str] = "squared_hinge"
+
+    def _loss(self) -> losses.Loss:
+        return losses.SquaredHinge(reduction="none")
+
+
+@dataclass(eq=False)
+class CosineSimilarity(LossMean):
+    """The mean of the cosine of the angle between t and p (the loss is minus this)."""
+
+    axis: int = -1
+
+    default_name: ClassVar[str] = "cosine_similarity"
+
+    def _examples(self, y_true: Array, y_pred: Array) -> Array:
+        return -super()._examples(y_true, y_pred)
+
+    def _loss(self) -> losses.Loss:
+        return losses.CosineSimilarity(axis=self.axis, reduction="none")
+
+
+@dataclass(eq=False)
+class BinaryCrossentropy(LossMean):
+    """The mean of the binary cross-entropy."""
+
+    from_logits: bool = False
+    label_smoothing: float = 0.0
+
+    default_name: ClassVar[str] = "binary_crossentropy"
+
+    def _loss(self) -> losses.Loss:
+        return losses.BinaryCrossentropy(self.from_logits, self.label_smoothing, reduction="none")
+
+
+@dataclass(eq=False)
+class CategoricalCrossentropy(LossMean):
+    """The mean of the categorical cross-entropy."""
+
+    from_logits: bool = False
+    label_smoothing: float = 0.0
+
+    default_name: ClassVar[str] = "categorical_crossentropy"
+
+    def _loss(self) -> losses.Loss:
+        return losses.CategoricalCrossentropy(self.from_logits, self.label_smoothing, reduction="none")
+
+
+@dataclass(eq=False)
+class SparseCategoricalCrossentropy(LossMean):
+    """The mean of the categorical cross-entropy of class numbers."""
+
+    from_logits: bool = False
+    ignore_class: int | None = None
+
+    default_name: ClassVar[str] = "sparse_categorical_crossentropy"
+
+    def _loss(self) -> losses.Loss:
+        return losses.SparseCategoricalCrossentropy(self.from_logits, self.ignore_class, reduction="none")
