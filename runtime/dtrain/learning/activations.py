@@ -34,6 +34,19 @@ class Activation:
         """The value at `x`, a new array."""
         return self.forward(np.array(as_float32(x, self.name)))
 
+    def apply(self, z: Array) -> tuple[Array, "Kept"]:
+        """The value at `z`, which may be overwritten, and what `apply_back` needs."""
+        y = self.forward(z)
+        return y, (z if self.needs_x else y, y)
+
+    def apply_back(self, kept: "Kept", dy: Array) -> Array:
+        """The gradient by z, from the gradient by the value, which may be overwritten."""
+        x, y = kept
+        return self.derivative(x, y, dy)
+
+
+Kept: TypeAlias = tuple[Array, Array]
+"""What an activation keeps for its derivative: x (or y in its place), and y."""
 
 ActivationLike: TypeAlias = str | Activation | None
 
@@ -43,16 +56,20 @@ def _relu(x: Array) -> Array:
 
 
 def _relu_derivative(x: Array, y: Array, dy: Array) -> Array:
-    return np.multiply(dy, y > 0, out=dy)
+    dy *= y > 0
+    return dy
 
 
 def _relu6_derivative(x: Array, y: Array, dy: Array) -> Array:
-    return np.multiply(dy, (y > 0) & (y < 6), out=dy)
+    dy *= (y > 0) & (y < 6)
+    return dy
 
 
 def _sigmoid(x: Array) -> Array:
     e = np.exp(-np.abs(x))  # never overflows
-    return np.divide(np.where(x >= 0, np.float32(1), e), 1 + e, out=x)
+    x[...] = np.where(x >= 0, np.float32(1), e)
+    x /= 1 + e
+    return x
 
 
 def _sigmoid_derivative(x: Array, y: Array, dy: Array) -> Array:
@@ -62,12 +79,13 @@ def _sigmoid_derivative(x: Array, y: Array, dy: Array) -> Array:
 
 
 def _tanh_derivative(x: Array, y: Array, dy: Array) -> Array:
-    return np.multiply(dy, 1 - y * y, out=dy)
+    dy *= 1 - y * y
+    return dy
 
 
 def softmax(x: Array, axis: int = -1) -> Array:
     """exp(x) / sum of it along `axis`, a new array, shifted by the maximum so that nothing overflows."""
-    y = np.exp(x - x.max(axis=axis, keepdims=True, initial=-np.inf))
+    y: Array = np.exp(x - x.max(axis=axis, keepdims=True, initial=-np.inf))
     y /= y.sum(axis=axis, keepdims=True)
     return y
 
@@ -86,7 +104,8 @@ def _log_softmax(x: Array) -> Array:
 
 
 def _log_softmax_derivative(x: Array, y: Array, dy: Array) -> Array:
-    return dy - np.exp(y) * dy.sum(axis=-1, keepdims=True)
+    dy -= np.exp(y) * dy.sum(axis=-1, keepdims=True)
+    return dy
 
 
 def elu(x: Array, alpha: float = 1.0) -> Array:
@@ -108,7 +127,9 @@ def _selu(x: Array) -> Array:
 
 
 def _selu_derivative(x: Array, y: Array, dy: Array) -> Array:
-    return elu_derivative(y / np.float32(_SELU_SCALE), dy * np.float32(_SELU_SCALE), _SELU_ALPHA)
+    return dy * np.where(
+        y < 0, y + np.float32(_SELU_SCALE * _SELU_ALPHA), np.float32(_SELU_SCALE)
+    )  # at 0 as TensorFlow: the right one
 
 
 def _softplus(x: Array) -> Array:
@@ -116,15 +137,18 @@ def _softplus(x: Array) -> Array:
 
 
 def _softplus_derivative(x: Array, y: Array, dy: Array) -> Array:
-    return np.multiply(dy, -np.expm1(-y), out=dy)
+    dy *= -np.expm1(-y)
+    return dy
 
 
 def _softsign(x: Array) -> Array:
-    return np.divide(x, 1 + np.abs(x), out=x)
+    x /= 1 + np.abs(x)
+    return x
 
 
 def _softsign_derivative(x: Array, y: Array, dy: Array) -> Array:
-    return dy * np.square(1 - np.abs(y))
+    dy *= np.square(1 - np.abs(y))
+    return dy
 
 
 def _hard_sigmoid(x: Array) -> Array:
@@ -132,7 +156,8 @@ def _hard_sigmoid(x: Array) -> Array:
 
 
 def _hard_sigmoid_derivative(x: Array, y: Array, dy: Array) -> Array:
-    return np.multiply(dy, np.float32(0.2) * ((y > 0) & (y < 1)), out=dy)
+    dy *= np.float32(0.2) * ((y > 0) & (y < 1))
+    return dy
 
 
 def _swish(x: Array) -> Array:
@@ -141,7 +166,8 @@ def _swish(x: Array) -> Array:
 
 def _swish_derivative(x: Array, y: Array, dy: Array) -> Array:
     s = _sigmoid(x.copy())
-    return dy * (s + y * (1 - s))
+    dy *= s + y * (1 - s)
+    return dy
 
 
 def _mish(x: Array) -> Array:
@@ -150,7 +176,8 @@ def _mish(x: Array) -> Array:
 
 def _mish_derivative(x: Array, y: Array, dy: Array) -> Array:
     t = np.tanh(_softplus(x))
-    return dy * (t + x * _sigmoid(x.copy()) * (1 - t * t))
+    dy *= t + x * _sigmoid(x.copy()) * (1 - t * t)
+    return dy
 
 
 # Rational approximation of erf in float32, odd numerator and even denominator (Eigen's, which TensorFlow uses).
@@ -188,13 +215,16 @@ def _gelu_derivative(x: Array, y: Array, dy: Array) -> Array:
 
 
 def _gelu_tanh(x: Array) -> Array:
-    return 0.5 * x * (1 + np.tanh(np.float32(sqrt(2 / pi)) * (x + 0.044715 * x * x * x)))
+    y: Array = 1 + np.tanh(np.float32(sqrt(2 / pi)) * (x + 0.044715 * x * x * x))
+    y *= 0.5 * x
+    return y
 
 
 def _gelu_tanh_derivative(x: Array, y: Array, dy: Array) -> Array:
     t = np.tanh(np.float32(sqrt(2 / pi)) * (x + 0.044715 * x * x * x))
     inner = np.float32(sqrt(2 / pi)) * (1 + 3 * 0.044715 * x * x)
-    return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner)
+    dy *= 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner
+    return dy
 
 
 linear = Activation("linear", lambda x: x, lambda x, y, dy: dy)

@@ -124,7 +124,7 @@ class Network:
         _name_layers(self.layers)
         shapes = [step.layer.input_shape for step in self._inputs]
         if all(shape is not None for shape in shapes):
-            self.build(shapes if len(shapes) > 1 else shapes[0])
+            self.build(_only(shapes))
 
     # Declaring
 

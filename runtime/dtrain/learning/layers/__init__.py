@@ -1,30 +1,79 @@
 """Layers by Keras's names. `base` says what a layer is; the other files hold one family each."""
 
 from dtrain.learning.layers.base import Call, Input, InputLayer, Layer, SymbolicTensor, Weight
+from dtrain.learning.layers.convolution import Conv1D, Conv2D, Conv2DTranspose, DepthwiseConv2D
 from dtrain.learning.layers.dense import ELU, Activation, Dense, LeakyReLU, PReLU, ReLU, Softmax
-from dtrain.learning.layers.shaping import Dropout, Flatten, Reshape
+from dtrain.learning.layers.embedding import Embedding
+from dtrain.learning.layers.merging import Add, Average, Concatenate, Maximum, Minimum, Multiply, Subtract
+from dtrain.learning.layers.normalization import BatchNormalization, LayerNormalization
+from dtrain.learning.layers.pooling import (
+    AveragePooling1D,
+    AveragePooling2D,
+    GlobalAveragePooling1D,
+    GlobalAveragePooling2D,
+    GlobalMaxPooling1D,
+    GlobalMaxPooling2D,
+    MaxPooling1D,
+    MaxPooling2D,
+)
+from dtrain.learning.layers.preprocessing import IntegerLookup, Normalization, Rescaling, StringLookup
+from dtrain.learning.layers.recurrent import GRU, LSTM, SimpleRNN
+from dtrain.learning.layers.shaping import Dropout, Flatten, Permute, RepeatVector, Reshape, UpSampling2D, ZeroPadding2D
 
 __all__ = [
     "CLASSES",
     "ELU",
+    "GRU",
+    "LSTM",
     "Activation",
+    "Add",
+    "Average",
+    "AveragePooling1D",
+    "AveragePooling2D",
+    "BatchNormalization",
     "Call",
+    "Concatenate",
+    "Conv1D",
+    "Conv2D",
+    "Conv2DTranspose",
     "Dense",
+    "DepthwiseConv2D",
     "Dropout",
+    "Embedding",
     "Flatten",
+    "GlobalAveragePooling1D",
+    "GlobalAveragePooling2D",
+    "GlobalMaxPooling1D",
+    "GlobalMaxPooling2D",
     "Input",
     "InputLayer",
+    "IntegerLookup",
     "Layer",
+    "LayerNormalization",
     "LeakyReLU",
+    "MaxPooling1D",
+    "MaxPooling2D",
+    "Maximum",
+    "Minimum",
+    "Multiply",
+    "Normalization",
     "PReLU",
+    "Permute",
     "ReLU",
+    "RepeatVector",
+    "Rescaling",
     "Reshape",
+    "SimpleRNN",
     "Softmax",
+    "StringLookup",
+    "Subtract",
     "SymbolicTensor",
+    "UpSampling2D",
     "Weight",
+    "ZeroPadding2D",
 ]
 
 CLASSES: dict[str, type[Layer]] = {
-    name: value for name, value in globals().items() if isinstance(value, type) and issubclass(value, Layer) and value is not Layer
+    name: each for name in __all__ if isinstance(each := globals().get(name), type) and issubclass(each, Layer)
 }
 """Every layer class by its name: what a model's config may name."""

@@ -16,12 +16,6 @@ from dtrain.learning.layers.base import Call, Layer, Weight
 from dtrain.learning.regularizers import RegularizerLike
 
 
-def activate(function: ActivationFunction, z: Array) -> tuple[Array, tuple[Array, Array]]:
-    """The activation's value at `z` (which it may overwrite), and the (x, y) that its derivative needs."""
-    y = function.forward(z)
-    return y, (z if function.needs_x else y, y)
-
-
 @dataclass(eq=False)
 class Dense(Layer):
     """``activation(x @ kernel + bias)`` over the last axis."""
@@ -57,13 +51,13 @@ class Dense(Layer):
         z = np.matmul(rows, weights["kernel"], out=call.scratch("z", (len(rows), self.units)))
         if self.use_bias:
             z += weights["bias"]
-        y, kept = activate(self._function, z)
+        y, kept = self._function.apply(z)
         return y.reshape(*x.shape[:-1], self.units), (rows, x.shape, kept)
 
     def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
         """With dz = dy times the derivative: dkernel = xᵀ dz, dbias = sum of dz, dx = dz kernelᵀ."""
         rows, shape, kept = cache
-        dz = self._function.derivative(*kept, dy.reshape(-1, self.units))
+        dz = self._function.apply_back(kept, dy.reshape(-1, self.units))
         np.matmul(rows.T, dz, out=gradients["kernel"])
         if self.use_bias:
             np.sum(dz, axis=0, out=gradients["bias"])
@@ -79,11 +73,11 @@ class _ElementWise(Layer):
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """The function's value."""
-        return activate(self.function, x.copy())
+        return self.function.apply(x.copy())
 
     def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
         """The function's derivative times dy."""
-        return self.function.derivative(*cache, dy)
+        return self.function.apply_back(cache, dy)
 
 
 @dataclass(eq=False)

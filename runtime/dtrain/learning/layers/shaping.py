@@ -10,6 +10,7 @@ import numpy as np
 from dtrain.errors import InputError, SpecError
 from dtrain.learning.arrays import Array, Shape, shape_text
 from dtrain.learning.layers.base import Call, Layer
+from dtrain.learning.layers.windows import require_channels_last
 
 
 class _Rearranging(Layer):
@@ -84,3 +85,103 @@ class Dropout(Layer):
     def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
         """Return dy times the same mask."""
         return dy if cache is None else dy * cache
+
+
+@dataclass(eq=False)
+class Permute(Layer):
+    """An example's axes in another order; `dims` counts them from 1, as Keras does."""
+
+    any_dtype: ClassVar[bool] = True
+
+    dims: Sequence[int]
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """The lengths in the new order."""
+        self.expect(sorted(self.dims) == list(range(1, len(input_shape) + 1)), f"an input with the axes {self.dims}", input_shape)
+        return tuple(input_shape[axis - 1] for axis in self.dims)
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """A view."""
+        return x.transpose(0, *self.dims), None
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """The order before."""
+        return dy.transpose(0, *(self.dims.index(axis) + 1 for axis in range(1, dy.ndim)))
+
+
+@dataclass(eq=False)
+class RepeatVector(Layer):
+    """[batch, features] as [batch, n, features]."""
+
+    n: int
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """One more axis in front."""
+        self.expect(len(input_shape) == 1, "2 axes: batch, features", input_shape)
+        return (self.n, *input_shape)
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The repeated vectors."""
+        return np.repeat(x[:, np.newaxis], self.n, axis=1), None
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """The sum over the repetitions."""
+        return dy.sum(axis=1)
+
+
+@dataclass(eq=False)
+class ZeroPadding2D(Layer):
+    """Zeros around images; `padding` is n, (vertical, horizontal) or ((top, bottom), (left, right))."""
+
+    padding: int | Sequence[Any] = 1
+    data_format: str | None = None
+
+    def __post_init__(self) -> None:
+        require_channels_last(self.label, self.data_format)
+        both = [self.padding] * 2 if isinstance(self.padding, int) else list(self.padding)
+        pairs = [(each, each) if isinstance(each, int) else tuple(each) for each in both]
+        if len(pairs) != 2 or any(len(pair) != 2 or min(pair) < 0 for pair in pairs):
+            raise SpecError(f"{self.label}: padding: expected n, (n, n) or ((n, n), (n, n)), found {self.padding!r}")
+        self._margins = pairs
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """Height and width with the margins."""
+        self.expect(len(input_shape) == 3, "4 axes: batch, height, width, channels", input_shape)
+        lengths = zip(input_shape, self._margins, strict=False)
+        return (*(None if n is None else n + sum(margin) for n, margin in lengths), input_shape[-1])
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The padded images."""
+        return np.pad(x, [(0, 0), *self._margins, (0, 0)]), None
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """Return dy without its margins."""
+        inner = (slice(before, length - after) for (before, after), length in zip(self._margins, dy.shape[1:], strict=False))
+        return dy[(slice(None), *inner)]
+
+
+@dataclass(eq=False)
+class UpSampling2D(Layer):
+    """Every pixel repeated `size` times in height and width (Keras's ``nearest``)."""
+
+    size: int | Sequence[int] = 2
+    data_format: str | None = None
+
+    def __post_init__(self) -> None:
+        require_channels_last(self.label, self.data_format)
+        self._size = (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """Height and width times the size."""
+        self.expect(len(input_shape) == 3, "4 axes: batch, height, width, channels", input_shape)
+        lengths = zip(input_shape, self._size, strict=False)
+        return (*(None if n is None else n * times for n, times in lengths), input_shape[-1])
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The larger images."""
+        return x.repeat(self._size[0], axis=1).repeat(self._size[1], axis=2), x.shape
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """The sum over the repetitions."""
+        batch, height, width, channels = cache
+        return dy.reshape(batch, height, self._size[0], width, self._size[1], channels).sum(axis=(2, 4))

@@ -1,0 +1,285 @@
+"""Convolutions over one or two axes, NHWC: as matrix products over windows that are laid out in rows.
+
+The windows of a few examples at a time are copied into one matrix of about a mebibyte, which the processor's cache still holds when
+it is multiplied. A last column of ones makes the bias a row of the kernel, so that adding it, and its gradient, cost no pass over
+the output. `backward` lays out the windows once more instead of keeping them: they take kernel-size times the memory of the input.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dtrain.errors import SpecError
+from dtrain.learning import activations
+from dtrain.learning.activations import ActivationLike
+from dtrain.learning.arrays import Array, Shape
+from dtrain.learning.initializers import InitializerLike
+from dtrain.learning.layers.base import Call, Layer, Weight
+from dtrain.learning.layers.windows import Lengths, Windows, require_channels_last, window_counts
+from dtrain.learning.regularizers import RegularizerLike
+
+_ROWS_BYTES = 1 << 20
+
+
+@dataclass(eq=False)
+class _Convolution(Layer):
+    """What the convolutions share: arguments, geometry, the activation."""
+
+    RANK: ClassVar[int]
+
+    filters: int
+    kernel_size: Lengths
+    strides: Lengths = 1
+    padding: str = "valid"
+    data_format: str | None = None
+    dilation_rate: Lengths = 1
+    groups: int = 1
+    activation: ActivationLike = None
+    use_bias: bool = True
+    kernel_initializer: InitializerLike = "glorot_uniform"
+    bias_initializer: InitializerLike = "zeros"
+    kernel_regularizer: RegularizerLike = None
+    bias_regularizer: RegularizerLike = None
+
+    def __post_init__(self) -> None:
+        require_channels_last(self.label, self.data_format)
+        if self.filters < 1 or self.groups < 1 or self.filters % self.groups:
+            raise SpecError(f"{self.label}: filters {self.filters} must be a positive multiple of groups {self.groups}")
+        self._function = activations.get(self.activation)
+        self._windows = Windows.of(self.RANK, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate)
+
+    def declare(self, input_shape: Shape) -> Sequence[Weight]:
+        """Kernel [...lengths, channels / groups, filters] and bias [filters]."""
+        channels = self.known_length(input_shape)
+        self.expect(channels % self.groups == 0, f"a multiple of {self.groups} channels", input_shape)
+        shape = (*self._windows.size, channels // self.groups, self.filters)
+        kernel = Weight("kernel", shape, self.kernel_initializer, self.kernel_regularizer)
+        bias = Weight("bias", (self.filters,), self.bias_initializer, self.bias_regularizer)
+        return (kernel, bias) if self.use_bias else (kernel,)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """One place a window, and `filters` channels."""
+        return (*window_counts(self, self._windows, input_shape), self.filters)
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """One matrix product for each few examples and each group."""
+        wide = self._windows.padded(x, 0, call)
+        z = call.scratch("z", (len(x), *self._windows.lengths_within(wide), self.filters))
+        for inner, outer in self._groups(x.shape[-1]):
+            matrix = self._matrix(weights, outer)
+            for part, rows in _rows(self._windows, wide[..., inner], call, with_ones=self.use_bias):
+                np.matmul(rows, matrix, out=z[part].reshape(-1, self.filters)[:, outer])
+        y, kept = self._function.apply(z)
+        return y, (wide, x.shape, kept)
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """With dz = dy times the derivative: dkernel = rowsᵀ dz; dz kernelᵀ is added to the places of each window."""
+        wide, shape, kept = cache
+        dz = self._function.apply_back(kept, dy)
+        dwide = call.scratch("dwide", wide.shape)
+        dwide.fill(0)
+        for inner, outer in self._groups(shape[-1]):
+            matrix = self._matrix(weights, outer)
+            dmatrix = np.zeros_like(matrix)
+            for part, rows in _rows(self._windows, wide[..., inner], call, with_ones=self.use_bias):
+                dz_rows = dz[part].reshape(-1, self.filters)[:, outer]
+                dmatrix += rows.T @ dz_rows
+                if call.needs_input_gradient:
+                    drows = np.matmul(dz_rows, matrix.T, out=call.scratch("drows", rows.shape))
+                    _add_rows(self._windows, drows, dwide[part, ..., inner])
+            size = len(matrix) - self.use_bias
+            gradients["kernel"][..., outer] = dmatrix[:size].reshape(*self._windows.size, -1, dmatrix.shape[1])
+            if self.use_bias:
+                gradients["bias"][outer] = dmatrix[size]
+        return self._windows.unpadded(dwide, shape) if call.needs_input_gradient else None
+
+    def _groups(self, channels: int) -> Iterator[tuple[slice, slice]]:
+        """The channels that each group reads, and the filters that it writes."""
+        inner, outer = channels // self.groups, self.filters // self.groups
+        for group in range(self.groups):
+            yield slice(group * inner, (group + 1) * inner), slice(group * outer, (group + 1) * outer)
+
+    def _matrix(self, weights: Mapping[str, Array], outer: slice) -> Array:
+        """The kernel of a group as [places * channels, filters], the bias below it."""
+        kernel = weights["kernel"][..., outer]
+        matrix = kernel.reshape(-1, kernel.shape[-1])
+        return np.vstack([matrix, weights["bias"][outer]]) if self.use_bias else matrix
+
+
+@dataclass(eq=False)
+class Conv1D(_Convolution):
+    """Convolution over [batch, length, channels]; padding may also be ``causal``."""
+
+    RANK: ClassVar[int] = 1
+
+
+@dataclass(eq=False)
+class Conv2D(_Convolution):
+    """Convolution over [batch, height, width, channels]."""
+
+    RANK: ClassVar[int] = 2
+
+
+@dataclass(eq=False)
+class DepthwiseConv2D(Layer):
+    """Each channel convolved by itself with `depth_multiplier` filters; output channel ``c * depth_multiplier + m``."""
+
+    kernel_size: Lengths
+    strides: Lengths = 1
+    padding: str = "valid"
+    depth_multiplier: int = 1
+    data_format: str | None = None
+    dilation_rate: Lengths = 1
+    activation: ActivationLike = None
+    use_bias: bool = True
+    depthwise_initializer: InitializerLike = "glorot_uniform"
+    bias_initializer: InitializerLike = "zeros"
+    depthwise_regularizer: RegularizerLike = None
+    bias_regularizer: RegularizerLike = None
+
+    def __post_init__(self) -> None:
+        require_channels_last(self.label, self.data_format)
+        self._function = activations.get(self.activation)
+        self._windows = Windows.of(2, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate)
+
+    def declare(self, input_shape: Shape) -> Sequence[Weight]:
+        """Kernel [height, width, channels, depth_multiplier] and bias [channels * depth_multiplier]."""
+        shape = (*self._windows.size, self.known_length(input_shape), self.depth_multiplier)
+        kernel = Weight("depthwise_kernel", shape, self.depthwise_initializer, self.depthwise_regularizer)
+        bias = Weight("bias", (shape[2] * shape[3],), self.bias_initializer, self.bias_regularizer)
+        return (kernel, bias) if self.use_bias else (kernel,)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """One place a window, and depth_multiplier times the channels."""
+        lengths = window_counts(self, self._windows, input_shape)
+        return (*lengths, self.known_length(input_shape) * self.depth_multiplier)
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The sum over the places of a window of place times weight."""
+        wide = self._windows.padded(x, 0, call)
+        lengths, channels = self._windows.lengths_within(wide), x.shape[-1]
+        z = np.zeros((len(x), *lengths, channels, self.depth_multiplier), np.float32)
+        for place, kernel in zip(self._windows.places(wide), _by_place(weights["depthwise_kernel"]), strict=True):
+            z += place[..., np.newaxis] * kernel
+        z = z.reshape(len(x), *lengths, -1)
+        if self.use_bias:
+            z += weights["bias"]
+        y, kept = self._function.apply(z)
+        return y, (wide, x.shape, kept)
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """The same sums, by weight and by place."""
+        wide, shape, kept = cache
+        flat = self._function.apply_back(kept, dy)
+        if self.use_bias:
+            np.sum(flat, axis=(0, 1, 2), out=gradients["bias"])
+        dz = flat.reshape(*flat.shape[:-1], shape[-1], self.depth_multiplier)
+        dwide = call.scratch("dwide", wide.shape)
+        dwide.fill(0)
+        kernels, dkernels = _by_place(weights["depthwise_kernel"]), _by_place(gradients["depthwise_kernel"])
+        places, dplaces = self._windows.places(wide), self._windows.places(dwide)
+        for place, dplace, kernel, dkernel in zip(places, dplaces, kernels, dkernels, strict=True):
+            np.einsum("byxc,byxcm->cm", place, dz, out=dkernel)
+            dplace += (dz * kernel).sum(axis=-1)
+        return self._windows.unpadded(dwide, shape)
+
+
+@dataclass(eq=False)
+class Conv2DTranspose(Layer):
+    """The transpose of a convolution: every input place adds kernel times its value to a window of the output."""
+
+    filters: int
+    kernel_size: Lengths
+    strides: Lengths = 1
+    padding: str = "valid"
+    data_format: str | None = None
+    dilation_rate: Lengths = 1
+    activation: ActivationLike = None
+    use_bias: bool = True
+    kernel_initializer: InitializerLike = "glorot_uniform"
+    bias_initializer: InitializerLike = "zeros"
+    kernel_regularizer: RegularizerLike = None
+    bias_regularizer: RegularizerLike = None
+
+    def __post_init__(self) -> None:
+        require_channels_last(self.label, self.data_format)
+        self._function = activations.get(self.activation)
+        self._windows = Windows.of(2, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate)
+
+    def declare(self, input_shape: Shape) -> Sequence[Weight]:
+        """Kernel [height, width, filters, channels] and bias [filters]."""
+        shape = (*self._windows.size, self.filters, self.known_length(input_shape))
+        kernel = Weight("kernel", shape, self.kernel_initializer, self.kernel_regularizer)
+        bias = Weight("bias", (self.filters,), self.bias_initializer, self.bias_regularizer)
+        return (kernel, bias) if self.use_bias else (kernel,)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """As long as is needed for one window an input place; with ``same``, length times stride."""
+        self.expect(len(input_shape) == 3, "4 axes: batch, height, width, channels", input_shape)
+        geometry = zip(input_shape[:-1], self._windows.extent, self._windows.strides, strict=True)
+        beyond = 0 if self._windows.padding == "same" else 1
+        return (*(None if n is None else n * s + beyond * max(0, e - s) for n, e, s in geometry), self.filters)
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """What `backward` of a convolution does for its input."""
+        shape = (len(x), *(n or 0 for n in self.output_shape(x.shape[1:])))
+        margins = self._windows.margins(shape[1:-1])
+        wide = np.zeros((len(x), *(n + sum(m) for n, m in zip(shape[1:-1], margins, strict=True)), self.filters), np.float32)
+        x_rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
+        _add_rows(self._windows, x_rows @ weights["kernel"].reshape(-1, x.shape[-1]).T, wide)
+        z = np.ascontiguousarray(self._windows.unpadded(wide, shape))
+        if self.use_bias:
+            z += weights["bias"]
+        y, kept = self._function.apply(z)
+        return y, (x_rows, x.shape, kept)
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """What `forward` of a convolution does, on dz."""
+        x_rows, shape, kept = cache
+        dz = self._function.apply_back(kept, dy)
+        if self.use_bias:
+            np.sum(dz, axis=(0, 1, 2), out=gradients["bias"])
+        matrix = weights["kernel"].reshape(-1, shape[-1])
+        dmatrix = np.zeros_like(matrix)
+        dx = np.empty(shape, np.float32)
+        for part, rows in _rows(self._windows, self._windows.padded(dz, 0, call), call):
+            np.matmul(rows, matrix, out=dx[part].reshape(-1, shape[-1]))
+            dmatrix += rows.T @ x_rows.reshape(shape)[part].reshape(-1, shape[-1])
+        gradients["kernel"][...] = dmatrix.reshape(weights["kernel"].shape)
+        return dx
+
+
+def _by_place(kernel: Array) -> Array:
+    """A kernel [height, width, ...] as [places, ...], a view."""
+    return kernel.reshape(-1, *kernel.shape[2:])
+
+
+def _rows(windows: Windows, wide: Array, call: Call, with_ones: bool = False) -> Iterator[tuple[slice, Array]]:
+    """A few examples at a time: which ones, and their windows as rows (if wanted with a last column of ones)."""
+    rank = len(windows.size)
+    gathered = windows.gathered(wide)
+    count, width = prod(gathered.shape[1 : rank + 1]), prod(gathered.shape[rank + 1 :])
+    n_part = max(1, _ROWS_BYTES // (4 * max(1, count * (width + 1))))
+    for start in range(0, len(wide), n_part):
+        part = slice(start, start + n_part)
+        some = gathered[part]
+        n_rows, n_columns = len(some) * count, width + with_ones
+        if wide.shape[-1] == 1:  # with one channel a column is a copy of long runs of an image, a row of short ones
+            rows = call.scratch("rows", (n_columns, n_rows)).T
+        else:
+            rows = call.scratch("rows", (n_rows, n_columns))
+        rows[:, :width].reshape(some.shape)[...] = some
+        rows[:, width:] = 1
+        yield part, rows
+
+
+def _add_rows(windows: Windows, rows: Array, wide: Array) -> None:
+    """Add rows to the places of `wide` where `_rows` would have copied them from; a last column of ones is left out."""
+    n_places, channels = prod(windows.size), wide.shape[-1]
+    shape = (len(wide), *windows.lengths_within(wide), n_places, channels)
+    by_place = rows[:, : n_places * channels].reshape(shape)
+    for index, place in enumerate(windows.places(wide)):
+        place += by_place[..., index, :]

@@ -1,0 +1,58 @@
+"""The embedding layer: a table of vectors, read by row."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dtrain.errors import InputError
+from dtrain.learning.arrays import Array, Shape
+from dtrain.learning.initializers import InitializerLike
+from dtrain.learning.layers.base import Call, Layer, Weight
+from dtrain.learning.regularizers import RegularizerLike
+from dtrain.learning.sparse_rows import SparseRows
+
+
+@dataclass(eq=False)
+class Embedding(Layer):
+    """Row ``x`` of a table [input_dim, output_dim] for each integer x.
+
+    Its gradient is `SparseRows`, one row for each id that occurs, unless the caller passes an array for the whole table.
+    """
+
+    any_dtype: ClassVar[bool] = True
+
+    input_dim: int
+    output_dim: int
+    embeddings_initializer: InitializerLike = "uniform"
+    embeddings_regularizer: RegularizerLike = None
+    input_length: int | None = None
+
+    def declare(self, input_shape: Shape) -> Sequence[Weight]:
+        """The table."""
+        shape = (self.input_dim, self.output_dim)
+        return (Weight("embeddings", shape, self.embeddings_initializer, self.embeddings_regularizer, sparse=True),)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """One more axis."""
+        return (*input_shape, self.output_dim)
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The rows."""
+        if x.dtype.kind not in "fiub":
+            raise InputError(f"{self.label}: expected integers, found dtype {x.dtype}")
+        ids = x.astype(np.int64, copy=False)
+        if ids.size and (ids.min() < 0 or ids.max() >= self.input_dim):
+            found = ids.min() if ids.min() < 0 else ids.max()
+            raise InputError(f"{self.label}: expected integers from 0 to {self.input_dim - 1}, found {found}")
+        return weights["embeddings"][ids], ids
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """The sum of dy for each row; integers have no gradient."""
+        rows = SparseRows(cache.reshape(-1), dy.reshape(-1, self.output_dim)).summed()
+        if "embeddings" in gradients:
+            gradients["embeddings"].fill(0)
+            gradients["embeddings"][rows.ids] = rows.rows
+        else:
+            call.sparse_gradients["embeddings"] = rows

@@ -1,0 +1,177 @@
+"""Layers that join several inputs, and their forms as functions: Add, Multiply, Concatenate, ..."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dtrain.learning.arrays import Array, Shape
+from dtrain.learning.layers.base import Call, Layer
+
+
+class _Merging(Layer):
+    """What they share: a list of inputs that broadcast to one shape, the batch being the same."""
+
+    takes_list: ClassVar[bool] = True
+
+    def output_shape(self, input_shape: Sequence[Shape]) -> Shape:
+        """The shape to which all inputs broadcast."""
+        shapes = list(input_shape)
+        self.expect(len(shapes) >= 2, "at least 2 inputs", f"{len(shapes)}")
+        rank = max(map(len, shapes))
+        aligned = [(*[1] * (rank - len(shape)), *shape) for shape in shapes]
+        output: list[int | None] = []
+        for lengths in zip(*aligned, strict=True):
+            wider = {n for n in lengths if n != 1}
+            known = {n for n in wider if n is not None}
+            self.expect(len(known) <= 1, "inputs that broadcast to one shape", str(shapes))
+            output.append(known.pop() if known else None if wider else 1)
+        return tuple(output)
+
+
+def _aligned(arrays: Sequence[Array]) -> list[Array]:
+    """The arrays with axes of length 1 after the batch axis, so that all have the same number."""
+    rank = max(array.ndim for array in arrays)
+    return [array.reshape(len(array), *[1] * (rank - array.ndim), *array.shape[1:]) for array in arrays]
+
+
+def _gathered_back(gradient: Array, like: Array) -> Array:
+    """A broadcast input's gradient: summed over the axes along which it was repeated. A new array."""
+    rank = gradient.ndim
+    aligned = (len(like), *[1] * (rank - like.ndim), *like.shape[1:])
+    repeated = tuple(axis for axis in range(1, rank) if aligned[axis] == 1 != gradient.shape[axis])
+    summed = gradient.sum(axis=repeated, keepdims=True) if repeated else gradient.copy()
+    return summed.reshape(like.shape)
+
+
+class _Summing(_Merging):
+    """A sum with one factor for each input."""
+
+    def _factors(self, count: int) -> list[float]:
+        return [1.0] * count
+
+    def forward(self, weights: Mapping[str, Array], x: Sequence[Array], call: Call) -> tuple[Array, Any]:
+        """The sum of factor times input."""
+        total: Any = 0
+        for factor, array in zip(self._factors(len(x)), _aligned(x), strict=True):
+            total = total + (array if factor == 1 else np.float32(factor) * array)
+        return total, x
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """Return dy times each factor."""
+        return [_gathered_back(dy * np.float32(f), like) for f, like in zip(self._factors(len(cache)), cache, strict=True)]
+
+
+@dataclass(eq=False)
+class Add(_Summing):
+    """The sum."""
+
+
+@dataclass(eq=False)
+class Subtract(_Summing):
+    """The first of two inputs minus the second."""
+
+    def output_shape(self, input_shape: Sequence[Shape]) -> Shape:
+        """As for any merge, of exactly two."""
+        self.expect(len(input_shape) == 2, "2 inputs", f"{len(input_shape)}")
+        return super().output_shape(input_shape)
+
+    def _factors(self, count: int) -> list[float]:
+        return [1.0, -1.0]
+
+
+@dataclass(eq=False)
+class Average(_Summing):
+    """The average."""
+
+    def _factors(self, count: int) -> list[float]:
+        return [1 / count] * count
+
+
+@dataclass(eq=False)
+class Multiply(_Merging):
+    """The product."""
+
+    def forward(self, weights: Mapping[str, Array], x: Sequence[Array], call: Call) -> tuple[Array, Any]:
+        """The product of all inputs."""
+        return _product(_aligned(x)), x
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """Return dy times the product of the other inputs."""
+        factors = _aligned(cache)
+        others = (_product([dy, *factors[:k], *factors[k + 1 :]]) for k in range(len(factors)))
+        return [_gathered_back(gradient, like) for gradient, like in zip(others, cache, strict=True)]
+
+
+def _product(arrays: Sequence[Array]) -> Array:
+    product = arrays[0]
+    for array in arrays[1:]:
+        product = product * array
+    return product
+
+
+class _Extreme(_Merging):
+    """The largest or smallest of the inputs, place by place; the gradient goes to the first that has it."""
+
+    def _beats(self, challenger: Array, holder: Array) -> Array:
+        raise NotImplementedError
+
+    def forward(self, weights: Mapping[str, Array], x: Sequence[Array], call: Call) -> tuple[Array, Any]:
+        """The winner's value at each place."""
+        first, *others = np.broadcast_arrays(*_aligned(x))
+        y, winner = first.copy(), np.zeros(first.shape, np.int16)
+        for number, array in enumerate(others, start=1):
+            better = self._beats(array, y)
+            y[better] = array[better]
+            winner[better] = number
+        return y, (x, winner)
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """Return dy to the winner at each place."""
+        inputs, winner = cache
+        return [_gathered_back(dy * (winner == number), like) for number, like in enumerate(inputs)]
+
+
+@dataclass(eq=False)
+class Maximum(_Extreme):
+    """The largest."""
+
+    def _beats(self, challenger: Array, holder: Array) -> Array:
+        return np.asarray(challenger > holder)
+
+
+@dataclass(eq=False)
+class Minimum(_Extreme):
+    """The smallest."""
+
+    def _beats(self, challenger: Array, holder: Array) -> Array:
+        return np.asarray(challenger < holder)
+
+
+@dataclass(eq=False)
+class Concatenate(Layer):
+    """The inputs one after the other along `axis`, counted with the batch axis as 0."""
+
+    takes_list: ClassVar[bool] = True
+
+    axis: int = -1
+
+    def output_shape(self, input_shape: Sequence[Shape]) -> Shape:
+        """The lengths along the axis add up; all others must be equal."""
+        shapes = [list(shape) for shape in input_shape]
+        rank = len(shapes[0]) + 1
+        axis = self.axis % rank - 1
+        self.expect(-rank <= self.axis < rank and axis >= 0, f"an axis of {rank} axes but the batch's", f"axis {self.axis}")
+        along = [shape.pop(axis) if len(shape) == rank - 1 else None for shape in shapes]
+        self.expect(all(shape == shapes[0] for shape in shapes), "inputs that differ along the axis only", str(list(input_shape)))
+        known = [n for n in along if n is not None]
+        return (*shapes[0][:axis], sum(known) if len(known) == len(along) else None, *shapes[0][axis:])
+
+    def forward(self, weights: Mapping[str, Array], x: Sequence[Array], call: Call) -> tuple[Array, Any]:
+        """One array."""
+        return np.concatenate(x, axis=self.axis), [array.shape[self.axis] for array in x]
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """Each input's part of dy."""
+        return np.split(dy, np.cumsum(cache)[:-1], axis=self.axis)

@@ -1,0 +1,158 @@
+"""Layers that bring values to mean 0 and variance 1: over the batch, or within each example."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from dtrain.learning.arrays import Array, Shape
+from dtrain.learning.initializers import InitializerLike
+from dtrain.learning.layers.base import Call, Layer, Weight
+from dtrain.learning.regularizers import RegularizerLike
+
+# TensorFlow's fused kernel, which takes images, knows no smaller epsilon.
+_FUSED_EPSILON_MIN = 1.001e-5
+
+
+@dataclass(eq=False)
+class _Normalizing(Layer):
+    """What the two share: the axes that have a mean each, or share one; gamma and beta."""
+
+    def _axes(self, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
+        """`axis` as ascending numbers from 0, the batch axis being 0, in an array of `rank` axes."""
+        given = [axis] if isinstance(axis, int) else list(axis)
+        axes = tuple(sorted(a % rank for a in given if -rank <= a < rank))
+        self.expect(len(axes) == len(given) and 0 not in axes, f"an input that has the axes {given}", f"{rank} axes")
+        return axes
+
+    def _kept_shape(self, shape: Shape, axes: Sequence[int]) -> tuple[int, ...]:
+        """The shape of one number for each place along `axes`."""
+        return tuple(self.known_length(shape, axis - 1) for axis in axes)
+
+
+def _along(values: Array, axes: Sequence[int], rank: int) -> Array:
+    """`values`, one for each place along `axes`, broadcastable to an array of `rank` axes."""
+    lengths = iter(values.shape)
+    return values.reshape([next(lengths) if axis in axes else 1 for axis in range(rank)])
+
+
+def _normalized_gradient(dnormal: Array, normal: Array, inverse: Array, over: tuple[int, ...]) -> Array:
+    """The gradient by x of ``normal = (x - mean) * inverse``, where mean and inverse deviation are taken over the axes `over`."""
+    mean = dnormal.mean(axis=over, keepdims=True)
+    projection = np.mean(dnormal * normal, axis=over, keepdims=True)
+    dnormal = dnormal - mean
+    dnormal -= normal * projection
+    dnormal *= inverse
+    return dnormal
+
+
+@dataclass(eq=False)
+class BatchNormalization(_Normalizing):
+    """Normalizes each place along `axis` over the batch while training, by moving averages otherwise.
+
+    The moving averages are weights that are not trained; their new values go to `Call.updates`. For images ([batch, height, width,
+    channels]) they are fed the unbiased variance, as TensorFlow's fused kernel does; for other inputs the biased one.
+    """
+
+    axis: int | Sequence[int] = -1
+    momentum: float = 0.99
+    epsilon: float = 1e-3
+    center: bool = True
+    scale: bool = True
+    beta_initializer: InitializerLike = "zeros"
+    gamma_initializer: InitializerLike = "ones"
+    moving_mean_initializer: InitializerLike = "zeros"
+    moving_variance_initializer: InitializerLike = "ones"
+    beta_regularizer: RegularizerLike = None
+    gamma_regularizer: RegularizerLike = None
+
+    def declare(self, input_shape: Shape) -> Sequence[Weight]:
+        """Gamma, beta, moving_mean, moving_variance: one number for each place along the axis."""
+        shape = self._kept_shape(input_shape, self._axes(self.axis, len(input_shape) + 1))
+        weights = [Weight("gamma", shape, self.gamma_initializer, self.gamma_regularizer)] if self.scale else []
+        weights += [Weight("beta", shape, self.beta_initializer, self.beta_regularizer)] if self.center else []
+        return (
+            *weights,
+            Weight("moving_mean", shape, self.moving_mean_initializer, trainable=False),
+            Weight("moving_variance", shape, self.moving_variance_initializer, trainable=False),
+        )
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """``gamma * (x - mean) / sqrt(variance + epsilon) + beta``."""
+        axes = self._axes(self.axis, x.ndim)
+        over = tuple(axis for axis in range(x.ndim) if axis not in axes)
+        fused = x.ndim in (4, 5) and axes in ((1,), (x.ndim - 1,))
+        from_batch = call.training and self.trainable
+        mean, variance = weights["moving_mean"], weights["moving_variance"]
+        if from_batch:
+            mean, variance = x.mean(axis=over), x.var(axis=over)
+            count = prod(x.shape[axis] for axis in over)
+            unbiased = count / max(1, count - 1) if fused else 1.0
+            self._move(weights, {"moving_mean": mean, "moving_variance": variance * np.float32(unbiased)}, call)
+        epsilon = max(self.epsilon, _FUSED_EPSILON_MIN) if fused else self.epsilon
+        inverse = _along(1 / np.sqrt(variance + np.float32(epsilon)), axes, x.ndim)
+        normal = x - _along(mean, axes, x.ndim)
+        normal *= inverse
+        y = normal * _along(weights["gamma"], axes, x.ndim) if self.scale else normal.copy()
+        if self.center:
+            y += _along(weights["beta"], axes, x.ndim)
+        return y, (normal, inverse, axes, over, from_batch)
+
+    def _move(self, weights: Mapping[str, Array], batch: dict[str, Array], call: Call) -> None:
+        for name, value in batch.items():
+            old = weights[name]
+            call.updates[name] = old + (value - old) * np.float32(1 - self.momentum)
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """Through the batch's mean and variance too, unless moving averages were used."""
+        normal, inverse, axes, over, from_batch = cache
+        if self.center:
+            np.sum(dy, axis=over, out=gradients["beta"])
+        if self.scale:
+            np.sum(dy * normal, axis=over, out=gradients["gamma"])
+            dy = dy * _along(weights["gamma"], axes, dy.ndim)
+        return _normalized_gradient(dy, normal, inverse, over) if from_batch else dy * inverse
+
+
+@dataclass(eq=False)
+class LayerNormalization(_Normalizing):
+    """Normalizes each example by itself over `axis`, and scales and shifts each place along it."""
+
+    axis: int | Sequence[int] = -1
+    epsilon: float = 1e-3
+    center: bool = True
+    scale: bool = True
+    beta_initializer: InitializerLike = "zeros"
+    gamma_initializer: InitializerLike = "ones"
+    beta_regularizer: RegularizerLike = None
+    gamma_regularizer: RegularizerLike = None
+
+    def declare(self, input_shape: Shape) -> Sequence[Weight]:
+        """Gamma and beta: one number for each place along the axes."""
+        shape = self._kept_shape(input_shape, self._axes(self.axis, len(input_shape) + 1))
+        weights = [Weight("gamma", shape, self.gamma_initializer, self.gamma_regularizer)] if self.scale else []
+        return weights + ([Weight("beta", shape, self.beta_initializer, self.beta_regularizer)] if self.center else [])
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """``gamma * (x - mean) / sqrt(variance + epsilon) + beta``."""
+        axes = self._axes(self.axis, x.ndim)
+        normal = x - x.mean(axis=axes, keepdims=True)
+        inverse = 1 / np.sqrt(np.mean(normal * normal, axis=axes, keepdims=True) + np.float32(self.epsilon))
+        normal *= inverse
+        y = normal * _along(weights["gamma"], axes, x.ndim) if self.scale else normal.copy()
+        if self.center:
+            y += _along(weights["beta"], axes, x.ndim)
+        return y, (normal, inverse, axes)
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """Through each example's mean and variance."""
+        normal, inverse, axes = cache
+        over = tuple(axis for axis in range(dy.ndim) if axis not in axes)
+        if self.center:
+            np.sum(dy, axis=over, out=gradients["beta"])
+        if self.scale:
+            np.sum(dy * normal, axis=over, out=gradients["gamma"])
+            dy = dy * _along(weights["gamma"], axes, dy.ndim)
+        return _normalized_gradient(dy, normal, inverse, axes)

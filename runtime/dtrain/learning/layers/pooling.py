@@ -1,0 +1,193 @@
+"""Pooling: the maximum or average of each window, or of everything."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dtrain.learning.arrays import Array, Shape
+from dtrain.learning.layers.base import Call, Layer
+from dtrain.learning.layers.windows import Lengths, Windows, require_channels_last, window_counts
+
+
+@dataclass(eq=False)
+class _Pooling(Layer):
+    """What the pooling layers share. `strides` None means the size of the window."""
+
+    RANK: ClassVar[int]
+
+    pool_size: Lengths = 2
+    strides: Lengths | None = None
+    padding: str = "valid"
+    data_format: str | None = None
+
+    def __post_init__(self) -> None:
+        require_channels_last(self.label, self.data_format)
+        strides = self.pool_size if self.strides is None else self.strides
+        self._windows = Windows.of(self.RANK, self.label, self.pool_size, strides, self.padding)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """One place a window."""
+        return (*window_counts(self, self._windows, input_shape), input_shape[-1])
+
+
+class _MaxPooling(_Pooling):
+    """The maximum of each window; margins never win."""
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The maximum over the places of a window."""
+        wide = self._windows.padded(x, -np.inf, call)
+        y = call.scratch("y", (len(x), *self._windows.lengths_within(wide), x.shape[-1]))
+        y.fill(-np.inf)
+        for place in self._windows.places(wide):
+            np.maximum(y, place, out=y)
+        return y, (wide, x.shape, y)
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """Return dy at the first place of each window that holds its maximum."""
+        wide, shape, y = cache
+        dwide = call.scratch("dwide", wide.shape)
+        dwide.fill(0)
+        open_windows = np.ones(y.shape, bool)
+        for place, dplace in zip(self._windows.places(wide), self._windows.places(dwide), strict=True):
+            hit = (place == y) & open_windows
+            open_windows ^= hit
+            if self._windows.overlap:
+                dplace += dy * hit
+            else:
+                np.multiply(dy, hit, out=dplace)
+        return self._windows.unpadded(dwide, shape)
+
+
+class _AveragePooling(_Pooling):
+    """The average of each window, over the places that are not margin."""
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The sum over the places of a window, divided by their number."""
+        wide = self._windows.padded(x, 0, call)
+        y = np.zeros((len(x), *self._windows.lengths_within(wide), x.shape[-1]), np.float32)
+        for place in self._windows.places(wide):
+            y += place
+        counts = self._counts(x.shape[1:-1])
+        y /= counts
+        return y, (wide.shape, x.shape, counts)
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """Return dy / count at every place of each window."""
+        wide_shape, shape, counts = cache
+        dwide = call.scratch("dwide", wide_shape)
+        dwide.fill(0)
+        share = dy / counts
+        for dplace in self._windows.places(dwide):
+            dplace += share
+        return self._windows.unpadded(dwide, shape)
+
+    def _counts(self, lengths: tuple[int, ...]) -> Array:
+        """How many places of each window are not margin."""
+        inside = self._windows.padded(np.ones((1, *lengths, 1), np.float32), 0, Call())
+        return np.asarray(sum(self._windows.places(inside)))
+
+
+@dataclass(eq=False)
+class MaxPooling1D(_MaxPooling):
+    """The maximum of windows over [batch, length, channels]."""
+
+    RANK: ClassVar[int] = 1
+
+
+@dataclass(eq=False)
+class MaxPooling2D(_MaxPooling):
+    """The maximum of windows over [batch, height, width, channels]."""
+
+    RANK: ClassVar[int] = 2
+
+
+@dataclass(eq=False)
+class AveragePooling1D(_AveragePooling):
+    """The average of windows over [batch, length, channels]."""
+
+    RANK: ClassVar[int] = 1
+
+
+@dataclass(eq=False)
+class AveragePooling2D(_AveragePooling):
+    """The average of windows over [batch, height, width, channels]."""
+
+    RANK: ClassVar[int] = 2
+
+
+@dataclass(eq=False)
+class _GlobalPooling(Layer):
+    """What the global pooling layers share."""
+
+    RANK: ClassVar[int]
+
+    data_format: str | None = None
+    keepdims: bool = False
+
+    def __post_init__(self) -> None:
+        require_channels_last(self.label, self.data_format)
+        self._axes = tuple(range(1, self.RANK + 1))
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """The channels, after axes of length 1 if `keepdims`."""
+        self.expect(len(input_shape) == self.RANK + 1, f"{self.RANK + 2} axes", input_shape)
+        return (*[1] * self.RANK, input_shape[-1]) if self.keepdims else (input_shape[-1],)
+
+
+class _GlobalAveragePooling(_GlobalPooling):
+    """The average over all inner axes."""
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The mean."""
+        return x.mean(axis=self._axes, keepdims=self.keepdims), x.shape
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """An equal share of dy everywhere."""
+        batch, *lengths, channels = cache
+        share = dy.reshape(batch, *[1] * self.RANK, channels) / np.float32(np.prod(lengths))
+        return np.broadcast_to(share, cache).copy()
+
+
+class _GlobalMaxPooling(_GlobalPooling):
+    """The maximum over all inner axes."""
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The maximum."""
+        return x.max(axis=self._axes, keepdims=self.keepdims), x
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """Return dy shared equally between the places that hold the maximum, as tf.reduce_max does."""
+        hits = (cache == cache.max(axis=self._axes, keepdims=True)).astype(np.float32)
+        hits /= hits.sum(axis=self._axes, keepdims=True)
+        hits *= dy.reshape(len(cache), *[1] * self.RANK, cache.shape[-1])
+        return hits
+
+
+@dataclass(eq=False)
+class GlobalAveragePooling1D(_GlobalAveragePooling):
+    """The average over the length."""
+
+    RANK: ClassVar[int] = 1
+
+
+@dataclass(eq=False)
+class GlobalAveragePooling2D(_GlobalAveragePooling):
+    """The average over height and width."""
+
+    RANK: ClassVar[int] = 2
+
+
+@dataclass(eq=False)
+class GlobalMaxPooling1D(_GlobalMaxPooling):
+    """The maximum over the length."""
+
+    RANK: ClassVar[int] = 1
+
+
+@dataclass(eq=False)
+class GlobalMaxPooling2D(_GlobalMaxPooling):
+    """The maximum over height and width."""
+
+    RANK: ClassVar[int] = 2

@@ -1,0 +1,229 @@
+"""Layers that prepare data: Rescaling, Normalization, StringLookup, IntegerLookup.
+
+They have no weights. What `adapt` learns from data (means, a vocabulary) becomes part of the layer's config, so that it is saved
+with the architecture and is the same in every task that runs the same program.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from dtrain.errors import InputError, SpecError
+from dtrain.learning.arrays import Array, Shape, as_float32
+from dtrain.learning.layers.base import Call, Layer
+
+T = TypeVar("T", str, int)
+
+_EPSILON = np.float32(1e-7)
+
+
+@dataclass(eq=False)
+class Rescaling(Layer):
+    """``x * scale + offset``."""
+
+    scale: float | Sequence[float]
+    offset: float | Sequence[float] = 0.0
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The rescaled values."""
+        return x * np.asarray(self.scale, np.float32) + np.asarray(self.offset, np.float32), None
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """Return dy * scale."""
+        return dy * np.asarray(self.scale, np.float32)
+
+
+@dataclass(eq=False)
+class Normalization(Layer):
+    """``(x - mean) / sqrt(variance)``, one mean for each place along `axis` (None: one for all), given or learned by `adapt`.
+
+    With `invert` it does the reverse. Axes are counted with the batch axis as 0.
+    """
+
+    axis: int | Sequence[int] | None = -1
+    mean: float | Sequence[Any] | None = None
+    variance: float | Sequence[Any] | None = None
+    invert: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.mean is None) != (self.variance is None):
+            raise SpecError(f"{self.label}: mean and variance must be given together")
+
+    def adapt(self, data: Any) -> None:
+        """Learn mean and variance from all of `data` [examples, ...]."""
+        array = np.asarray(as_float32(data, self.label), np.float64)
+        if not array.size:
+            raise InputError(f"{self.label}: adapt: expected at least one example, found none")
+        kept = self._kept_axes(array.ndim)
+        over = tuple(axis for axis in range(array.ndim) if axis not in kept)
+        self.mean, self.variance = array.mean(axis=over).tolist(), array.var(axis=over).tolist()
+
+    def _kept_axes(self, rank: int) -> list[int]:
+        if self.axis is None:
+            return []
+        return sorted(axis % rank for axis in ([self.axis] if isinstance(self.axis, int) else self.axis))
+
+    def _mean_and_deviation(self, rank: int) -> tuple[Array, Array]:
+        if self.mean is None:
+            raise SpecError(f"{self.label}: has neither mean and variance nor been adapted; call adapt(data) first")
+        mean, variance = np.asarray(self.mean, np.float32), np.asarray(self.variance, np.float32)
+        if mean.ndim == len(kept := self._kept_axes(rank)):
+            lengths = iter(mean.shape)
+            shape = [next(lengths) if axis in kept else 1 for axis in range(rank)]
+            mean, variance = mean.reshape(shape), variance.reshape(shape)
+        return mean, np.maximum(np.sqrt(variance), _EPSILON)
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The normalized values."""
+        mean, deviation = self._mean_and_deviation(x.ndim)
+        return (x * deviation + mean if self.invert else (x - mean) / deviation), deviation
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """Return dy divided (or, inverted, multiplied) by the deviation."""
+        return dy * cache if self.invert else dy / cache
+
+
+@dataclass(eq=False)
+class _Lookup(Layer):
+    """What StringLookup and IntegerLookup share: tokens to integers by a vocabulary.
+
+    The integers are: 0 for the mask token (if there is one), then `num_oov_indices` for tokens that are out of vocabulary, then the
+    vocabulary in order. `output_mode` is ``int``; or ``one_hot``, ``multi_hot`` or ``count``, in which the mask has no place and
+    the last axis is as long as the vocabulary. `adapt` orders by frequency, and equals from high to low, as Keras does.
+    """
+
+    any_dtype: ClassVar[bool] = True
+    OUTPUT_MODES: ClassVar[tuple[str, ...]] = ("int", "one_hot", "multi_hot", "count")
+
+    max_tokens: int | None = None
+    num_oov_indices: int = 1
+    mask_token: Any = None
+    oov_token: Any = None
+    vocabulary: Sequence[Any] | None = None
+    invert: bool = False
+    output_mode: str = "int"
+
+    def __post_init__(self) -> None:
+        if self.output_mode not in self.OUTPUT_MODES:
+            raise SpecError(f"{self.label}: output_mode: expected one of {self.OUTPUT_MODES}, found {self.output_mode!r}")
+        if self.vocabulary is not None:
+            self._learn([self._token(each) for each in self.vocabulary])
+
+    def adapt(self, data: Any) -> None:
+        """Learn the vocabulary from all tokens in `data`, the most frequent first."""
+        counts = Counter(self._token(each) for each in np.asarray(data).reshape(-1).tolist())
+        special = {self.mask_token, self.oov_token}
+        ranked = sorted((token for token in counts if token not in special), key=lambda t: (counts[t], t), reverse=True)
+        self._learn(ranked[: None if self.max_tokens is None else self.max_tokens - self._first])
+
+    def get_vocabulary(self, include_special_tokens: bool = True) -> list[Any]:
+        """The tokens by their integers."""
+        special = [self.mask_token] * self._has_mask + [self.oov_token] * self.num_oov_indices
+        return special * include_special_tokens + list(self.vocabulary or ())
+
+    def vocabulary_size(self) -> int:
+        """How many integers there are."""
+        return self._first + len(self.vocabulary or ())
+
+    @property
+    def _has_mask(self) -> bool:
+        return self.mask_token is not None and self.output_mode == "int"
+
+    @property
+    def _first(self) -> int:
+        """The integer of the vocabulary's first token."""
+        return self._has_mask + self.num_oov_indices
+
+    def _learn(self, tokens: Sequence[Any]) -> None:
+        special = self.get_vocabulary()[: self._first]
+        if list(tokens[: self._first]) == special:  # a vocabulary that get_vocabulary gave
+            tokens = tokens[self._first :]
+        if len(set(tokens)) != len(tokens):
+            raise SpecError(f"{self.label}: the vocabulary has a token twice: {Counter(tokens).most_common(1)[0][0]!r}")
+        self.vocabulary = list(tokens)
+        self._index = {token: self._first + index for index, token in enumerate(tokens)}
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """The same, or for the encodings with the vocabulary as last axis."""
+        if self.output_mode == "int":
+            return input_shape
+        replaced = input_shape[-1:] == (1,) if self.output_mode == "one_hot" else len(input_shape) > 0
+        return (*(input_shape[:-1] if replaced else input_shape), self.vocabulary_size())
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """The integers or encodings; inverted, the tokens."""
+        if self.vocabulary is None:
+            raise SpecError(f"{self.label}: has no vocabulary; give one, or call adapt(data) first")
+        if self.invert:
+            table = np.array(self.get_vocabulary())
+            ids = np.asarray(x, np.int64)
+            known = (ids >= 0) & (ids < len(table))
+            return np.where(known, table[np.where(known, ids, 0)], self.oov_token), None
+        flat = [self._lookup(self._token(each)) for each in x.reshape(-1).tolist()]
+        ids = np.array(flat, np.int64).reshape(x.shape)
+        return (ids if self.output_mode == "int" else self._encoded(ids)), None
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """Tokens have no gradient."""
+        return None
+
+    def _lookup(self, token: Any) -> int:
+        if token in self._index:
+            return self._index[token]
+        if token == self.mask_token and token is not None:
+            return 0 if self._has_mask else -1
+        if self.num_oov_indices == 0:
+            raise InputError(f"{self.label}: expected a token of the vocabulary, found {token!r}")
+        return self._has_mask + self._bucket(token)
+
+    def _encoded(self, ids: Array) -> Array:
+        """Counts or 0 and 1 for each token; the last axis is summed up (one_hot: only if its length is 1). -1 has no place."""
+        size = self.vocabulary_size()
+        one_hot: Array = (ids[..., np.newaxis] == np.arange(size)).astype(np.float32)
+        if ids.ndim > 1 and (self.output_mode != "one_hot" or ids.shape[-1] == 1):
+            one_hot = one_hot.sum(axis=-2)
+        return one_hot.clip(0, 1) if self.output_mode == "multi_hot" else one_hot
+
+    def _token(self, value: Any) -> Any:
+        """`value` as a token of this layer's kind."""
+        raise NotImplementedError
+
+    def _bucket(self, token: Any) -> int:
+        """Which of the integers for tokens out of vocabulary."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class StringLookup(_Lookup):
+    """Strings to integers. See `IntegerLookup` for integers."""
+
+    oov_token: Any = "[UNK]"
+
+    def __post_init__(self) -> None:
+        if self.num_oov_indices > 1:
+            raise SpecError(f"{self.label}: num_oov_indices: expected 0 or 1 for strings, found {self.num_oov_indices}")
+        super().__post_init__()
+
+    def _token(self, value: Any) -> str:
+        return value.decode() if isinstance(value, bytes) else str(value)
+
+    def _bucket(self, token: Any) -> int:
+        return 0
+
+
+@dataclass(eq=False)
+class IntegerLookup(_Lookup):
+    """Integers to integers; with several `num_oov_indices` an unknown one goes to the place of its remainder."""
+
+    oov_token: Any = -1
+
+    def _token(self, value: Any) -> int:
+        if value != int(value):
+            raise InputError(f"{self.label}: expected integers, found {value!r}")
+        return int(value)
+
+    def _bucket(self, token: Any) -> int:
+        return int(token) % self.num_oov_indices

@@ -1,0 +1,130 @@
+"""Windows that slide over the inner axes of a batch [batch, ...lengths, channels]: what convolution and pooling share.
+
+Padding is TensorFlow's: ``same`` pads so that the output has ceil(length / stride) places, the odd one at the end; ``causal`` (one
+axis only) pads in front alone. Any number of sliding axes will do.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TypeAlias
+
+import numpy as np
+
+from dtrain.errors import SpecError
+from dtrain.learning.arrays import Array, Shape
+from dtrain.learning.layers.base import Call, Layer
+
+Lengths: TypeAlias = int | Sequence[int]
+"""One length for all sliding axes, or one for each."""
+
+PADDINGS = ("valid", "same", "causal")
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The geometry of sliding windows: one number a sliding axis in each attribute."""
+
+    size: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: str = "valid"
+
+    @classmethod
+    def of(cls, rank: int, where: str, size: Lengths, strides: Lengths, padding: str, dilation: Lengths = 1) -> "Windows":
+        """Windows over `rank` axes from Keras's arguments; `where` names the layer in a `SpecError`."""
+        allowed = PADDINGS if rank == 1 else PADDINGS[:2]
+        if padding.lower() not in allowed:
+            raise SpecError(f"{where}: padding: expected one of {', '.join(allowed)}, found {padding!r}")
+        return cls(
+            size=_spread(rank, where, "size", size),
+            strides=_spread(rank, where, "strides", strides),
+            dilation=_spread(rank, where, "dilation", dilation),
+            padding=padding.lower(),
+        )
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """How many places of the input a window reaches over."""
+        return tuple((k - 1) * d + 1 for k, d in zip(self.size, self.dilation, strict=True))
+
+    @property
+    def overlap(self) -> bool:
+        """Whether a place may belong to more than one window."""
+        return any(e > s for e, s in zip(self.extent, self.strides, strict=True))
+
+    def output_lengths(self, lengths: Shape) -> Shape:
+        """How many windows there are along each axis (below 1 if the input is too short)."""
+        return tuple(
+            None if n is None else -(-n // s) if self.padding != "valid" else (n - e) // s + 1
+            for n, e, s in zip(lengths, self.extent, self.strides, strict=True)
+        )
+
+    def margins(self, lengths: tuple[int, ...]) -> list[tuple[int, int]]:
+        """How far ``same`` or ``causal`` padding reaches (before, after) along each axis."""
+        if self.padding == "valid":
+            return [(0, 0)] * len(lengths)
+        if self.padding == "causal":
+            return [(e - 1, 0) for e in self.extent]
+        totals = [max(0, (-(-n // s) - 1) * s + e - n) for n, e, s in zip(lengths, self.extent, self.strides, strict=True)]
+        return [(total // 2, total - total // 2) for total in totals]
+
+    def padded(self, x: Array, value: float, call: Call) -> Array:
+        """The batch `x` with its margins filled with `value`; x itself if there are none."""
+        margins = self.margins(x.shape[1:-1])
+        if not any(map(any, margins)):
+            return x
+        lengths = [n + sum(margin) for n, margin in zip(x.shape[1:-1], margins, strict=True)]
+        wide = call.scratch("padded", (len(x), *lengths, x.shape[-1]))
+        wide.fill(value)
+        self.unpadded(wide, x.shape)[...] = x
+        return wide
+
+    def unpadded(self, wide: Array, shape: tuple[int, ...]) -> Array:
+        """The part of a padded batch that is not margin: a view of `shape`."""
+        margins = self.margins(shape[1:-1])
+        inner = (slice(before, before + n) for (before, _), n in zip(margins, shape[1:-1], strict=True))
+        return wide[(slice(None), *inner)]
+
+    def gathered(self, wide: Array) -> Array:
+        """All windows of a padded batch: a read-only view [batch, ...windows, ...places in a window, channels]."""
+        rank = len(self.size)
+        axes = tuple(range(1, rank + 1))
+        view = np.lib.stride_tricks.sliding_window_view(wide, self.extent, axes)
+        steps = [slice(None, None, s) for s in self.strides]
+        places = [slice(None, None, d) for d in self.dilation]
+        return np.moveaxis(view[(slice(None), *steps, slice(None), *places)], rank + 1, -1)
+
+    def lengths_within(self, wide: Array) -> tuple[int, ...]:
+        """How many windows there are along each axis of a padded batch."""
+        return tuple((n - e) // s + 1 for n, e, s in zip(wide.shape[1:-1], self.extent, self.strides, strict=True))
+
+    def places(self, wide: Array) -> Iterator[Array]:
+        """For each place in a window, row by row: the view [batch, ...windows, channels] of that place in all windows."""
+        lengths = self.lengths_within(wide)
+        for place in product(*map(range, self.size)):
+            starts = [p * d for p, d in zip(place, self.dilation, strict=True)]
+            inner = [slice(b, b + (n - 1) * s + 1, s) for b, n, s in zip(starts, lengths, self.strides, strict=True)]
+            yield wide[(slice(None), *inner)]
+
+
+def _spread(rank: int, where: str, name: str, given: Lengths) -> tuple[int, ...]:
+    lengths = (given,) * rank if isinstance(given, int) else tuple(given)
+    if len(lengths) != rank or not all(isinstance(n, int) and n > 0 for n in lengths):
+        raise SpecError(f"{where}: {name}: expected a positive integer or {rank} of them, found {given!r}")
+    return lengths
+
+
+def require_channels_last(label: str, data_format: str | None) -> None:
+    """Raise a `SpecError` unless images are NHWC."""
+    if data_format not in (None, "channels_last"):
+        raise SpecError(f"{label}: data_format: expected channels_last, found {data_format!r}")
+
+
+def window_counts(layer: Layer, windows: Windows, input_shape: Shape) -> Shape:
+    """The number of windows along each sliding axis; an `InputError` that names `layer` if there are none."""
+    rank = len(windows.size)
+    layer.expect(len(input_shape) == rank + 1, f"{rank + 2} axes: batch, {rank} to slide over, channels", input_shape)
+    lengths = windows.output_lengths(input_shape[:-1])
+    layer.expect(all(n is None or n > 0 for n in lengths), f"an input as long as its windows {windows.extent}", input_shape)
+    return lengths
