@@ -40,27 +40,34 @@ class TaskOutput:
 
     def blocks(self) -> Iterator[bytes]:
         """What has been written since the last call, as it is."""
+        yield from (block for _, block in self._new())
+
+    def lines(self, ended: bool) -> Iterator[bytes]:
+        """The lines that have become complete since the last call, each with its newline.
+
+        Args:
+            ended: whether nothing more can come, so that a last line without a newline is complete too.
+        """
+        for first_of_attempt, block in self._new():
+            if first_of_attempt and self._partial:
+                yield self._partial + b"\n"
+                self._partial = b""
+            *whole, self._partial = (self._partial + block).split(b"\n")
+            yield from (line + b"\n" for line in whole)
+        if ended and self._partial:
+            yield self._partial + b"\n"
+            self._partial = b""
+
+    def _new(self) -> Iterator[tuple[bool, bytes]]:
+        """New blocks, each with whether it is the first of its attempt."""
         for attempt in self.files.attempts(self.task):
             if attempt < self._attempt:
                 continue
             if attempt > self._attempt:
                 self._attempt, self._offset = attempt, 0
             for block in _read(self.files.log(self.task, attempt), self._offset):
+                yield self._offset == 0, block
                 self._offset += len(block)
-                yield block
-
-    def lines(self, ended: bool) -> Iterator[bytes]:
-        """The lines that have become complete since the last call, each with its newline; at the end also the last one.
-
-        Args:
-            ended: whether nothing more can come.
-        """
-        for block in self.blocks():
-            *whole, self._partial = (self._partial + block).split(b"\n")
-            yield from (line + b"\n" for line in whole)
-        if ended and self._partial:
-            yield self._partial + b"\n"
-            self._partial = b""
 
 
 def _read(path: Path, offset: int) -> Iterator[bytes]:

@@ -41,7 +41,7 @@ def main() -> NoReturn:
     try:
         code = cli.main(prog_name="dtrain", standalone_mode=False) or 0
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # click exits so when its reader is gone (and after a completion)
         code = 0
     except DtrainError as error:
         # What is wrong in a spec begins with its place, as editors expect it.

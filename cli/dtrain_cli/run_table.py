@@ -62,7 +62,7 @@ def status_table(report: Mapping[str, Any], width: int) -> Group:
     """The whole report, at most `width` columns wide."""
     parts: list[Any] = [_headline(report)]
     rows = [{name: _cell(task, name) for name in COLUMNS} for task in report["tasks"]]
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP, 0, 0))
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
     shown = _columns_that_fit(rows, width)
     for name in shown:
         justify: Any = "left" if name in _LEFT else "right"
@@ -80,7 +80,7 @@ def status_table(report: Mapping[str, Any], width: int) -> Group:
 
 def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     """The list of runs."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP, 0, 0))
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
     for name in ("run", "name", "state", "started"):
         table.add_column(name, no_wrap=True, overflow="ellipsis")
     for run in runs:
@@ -105,8 +105,11 @@ def _cell(task: Mapping[str, Any], name: str) -> str:
 
 
 def _columns_that_fit(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
-    """The columns in their order: none that is empty throughout, and of the rest the most important."""
-    filled = [name for name, (rank, *_) in COLUMNS.items() if rank == 0 or any(row[name] for row in rows)]
+    """The columns in their order: none that says nothing, and of the rest the most important."""
+    telling = {name for name in COLUMNS if any(row[name] for row in rows)} | {"task", "state"}
+    if len({row["host"] for row in rows}) == 1:
+        telling.discard("host")
+    filled = [name for name in COLUMNS if name in telling]
     chosen, room = set(), width
     for name in sorted(filled, key=lambda name: COLUMNS[name][0]):
         room -= max(len(COLUMNS[name][1]), *(len(row[name]) for row in rows), 0) + _GAP

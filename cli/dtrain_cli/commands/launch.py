@@ -1,6 +1,7 @@
 """`dtrain launch` and `dtrain plan`."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,20 +120,14 @@ def _show_plan(run_plan: "RunPlan") -> None:
     click.echo("addresses are examples: picked now, not held")
     for launch in run_plan.tasks:
         click.echo(f"\n{launch.task}  {launch.address or '(no address)'}")
-        click.echo(f"  command  {_shell_words(launch.command)}")
+        click.echo(f"  command  {shlex.join(launch.command)}")
         click.echo(f"  log      {launch.log}")
         for name, value in launch.environment.items():
             if name not in shared:
-                click.echo(f"  {name}={value}")
+                click.echo(f"  {name}={shlex.quote(value)}")
     click.echo("\nevery task")
     for name in sorted(shared):
-        click.echo(f"  {name}={shared[name]}")
-
-
-def _shell_words(command: tuple[str, ...]) -> str:
-    import shlex
-
-    return shlex.join(command)
+        click.echo(f"  {name}={shlex.quote(shared[name])}")
 
 
 COMMANDS = (launch, plan)

@@ -1,0 +1,77 @@
+"""Where dtrain's options end and the program's begin."""
+
+from pathlib import Path
+
+import click
+import pytest
+
+from dtrain.errors import SpecError
+from dtrain_cli.command_line import ProgramCommand, Words
+
+
+def parse(line: str, takes_spec: bool = True) -> tuple[Words, dict]:
+    params = [
+        click.Option(["--workers"], type=int),
+        click.Option(["--set", "sets"], multiple=True),
+        click.Option(["--resume"]),
+        click.Option(["--json", "as_json"], is_flag=True),
+    ]
+    command = ProgramCommand("launch", params=params, takes_spec=takes_spec, optional_values=["--resume"])
+    context = command.make_context("launch", line.split())
+    return context.params.pop("words"), {name: value for name, value in context.params.items() if value}
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "options"),
+    [
+        ("p.py", Words(None, Path("p.py")), {}),
+        ("p.py --workers 3 -- x.yaml", Words(None, Path("p.py"), ("--workers", "3", "--", "x.yaml")), {}),
+        ("--workers 3 s.yaml p.py -v", Words(Path("s.yaml"), Path("p.py"), ("-v",)), {"workers": 3}),
+        ("s.toml --workers=3 p.py s.yaml", Words(Path("s.toml"), Path("p.py"), ("s.yaml",)), {"workers": 3}),
+        ("--set a=1 --json --set b=2 s.json p.py", Words(Path("s.json"), Path("p.py")), {"sets": ("a=1", "b=2"), "as_json": True}),
+        ("-- python p.py --json", Words(None, None, ("python", "p.py", "--json"), True), {}),
+        ("--json s.yml -- ./x -- y", Words(Path("s.yml"), None, ("./x", "--", "y"), True), {"as_json": True}),
+        ("--", Words(None, None, (), True), {}),
+        ("s.yaml t.yaml p.py", Words(Path("s.yaml"), Path("t.yaml"), ("p.py",)), {}),
+        ("--resume p.py", Words(None, Path("p.py")), {}),
+        ("--resume old p.py --resume", Words(None, Path("p.py"), ("--resume",)), {"resume": "old"}),
+        ("--resume=old s.yaml p.py", Words(Path("s.yaml"), Path("p.py")), {"resume": "old"}),
+        ("--set", None, None),
+        ("--nonsense p.py", None, None),
+    ],
+)
+def test_the_grammar(line, words, options):
+    if words is None:
+        with pytest.raises(click.UsageError):
+            parse(line)
+    else:
+        assert parse(line) == (words, options)
+
+
+def test_resume_without_a_run_is_told_from_no_resume():
+    assert parse("--resume --json p.py")[1] == {"as_json": True}
+    command = ProgramCommand("x", params=[click.Option(["--resume"])], optional_values=["--resume"])
+    assert command.make_context("x", ["--resume", "p.py"]).params["resume"] == ""
+    assert command.make_context("x", ["p.py"]).params["resume"] is None
+
+
+def test_a_role_command_takes_no_spec_by_position():
+    assert parse("s.yaml p.py", takes_spec=False)[0] == Words(None, Path("s.yaml"), ("p.py",))
+
+
+def test_what_is_to_be_run_is_looked_for(tmp_path):
+    good = tmp_path / "p.py"
+    good.touch()
+    Words(None, good).check_program()
+    Words(None, None, ("sh", "-c", "true"), True).check_program()
+    for words, said in [
+        (Words(), "expected a program, such as"),
+        (Words(foreign=True), "expected a command after --"),
+        (Words(None, None, ("no-such-thing",), True), "no-such-thing: no such executable"),
+        (Words(None, tmp_path / "no.py"), "no.py: cannot read the program: No such file"),
+        (Words(None, tmp_path / "run.sh"), "write `-- "),
+        (Words(None, tmp_path), "expected a Python program"),
+    ]:
+        with pytest.raises(SpecError) as caught:
+            words.check_program()
+        assert said in str(caught.value)

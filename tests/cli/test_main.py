@@ -1,0 +1,164 @@
+"""The command as a process: help that is quick, mistakes that are one message, exit codes, closed pipes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+DTRAIN = [sys.executable, "-m", "dtrain_cli.main"]
+
+
+def dtrain(*arguments: str, environment=None, **kwargs) -> subprocess.CompletedProcess:
+    clean = {name: value for name, value in os.environ.items() if name not in ("TF_CONFIG", "DTRAIN_RUNS_DIR")}
+    return subprocess.run(
+        [*DTRAIN, *map(str, arguments)], capture_output=True, text=True, env=clean | (environment or {}), check=False, **kwargs
+    )
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("import dtrain\n")
+    return path
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys\nfrom dtrain_cli import main\nsys.argv = ['dtrain', '--help']\n"
+        "try:\n    main.main()\nexcept SystemExit as error:\n    assert not error.code\n"
+        "heavy = {'numpy', 'grpc', 'pydantic', 'ruamel', 'rich', 'psutil', 'msgspec', 'portpicker'}\n"
+        "loaded = heavy & {name.split('.')[0] for name in sys.modules}\n"
+        "assert not loaded, loaded\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+COMMANDS = "launch plan chief worker ps evaluator status logs stop runs check env completion".split()
+
+
+def test_every_command_has_help_with_an_example():
+    overview = dtrain("--help").stdout
+    for command in COMMANDS:
+        assert f"\n  {command} " in overview
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_an_example(command):
+    from click.testing import CliRunner
+
+    from dtrain_cli.main import cli
+
+    shown = CliRunner().invoke(cli, [command, "--help"]).output
+    assert "Example" in shown
+    assert f"dtrain {command}" in shown or "dtrain check -" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["launch"], "expected a program, such as"),
+        (["launch", "--"], "expected a command after --"),
+        (["launch", "--", "no-such-thing"], "no-such-thing: no such executable"),
+        (["launch", "no.py"], "no.py: cannot read the program: No such file or directory"),
+        (["launch", "no.yaml", "PROGRAM"], "no.yaml: cannot read the spec: No such file or directory"),
+        (["plan", "--workers", "1", "--backup-workers", "1", "PROGRAM"], "--backup-workers 1: backup replicas belong to"),
+        (["plan", "--set", "cluster.wrker=2", "PROGRAM"], "--set cluster.wrker=2: unknown key; did you mean worker?"),
+        (["plan", "--name", "../x", "PROGRAM"], "--name ../x: expected letters, digits"),
+        (["worker", "PROGRAM"], "which worker, and of which cluster?"),
+        (["worker"], "expected a program, such as `dtrain worker"),
+        (["ps", "--", "x"], "`dtrain ps` runs a Python program"),
+        (["check", "-"], "TF_CONFIG is not set"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_exit_code_2(program, arguments, said):
+    done = dtrain(*(program if argument == "PROGRAM" else argument for argument in arguments), cwd=program.parent)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(said)
+
+
+def test_clicks_own_refusals_end_with_2_as_well(program):
+    for arguments in (["nonsense"], ["launch", "--nonsense", program], ["launch", "--workers", "many", program]):
+        done = dtrain(*arguments)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+
+
+def test_check_says_everything_and_ends_with_2(tmp_path):
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("cluster: {chief: 1, worker: 2}\n")
+    bad.write_text("cluster:\n  wrker: 2\nname: 3\n")
+    done = dtrain("check", good)
+    assert (done.returncode, done.stdout) == (0, f"{good}: no mistakes; 1 chief, 2 worker; parameter_server, async\n")
+    done = dtrain("check", bad)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"{bad}:2:3: cluster.wrker: unknown key; did you mean worker?",
+        f"{bad}:3:1: name: expected text, found 3",
+    ]
+    assert dtrain("check", "--set", "training.updates=sync", good).stdout.endswith("sync\n")
+
+
+def test_check_reads_the_tf_config_of_the_environment():
+    right = {"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "worker", "index": 0}}
+    done = dtrain("check", "-", environment={"TF_CONFIG": json.dumps(right)})
+    assert (done.returncode, done.stdout) == (0, "TF_CONFIG: no mistakes; this is worker:0 of 1 chief, 1 worker\n")
+    done = dtrain("check", "-", environment={"TF_CONFIG": "{"})
+    assert done.returncode == 2
+    assert "TF_CONFIG" in done.stderr
+
+
+def test_plan_prints_json_with_the_secret_masked(program, tmp_path):
+    done = dtrain("plan", "--json", "--no-evaluator", "--workers", "3", "--runs-dir", tmp_path, program, "--lr", "1")
+    plan = json.loads(done.stdout)
+    assert plan["addresses"] == "example"
+    assert [task["task"] for task in plan["tasks"]] == ["ps:0", "ps:1", "chief:0", "worker:0", "worker:1", "worker:2"]
+    assert plan["tasks"][0]["command"][1:] == ["-m", "dtrain.task", str(program), "--lr", "1"]
+    assert plan["tasks"][0]["environment"]["DTRAIN_SECRET"] == "***"
+    assert len({task["address"] for task in plan["tasks"]}) == 6
+    assert list(tmp_path.iterdir()) == [program]
+
+
+def test_plan_for_people_can_be_pasted_into_a_shell(program, tmp_path):
+    done = dtrain("plan", "--runs-dir", tmp_path, "--ps", "1", "--", "sh", "-c", "echo $TF_CONFIG")
+    assert "addresses are examples" in done.stdout
+    assert "command  sh -c 'echo $TF_CONFIG'" in done.stdout
+    assert "TF_CONFIG='{" in done.stdout
+    assert "evaluator:0" not in done.stdout
+
+
+def test_a_plan_of_other_machines_is_shown_without_touching_them(program, tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("cluster: {chief: [machine-a:2222], ps: [machine-b:2222]}\n")
+    assert "chief:0  machine-a:2222" in dtrain("plan", spec, program).stdout
+
+
+def test_a_closed_pipe_is_silence(program):
+    for command in (["plan", "--workers", "200", "--json", program], ["env"], ["--help"]):
+        with subprocess.Popen([*DTRAIN, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            process.stdout.close()
+            assert process.stderr.read() == b""
+        assert process.returncode == 0
+
+
+def test_env_tells_what_a_launch_would_choose():
+    facts = json.loads(dtrain("env", "--json", environment={"DTRAIN_SECRET": "s3cret", "DTRAIN_RUNS_DIR": "/runs"}).stdout)
+    assert facts["a_launch_would_choose"]["cluster"] == "1 chief, 2 worker, 2 ps, 1 evaluator"
+    assert facts["a_launch_would_choose"]["runs_dir"] == "/runs"
+    assert facts["environment"] == {**facts["environment"], "DTRAIN_SECRET": "***"}
+    assert facts["versions"]["numpy"]
+    assert "open files" in dtrain("env").stdout.replace("_", " ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell):
+    assert "_DTRAIN_COMPLETE" in dtrain("completion", shell).stdout
+
+
+def test_commands_and_options_are_completed():
+    answer = dtrain(environment={"_DTRAIN_COMPLETE": "bash_complete", "COMP_WORDS": "dtrain sta", "COMP_CWORD": "1"})
+    assert answer.stdout == "plain,status\n"

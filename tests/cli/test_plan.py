@@ -1,0 +1,109 @@
+"""The plan: who is started with what, in which order; what foreign commands are told; nothing secret written down."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dtrain.assignment import TaskAssignment
+from dtrain.cluster import ClusterSpec, TaskId
+from dtrain.config import ClusterSection, RunSpec, TrainingSection
+from dtrain_cli.plan import THREAD_LIMITS, Machine, RunIdentity, Workload, build_plan, threads_per_task
+
+ADDRESSES = ClusterSpec.from_lists(chief=["a:1"], worker=["a:2", "a:3"], ps=["a:4", "a:5"])
+SPEC = RunSpec(name="x", cluster=ClusterSection(chief=1, worker=2, ps=2, evaluator=1))
+RUN = RunIdentity("run-1", Path("/runs/run-1"), "s3cret")
+PROGRAM = Workload(Path("train.py"), ("--epochs", "3"), Path("/home"))
+COMMAND = Workload(None, ("python", "tf.py", "--fast"), Path("/home"))
+MACHINE = Machine("/usr/bin/python", 8, {"PATH": "/bin"}, master_port=29999)
+
+
+def tasks(plan, *, only=lambda name: True):
+    return {str(launch.task): launch for launch in plan.tasks if only(str(launch.task))}
+
+
+def test_servers_start_first_and_the_evaluator_last():
+    plan = build_plan(SPEC, ADDRESSES, RUN, PROGRAM, MACHINE)
+    assert list(tasks(plan)) == ["ps:0", "ps:1", "chief:0", "worker:0", "worker:1", "evaluator:0"]
+    assert [launch.address for launch in plan.tasks] == ["a:4", "a:5", "a:1", "a:2", "a:3", None]
+
+
+def test_a_programs_task_reads_back_what_the_plan_says():
+    plan = build_plan(SPEC, ADDRESSES, RUN, PROGRAM, MACHINE)
+    for launch in plan.tasks:
+        assert launch.command == ("/usr/bin/python", "-m", "dtrain.task", "train.py", "--epochs", "3")
+        assert (launch.program, launch.arguments, launch.cwd) == (Path("train.py"), ("--epochs", "3"), Path("/home"))
+        assignment = TaskAssignment.from_environment(launch.environment)
+        assert assignment.task == launch.task
+        assert assignment.cluster == ADDRESSES
+        assert assignment.spec == SPEC
+        assert (assignment.run_id, assignment.run_dir, assignment.secret) == ("run-1", Path("/runs/run-1"), "s3cret")
+        assert assignment.launched
+        assert "RANK" not in launch.environment
+
+
+def test_the_evaluator_is_a_task_but_never_in_the_cluster():
+    launch = tasks(build_plan(SPEC, ADDRESSES, RUN, PROGRAM, MACHINE))["evaluator:0"]
+    config = json.loads(launch.environment["TF_CONFIG"])
+    assert config["task"] == {"type": "evaluator", "index": 0}
+    assert config["cluster"] == {"chief": ["a:1"], "worker": ["a:2", "a:3"], "ps": ["a:4", "a:5"]}
+
+
+def test_another_attempt_changes_its_number_and_its_log_only():
+    launch = build_plan(SPEC, ADDRESSES, RUN, PROGRAM, MACHINE).tasks[0]
+    again = launch.for_attempt(2)
+    assert launch.log == Path("/runs/run-1/tasks/ps-0/attempt-0/output.log")
+    assert again.log == Path("/runs/run-1/tasks/ps-0/attempt-2/output.log")
+    assert TaskAssignment.from_environment(again.environment).attempt == 2
+    assert again.address == launch.address
+    assert launch.environment["DTRAIN_ATTEMPT"] == "0"
+
+
+def test_a_foreign_command_is_told_what_other_frameworks_read():
+    plan = tasks(build_plan(SPEC, ADDRESSES, RUN, COMMAND, MACHINE))
+    assert plan["chief:0"].command == ("python", "tf.py", "--fast")
+    assert plan["chief:0"].arguments == ("tf.py", "--fast")
+    assert plan["chief:0"].program is None
+    for rank, name in enumerate(["chief:0", "worker:0", "worker:1"]):
+        environment = plan[name].environment
+        assert (environment["RANK"], environment["LOCAL_RANK"]) == (str(rank), str(rank))
+        assert (environment["WORLD_SIZE"], environment["LOCAL_WORLD_SIZE"]) == ("3", "3")
+        assert (environment["MASTER_ADDR"], environment["MASTER_PORT"]) == ("127.0.0.1", "29999")
+    for launch in plan.values():
+        assert launch.environment["TF_GRPC_REUSE_PORT"] == "true"
+        assert launch.environment["PYTHONUNBUFFERED"] == "1"
+    assert not {"RANK", "WORLD_SIZE", "MASTER_PORT"} & set(plan["ps:0"].environment)
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (8, 2), (9, 3), (64, 21)])
+def test_threads_are_the_cores_shared_by_the_tasks_that_train(cores, threads):
+    assert threads_per_task(SPEC, cores) == threads
+
+
+def test_deterministic_training_uses_one_thread_and_the_users_limits_stay():
+    spec = RunSpec(cluster=SPEC.cluster, training=TrainingSection(deterministic=True))
+    machine = Machine("python", 64, {"OMP_NUM_THREADS": "7"})
+    environment = build_plan(spec, ADDRESSES, RUN, PROGRAM, machine).tasks[0].environment
+    assert "OMP_NUM_THREADS" not in environment
+    assert {environment[name] for name in THREAD_LIMITS if name != "OMP_NUM_THREADS"} == {"1"}
+
+
+def test_what_is_written_down_masks_the_secret():
+    plan = build_plan(SPEC, ADDRESSES, RUN, COMMAND, MACHINE)
+    assert "s3cret" not in json.dumps(plan.to_dict())
+    assert plan.to_dict()["tasks"][0]["environment"]["DTRAIN_SECRET"] == "***"
+    assert plan.to_dict(mask_secret=False)["tasks"][0]["environment"]["DTRAIN_SECRET"] == "s3cret"
+
+
+def test_the_spec_is_resolved_before_it_is_handed_out():
+    spec = RunSpec(cluster=SPEC.cluster, training=TrainingSection(staleness_bound=0))
+    plan = build_plan(spec, ADDRESSES, RUN, PROGRAM, MACHINE)
+    assert plan.spec.training.updates == "sync"
+    assert TaskAssignment.from_environment(plan.tasks[0].environment).spec == plan.spec
+
+
+def test_a_cluster_without_a_chief_ranks_its_workers_from_zero():
+    spec = RunSpec(cluster=ClusterSection(worker=2))
+    plan = build_plan(spec, ClusterSpec.from_lists(worker=["a:1", "a:2"]), RUN, COMMAND, MACHINE)
+    assert [(str(launch.task), launch.environment["RANK"]) for launch in plan.tasks] == [("worker:0", "0"), ("worker:1", "1")]
+    assert plan.tasks[0].task == TaskId.parse("worker:0")
