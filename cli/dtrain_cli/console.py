@@ -67,9 +67,12 @@ class Console:
     def finish(self, failure: FailureRecord | None, last_word: str | None, report: str | None) -> None:
         """All that is left of the logs, a last table, dtrain's last word, the report on stdout, and the failure box."""
         deadline_s = time.monotonic() + LAST_WORDS_S
-        while self._show_lines(until_s=deadline_s, to_the_end=True) and time.monotonic() < deadline_s:
+        while (more := self._show_lines(until_s=deadline_s, to_the_end=True)) and time.monotonic() < deadline_s:
+            self._out.flush()
             if self._out.clogged:
-                time.sleep(0.01)
+                time.sleep(0.005)
+        if more and not self._out.closed:
+            self.say("whoever reads the output is too slow: the last lines are only in the log files")
         if self._table:
             self._draw_table()
             self._table_height = 0

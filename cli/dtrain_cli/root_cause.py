@@ -62,11 +62,9 @@ def failure_of(launch: TaskLaunch, end: Exited, memory_kill: bool) -> FailureRec
         end: how it ended.
         memory_kill: whether the kernel has killed a process for memory about now.
     """
-    path = RunFiles(launch.run_dir).failure(launch.task, launch.attempt)
-    with contextlib.suppress(RunError):  # half written on a full disk
-        record = read_record(path, FailureRecord)
-        if record is not None and (end.status >= 0 or record.kind != "signal"):
-            return record
+    record = own_record(launch)
+    if record is not None and (end.status >= 0 or record.kind != "signal"):
+        return record
     killed_for_memory = memory_kill and end.status == -signal.SIGKILL
     record = FailureRecord(
         task=str(launch.task),
@@ -81,8 +79,15 @@ def failure_of(launch: TaskLaunch, end: Exited, memory_kill: bool) -> FailureRec
         log=str(launch.log),
     )
     with contextlib.suppress(OSError):
-        write_record(path, record)
+        write_record(RunFiles(launch.run_dir).failure(launch.task, launch.attempt), record)
     return record
+
+
+def own_record(launch: TaskLaunch) -> FailureRecord | None:
+    """What the attempt itself has left."""
+    with contextlib.suppress(RunError):  # half written on a full disk
+        return read_record(RunFiles(launch.run_dir).failure(launch.task, launch.attempt), FailureRecord)
+    return None
 
 
 def describe(end: Exited, killed_for_memory: bool) -> str:

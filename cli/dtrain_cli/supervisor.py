@@ -21,7 +21,7 @@ from dtrain_cli.live_table import Row
 from dtrain_cli.ordered_stop import StopOrder, Told
 from dtrain_cli.plan import RunPlan
 from dtrain_cli.processes import Event, SignalArrived, TaskProcesses, WarmProcessDied
-from dtrain_cli.root_cause import MemoryKills, earliest, failure_of
+from dtrain_cli.root_cause import MemoryKills, earliest, failure_of, own_record
 from dtrain_cli.stall_watch import StallWatch
 from dtrain_cli.start_watch import StartWatch
 from dtrain_cli.task_life import TaskLife
@@ -155,12 +155,12 @@ class Supervisor:
         assert self._order is not None
         if self._order.state == "succeeded" or end.status == 0:
             life.state = "succeeded"
-        elif life.stop_s is not None:
-            life.state = "stopped"
-        else:  # nobody had told it: it failed like the one that ended the run, perhaps before it
-            life.state = "failed"
+        elif life.stop_s is None or ((own := own_record(life.launch)) and own.monotonic_s < life.stop_s):
+            life.state = "failed"  # before it was told: like the one that ended the run, and perhaps its cause
             life.failure = failure_of(life.launch, end, self._memory_kills.rose())
             self._causes.append(life.failure)
+        else:
+            life.state = "stopped"
 
     def _failed_for_good(self, life: TaskLife, now_s: float) -> None:
         assert life.failure is not None
@@ -264,6 +264,9 @@ class Supervisor:
         there = [Told(life.task, life.stop_s) for life in self.lives.values() if life.has_process]
         for task, number in ordered_stop.due(order, there, now_s):
             life = self.lives[task]
+            if life.pid is None:  # still being started: it is told as soon as it is there
+                life.state = "stopped" if number == signal.SIGKILL else life.state
+                continue
             if life.stop_s is None:
                 life.stop_s, life.state = now_s, "stopping"
                 self._journal.event("told to stop", task=str(task), signal=signal.Signals(number).name)

@@ -1,0 +1,170 @@
+"""What `dtrain launch` ends with, and that nothing is left when it does."""
+
+import os
+import signal
+
+import pytest
+
+SMALL = ("--ps", "0", "--no-evaluator", "--workers", "1")
+
+
+@pytest.mark.parametrize("words", [(), ("--set", "success=all_workers")])
+def test_the_leaders_success_is_the_runs(launcher, words):
+    program = launcher.program(
+        """
+        status(step=3)
+        if task == "worker:0":
+            wait_for(run_dir / "chief-is-done")
+        print("hello from", task, sys.argv[1:])
+        if task == "chief:0":
+            (run_dir / "chief-is-done").touch()
+        """
+    )
+    launch = launcher.start(*SMALL, *words, program, "--epochs", "3")
+    assert launch.end() == 0, launch.err
+    assert sorted(launch.out.splitlines()) == [
+        "chief:0 | hello from chief:0 ['--epochs', '3']",
+        "worker:0 | hello from worker:0 ['--epochs', '3']",
+    ]
+    assert {task["state"] for task in launch.record()["tasks"]} == {"succeeded"}
+    assert launch.record()["state"] == "succeeded"
+    launch.wait_gone()
+
+
+def test_those_who_never_end_are_stopped_and_count_as_succeeded(launcher):
+    launch = launcher.start("--ps", "1", "--workers", "1", "--", "sh", "-c", 'test "$RANK" = 0 && exit 0; exec sleep 1000')
+    assert launch.end() == 0, launch.err
+    assert {task["state"] for task in launch.record()["tasks"]} == {"succeeded"}
+    told = [event["task"] for event in launch.events("told to stop")]
+    assert told == ["worker:0", "ps:0"]
+    launch.wait_gone()
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "message"),
+    [
+        ("sys.exit(7)", 7, "sys.exit(7)"),
+        ("sys.exit('no data here')", 1, "no data here"),
+        ("raise ValueError('seven')", 1, "ValueError: seven"),
+        ("import a_module_that_is_missing", 1, "ModuleNotFoundError"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "killed by SIGKILL (signal 9)"),
+        ("os.abort()", 134, "killed by SIGABRT (signal 6)"),
+        ("sys.modules.pop('dtrain.strategy')", 1, "ended without ever having called dtrain"),
+    ],
+)
+def test_a_failed_task_gives_the_run_its_exit_code(launcher, end, code, message):
+    program = launcher.program(f"status()\nif task == 'chief:0':\n    {end}\nelse:\n    forever()\n")
+    launch = launcher.start(*SMALL, "--set", "restart.chief.policy=never", program)
+    assert launch.end() == code
+    assert launch.record()["exit_code"] == code
+    assert launch.record()["state"] == "failed"
+    assert message in launch.record()["failure"]["message"]
+    assert message in launch.err
+    assert launch.err.rstrip().endswith("╯"), "the box is the last thing on stderr"
+    launch.wait_gone()
+
+
+def test_a_foreign_command_that_fails(launcher):
+    launch = launcher.start(*SMALL, "--", "sh", "-c", "echo it broke; sleep 1000 & exit 9")
+    assert launch.end() == 9
+    assert "it broke" in launch.err
+    launch.wait_gone()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_stops_in_order(launcher, number):
+    program = launcher.program(
+        """
+        status()
+        try:
+            forever()
+        except SystemExit:
+            print(task, "leaves", flush=True)
+            raise
+        """
+    )
+    launch = launcher.start("--ps", "0", program)
+    launch.wait_running()
+    launch.send(number)
+    assert launch.end() == 128 + number
+    assert launch.record()["state"] == "stopped"
+    assert [event["task"] for event in launch.events("told to stop")] == ["worker:0", "worker:1", "evaluator:0", "chief:0"]
+    assert launch.out.count("leaves") == 4
+    launch.wait_gone()
+
+
+def test_a_second_signal_kills_now(launcher):
+    program = launcher.program("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nstatus()\nforever()\n")
+    launch = launcher.start(*SMALL, "--grace", "1000", program)
+    launch.wait_running()
+    launch.send(signal.SIGINT)
+    launcher_stops = launch.process.stderr
+    assert any("SIGINT" in line for line in iter(launcher_stops.readline, ""))
+    launch.send(signal.SIGINT)
+    assert launch.end() == 130
+    launch.wait_gone()
+
+
+def test_timeout(launcher):
+    launch = launcher.start(*SMALL, "--timeout", "0.5", "--", "sleep", "1000")
+    assert launch.end() == 124
+    assert "--timeout" in launch.err
+    launch.wait_gone()
+
+
+def test_start_timeout_names_whom_it_waited_for(launcher):
+    program = launcher.program(
+        """
+        status("running" if task == "chief:0" else "starting", waiting_for="ps:7")
+        forever()
+        """
+    )
+    launch = launcher.start(*SMALL, "--start-timeout", "3", program)
+    assert launch.end() == 125
+    assert "waiting 2 s for worker:0 (waits for ps:7)" in launch.err
+    assert "worker:0 failed" in launch.err
+    launch.wait_gone()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("missing.py",), "missing.py"),
+        (("--", "a-command-that-is-missing"), "a-command-that-is-missing"),
+        (("--set", "cluster.wroker=2", "program.py"), "worker"),
+        (("bad.yaml", "program.py"), "bad.yaml"),
+        ((), ""),
+    ],
+)
+def test_a_wrong_command_line_starts_nothing(launcher, words, message):
+    launcher.program("print('started')")
+    (launcher.folder / "bad.yaml").write_text("cluster: {worker: many}\n")
+    launch = launcher.start(*words)
+    assert launch.end() == 2
+    assert message in launch.err
+    assert "Traceback" not in launch.err
+    assert launch.out == ""
+    launch.wait_gone()
+
+
+def test_two_launches_cannot_share_a_directory(launcher):
+    program = launcher.program("status()\nforever()\n")
+    first = launcher.start(*SMALL, "--run-dir", "shared", program)
+    first.run_dir = launcher.folder / "shared"
+    first.wait_running()
+    second = launcher.start(*SMALL, "--run-dir", "shared", program)
+    assert second.end() == 2
+    assert "in use by another launch" in second.err
+    first.send(signal.SIGTERM)
+    assert first.end() == 143
+
+
+def test_the_run_directory_is_private_and_keeps_the_secret(launcher):
+    program = launcher.program("status()\nprint(os.environ['DTRAIN_SECRET'])\n")
+    launch = launcher.start(*SMALL, program)
+    assert launch.end() == 0
+    assert (launch.run_dir.stat().st_mode & 0o777) == 0o700
+    secret = launch.log("chief:0").strip()
+    assert len(secret) >= 32
+    assert secret not in (launch.run_dir / "plan.json").read_text()
+    assert sorted(os.listdir(launch.run_dir / "tasks")) == ["chief-0", "worker-0"]

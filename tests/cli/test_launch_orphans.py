@@ -1,0 +1,110 @@
+"""Nothing outlives the launcher: whoever is killed, whatever the tasks have started, in whatever session."""
+
+import os
+import signal
+
+import pytest
+from launching import wait_until
+
+SMALL = ("--ps", "0", "--no-evaluator", "--workers", "1")
+FAMILY = """
+subprocess.Popen(["sleep", "1001"])
+subprocess.Popen(["setsid", "sleep", "1002"])
+subprocess.Popen(["sh", "-c", "(setsid sleep 1003 &) ; exit"]).wait()
+status()
+forever()
+"""
+SHELL_FAMILY = "sleep 1001 & setsid sleep 1002 & (setsid sleep 1003 &); exec sleep 1004"
+
+
+def start_family(launcher, foreign):
+    """A launch whose two tasks have each a child in their group, one in its own session, and an orphan in its own session."""
+    words = ("--", "sh", "-c", SHELL_FAMILY) if foreign else (launcher.program(FAMILY),)
+    launch = launcher.start(*SMALL, *words)
+    for name in ("1001", "1002", "1003"):
+        wait_until(lambda name=name: len(launch.pids("sleep", name)) == 2, f"sleep {name} in both tasks")
+    launch.wait_running()
+    return launch
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_kill_9_of_the_launcher(launcher, foreign):
+    launch = start_family(launcher, foreign)
+    launch.send(signal.SIGKILL)
+    launch.wait_gone()
+
+
+def test_kill_9_of_the_warm_process(launcher):
+    launch = start_family(launcher, foreign=False)
+    tasks = {task["pid"] for task in launch.record()["tasks"]}
+    (warm,) = set(launch.pids("dtrain.task", "--warm")) - tasks
+    os.kill(warm, signal.SIGKILL)
+    assert launch.end() == 1
+    assert "the warm process" in launch.record()["failure"]["message"]
+    launch.wait_gone()
+
+
+def test_kill_9_of_a_guardian(launcher):
+    launch = start_family(launcher, foreign=True)
+    (guardian,) = launch.pids("dtrain_cli.guardian", "worker:0")
+    os.kill(guardian, signal.SIGKILL)
+    assert launch.end() == 137
+    assert launch.record()["failure"]["task"] == "worker:0"
+    launch.wait_gone()
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_an_ordered_stop_takes_everybody(launcher, foreign):
+    launch = start_family(launcher, foreign)
+    launch.send(signal.SIGTERM)
+    assert launch.end() == 143
+    assert not launch.pids()
+
+
+def test_a_task_that_ignores_sigterm_is_killed_when_the_grace_is_over(launcher):
+    program = launcher.program(
+        """
+        if task == "worker:0":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        status()
+        try:
+            forever()
+        except SystemExit:
+            print("saved", flush=True)
+        """
+    )
+    launch = launcher.start(*SMALL, "--grace", "1", program)
+    launch.wait_running()
+    launch.send(signal.SIGINT)
+    assert launch.end() == 130
+    assert launch.log("chief:0") == "saved\n", "the chief had its time although the worker before it did not leave"
+    told = [(event["task"], event["signal"]) for event in launch.events("told to stop")]
+    assert told == [("worker:0", "SIGTERM"), ("chief:0", "SIGTERM")]
+    assert not launch.pids()
+
+
+def test_what_a_task_leaves_behind_does_not_survive_its_own_end(launcher):
+    program = launcher.program(
+        """
+        status()
+        if task == "worker:0":
+            subprocess.Popen(["sleep", "1001"])
+        else:
+            wait_for(run_dir / "go")
+        """
+    )
+    launch = launcher.start(*SMALL, program)
+    wait_until(lambda: launch.task("worker:0")["state"] == "succeeded")
+    wait_until(lambda: not launch.pids("sleep", "1001"))
+    (launch.run_dir / "go").touch()
+    assert launch.end() == 0
+
+
+def test_a_stopped_task_can_still_be_told_to_stop(launcher):
+    program = launcher.program("status()\nforever()\n")
+    launch = launcher.start(*SMALL, program)
+    launch.wait_running()
+    os.kill(launch.task("worker:0")["pid"], signal.SIGSTOP)
+    launch.send(signal.SIGTERM)
+    assert launch.end() == 143
+    assert [event["status"] for event in launch.events("exited")] == [143, 143], "nobody had to be killed"

@@ -1,0 +1,168 @@
+"""What a launch prints, and that no reader can slow it down."""
+
+import os
+import signal
+import subprocess
+
+from launching import wait_until
+
+SMALL = ("--ps", "0", "--no-evaluator", "--workers", "1")
+ALONE = ("--ps", "0", "--no-evaluator", "--workers", "0")
+
+
+def test_lines_are_whole_and_readable_whatever_the_bytes(launcher):
+    program = launcher.program(
+        r"""
+        status()
+        sys.stdout.buffer.write(b"caf\xc3")
+        sys.stdout.flush()
+        sys.stdout.buffer.write(b"\xa9\nbad \xff byte\n10%\r20%\r30%\n\x1b[2J\x1b[31mred\x1b[0m\nhalf a line")
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    launch = launcher.start(*ALONE, "--set", "restart.chief.policy=never", program)
+    assert launch.end() == 137
+    assert launch.out.splitlines() == [
+        "chief:0 | café", "chief:0 | bad \ufffd byte", "chief:0 | 30%", "chief:0 | red", "chief:0 | half a line",
+    ]  # fmt: skip
+
+
+def test_a_reader_that_has_gone_is_silence(launcher):
+    program = launcher.program(
+        """
+        status()
+        print("first", flush=True)
+        wait_for(run_dir / "go")
+        for line in range(20_000):
+            print(line)
+        """
+    )
+    reader = subprocess.Popen(["head", "-n", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    launch = launcher.start(*ALONE, program, stdout=reader.stdin)
+    reader.stdin.close()
+    assert reader.stdout.read() == "chief:0 | first\n"
+    (launch.run_dir / "go").touch()
+    assert reader.wait() == 0
+    reader.stdout.close()
+    assert launch.end() == 0
+    assert "Broken" not in launch.err
+    assert launch.log("chief:0").endswith("\n19999\n")
+
+
+def test_a_reader_that_does_not_read_slows_nobody(launcher):
+    program = launcher.program(
+        """
+        status()
+        for line in range(20_000):
+            print("x" * 1000)
+        (run_dir / "written").touch()
+        """
+    )
+    reading_end, writing_end = os.pipe()
+    launch = launcher.start(*ALONE, program, stdout=writing_end)
+    os.close(writing_end)
+    wait_until(lambda: (launch.run_dir / "written").exists())
+    assert launch.end() == 0
+    os.close(reading_end)
+    assert launch.log("chief:0").count("\n") == 20_000
+
+
+def test_lines_that_are_left_out_are_counted(launcher):
+    program = launcher.program(
+        """
+        status()
+        for line in range(20_000):
+            print("x" * 1000)
+        (run_dir / "written").touch()
+        wait_for(run_dir / "go")
+        """
+    )
+    reading_end, writing_end = os.pipe()
+    launch = launcher.start(*ALONE, program, stdout=writing_end)
+    os.close(writing_end)
+    wait_until(lambda: (launch.run_dir / "written").exists())
+    (launch.run_dir / "go").touch()
+    with open(reading_end) as reader:  # it begins when 20 MB are waiting, and then keeps up
+        shown = reader.read().splitlines()
+    assert launch.end() == 0
+    dropped = sum(int(line.split("[")[1].split()[0]) for line in shown if "lines not shown" in line)
+    assert dropped > 0
+    assert dropped + sum("lines not shown" not in line for line in shown) == 20_000
+
+
+def test_a_closed_stdout_of_a_task(launcher):
+    program = launcher.program("status()\nos.close(1)\nos.close(2)\n")
+    launch = launcher.start(*ALONE, program)
+    assert launch.end() in (0, 120)
+
+
+def test_the_box_shows_the_earliest_cause_not_a_lost_peer(launcher):
+    program = launcher.program(
+        """
+        import atexit
+        from dtrain.errors import PeerLostError
+
+        status()
+        if task == "worker:0":
+            atexit.register(forever)
+            raise RuntimeError("the true reason")
+        wait_for(run_dir / "tasks/worker-0/attempt-0/failure.json")
+        raise PeerLostError("worker:0 went away")
+        """
+    )
+    launch = launcher.start(*SMALL, program)
+    assert launch.end() == 1
+    box = launch.err[launch.err.index("╭") :]
+    assert "worker:0 failed at" in box
+    assert "RuntimeError: the true reason" in box
+    assert 'File "program.py", line' in box
+    assert "dtrain/program.py" not in launch.out + launch.err, "dtrain's own frames are not shown"
+
+
+def test_users_mistake_is_a_message_with_its_place(launcher):
+    program = launcher.program(
+        """
+        from dtrain.errors import InputError
+
+        status()
+        raise InputError("labels: expected 0 to 9, found 11")
+        """
+    )
+    launch = launcher.start(*ALONE, program)
+    assert launch.end() == 1
+    lines = launch.out.splitlines()
+    assert lines[0] == "chief:0 | InputError: labels: expected 0 to 9, found 11"
+    assert 'File "program.py"' in lines[1]
+    assert "Traceback" not in launch.out
+    assert "Traceback" in launch.record()["failure"]["traceback"]
+
+
+def test_a_stall_writes_the_stacks_of_every_task(launcher):
+    program = launcher.program(
+        """
+        def the_place_where_it_hangs():
+            forever()
+
+        status(step=412, waiting_for="ps:0")
+        the_place_where_it_hangs()
+        """
+    )
+    launch = launcher.start(*SMALL, "--stall-timeout", "0.5", program)
+    for task in ("chief:0", "worker:0"):
+        wait_until(lambda task=task: "the_place_where_it_hangs" in launch.log(task))
+    launch.send(signal.SIGTERM)
+    assert launch.end() == 143
+    assert "stalled at step 412, waiting for ps:0" in launch.err
+
+
+def test_json_is_the_last_line_of_stdout(launcher):
+    import json
+
+    program = launcher.program("status(step=7, max_steps=7)\nprint('a line')\n")
+    launch = launcher.start(*ALONE, "--json", program)
+    assert launch.end() == 0, launch.err
+    *lines, last = launch.out.splitlines()
+    assert lines == ["chief:0 | a line"]
+    report = json.loads(last)
+    assert (report["state"], report["exit_code"], report["tasks"][0]["task"]) == ("succeeded", 0, "chief:0")

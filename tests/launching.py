@@ -1,0 +1,165 @@
+"""Launching real clusters in tests: start one, wait for things to be true, and see that nothing of it is left."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 20.0
+SOURCES = os.pathsep.join(os.path.abspath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder)
+MARK = "DTRAIN_TEST_MARK"
+
+PRELUDE = """
+import json, os, signal, subprocess, sys, time, types
+from pathlib import Path
+from dtrain.cluster import TaskId
+from dtrain.run_files import RunFiles, TaskStatus, write_record
+
+sys.modules["dtrain.strategy"] = types.SimpleNamespace(was_used=lambda: True)
+_place = json.loads(os.environ["TF_CONFIG"])["task"]
+task = f'{_place["type"]}:{_place["index"]}'
+attempt = int(os.environ["DTRAIN_ATTEMPT"])
+run_dir = Path(os.environ["DTRAIN_RUN_DIR"])
+
+def status(phase="running", **facts):
+    now = time.monotonic()
+    record = TaskStatus(task, os.getpid(), "here", attempt, phase, now, facts.pop("progress_monotonic_s", now), **facts)
+    write_record(RunFiles(run_dir).status(TaskId.parse(task)), record)
+
+def wait_for(path):
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline, f"waited in vain for {path}"
+        time.sleep(0.01)
+
+def forever():
+    while True:
+        signal.pause()
+"""
+"""A program that says of itself what training would, and nothing else: these tests are about processes."""
+
+
+def wait_until(condition: Callable[[], Any], what: str = "") -> Any:
+    """Poll until `condition` holds; what it returned."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (result := condition()):
+        assert time.monotonic() < deadline_s, f"waited in vain: {what or condition}"
+        time.sleep(0.02)
+    return result
+
+
+@dataclass
+class Launch:
+    """One `dtrain launch` as a child process, with everything it starts marked by an environment variable."""
+
+    folder: Path
+    words: list[str]
+    stdout: Any = subprocess.PIPE
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __post_init__(self) -> None:
+        self.run_dir = self.folder / f"run-{self.mark[:6]}"
+        options = ["--run-dir", str(self.run_dir)] if "--run-dir" not in self.words else []
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "dtrain_cli.main", "launch", *options, *self.words],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": SOURCES, MARK: self.mark},
+            stdin=subprocess.DEVNULL,
+            stdout=self.stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        self.out = self.err = ""
+
+    def end(self) -> int:
+        """Wait for the end; the exit code. `out` and `err` hold what was printed."""
+        self.out, self.err = self.process.communicate(timeout=PATIENCE_S * 2)
+        return self.process.returncode
+
+    def send(self, number: int) -> None:
+        """Signal the launcher."""
+        self.process.send_signal(number)
+
+    def pids(self, *words: str) -> list[int]:
+        """The launch's living processes but the launcher itself, whatever their session; those with `words` in their argv."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and int(entry.name) != self.process.pid:
+                with contextlib.suppress(OSError):
+                    argv = (entry / "cmdline").read_bytes()
+                    marked = f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes()
+                    if marked and argv and all(word.encode() in argv for word in words):
+                        found.append(int(entry.name))
+        return found
+
+    def record(self) -> dict[str, Any]:
+        """run.json as it is now."""
+        with contextlib.suppress(OSError, json.JSONDecodeError):
+            return json.loads((self.run_dir / "run.json").read_text())  # type: ignore[no-any-return]
+        return {"state": None, "tasks": []}
+
+    def task(self, name: str) -> dict[str, Any]:
+        """A task of run.json."""
+        return next((task for task in self.record()["tasks"] if task["task"] == name), {"state": None, "pid": None})
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """The journal's events of a kind."""
+        with contextlib.suppress(OSError):
+            lines = (self.run_dir / "events.jsonl").read_text().splitlines()
+            return [event for event in map(json.loads, lines) if event["event"] == kind]
+        return []
+
+    def log(self, name: str, attempt: int = 0) -> str:
+        """What an attempt of a task has printed."""
+        path = self.run_dir / "tasks" / name.replace(":", "-") / f"attempt-{attempt}" / "output.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def wait_running(self) -> None:
+        """Wait until every task is up."""
+        wait_until(lambda: self.record()["state"] == "running" or self.process.poll() is not None, "all tasks up")
+        assert self.process.poll() is None, self.process.communicate()
+
+    def wait_gone(self) -> None:
+        """Wait until no process of the launch is left."""
+        wait_until(lambda: not self.pids(), f"processes are left: {self.pids()}")
+
+
+class Launcher:
+    """Writes programs into a folder and launches them; whatever a failing test leaves is killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.launches: list[Launch] = []
+
+    def program(self, body: str, name: str = "program.py") -> str:
+        """Write a program with the prelude; its name."""
+        (self.folder / name).write_text(PRELUDE + textwrap.dedent(body))
+        return name
+
+    def start(self, *words: str, **options: Any) -> Launch:
+        """Launch with these words after `dtrain launch`."""
+        self.launches.append(Launch(self.folder, [str(word) for word in words], **options))
+        return self.launches[-1]
+
+    def close(self) -> None:
+        """Kill what is left."""
+        for launch in self.launches:
+            with contextlib.suppress(ProcessLookupError):
+                launch.process.kill()
+            launch.process.wait()
+            for pid in launch.pids():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for pipe in (launch.process.stdout, launch.process.stderr):
+                if pipe is not None:
+                    pipe.close()
