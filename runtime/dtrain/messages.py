@@ -1,0 +1,248 @@
+"""What travels between tasks: plain data, without the way it travels.
+
+A message may be accompanied by *blocks*: one-dimensional contiguous arrays, one for each group of the receiving server's layout
+(see `protocol.placement`), which the transport carries beside it without looking inside. Which messages have blocks, and which
+blocks, is said at each class. Messages are msgspec structs, so nothing that arrives can be anything but one of them.
+
+The life of a run, in messages:
+
+    everybody  -> every server   Hello on opening a connection (rule 7); the server refuses or lets in
+    leader     -> every server   Initialise (plan, optimizer, first values); Initialised
+    replica    -> every server   Pull until initialised; then Push / Reply, one pair a step and server (rules 1-5, 8)
+    ps:i       -> ps:0           Complete;  ps:0 -> ps:i  Commit (rule 2)
+    everybody  -> ps:0           Heartbeat / HeartbeatReply each second, beside the tensors (rule 6)
+    leader     -> every server   Snapshot / SnapshotReply for a checkpoint (rule 11); Farewell at the end (rule 12)
+"""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class Verdict(StrEnum):
+    """What became of a push."""
+
+    ACCEPTED = "accepted"
+    """It is part of a version."""
+    PENDING = "pending"
+    """Sync with quotas: it is held for the version that is being made; contribute again to the same version."""
+    STALE = "stale"
+    """It came too late (sync) or was too old (async), and was not applied."""
+    REFUSED = "refused"
+    """It breaks the rules (shape, plan, non-finite values) and was not applied; `reason` says which."""
+    FINISHED = "finished"
+    """Training has reached its last step; it was not applied."""
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """Base of all messages."""
+
+
+class Hello(Message, frozen=True, gc=False):
+    """Opens every connection: who wants to talk, and about which run. Rule 7."""
+
+    run_id: str
+    cluster_hash: str
+    task: str
+    secret: str | None = None
+
+
+class Initialise(Message, frozen=True, gc=False):
+    """Leader to server: hold these variables. Blocks: first values of every group; then, on a restore, every slot of every group.
+
+    `generation` counts the calls of `fit`; a server that already holds this generation with this plan keeps what it has, so a
+    restarted leader re-attaches.
+
+    Attributes:
+        plan: of `protocol.placement`, as a dict.
+        training: the `training` section of the spec, as the leader resolved it with its program's constructor.
+        optimizer: name and numbers, never code (rule 8).
+        version: of the values: 0, or the step of the checkpoint that they come from.
+        slots: names of the slots that follow as blocks; empty for a fresh start.
+        seen: the table of rule 5 from a checkpoint.
+    """
+
+    generation: int
+    plan: dict[str, Any]
+    training: dict[str, Any]
+    optimizer: dict[str, Any]
+    version: int
+    max_steps: int
+    slots: tuple[str, ...] = ()
+    seen: list[tuple[str, int, int]] = []
+
+
+class Initialised(Message, frozen=True, gc=False):
+    """Server to leader: done; `kept` if the generation was already there."""
+
+    version: int
+    kept: bool
+
+
+class Pull(Message, frozen=True, gc=False):
+    """Replica to server: the newest values, once the generation is there and the version is at least `at_least`.
+
+    The server answers after `wait_s` at the latest, with what it has.
+    """
+
+    generation: int
+    at_least: int
+    wait_s: float
+
+
+class NotReady(Message, frozen=True, gc=False):
+    """Server to replica: `wait_s` is over and the generation has not been initialised."""
+
+    reason: str
+
+
+class Values(Message, frozen=True, gc=False):
+    """Server to replica: a version of everything it holds. Blocks: every group's values.
+
+    `ticket` (async, ps:0 only) is the permission to push once more; without one the replica pulls again.
+    """
+
+    generation: int
+    version: int
+    max_steps: int
+    plan: dict[str, Any]
+    ticket: bool = True
+
+
+class Push(Message, frozen=True, gc=False):
+    """Replica to server: one gradient. Blocks: the gradient of every trainable group, the new values of every other group.
+
+    `sequence` counts the replica's pushes; `ordinal` those to `base_version` (sync with quotas).
+    """
+
+    generation: int
+    incarnation: int
+    sequence: int
+    base_version: int
+    plan_hash: str
+    ordinal: int = 0
+
+
+class Reply(Message, frozen=True, gc=False):
+    """Server to replica: what became of a push. Blocks: every group's values at `version`, unless `verdict` is pending.
+
+    Attributes:
+        verdict: what became of this push.
+        version: the version of the values.
+        staleness: async: versions applied between the pull and the push; 0 in sync.
+        duplicate: this is the answer to a retry; `verdict` is the first one's.
+        accepted: of this replica's contributions to the version just made, how many count (sync with quotas: may exceed 1).
+        stale: of them, how many do not.
+        ticket: as in `Values`.
+    """
+
+    verdict: Verdict
+    version: int
+    staleness: int = 0
+    duplicate: bool = False
+    accepted: int = 0
+    stale: int = 0
+    ticket: bool = True
+    reason: str | None = None
+
+
+class Complete(Message, frozen=True, gc=False):
+    """ps:i to ps:0: I hold this contribution whole. Rule 2."""
+
+    generation: int
+    rank: int
+    incarnation: int
+    version: int
+    ordinal: int
+
+
+class Subscribe(Message, frozen=True, gc=False):
+    """ps:i to ps:0: send me every commit from this version of this generation on."""
+
+    generation: int
+    version: int
+
+
+class Commit(Message, frozen=True, gc=False):
+    """ps:0 to ps:i: these contributions, in rank order, make `version + 1`. Idempotent. Rule 2."""
+
+    generation: int
+    version: int
+    contributors: tuple[tuple[int, int, int], ...]
+
+
+class Heartbeat(Message, frozen=True, gc=False):
+    """Anybody to ps:0 (the leader to every server): I am alive, and this is how I am doing. 0 is a new process's incarnation."""
+
+    incarnation: int
+    status: dict[str, Any] | None = None
+    leaving: bool = False
+
+
+class HeartbeatReply(Message, frozen=True, gc=False):
+    """How the run stands.
+
+    Attributes:
+        incarnation: the one by which the sender is known from now on.
+        generation: of the variables that the server holds; 0 before the first.
+        version: of the same; the global step at ps:0.
+        ended: the leader has said farewell, or its lease ran out long ago.
+        waiting_for: the tasks without which the next version cannot be made.
+        failed: why training cannot go on, by the rules of the spec.
+        statuses: to the leader: the newest status of every member.
+    """
+
+    incarnation: int
+    generation: int
+    version: int
+    ended: bool
+    waiting_for: str | None = None
+    failed: str | None = None
+    statuses: tuple[dict[str, Any], ...] = ()
+
+
+class Snapshot(Message, frozen=True, gc=False):
+    """Leader to server: your state for a checkpoint, as soon as your version is at least `at_least`, within `wait_s`."""
+
+    at_least: int
+    wait_s: float
+
+
+class SnapshotReply(Message, frozen=True, gc=False):
+    """Server to leader. Blocks: every group's values, then every slot of every trainable group, in the order of `slots`."""
+
+    version: int
+    slots: tuple[str, ...]
+    seen: list[tuple[str, int, int]]
+
+
+class Farewell(Message, frozen=True, gc=False):
+    """Leader to server: nobody will train any more; end when the last connection is closed."""
+
+
+class Refusal(Message, frozen=True, gc=False):
+    """The receiver will not do what was asked, and why. The sender's mistake, not a verdict on a gradient."""
+
+    reason: str
+
+
+AnyMessage = (
+    Hello
+    | Initialise
+    | Initialised
+    | Pull
+    | NotReady
+    | Values
+    | Push
+    | Reply
+    | Complete
+    | Subscribe
+    | Commit
+    | Heartbeat
+    | HeartbeatReply
+    | Snapshot
+    | SnapshotReply
+    | Farewell
+    | Refusal
+)

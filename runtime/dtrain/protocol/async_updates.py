@@ -1,0 +1,79 @@
+"""Asynchronous updates: who may push next, so that the last step is exact and nobody runs too far ahead.
+
+    1. A replica pushes only with a ticket, and a ticket allows one push; ps:0 gives them with its answers.
+    2. Accepted pushes plus tickets in hand never exceed `max_steps`: the global step reaches it exactly, on every server.
+    3. A ticket comes back when its holder is lost or its push is not accepted, and goes to whoever waits.
+    4. Warm-up: while fewer than `warmup_steps` pushes are accepted or under way, only rank 0 gets tickets (rule 4).
+    5. Bounded staleness (SSP, s >= 1): a replica gets a ticket only while it is at most s pushes ahead of the slowest live
+       one. A replica that joins starts at the slowest one's clock; one that is lost holds nobody back.
+
+Every server applies a push on arrival; that part needs no decision in common. Sources: Ho et al. 2013 (SSP); DistBelief
+(warm-up with one replica).
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+
+@dataclass
+class TicketGate:
+    """ps:0's side of an asynchronous run.
+
+    Attributes:
+        accepted: the global step.
+        max_steps: where training ends.
+        staleness_bound: s of SSP, or None.
+        clocks: accepted pushes of each rank, counted from where it joined.
+    """
+
+    accepted: int
+    max_steps: int
+    warmup_steps: int = 0
+    staleness_bound: int | None = None
+    holders: set[int] = field(default_factory=set)
+    clocks: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step has been accepted."""
+        return self.accepted >= self.max_steps
+
+    def join(self, rank: int) -> None:
+        """A replica takes part from now on (again)."""
+        self.clocks.setdefault(rank, min(self.clocks.values(), default=0))
+
+    def leave(self, rank: int) -> None:
+        """A replica is lost or has left: its ticket comes back."""
+        self.holders.discard(rank)
+        self.clocks.pop(rank, None)
+
+    def request(self, rank: int) -> bool:
+        """Give `rank` a ticket if the rules allow it now. Asking again with a ticket in hand changes nothing."""
+        if rank in self.holders:
+            return True
+        under_way = self.accepted + len(self.holders)
+        if under_way >= self.max_steps or (rank != 0 and under_way < self.warmup_steps):
+            return False
+        self.join(rank)
+        if self.staleness_bound is not None and self.clocks[rank] > min(self.clocks.values()) + self.staleness_bound:
+            return False
+        self.holders.add(rank)
+        return True
+
+    def settle(self, rank: int, accepted: bool) -> None:
+        """The push that `rank`'s ticket was for has arrived."""
+        self.holders.discard(rank)
+        if accepted:
+            self.accepted += 1
+            self.clocks[rank] = self.clocks.get(rank, 0) + 1
+
+    def awaited(self, rank: int) -> Collection[int]:
+        """Whom `rank` waits for when `request` says no."""
+        if self.staleness_bound is not None and rank in self.clocks:
+            slowest = min(self.clocks.values())
+            behind = [r for r, clock in self.clocks.items() if clock == slowest and r != rank]
+            if self.clocks[rank] > slowest + self.staleness_bound:
+                return sorted(behind)
+        if rank != 0 and self.accepted + len(self.holders) < self.warmup_steps:
+            return [0]
+        return sorted(self.holders)

@@ -1,0 +1,58 @@
+"""Exactly once: whatever is lost, repeated or reordered on the way, a push counts once.
+
+1. A push is (replica, incarnation, sequence). A replica sends one push at a time; its next sequence is one higher.
+2. The first arrival is new. A later arrival of the same push is a duplicate and is answered with the first verdict.
+3. An older sequence, and an older incarnation, is refused: nobody waits for its answer any more.
+4. The table is part of a checkpoint: a restored server remembers what the restored variables contain.
+"""
+
+from dataclasses import dataclass
+
+from dtrain.messages import Verdict
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The newest push of one replica and its verdict; None while it is undecided (sync: until the commit)."""
+
+    incarnation: int
+    sequence: int
+    verdict: Verdict | None = None
+    staleness: int = 0
+
+
+class SeenPushes:
+    """The table of rule 5, one row a replica."""
+
+    def __init__(self, rows: dict[str, Seen] | None = None) -> None:
+        self._rows = dict(rows or {})
+
+    def lookup(self, replica: str, incarnation: int, sequence: int) -> Seen | str | None:
+        """None for a new push, the row for a duplicate, or why the push is refused."""
+        row = self._rows.get(replica)
+        if row is None or incarnation > row.incarnation:
+            return None
+        if incarnation < row.incarnation:
+            return f"{replica} is known as incarnation {row.incarnation}; this push comes from incarnation {incarnation}"
+        if sequence < row.sequence:
+            return f"{replica} has sent push {row.sequence} already; push {sequence} is older"
+        return row if sequence == row.sequence else None
+
+    def record(self, replica: str, seen: Seen) -> None:
+        """Remember a push, or the verdict on it."""
+        self._rows[replica] = seen
+
+    def decide(self, replica: str, verdict: Verdict) -> None:
+        """Settle the newest push of a replica, if it is undecided."""
+        row = self._rows.get(replica)
+        if row is not None and row.verdict is None:
+            self._rows[replica] = Seen(row.incarnation, row.sequence, verdict, row.staleness)
+
+    def export(self) -> list[tuple[str, int, int]]:
+        """The decided rows as plain data, for a checkpoint."""
+        return [(name, row.incarnation, row.sequence) for name, row in sorted(self._rows.items()) if row.verdict is not None]
+
+    @classmethod
+    def restore(cls, rows: list[tuple[str, int, int]]) -> "SeenPushes":
+        """The table as it was exported; a push in it has been accepted or needs no other answer."""
+        return cls({name: Seen(incarnation, sequence, Verdict.ACCEPTED) for name, incarnation, sequence in rows})

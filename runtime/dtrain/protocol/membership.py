@@ -1,0 +1,84 @@
+"""Who is alive: heartbeats, leases, incarnations. Kept by ps:0; every server keeps one of its own for the leader. Rule 6.
+
+1. A member renews its lease with every heartbeat; without one for `lease_s` it is lost.
+2. A member has an incarnation. One that comes new, or comes back after it was lost, gets the next one.
+3. A heartbeat of an older incarnation than the newest known is a process that must not train any more: refused.
+4. A member that says goodbye has left; nobody waits for it, and it is not lost.
+5. Somebody who is expected and was never seen is awaited for `join_s` after the start, and then counts as lost.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class MemberState(StrEnum):
+    """Where a member stands."""
+
+    EXPECTED = "expected"
+    LIVE = "live"
+    LEFT = "left"
+    LOST = "lost"
+
+
+@dataclass
+class Member:
+    """One task, as ps:0 knows it. `deadline_s`: when it counts as lost unless it is heard of."""
+
+    state: MemberState
+    incarnation: int
+    deadline_s: float
+
+
+class Membership:
+    """The table of members; tasks are written ``worker:0``."""
+
+    def __init__(self, expected: Iterable[str], *, lease_s: float, join_s: float, now: float) -> None:
+        self.lease_s = lease_s
+        self.members = {task: Member(MemberState.EXPECTED, 0, now + join_s) for task in expected}
+
+    def heartbeat(self, task: str, incarnation: int, now: float) -> int | None:
+        """Renew a lease. Returns the incarnation by which the task is known from now on; None: it is refused (law 3).
+
+        Args:
+            task: who.
+            incarnation: the one given before, or 0 by a process that is new.
+            now: seconds.
+        """
+        member = self.members.setdefault(task, Member(MemberState.EXPECTED, 0, now))
+        if 0 < incarnation < member.incarnation:
+            return None
+        if incarnation > member.incarnation:
+            member.incarnation = incarnation
+        elif incarnation == 0 or member.state is MemberState.LOST:
+            member.incarnation += 1
+        member.state = MemberState.LIVE
+        member.deadline_s = now + self.lease_s
+        return member.incarnation
+
+    def leave(self, task: str) -> None:
+        """A task says goodbye."""
+        if task in self.members:
+            self.members[task].state = MemberState.LEFT
+
+    def expire(self, now: float) -> list[str]:
+        """Mark whoever's lease ran out; returns those who are lost since the last call."""
+        waiting = (MemberState.LIVE, MemberState.EXPECTED)
+        lost = [task for task, member in self.members.items() if member.state in waiting and now > member.deadline_s]
+        for task in lost:
+            self.members[task].state = MemberState.LOST
+        return lost
+
+    def next_deadline(self) -> float | None:
+        """When the next lease runs out, if nothing is heard."""
+        waiting = (MemberState.LIVE, MemberState.EXPECTED)
+        return min((m.deadline_s for m in self.members.values() if m.state in waiting), default=None)
+
+    def state(self, task: str) -> MemberState | None:
+        """Where a task stands; None if it was never heard of."""
+        member = self.members.get(task)
+        return member.state if member else None
+
+    def tasks(self, *states: MemberState) -> tuple[str, ...]:
+        """The tasks in any of the given states, in the order in which they became known."""
+        return tuple(task for task, member in self.members.items() if member.state in states)

@@ -1,0 +1,45 @@
+"""How old a gradient is, and what follows from it.
+
+The staleness of a push is the number of versions applied between the pull that its weights came from and its arrival.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from dtrain.messages import Verdict
+
+
+@dataclass(frozen=True)
+class StalenessRule:
+    """What an asynchronous server does with a gradient of a given staleness.
+
+    Attributes:
+        policy: ``apply`` as it is; ``drop`` above `max_staleness`; ``scale`` the learning rate by 1 / max(1, staleness)
+            (Zhang et al. 2015, arXiv:1511.05950).
+    """
+
+    policy: str = "apply"
+    max_staleness: int | None = None
+
+    def judge(self, staleness: int) -> tuple[Verdict, float]:
+        """The verdict, and the factor on the learning rate."""
+        if self.max_staleness is not None and staleness > self.max_staleness:
+            return Verdict.STALE, 0.0
+        return Verdict.ACCEPTED, 1.0 / max(1, staleness) if self.policy == "scale" else 1.0
+
+
+@dataclass
+class StalenessHistogram:
+    """How often each staleness occurred, of one replica or of all."""
+
+    counts: Counter[int] = field(default_factory=Counter)
+
+    def add(self, staleness: int) -> None:
+        """Count one push."""
+        self.counts[staleness] += 1
+
+    @property
+    def mean(self) -> float | None:
+        """Mean staleness; None before the first push."""
+        total = self.counts.total()
+        return sum(value * count for value, count in self.counts.items()) / total if total else None

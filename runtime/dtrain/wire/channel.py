@@ -1,0 +1,82 @@
+"""The interface of a connection: what roles see of every transport.
+
+A connection is opened by one task (the client end, `Channel`) to a server (the serving end, `Caller`). Messages keep their order
+on a connection; most are answered by exactly one message. There is a twin without sockets in `memory`.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Protocol
+
+from dtrain.messages import AnyMessage, Hello
+from dtrain.wire.frames import Array, Frame
+
+
+class Answer(Enum):
+    """How a server answers a message on its connection."""
+
+    NONE = "none"
+    ONE = "one"
+    """With one message, now or later."""
+    STREAM = "stream"
+    """With messages from now on; nothing more is read from the connection."""
+
+
+class Channel(Protocol):
+    """The client end. One thread uses it; `abort` alone may come from another."""
+
+    peer: str
+    bytes_sent: int
+    bytes_received: int
+
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
+        """Send a message. The blocks must not change before the answer has come.
+
+        Raises:
+            PeerLostError: the connection is gone.
+        """
+
+    def receive(self, into: Sequence[Array] = ()) -> Frame:
+        """Wait for the next message; blocks that fit `into` (dtypes and sizes) are written there.
+
+        It waits as long as the peer lives; whoever knows better calls `abort`.
+
+        Raises:
+            PeerLostError: the connection is gone, or was aborted.
+            PeerRefusedError: the server does not want this connection; the message says why.
+        """
+
+    def abort(self, reason: str) -> None:
+        """Make the `receive` under way, and all later ones, raise PeerLostError with this reason."""
+
+    def close(self) -> None:
+        """Give the connection up. Never raises."""
+
+
+class Caller(Protocol):
+    """The serving end of one connection."""
+
+    hello: Hello
+
+    def __hash__(self) -> int:
+        """Two connections are never equal."""
+
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
+        """Answer, now or later. The blocks are copied before this returns; a connection that is gone is no error."""
+
+
+class Handler(Protocol):
+    """What a server is made of. The service calls it from many threads at once."""
+
+    @property
+    def limit_bytes(self) -> int:
+        """The largest message that makes sense now."""
+
+    def refuse(self, hello: Hello) -> str | None:
+        """Why this connection is not let in; None if it is."""
+
+    def received(self, caller: Caller, frame: Frame) -> Answer:
+        """A message has arrived; answers go through `caller.send`."""
+
+    def disconnected(self, caller: Caller) -> None:
+        """A connection is gone."""

@@ -1,0 +1,92 @@
+"""The client end of a gRPC connection: one long-lived stream of raw chunks to one server."""
+
+import queue
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import grpc
+import msgspec
+
+from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
+from dtrain.messages import AnyMessage, Hello
+from dtrain.wire.frames import Array, Frame, FrameDecoder, encode
+from dtrain.wire.grpc_options import CLIENT, HELLO_KEY, METHOD_NAME, METHOD_SERVICE
+
+_REFUSED = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INVALID_ARGUMENT)
+_LIMIT_BYTES = 1 << 40
+
+
+class GrpcChannel:
+    """A connection to `peer` (``ps:0``) at `address`; see `Channel`. Nothing is sent before the server is up."""
+
+    def __init__(self, peer: str, address: str, hello: Hello, timeout_s: float) -> None:
+        """Connect and shake hands.
+
+        Raises:
+            WaitTimeoutError: nobody answers at the address within `timeout_s`.
+        """
+        self.peer = peer
+        self.address = address
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self._aborted: str | None = None
+        self._into: Sequence[Array] = ()
+        self._channel = grpc.insecure_channel(address, options=CLIENT)
+        self._wait_until_up(timeout_s)
+        self._requests: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
+        self._decoder = FrameDecoder(_LIMIT_BYTES, offer=lambda _: self._into)
+        talk = self._channel.stream_stream(f"/{METHOD_SERVICE}/{METHOD_NAME}")
+        self._call: Any = talk(self._chunks(), metadata=((HELLO_KEY, msgspec.msgpack.encode(hello)),))
+
+    def _wait_until_up(self, timeout_s: float) -> None:
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout=timeout_s)
+        except grpc.FutureTimeoutError:
+            self._channel.close()
+            raise WaitTimeoutError(f"{self.peer} at {self.address} did not accept a connection within {timeout_s:g} s") from None
+        except BaseException:
+            self._channel.close()
+            raise
+
+    def _chunks(self) -> Iterator[bytes]:
+        while (chunks := self._requests.get()) is not None:
+            for chunk in chunks:
+                self.bytes_sent += len(chunk)
+                yield chunk
+
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
+        """See `Channel.send`; the connection's own thread cuts the chunks, so this returns at once."""
+        self._requests.put(encode(message, blocks))
+
+    def receive(self, into: Sequence[Array] = ()) -> Frame:
+        """See `Channel.receive`."""
+        self._into = into
+        try:
+            for chunk in self._call:
+                self.bytes_received += len(chunk)
+                if (frame := self._decoder.feed(chunk)) is not None:
+                    return frame
+        except grpc.RpcError as error:
+            raise self._translated(error) from None
+        raise PeerLostError(self._aborted or f"{self.peer} at {self.address} ended the connection")
+
+    def _translated(self, error: grpc.RpcError) -> PeerLostError | PeerRefusedError:
+        code, details = error.code(), error.details() or ""
+        if self._aborted:
+            return PeerLostError(self._aborted)
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            return PeerRefusedError(f"at {self.address}, where {self.peer} is expected, answers a server that is not dtrain's")
+        if code in _REFUSED:
+            return PeerRefusedError(f"{self.peer} at {self.address}: {details}")
+        return PeerLostError(f"lost {self.peer} at {self.address} ({code.name.lower()}: {details})")
+
+    def abort(self, reason: str) -> None:
+        """See `Channel.abort`."""
+        self._aborted = self._aborted or reason
+        self._call.cancel()
+
+    def close(self) -> None:
+        """See `Channel.close`."""
+        self._requests.put(None)
+        self._call.cancel()
+        self._channel.close()

@@ -1,0 +1,136 @@
+"""Messages and their blocks as bytes, in chunks; and back.
+
+    first chunk:  header length (u32, little endian) | header | the first bytes of the payload
+    next chunks:  the payload's next bytes, at most `CHUNK_BYTES` each
+    header:       msgpack of [message, [[dtype, elements], ...]]
+    payload:      the blocks' bytes, each padded to a multiple of 8
+
+One copy on each side: an encoder cuts chunks out of the arrays' own memory (gRPC in Python sends `bytes` only), a decoder writes
+chunks straight into the arrays that the receiver offers. Tensors never pass through protobuf. What arrives is checked before any
+memory is taken: an unknown dtype, a negative size or a payload above the limit is a `PeerRefusedError`.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dtrain.errors import PeerRefusedError
+from dtrain.messages import AnyMessage
+from dtrain.variables import DTYPE_BYTES
+
+CHUNK_BYTES = 512 * 1024
+_LENGTH = struct.Struct("<I")
+_HEADER_LIMIT_BYTES = 64 * 1024 * 1024
+
+Array = np.ndarray[Any, Any]
+Offer = Callable[[AnyMessage], Sequence[Array]]
+"""What a receiver gives to `FrameDecoder`: for a message, the arrays that its blocks may be written into."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[AnyMessage, list[tuple[str, int]]]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message with its blocks: contiguous one-dimensional arrays, possibly read-only."""
+
+    message: AnyMessage
+    blocks: Sequence[Array] = ()
+
+
+def _padded(nbytes: int) -> int:
+    return (nbytes + 7) & ~7
+
+
+def encode(message: AnyMessage, blocks: Sequence[Array] = ()) -> Iterator[bytes]:
+    """Cut a message into chunks. The blocks must not change before the last chunk has been taken."""
+    header = _encode((message, [(block.dtype.name, block.size) for block in blocks]))
+    start = _LENGTH.pack(len(header)) + header
+    sizes = [block.nbytes for block in blocks]
+    if len(start) + sum(map(_padded, sizes)) <= CHUNK_BYTES:
+        padding = [b"\0" * (_padded(size) - size) for size in sizes]
+        yield start + b"".join(part for pair in zip(map(_bytes_of, blocks), padding, strict=True) for part in pair)
+        return
+    yield start
+    for block in blocks:
+        data = _bytes_of(block)
+        for offset in range(0, len(data), CHUNK_BYTES):
+            yield bytes(data[offset : offset + CHUNK_BYTES])
+        if padding_bytes := _padded(len(data)) - len(data):
+            yield b"\0" * padding_bytes
+
+
+def _bytes_of(block: Array) -> memoryview:
+    return block.view(np.uint8).data if block.size else memoryview(b"")
+
+
+class FrameDecoder:
+    """Puts chunks together again; one decoder a connection and direction."""
+
+    def __init__(self, limit_bytes: int, offer: Offer | None = None) -> None:
+        self.limit_bytes = limit_bytes
+        self.offer = offer
+        self._frame: Frame | None = None
+        self._targets: list[tuple[int, memoryview]] = []
+        self._received = 0
+        self._expected = 0
+
+    def feed(self, chunk: bytes) -> Frame | None:
+        """Take the next chunk; returns the frame that it completes.
+
+        Raises:
+            PeerRefusedError: the bytes are not what `encode` writes, or too many.
+        """
+        if self._frame is None:
+            chunk_view = self._start(chunk)
+        else:
+            chunk_view = memoryview(chunk)
+        self._write(chunk_view)
+        if self._received < self._expected:
+            return None
+        frame, self._frame = self._frame, None
+        return frame
+
+    def _start(self, chunk: bytes) -> memoryview:
+        if len(chunk) < _LENGTH.size:
+            raise PeerRefusedError(f"a message cannot start with {len(chunk)} bytes; the peer does not speak dtrain's protocol")
+        (header_bytes,) = _LENGTH.unpack_from(chunk)
+        end = _LENGTH.size + header_bytes
+        if header_bytes > _HEADER_LIMIT_BYTES or end > len(chunk):
+            raise PeerRefusedError(f"a header of {header_bytes} bytes in a chunk of {len(chunk)}; the peer is not dtrain")
+        try:
+            message, described = _decode(memoryview(chunk)[_LENGTH.size : end])
+        except (msgspec.DecodeError, ValueError) as error:
+            raise PeerRefusedError(f"a message that dtrain does not know ({error}); do both ends run the same version?") from None
+        blocks = self._blocks(message, described)
+        self._frame, self._received, self._targets, self._expected = Frame(message, blocks), 0, [], 0
+        for block in blocks:
+            self._targets.append((self._expected, _bytes_of(block)))
+            self._expected += _padded(block.nbytes)
+        return memoryview(chunk)[end:]
+
+    def _blocks(self, message: AnyMessage, described: list[tuple[str, int]]) -> list[Array]:
+        unknown = [dtype for dtype, size in described if dtype not in DTYPE_BYTES or size < 0]
+        if unknown:
+            raise PeerRefusedError(f"blocks of {unknown}; expected dtypes among {', '.join(DTYPE_BYTES)} and sizes >= 0")
+        total = sum(DTYPE_BYTES[dtype] * size for dtype, size in described)
+        if total > self.limit_bytes:
+            raise PeerRefusedError(f"a message of {total} bytes; at most {self.limit_bytes} are expected here")
+        offered = self.offer(message) if self.offer else ()
+        if [(array.dtype.name, array.size) for array in offered] == described:
+            return list(offered)
+        return [np.empty(size, dtype) for dtype, size in described]
+
+    def _write(self, chunk: memoryview) -> None:
+        start, stop = self._received, self._received + len(chunk)
+        if stop > self._expected:
+            raise PeerRefusedError(f"{stop - self._expected} bytes more than the header announced")
+        self._received = stop
+        for offset, target in self._targets:
+            low, high = max(start, offset), min(stop, offset + len(target))
+            if low < high:
+                target[low - offset : high - offset] = chunk[low - start : high - start]

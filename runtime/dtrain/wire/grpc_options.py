@@ -1,0 +1,34 @@
+"""What both gRPC ends agree on: the method, the metadata key, and the channel options with their reasons."""
+
+METHOD_SERVICE = "dtrain.Task"
+METHOD_NAME = "Talk"
+HELLO_KEY = "dtrain-hello-bin"
+
+COMMON = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # A retry of gRPC's own would keep every message's history; dtrain's retries are idempotent instead (rule 5).
+    ("grpc.enable_retries", 0),
+    # A dead host is noticed although nothing is being sent.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+CLIENT = (
+    *COMMON,
+    # A server that has just been forked is up within milliseconds: look again soon.
+    ("grpc.initial_reconnect_backoff_ms", 20),
+    ("grpc.min_reconnect_backoff_ms", 20),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Each connection has its own socket: heartbeats never queue behind tensors.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+SERVER = (
+    *COMMON,
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)

@@ -1,0 +1,75 @@
+"""The twin of a connection without sockets: the same bytes, handed over in one process. For tests and simulations."""
+
+import queue
+from collections.abc import Sequence
+
+from dtrain.errors import PeerLostError, PeerRefusedError
+from dtrain.messages import AnyMessage, Hello
+from dtrain.wire.channel import Answer, Handler
+from dtrain.wire.frames import Array, Frame, FrameDecoder, encode
+
+
+class MemoryCaller:
+    """The serving end: what is sent waits in `outbox`."""
+
+    def __init__(self, hello: Hello) -> None:
+        self.hello = hello
+        self.outbox: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
+
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
+        """See `Caller.send`."""
+        self.outbox.put(list(encode(message, blocks)))
+
+
+class MemoryChannel:
+    """The client end, joined to a handler in the same process. Opening it is the handshake."""
+
+    def __init__(self, peer: str, handler: Handler, hello: Hello, timeout_s: float = 30.0) -> None:
+        if reason := handler.refuse(hello):
+            raise PeerRefusedError(f"{peer} refused {hello.task}: {reason}")
+        self.peer = peer
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self._handler = handler
+        self._timeout_s = timeout_s
+        self._caller = MemoryCaller(hello)
+        self._requests = FrameDecoder(limit_bytes=1 << 40)
+        self._lost: str | None = None
+
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
+        """See `Channel.send`."""
+        if self._lost:
+            raise PeerLostError(self._lost)
+        for chunk in encode(message, blocks):
+            self.bytes_sent += len(chunk)
+            frame = self._requests.feed(chunk)
+            if frame is not None and self._handler.received(self._caller, frame) is Answer.NONE:
+                return
+
+    def receive(self, into: Sequence[Array] = ()) -> Frame:
+        """See `Channel.receive`."""
+        try:
+            chunks = None if self._lost else self._caller.outbox.get(timeout=self._timeout_s)
+        except queue.Empty:
+            chunks = None
+        if chunks is None:
+            raise PeerLostError(self._lost or f"{self.peer} did not answer within {self._timeout_s:g} s")
+        decoder = FrameDecoder(limit_bytes=1 << 40, offer=lambda _: into)
+        frame = None
+        for chunk in chunks:
+            self.bytes_received += len(chunk)
+            frame = decoder.feed(chunk)
+        if frame is None:
+            raise AssertionError("a sender's chunks make one whole frame")
+        return frame
+
+    def abort(self, reason: str) -> None:
+        """See `Channel.abort`."""
+        self._lost = self._lost or reason
+        self._caller.outbox.put(None)
+
+    def close(self) -> None:
+        """See `Channel.close`."""
+        if self._lost is None:
+            self._lost = f"the connection to {self.peer} is closed"
+            self._handler.disconnected(self._caller)

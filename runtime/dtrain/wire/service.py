@@ -1,0 +1,112 @@
+"""The serving end over gRPC: a server whose one method is a stream of raw chunks each way, one thread a connection.
+
+A connection's thread reads a message, hands it to the handler and then waits for the answer, so a wait costs no slot of a fixed
+pool: there are as many threads as connections.
+"""
+
+import queue
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import msgspec
+
+from dtrain.errors import PeerRefusedError, RunError
+from dtrain.messages import AnyMessage, Hello
+from dtrain.wire.channel import Answer, Handler
+from dtrain.wire.frames import Array, FrameDecoder, encode
+from dtrain.wire.grpc_options import HELLO_KEY, METHOD_NAME, METHOD_SERVICE, SERVER
+
+
+class GrpcCaller:
+    """One connection; see `Caller`."""
+
+    def __init__(self, hello: Hello) -> None:
+        self.hello = hello
+        self.outbox: queue.SimpleQueue[Sequence[bytes] | None] = queue.SimpleQueue()
+
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
+        """See `Caller.send`."""
+        self.outbox.put(list(encode(message, blocks)))
+
+    def hang_up(self) -> None:
+        """Wake the connection's thread: nobody is there any more."""
+        self.outbox.put(None)
+
+
+class GrpcService:
+    """Serves one handler at one address until `stop`."""
+
+    def __init__(self, handler: Handler, address: str, *, connections: int, share_port: bool) -> None:
+        """Bind the address and start.
+
+        Args:
+            handler: who answers.
+            address: ``host:port``.
+            connections: how many may be open at once; a thread each.
+            share_port: bind with SO_REUSEPORT, because the launcher holds the port for us; else nobody may share it.
+
+        Raises:
+            RunError: the address cannot be bound.
+        """
+        self._handler = handler
+        self._pool = ThreadPoolExecutor(max_workers=connections, thread_name_prefix="connection")
+        options = (*SERVER, ("grpc.so_reuseport", int(share_port)))
+        self._server = grpc.server(self._pool, options=options)
+        talk = grpc.stream_stream_rpc_method_handler(self._talk)
+        self._server.add_registered_method_handlers(METHOD_SERVICE, {METHOD_NAME: talk})
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(METHOD_SERVICE, {METHOD_NAME: talk}),))
+        try:
+            bound = self._server.add_insecure_port(address)
+        except RuntimeError:
+            bound = 0
+        if not bound:
+            raise RunError(f"cannot serve at {address}: the address is not this machine's, or another process listens there")
+        self._server.start()
+
+    def stop(self) -> None:
+        """Stop serving; open connections are cancelled."""
+        self._server.stop(grace=None).wait(timeout=5.0)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _talk(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        caller = GrpcCaller(_hello(context))
+        if reason := self._handler.refuse(caller.hello):
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+        if not context.add_callback(caller.hang_up):
+            return
+        try:
+            yield from self._answers(caller, requests)
+        except PeerRefusedError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except grpc.RpcError:
+            return  # the client is gone; `disconnected` below is all that follows from it
+        finally:
+            self._handler.disconnected(caller)
+
+    def _answers(self, caller: GrpcCaller, requests: Iterator[bytes]) -> Iterator[bytes]:
+        decoder = FrameDecoder(self._handler.limit_bytes)
+        for chunk in requests:
+            decoder.limit_bytes = self._handler.limit_bytes
+            frame = decoder.feed(chunk)
+            if frame is None:
+                continue
+            answer = self._handler.received(caller, frame)
+            if answer is Answer.NONE:
+                continue
+            while (chunks := caller.outbox.get()) is not None:
+                yield from chunks
+                if answer is Answer.ONE:
+                    break
+            else:
+                return
+
+
+def _hello(context: Any) -> Hello:
+    data = dict(context.invocation_metadata()).get(HELLO_KEY, b"")
+    try:
+        return msgspec.msgpack.decode(data, type=Hello)
+    except msgspec.DecodeError:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the connection did not open with a dtrain hello")
+        raise
