@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from dtrain.tf_config import read_tf_config
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, RunSpec
 from dtrain.errors import SpecError
+from dtrain.messages import Hello
+from dtrain.tf_config import read_tf_config
 
 RUN_ID = "DTRAIN_RUN_ID"
 RUN_DIR = "DTRAIN_RUN_DIR"
 SPEC = "DTRAIN_SPEC"
 ATTEMPT = "DTRAIN_ATTEMPT"
+RESUME_FROM = "DTRAIN_RESUME_FROM"
 SECRET = "DTRAIN_SECRET"
 TF_CONFIG = "TF_CONFIG"
 
@@ -34,6 +36,7 @@ class TaskAssignment:
         run_id: equal on all tasks of a run, different for any two runs; by hand it is made from the cluster.
         run_dir: where this task keeps its files; None when the program was started by hand without one.
         attempt: how often the launcher has restarted this task.
+        resume_from: a folder of checkpoints to go on from, of an earlier run.
         secret: what every connection must present; None by hand without one.
         launched: whether a launcher owns this process.
     """
@@ -44,6 +47,7 @@ class TaskAssignment:
     run_id: str
     run_dir: Path | None = None
     attempt: int = 0
+    resume_from: Path | None = None
     secret: str | None = None
     launched: bool = False
 
@@ -62,16 +66,27 @@ class TaskAssignment:
         secret = environment.get(SECRET)
         run_dir = environment.get(RUN_DIR)
         run_id = environment.get(RUN_ID)
+        resume_from = environment.get(RESUME_FROM)
         return cls(
             task=task,
             cluster=cluster,
             spec=_read_spec(environment.get(SPEC), cluster),
-            run_id=run_id or f"hand-{cluster.hash}",
+            run_id=run_id or _run_id_by_hand(cluster),
             run_dir=Path(run_dir) if run_dir else None,
             attempt=_read_attempt(environment.get(ATTEMPT, "0")),
+            resume_from=Path(resume_from) if resume_from else None,
             secret=secret or None,
             launched=run_id is not None,
         )
+
+    @classmethod
+    def by_hand(cls, cluster: ClusterSpec, task: TaskId) -> "TaskAssignment":
+        """The assignment of a task that was started without a launcher and without a spec."""
+        return cls(task, cluster, _default_spec(cluster), run_id=_run_id_by_hand(cluster))
+
+    def hello(self) -> Hello:
+        """What this task says on opening a connection."""
+        return Hello(self.run_id, self.cluster.hash, str(self.task), self.secret)
 
     def to_environment(self, tf_config: str) -> dict[str, str]:
         """The variables that make another process this task. The inverse of `from_environment`."""
@@ -84,15 +99,24 @@ class TaskAssignment:
             environment[RUN_ID] = self.run_id
         if self.run_dir is not None:
             environment[RUN_DIR] = str(self.run_dir)
+        if self.resume_from is not None:
+            environment[RESUME_FROM] = str(self.resume_from)
         if self.secret is not None:
             environment[SECRET] = self.secret
         return environment
 
 
+def _run_id_by_hand(cluster: ClusterSpec) -> str:
+    return f"hand-{cluster.hash}"
+
+
+def _default_spec(cluster: ClusterSpec) -> RunSpec:
+    return RunSpec(cluster=ClusterSection(**{role.value: cluster.count(role) for role in cluster.jobs}))
+
+
 def _read_spec(text: str | None, cluster: ClusterSpec) -> RunSpec:
     if text is None:
-        counts = {role.value: cluster.count(role) for role in cluster.jobs}
-        return RunSpec(cluster=ClusterSection(**counts))
+        return _default_spec(cluster)
     try:
         spec = msgspec.json.decode(text, type=RunSpec)
     except msgspec.DecodeError as error:

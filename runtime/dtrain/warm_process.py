@@ -20,7 +20,18 @@ from dtrain import life_line, start_orders
 from dtrain.forked_task import become
 from dtrain.start_orders import Exited, Refused, Started, StartOrder
 
-IMPORTS = ("numpy", "grpc", "threadpoolctl", "argparse", "dtrain.program", "dtrain.failure")
+IMPORTS = (
+    "numpy",
+    "grpc",
+    "threadpoolctl",
+    "argparse",
+    "dtrain.program",
+    "dtrain.failure",
+    "dtrain.data",
+    "dtrain.roles.parameter_server_driver",
+    "dtrain.strategies.parameter_server",
+    "dtrain.training.models",
+)
 """What a task needs; a module that cannot be imported here fails later, in the task, with its own traceback."""
 
 _READ_BYTES = 1 << 16

@@ -1,0 +1,50 @@
+"""dtrain: a distributed-training runtime for parameter servers on CPUs.
+
+The public names are loaded when they are first used (PEP 562), so that importing one error class, or asking the command line for
+help, loads neither numpy nor grpc. `__init__.pyi` tells type checkers the same list.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+# Public name -> the module that it is (module alone) or stands in (module:name).
+_PUBLIC = {
+    "Model": "dtrain.training.models:Model",
+    "Sequential": "dtrain.training.models:Sequential",
+    "InputContext": "dtrain.data.input_context:InputContext",
+    "ParameterServerStrategy": "dtrain.strategies.choice:ParameterServerStrategy",
+    "Estimator": "dtrain.training.estimator:Estimator",
+    "EvalSpec": "dtrain.training.estimator:EvalSpec",
+    "TrainSpec": "dtrain.training.estimator:TrainSpec",
+    "train_and_evaluate": "dtrain.training.estimator:train_and_evaluate",
+    "get_strategy": "dtrain.strategies.choice:get_strategy",
+    "callbacks": "dtrain.callbacks",
+    "data": "dtrain.data",
+    "distribute": "dtrain.distribute",
+    "errors": "dtrain.errors",
+    "initializers": "dtrain.learning.initializers",
+    "layers": "dtrain.learning.layers",
+    "losses": "dtrain.learning.losses",
+    "metrics": "dtrain.learning.metrics",
+    "optimizers": "dtrain.learning.optimizers",
+    "regularizers": "dtrain.learning.regularizers",
+}
+
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'dtrain' has no attribute {name!r}")
+    module, _, attribute = _PUBLIC[name].partition(":")
+    value = import_module(module)
+    if attribute:
+        value = getattr(value, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,91 @@
+"""A task's account of itself: kept up to date by whoever trains or serves, written to its status file by one thread.
+
+The same account rides in the heartbeats to ps:0, so a leader started by hand can show every task's. Writing is never in the way
+of training: fields are plain attributes, the file is replaced about twice a second, and a disk that refuses costs a status.
+"""
+
+import os
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+from dtrain.assignment import TaskAssignment
+from dtrain.run_files import RunFiles, TaskStatus, write_record
+
+INTERVAL_S = 0.5
+WAIT_SHOWN_AFTER_S = 0.5
+
+
+class Reporter:
+    """Owns a `TaskStatus` and, where there is a run directory, the file it is written to.
+
+    Attributes:
+        status: fields may be set by any thread at any time.
+    """
+
+    def __init__(self, assignment: TaskAssignment) -> None:
+        self.status = TaskStatus(task=str(assignment.task), pid=os.getpid(), host=socket.gethostname(), attempt=assignment.attempt)
+        self._path: Path | None = None
+        if assignment.run_dir is not None:
+            self._path = RunFiles(assignment.run_dir).status(assignment.task)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._waiting: tuple[str, float] | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
+        self._rate_from = (time.monotonic(), 0)
+        self._examples = 0
+        self.write()
+        self._thread.start()
+
+    def running(self) -> None:
+        """The task is up."""
+        self.status.phase = "running"
+        self.write()
+
+    def waiting(self, for_whom: str | None) -> None:
+        """From now on the task waits for somebody (None: for nobody)."""
+        self._waiting = None if for_whom is None else (for_whom, time.monotonic())
+
+    def warn(self, text: str) -> None:
+        """Say something that is not an error, on stderr."""
+        print(f"dtrain: {self.status.task}: {text}", file=sys.stderr, flush=True)  # noqa: T201
+
+    def progress(self, step: int, loss: float | None = None, examples: int = 0) -> None:
+        """A step is done."""
+        self.status.step = step
+        self.status.progress_monotonic_s = time.monotonic()
+        if loss is not None:
+            self.status.loss = loss
+        self._examples += examples
+
+    def current(self) -> TaskStatus:
+        """The status as of now: heartbeat, rate and wait brought up to date."""
+        now = time.monotonic()
+        waiting = self._waiting
+        self.status.monotonic_s = now
+        self.status.waiting_for = waiting[0] if waiting and now - waiting[1] >= WAIT_SHOWN_AFTER_S else None
+        since, examples = self._rate_from
+        if self._examples and now - since >= 2 * INTERVAL_S:
+            self.status.examples_per_s = (self._examples - examples) / (now - since)
+            self._rate_from = (now, self._examples)
+        return self.status
+
+    def write(self) -> None:
+        """Replace the status file now."""
+        if self._path is not None:
+            try:
+                write_record(self._path, self.current())
+            except OSError:
+                return  # a full or read-only disk must not stop training; the heartbeat's age shows it
+
+    def close(self) -> None:
+        """The task is done; the last status stays."""
+        self._stopped.set()
+        self.status.phase = "finished"
+        self.write()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(INTERVAL_S):
+            self.write()

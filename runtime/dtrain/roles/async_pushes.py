@@ -1,0 +1,93 @@
+"""What a server does with pushes in asynchronous training: rules 4 and 5, and ps:0's tickets.
+
+Machine: no socket, no thread, no clock. Every server applies a gradient on arrival; ps:0 besides says who may push next.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dtrain.config import TrainingSection
+from dtrain.messages import Push, Reply, Verdict
+from dtrain.protocol.async_updates import TicketGate
+from dtrain.protocol.exactly_once import Seen, SeenPushes
+from dtrain.protocol.staleness import StalenessRule
+from dtrain.roles.actions import Action, Caller, Send
+from dtrain.roles.store import Store
+
+Blocks = Sequence[np.ndarray[Any, Any]]
+
+
+@dataclass
+class AsyncPushes:
+    """Gradients applied as they come.
+
+    Attributes:
+        version: how many were applied.
+        gate: at ps:0.
+    """
+
+    store: Store
+    rule: StalenessRule
+    version: int
+    gate: TicketGate | None = None
+    failed: str | None = None
+
+    @classmethod
+    def of(cls, store: Store, training: TrainingSection, *, version: int, max_steps: int, server: int) -> "AsyncPushes":
+        """As the spec says; only ps:0 has a gate."""
+        gate = TicketGate(version, max_steps, training.warmup_steps, training.staleness_bound) if server == 0 else None
+        return cls(store, StalenessRule(training.stale_gradients, training.max_staleness), version, gate)
+
+    def push(
+        self, caller: Caller, replica: str, rank: int, push: Push, blocks: Blocks, seen: SeenPushes, now: float
+    ) -> Iterator[Action]:
+        """A gradient that has passed every check and has not been seen before."""
+        if self.gate is not None and self.gate.finished:
+            verdict, staleness = Verdict.FINISHED, 0
+        else:
+            verdict, staleness = self._judge_and_apply(push, blocks)
+        seen.record(replica, Seen(push.incarnation, push.sequence, verdict, staleness))
+        if self.gate is not None:
+            self.gate.settle(rank, verdict is Verdict.ACCEPTED)
+        yield Send(caller, self.reply(rank, verdict, staleness), self.store.values)
+
+    def _judge_and_apply(self, push: Push, blocks: Blocks) -> tuple[Verdict, int]:
+        staleness = max(0, self.version - push.base_version)
+        verdict, rate_scale = self.rule.judge(staleness)
+        if verdict is Verdict.ACCEPTED:
+            self.store.apply(blocks, self.version, rate_scale)
+            self.version += 1
+        return verdict, staleness
+
+    def reply(self, rank: int, verdict: Verdict, staleness: int, duplicate: bool = False) -> Reply:
+        """The answer to a push, with a ticket for the next one if there is one."""
+        return Reply(
+            verdict,
+            self.version,
+            staleness=staleness,
+            duplicate=duplicate,
+            accepted=int(verdict is Verdict.ACCEPTED),
+            stale=int(verdict is Verdict.STALE),
+            ticket=self.ticket(rank),
+        )
+
+    def ticket(self, rank: int) -> bool:
+        """Whether `rank` may push next; other servers than ps:0 always say yes."""
+        return self.gate is None or self.gate.request(rank)
+
+    def members_changed(self, live: Collection[int], seen: SeenPushes, now: float) -> Iterator[Action]:
+        """ps:0: only these ranks are alive or still expected; the tickets of all others come back."""
+        if self.gate is not None:
+            for rank in {*self.gate.holders, *self.gate.clocks} - set(live):
+                self.gate.leave(rank)
+        return iter(())
+
+    def disconnected(self, caller: Caller) -> None:
+        """A lost connection alone changes nothing: the replica comes back, or its lease runs out."""
+
+    def awaited(self) -> list[int]:
+        """Nobody is waited for: every gradient is applied on arrival."""
+        return []

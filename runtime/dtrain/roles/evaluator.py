@@ -1,0 +1,53 @@
+"""The evaluator's machine: which checkpoint to evaluate next, and when to end. Pure. Rule 12.
+
+Always the newest that was not evaluated yet; the final one in any case. It ends when the final checkpoint has been evaluated, or
+when training has ended without one (the leader died for good) and everything that is there was evaluated.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class CheckpointWeights:
+    """The weights of one checkpoint."""
+
+    global_step: int
+    weights: Mapping[str, np.ndarray[Any, Any]]
+    final: bool
+
+
+class Next(Enum):
+    """What to do when there is nothing to evaluate."""
+
+    WAIT = "wait"
+    DONE = "done"
+
+
+@dataclass
+class EvaluationSchedule:
+    """Keeps the newest evaluated step."""
+
+    evaluated: int | None = None
+    final_done: bool = False
+
+    def next(self, newest: int | None, training_ended: bool) -> int | Next:
+        """The step of the checkpoint to evaluate, or what else to do.
+
+        Args:
+            newest: the newest checkpoint's step; None if there is none.
+            training_ended: nobody will write another checkpoint.
+        """
+        if self.final_done:
+            return Next.DONE
+        if newest is not None and newest != self.evaluated:
+            return newest
+        return Next.DONE if training_ended else Next.WAIT
+
+    def done(self, step: int, final: bool) -> None:
+        """A checkpoint was evaluated."""
+        self.evaluated, self.final_done = step, final

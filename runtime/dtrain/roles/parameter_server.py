@@ -1,0 +1,340 @@
+"""The parameter server's machine: (message, now) -> actions. No socket, no thread, no clock.
+
+It joins the rules (`protocol`) to one server's memory (`store`): who may talk about which generation of variables, what becomes
+of a push (`sync_pushes`, `async_pushes`), who is alive, what a checkpoint contains, when the server may go. The driver calls it
+under one lock and carries out what it returns before anything else happens.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.config import TrainingSection
+from dtrain.errors import DtrainError
+from dtrain.messages import (
+    AnyMessage,
+    Commit,
+    Complete,
+    Farewell,
+    Heartbeat,
+    HeartbeatReply,
+    Initialise,
+    Initialised,
+    NotReady,
+    Pull,
+    Push,
+    Refusal,
+    Reply,
+    Snapshot,
+    SnapshotReply,
+    Subscribe,
+    Values,
+    Verdict,
+)
+from dtrain.protocol.exactly_once import Seen, SeenPushes
+from dtrain.protocol.membership import Membership, MemberState
+from dtrain.protocol.placement import Plan
+from dtrain.roles.actions import Action, Caller, End, Send
+from dtrain.roles.async_pushes import AsyncPushes
+from dtrain.roles.store import Store, first_non_finite
+from dtrain.roles.sync_pushes import SyncPushes
+
+Blocks = Sequence[np.ndarray[Any, Any]]
+
+LEASE_S = 5.0
+JOIN_S = 60.0
+LEADER_GRACE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Held:
+    """One generation of variables, and the rule by which it changes."""
+
+    generation: int
+    plan: Plan
+    max_steps: int
+    store: Store
+    pushes: SyncPushes | AsyncPushes
+    seen: SeenPushes
+
+
+@dataclass(frozen=True)
+class Request:
+    """A question that cannot be answered yet."""
+
+    caller: Caller
+    task: str
+    message: Pull | Snapshot
+    deadline_s: float
+
+
+@dataclass
+class ParameterServer:
+    """One ``ps`` task. `index` 0 also keeps the membership and makes the decisions for all.
+
+    Attributes:
+        ranks: rank of each replica, by task name.
+        held: None before the leader has initialised it.
+    """
+
+    index: int
+    cluster: ClusterSpec
+    training: TrainingSection
+    now: float
+    ranks: dict[str, int] = field(init=False)
+    membership: Membership = field(init=False)
+    held: Held | None = field(default=None, init=False)
+    statuses: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
+    _subscribers: list[Caller] = field(default_factory=list, init=False)
+    _requests: list[Request] = field(default_factory=list, init=False)
+    _farewell: bool = field(default=False, init=False)
+    _leader_lost_since_s: float | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.ranks = self._ranks()
+        expected = list(self.ranks) if self.index == 0 else []
+        self.membership = Membership(expected, lease_s=LEASE_S, join_s=JOIN_S, now=self.now)
+
+    def _ranks(self) -> dict[str, int]:
+        replicas = self.cluster.replicas(self.training.chief_trains)
+        return {str(task): rank for rank, task in enumerate(replicas)}
+
+    # What is held
+
+    def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks, now: float) -> Iterator[Action]:
+        """Deal with one message. The returned actions must all be carried out before the next call."""
+        handle: Callable[..., Iterator[Action]] | None = getattr(self, f"_on_{type(message).__name__.lower()}", None)
+        if handle is None:
+            yield Send(caller, Refusal(f"a parameter server does not take {type(message).__name__} messages"))
+            return
+        yield from handle(caller, sender, message, blocks, now)
+        yield from self._answer_requests(now)
+
+    def _on_initialise(self, caller: Caller, sender: TaskId, message: Initialise, blocks: Blocks, now: float) -> Iterator[Action]:
+        plan = Plan.from_dict(message.plan)
+        if sender != self.cluster.leader:
+            yield Send(caller, Refusal(f"only {self.cluster.leader} may initialise variables, not {sender}"))
+        elif self.held is not None and (self.held.generation, self.held.plan.hash) == (message.generation, plan.hash):
+            yield Send(caller, Initialised(self.held.pushes.version, kept=True))
+        else:
+            try:
+                self.training = msgspec.convert(message.training, TrainingSection)
+                self.ranks = self._ranks()
+                self.held = self._hold(plan, message, blocks)
+            except (DtrainError, msgspec.ValidationError) as error:
+                yield Send(caller, Refusal(f"the leader's plan, optimizer and values do not fit together: {error}"))
+                return
+            yield Send(caller, Initialised(message.version, kept=False))
+            yield from self._members_changed(now)
+
+    def _hold(self, plan: Plan, message: Initialise, blocks: Blocks) -> Held:
+        layout = plan.layout(self.index)
+        store = Store(layout, message.optimizer, blocks[: len(layout.groups)])
+        if message.slots:
+            store.restore_slots(message.slots, blocks[len(layout.groups) :])
+        pushes: SyncPushes | AsyncPushes
+        if self.training.updates == "sync":
+            servers = self.cluster.count(Role.PS)
+            pushes = SyncPushes(
+                store,
+                self.training,
+                self._subscribers,
+                generation=message.generation,
+                version=message.version,
+                replicas=len(self.ranks),
+                server=self.index,
+                servers=servers,
+            )
+        else:
+            pushes = AsyncPushes.of(store, self.training, version=message.version, max_steps=message.max_steps, server=self.index)
+        return Held(message.generation, plan, message.max_steps, store, pushes, SeenPushes.restore(message.seen))
+
+    # Reading
+
+    def _on_pull(self, caller: Caller, sender: TaskId, message: Pull, blocks: Blocks, now: float) -> Iterator[Action]:
+        self._requests.append(Request(caller, str(sender), message, now + message.wait_s))
+        return iter(())
+
+    def _on_snapshot(self, caller: Caller, sender: TaskId, message: Snapshot, blocks: Blocks, now: float) -> Iterator[Action]:
+        self._requests.append(Request(caller, str(sender), message, now + message.wait_s))
+        return iter(())
+
+    def _answer_requests(self, now: float) -> Iterator[Action]:
+        requests, self._requests = self._requests, []
+        for request in requests:
+            answer = self._answer(request, late=now >= request.deadline_s)
+            if answer is None:
+                self._requests.append(request)
+            else:
+                yield answer
+
+    def _answer(self, request: Request, late: bool) -> Send | None:
+        message, held = request.message, self.held
+        if held is None or (isinstance(message, Pull) and held.generation < message.generation):
+            reason = f"ps:{self.index} waits for {self.cluster.leader} to initialise the variables"
+            return Send(request.caller, NotReady(reason)) if late else None
+        if held.pushes.failed:
+            return Send(request.caller, Refusal(held.pushes.failed))
+        if held.pushes.version < message.at_least and not late:
+            return None
+        if isinstance(message, Snapshot):
+            names, arrays = held.store.snapshot()
+            return Send(request.caller, SnapshotReply(held.pushes.version, names, held.seen.export()), arrays)
+        rank = self.ranks.get(request.task)
+        finished = held.pushes.version >= held.max_steps
+        ticket = not finished and rank is not None and held.pushes.ticket(rank)
+        if rank is not None and not (ticket or finished or late):
+            return None
+        values = Values(held.generation, held.pushes.version, held.max_steps, held.plan.to_dict(), ticket)
+        return Send(request.caller, values, held.store.values)
+
+    # Writing
+
+    def _on_push(self, caller: Caller, sender: TaskId, message: Push, blocks: Blocks, now: float) -> Iterator[Action]:
+        replica, held = str(sender), self.held
+        if reason := self._push_refusal(replica, message, blocks):
+            yield Send(caller, Refusal(reason))
+            return
+        assert held is not None
+        row = held.seen.lookup(replica, message.incarnation, message.sequence)
+        rank = self.ranks[replica]
+        if isinstance(row, str):
+            yield Send(caller, Refusal(row))
+        elif row is not None and row.verdict is not None:
+            yield self._duplicate(caller, rank, row)
+        elif row is None and first_non_finite(blocks):
+            held.seen.record(replica, Seen(message.incarnation, message.sequence, Verdict.REFUSED))
+            reason = f"the gradient of {replica} from version {message.base_version} holds NaN or infinity"
+            ticket = held.pushes.ticket(rank)
+            yield Send(caller, Reply(Verdict.REFUSED, held.pushes.version, reason=reason, ticket=ticket), held.store.values)
+        else:
+            yield from held.pushes.push(caller, replica, rank, message, blocks, held.seen, now)
+
+    def _push_refusal(self, replica: str, message: Push, blocks: Blocks) -> str | None:
+        held = self.held
+        if replica not in self.ranks:
+            return f"{replica} is not a replica of this run; replicas are {', '.join(self.ranks)}"
+        if held is None or held.generation != message.generation:
+            return f"ps:{self.index} holds no variables of generation {message.generation}: it was restarted, or training moved on"
+        if held.pushes.failed:
+            return held.pushes.failed
+        if message.plan_hash != held.plan.hash:
+            return (
+                f"{replica} pushes by plan {message.plan_hash}, the run's is {held.plan.hash}: do all tasks build the same model?"
+            )
+        if mismatch := held.store.mismatch(blocks, range(len(held.store.groups))):
+            return f"a gradient of {replica} does not fit: {mismatch}"
+        if message.base_version > held.pushes.version:
+            return f"{replica} pushes from version {message.base_version}, the newest is {held.pushes.version}"
+        return None
+
+    def _duplicate(self, caller: Caller, rank: int, row: Seen) -> Send:
+        assert self.held is not None
+        assert row.verdict is not None
+        pushes = self.held.pushes
+        reply = Reply(row.verdict, pushes.version, staleness=row.staleness, duplicate=True, ticket=pushes.ticket(rank))
+        return Send(caller, reply, self.held.store.values)
+
+    # The one decision of a synchronous run
+
+    def _sync(self, generation: int) -> SyncPushes | None:
+        """The synchronous rule of a generation; None if it is not what this server holds."""
+        held = self.held
+        rule = held.pushes if held is not None and held.generation == generation else None
+        return rule if isinstance(rule, SyncPushes) else None
+
+    def _on_complete(self, caller: Caller, sender: TaskId, message: Complete, blocks: Blocks, now: float) -> Iterator[Action]:
+        if (rule := self._sync(message.generation)) and self.held is not None:
+            yield from rule.complete(sender.index, message, self.held.seen, now)
+
+    def _on_subscribe(self, caller: Caller, sender: TaskId, message: Subscribe, blocks: Blocks, now: float) -> Iterator[Action]:
+        self._subscribers.append(caller)
+        if rule := self._sync(message.generation):
+            yield from (Send(caller, commit) for commit in rule.commits_since(message))
+
+    def _on_commit(self, caller: Caller, sender: TaskId, message: Commit, blocks: Blocks, now: float) -> Iterator[Action]:
+        if (rule := self._sync(message.generation)) and self.held is not None:
+            yield from rule.commit(message, self.held.seen)
+
+    def position(self) -> tuple[Subscribe, list[Complete]]:
+        """ps:i: what to tell ps:0 on connecting to it (again): where this server stands, and what it holds."""
+        held = self.held
+        rule = self._sync(held.generation) if held else None
+        if held is None or rule is None:
+            return Subscribe(0, 0), []
+        return Subscribe(held.generation, rule.version), rule.reports()
+
+    # Who is alive
+
+    def _on_heartbeat(self, caller: Caller, sender: TaskId, message: Heartbeat, blocks: Blocks, now: float) -> Iterator[Action]:
+        task = str(sender)
+        before = self.membership.state(task)
+        incarnation = self.membership.heartbeat(task, message.incarnation, now)
+        if incarnation is None:
+            yield Send(caller, Refusal(f"another process has taken the place of {task}"))
+            return
+        if message.status is not None:
+            self.statuses[task] = message.status
+        if message.leaving:
+            self.membership.leave(task)
+        yield Send(caller, self._heartbeat_reply(sender, incarnation))
+        if message.leaving or before is not MemberState.LIVE:
+            yield from self._members_changed(now)
+
+    def _heartbeat_reply(self, sender: TaskId, incarnation: int) -> HeartbeatReply:
+        held = self.held
+        statuses = tuple(self.statuses.values()) if sender == self.cluster.leader else ()
+        awaited = self._names(held.pushes.awaited()) if held else ()
+        return HeartbeatReply(
+            incarnation,
+            held.generation if held else 0,
+            held.pushes.version if held else 0,
+            self._farewell,
+            waiting_for=", ".join(awaited) or None,
+            failed=held.pushes.failed if held else None,
+            statuses=statuses,
+        )
+
+    def _names(self, ranks: Sequence[int]) -> list[str]:
+        return [name for name, rank in self.ranks.items() if rank in ranks]
+
+    def _members_changed(self, now: float) -> Iterator[Action]:
+        if self.held is not None and self.index == 0:
+            gone = self.membership.tasks(MemberState.LOST, MemberState.LEFT)
+            live = [rank for task, rank in self.ranks.items() if task not in gone]
+            yield from self.held.pushes.members_changed(live, self.held.seen, now)
+
+    def disconnected(self, caller: Caller) -> None:
+        """A connection is gone: whatever waited on it is not answered."""
+        self._requests = [request for request in self._requests if request.caller != caller]
+        if caller in self._subscribers:
+            self._subscribers.remove(caller)
+        if self.held is not None:
+            self.held.pushes.disconnected(caller)
+
+    # Time and the end
+
+    def tick(self, now: float, connections: int) -> Iterator[Action]:
+        """Time has passed; `connections` are open. To be called a few times a second."""
+        if self.membership.expire(now):
+            yield from self._members_changed(now)
+        if self.held is not None and isinstance(self.held.pushes, SyncPushes):
+            yield from self.held.pushes.decide(self.held.seen, now)
+        yield from self._answer_requests(now)
+        if self._farewell and connections == 0:
+            yield End()
+        leader = str(self.cluster.leader)
+        if self.membership.state(leader) is not MemberState.LOST:
+            self._leader_lost_since_s = None
+        elif self._leader_lost_since_s is None:
+            self._leader_lost_since_s = now
+        elif now - self._leader_lost_since_s >= LEADER_GRACE_S:
+            yield End(f"{leader} has not been heard of for {LEASE_S + LEADER_GRACE_S:g} s")
+
+    def _on_farewell(self, caller: Caller, sender: TaskId, message: Farewell, blocks: Blocks, now: float) -> Iterator[Action]:
+        self._farewell = self._farewell or sender == self.cluster.leader
+        return iter(())

@@ -1,0 +1,204 @@
+"""Runs a `ParameterServer`: its sockets, its threads, its clock. It decides nothing.
+
+One lock is held while the machine takes a message and while what it answered is cut into bytes, so a reply is one version of
+every shard, never a mixture (rule 8), and a push is applied whole or not at all.
+"""
+
+import threading
+import time
+
+from dtrain.assignment import TaskAssignment
+from dtrain.cluster import Role, TaskId
+from dtrain.errors import DtrainError, PeerError, PeerLostError
+from dtrain.messages import AnyMessage, Commit, Complete, Farewell, Hello, Initialise, Subscribe
+from dtrain.reporting import Reporter
+from dtrain.roles.actions import Action, End, Report, Send
+from dtrain.roles.heartbeat import HeartbeatLink
+from dtrain.roles.parameter_server import ParameterServer
+from dtrain.wire.channel import Answer, Caller
+from dtrain.wire.client import GrpcChannel
+from dtrain.wire.frames import Frame
+from dtrain.wire.handshake import refusal
+from dtrain.wire.service import GrpcService
+
+TICK_S = 0.2
+PEER_CONNECT_S = 60.0
+UNINITIALISED_LIMIT_BYTES = 1 << 37
+MESSAGE_LIMIT_BYTES = 1 << 20
+
+UNANSWERED = {Complete: Answer.NONE, Commit: Answer.NONE, Farewell: Answer.NONE, Subscribe: Answer.STREAM}
+
+
+class ServerHandler:
+    """Joins a machine to a service; see `Handler`."""
+
+    def __init__(self, machine: ParameterServer, hello: Hello, reporter: Reporter) -> None:
+        self.machine = machine
+        self.reporter = reporter
+        self.ended = threading.Event()
+        self.failure: str | None = None
+        self.link: DecisionLink | None = None
+        self._hello = hello
+        self._lock = threading.Lock()
+        self._callers: set[Caller] = set()
+
+    @property
+    def limit_bytes(self) -> int:
+        """The variables of a plan may be of any size before there is one; afterwards a message holds a gradient at most."""
+        held = self.machine.held
+        if held is None:
+            return UNINITIALISED_LIMIT_BYTES
+        return sum(value.nbytes for value in held.store.values) * (1 + len(held.store.slots)) + MESSAGE_LIMIT_BYTES
+
+    def refuse(self, hello: Hello) -> str | None:
+        """See `Handler.refuse`."""
+        return refusal(self._hello, hello)
+
+    def received(self, caller: Caller, frame: Frame) -> Answer:
+        """See `Handler.received`."""
+        sender = TaskId.parse(caller.hello.task)
+        with self._lock:
+            self._callers.add(caller)
+            for action in self.machine.receive(caller, sender, frame.message, frame.blocks, time.monotonic()):
+                self._carry_out(action)
+            self._report_progress(frame.message)
+        return UNANSWERED.get(type(frame.message), Answer.ONE)
+
+    def disconnected(self, caller: Caller) -> None:
+        """See `Handler.disconnected`."""
+        with self._lock:
+            self._callers.discard(caller)
+            self.machine.disconnected(caller)
+
+    def decided(self, commit: AnyMessage) -> None:
+        """A message from ps:0 that nobody waits to have answered."""
+        with self._lock:
+            for action in self.machine.receive(None, TaskId(Role.PS, 0), commit, (), time.monotonic()):
+                self._carry_out(action)
+            self._report_progress(commit)
+
+    def position(self) -> tuple[Subscribe, list[Complete]]:
+        """Where this server stands, for ps:0."""
+        with self._lock:
+            return self.machine.position()
+
+    def tick(self) -> None:
+        """Let time pass."""
+        with self._lock:
+            for action in self.machine.tick(time.monotonic(), connections=len(self._callers)):
+                self._carry_out(action)
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Send(caller, message, blocks):
+                caller.send(message, blocks)  # type: ignore[attr-defined]  # a machine's Caller is opaque to the machine only
+            case Report(message) if self.link is not None:
+                self.link.report(message)
+            case End(failed):
+                self.failure = failed
+                self.ended.set()
+
+    def _report_progress(self, message: AnyMessage) -> None:
+        held = self.machine.held
+        if held is not None and held.pushes.version != self.reporter.status.step:
+            self.reporter.progress(held.pushes.version)
+            self.reporter.status.max_steps = held.max_steps
+        if isinstance(message, Initialise):
+            self.reporter.waiting(None)
+
+
+class DecisionLink:
+    """ps:i's way to ps:0: reports of complete contributions go out on one connection, commits come in on another. Rule 2.
+
+    When ps:0 is away, both are opened again, and what it may have missed is told again.
+    """
+
+    def __init__(self, handler: ServerHandler, address: str, hello: Hello) -> None:
+        self._handler = handler
+        self._address = address
+        self._hello = hello
+        self._reports: GrpcChannel | None = None
+        self._thread = threading.Thread(target=self._run, name="commits", daemon=True)
+        self._thread.start()
+
+    def report(self, message: AnyMessage) -> None:
+        """Tell ps:0, if it is there; else it is told on reconnecting."""
+        if (reports := self._reports) is not None:
+            reports.send(message)
+
+    def _run(self) -> None:
+        while not self._handler.ended.is_set():
+            try:
+                self._follow()
+            except PeerError:
+                continue
+
+    def _follow(self) -> None:
+        commits = GrpcChannel("ps:0", self._address, self._hello, PEER_CONNECT_S)
+        reports = GrpcChannel("ps:0", self._address, self._hello, PEER_CONNECT_S)
+        try:
+            commits.send(self._handler.position()[0])
+            # From here on new reports go out; what was held before is told again, which changes nothing if it was heard.
+            self._reports = reports
+            for message in self._handler.position()[1]:
+                reports.send(message)
+            while True:
+                self._handler.decided(commits.receive().message)
+        finally:
+            self._reports = None
+            commits.close()
+            reports.close()
+
+
+def serve(assignment: TaskAssignment) -> None:
+    """Be the parameter server of `assignment` until all is done.
+
+    Raises:
+        RunError: its address cannot be bound.
+        PeerLostError: the leader is gone for good.
+    """
+    address = assignment.cluster.address(assignment.task)
+    if address is None:
+        raise AssertionError("an assignment's task stands in its cluster")
+    reporter = Reporter(assignment)
+    hello = assignment.hello()
+    machine = ParameterServer(assignment.task.index, assignment.cluster, assignment.spec.training, time.monotonic())
+    handler = ServerHandler(machine, hello, reporter)
+    service = GrpcService(
+        handler, address, connections=_connections(assignment), share_port=assignment.launched and assignment.spec.hold_ports
+    )
+    links: list[HeartbeatLink] = []
+    try:
+        reporter.running()
+        reporter.waiting(f"{assignment.cluster.leader} to initialise the variables")
+        if assignment.task.index > 0:
+            links = _join_first_server(assignment, handler, hello, reporter)
+        while not handler.ended.wait(TICK_S):
+            handler.tick()
+    finally:
+        for link in links:
+            link.close()
+        service.stop()
+        reporter.close()
+    if handler.failure:
+        raise PeerLostError(handler.failure)
+
+
+def _join_first_server(assignment: TaskAssignment, handler: ServerHandler, hello: Hello, reporter: Reporter) -> list[HeartbeatLink]:
+    first = assignment.cluster.servers[0]
+    if assignment.spec.training.updates == "sync":
+        handler.link = DecisionLink(handler, first, hello)
+
+    def connect(timeout_s: float) -> GrpcChannel:
+        return GrpcChannel("ps:0", first, hello, timeout_s)
+
+    try:
+        return [HeartbeatLink(connect, reporter, connect_s=PEER_CONNECT_S, patience_s=float("inf"))]
+    except DtrainError as error:
+        raise type(error)(f"{assignment.task} cannot join the run: {error}") from None
+
+
+def _connections(assignment: TaskAssignment) -> int:
+    """Connections that may be open at once: every task has at most four (data, heartbeat, and their successors), and some air."""
+    tasks = sum(1 for _ in assignment.cluster.tasks()) + 2
+    return 4 * tasks + 64

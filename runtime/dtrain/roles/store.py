@@ -1,0 +1,90 @@
+"""What a parameter server holds: the variables of its shards in flat arrays, and the optimizer's slots beside them.
+
+All shards of one dtype and trainability lie in one array (`protocol.placement.ServerLayout`), so an update is one pass over one
+array however many variables there are, and a gradient is received in the form in which it is applied.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import InputError
+from dtrain.learning import optimizers
+from dtrain.protocol.placement import ServerLayout
+
+Array = np.ndarray[Any, Any]
+
+
+class Store:
+    """Variables and slots of one server, changed in place by one thread at a time.
+
+    Attributes:
+        values: one flat array for each group of the layout, in its order.
+        slots: for each slot of the optimizer, one flat array for each trainable group.
+    """
+
+    def __init__(self, layout: ServerLayout, optimizer: dict[str, Any], values: Sequence[Array]) -> None:
+        """Take over first values, one flat array a group.
+
+        Raises:
+            InputError: they do not have the layout's dtypes and sizes.
+        """
+        self.layout = layout
+        self.groups = layout.groups
+        self.trainable = [index for index, group in enumerate(self.groups) if group.trainable]
+        self.optimizer = optimizers.from_config(optimizer)
+        if reason := self.mismatch(values, range(len(self.groups))):
+            raise InputError(reason)
+        self.values = [np.array(value) for value in values]
+        fresh = [self.optimizer.initial_slots(self.values[index]) for index in self.trainable]
+        self.slots: dict[str, list[Array]] = {name: [slots[name] for slots in fresh] for name in (fresh[0] if fresh else {})}
+
+    def restore_slots(self, names: Sequence[str], blocks: Sequence[Array]) -> None:
+        """Overwrite the slots with those of a checkpoint: for each name, one array for each trainable group.
+
+        Raises:
+            InputError: the names or sizes are not this optimizer's.
+        """
+        if set(names) != set(self.slots) or len(blocks) != len(names) * len(self.trainable):
+            raise InputError(f"slots {sorted(names)} in {len(blocks)} blocks; the optimizer has {sorted(self.slots)}")
+        remaining = iter(blocks)
+        for name in names:
+            for target in self.slots[name]:
+                target[...] = next(remaining)
+
+    def mismatch(self, blocks: Sequence[Array], groups: Sequence[int]) -> str | None:
+        """Why arrays are not one flat array for each of the given groups; None if they are."""
+        expected = [(self.groups[index].dtype, self.groups[index].size) for index in groups]
+        found = [(block.dtype.name, block.size) for block in blocks]
+        return None if found == expected else f"expected (dtype, elements) {expected}, found {found}"
+
+    def apply(self, gradients: Sequence[Array], step: int, rate_scale: float = 1.0) -> None:
+        """One optimizer update in place: a gradient for each trainable group, new values for each other group.
+
+        Args:
+            gradients: in the order of the groups.
+            step: updates done before.
+            rate_scale: factor on the learning rate (staleness).
+        """
+        position = 0
+        for index, (value, gradient) in enumerate(zip(self.values, gradients, strict=True)):
+            if self.groups[index].trainable:
+                slots = {name: arrays[position] for name, arrays in self.slots.items()}
+                self.optimizer.update(value, gradient, slots, step, rate_scale=rate_scale)
+                position += 1
+            else:
+                value[...] = gradient
+
+    def snapshot(self) -> tuple[tuple[str, ...], list[Array]]:
+        """Names of the slots, and every array: values of every group, then each slot of every trainable group."""
+        names = tuple(self.slots)
+        return names, [*self.values, *(array for name in names for array in self.slots[name])]
+
+
+def first_non_finite(blocks: Sequence[Array]) -> bool:
+    """Whether any floating-point block holds NaN or infinity. One pass in the usual case: a sum shows either."""
+    for block in blocks:
+        if block.dtype.kind == "f" and not np.isfinite(np.add.reduce(block)) and not np.isfinite(block).all():
+            return True
+    return False

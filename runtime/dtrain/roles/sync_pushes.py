@@ -1,0 +1,185 @@
+"""What a server does with pushes in synchronous training: rules 1 to 3 and 5, and ps:0's part of rule 2.
+
+Machine: no socket, no thread, no clock. The rules themselves stand in `protocol.sync_round` and `protocol.exactly_once`; here
+they are joined to a server's memory and to its callers.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dtrain.config import TrainingSection
+from dtrain.messages import Commit, Complete, Push, Reply, Subscribe, Verdict
+from dtrain.protocol.exactly_once import Seen, SeenPushes
+from dtrain.protocol.sync_round import Contribution, SyncDecision, SyncRound, TooFew, quota
+from dtrain.roles.actions import Action, Caller, Report, Send
+from dtrain.roles.store import Store
+
+Blocks = Sequence[np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A replica that has contributed to the version being made and waits for it."""
+
+    caller: Caller
+    contribution: Contribution
+    duplicate: bool = False
+
+
+class SyncPushes:
+    """Contributions to the newest version, held until ps:0 has decided which of them make the next one."""
+
+    def __init__(
+        self,
+        store: Store,
+        training: TrainingSection,
+        subscribers: Sequence[Caller],
+        *,
+        generation: int,
+        version: int,
+        replicas: int,
+        server: int,
+        servers: int,
+    ) -> None:
+        self._store = store
+        self._training = training
+        self._subscribers = subscribers
+        self._generation = generation
+        self._server = server
+        needed = training.replicas_needed(replicas)
+        self._quota = quota(needed, replicas)
+        self._round: SyncRound[Blocks] = SyncRound(version)
+        self._decision = SyncDecision(version, servers, needed, self._quota, training.too_few == "shrink") if server == 0 else None
+        self._waiting: dict[str, Waiting] = {}
+        self._last_commit: Commit | None = None
+        self._live: Collection[int] = range(replicas)
+        self.failed: str | None = None
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return self._round.version
+
+    def push(
+        self, caller: Caller, replica: str, rank: int, push: Push, blocks: Blocks, seen: SeenPushes, now: float
+    ) -> Iterator[Action]:
+        """A gradient that has passed every check and has not been seen before, or whose verdict is still open."""
+        contribution = (rank, push.incarnation, push.ordinal)
+        row = seen.lookup(replica, push.incarnation, push.sequence)
+        if row is not None:
+            self._waiting[replica] = Waiting(caller, contribution, duplicate=True)
+            return
+        if not self._round.offer(contribution, push.base_version, blocks):
+            seen.record(replica, Seen(push.incarnation, push.sequence, Verdict.STALE))
+            yield Send(caller, Reply(Verdict.STALE, self.version, stale=1), self._store.values)
+            return
+        if push.ordinal + 1 < self._quota:
+            seen.record(replica, Seen(push.incarnation, push.sequence, Verdict.PENDING))
+            yield Send(caller, Reply(Verdict.PENDING, self.version))
+        else:
+            seen.record(replica, Seen(push.incarnation, push.sequence))
+            self._waiting[replica] = Waiting(caller, contribution)
+        if self._decision is None:
+            yield Report(self._report(contribution))
+        else:
+            self._decision.report(self._server, contribution, push.base_version)
+            yield from self.decide(seen, now)
+
+    def complete(self, server: int, message: Complete, seen: SeenPushes, now: float) -> Iterator[Action]:
+        """ps:0: another server holds a contribution whole."""
+        if self._decision is not None:
+            contribution = (message.rank, message.incarnation, message.ordinal)
+            self._decision.report(server, contribution, message.version)
+            yield from self.decide(seen, now)
+
+    def commits_since(self, message: Subscribe) -> list[Commit]:
+        """ps:0: what a server that connects (again) has missed; servers are never more than one version apart."""
+        last = self._last_commit
+        return [last] if last and (last.generation, message.version) <= (message.generation, last.version) else []
+
+    def reports(self) -> list[Complete]:
+        """ps:i: everything that ps:0 must hear again after a reconnect."""
+        return [self._report(contribution) for contribution in self._round.held]
+
+    def _report(self, contribution: Contribution) -> Complete:
+        rank, incarnation, ordinal = contribution
+        return Complete(self._generation, rank, incarnation, self.version, ordinal)
+
+    def commit(self, message: Commit, seen: SeenPushes) -> Iterator[Action]:
+        """ps:i: the decision has arrived."""
+        yield from self._carry_out(message.version, message.contributors, seen)
+
+    def members_changed(self, live: Collection[int], seen: SeenPushes, now: float) -> Iterator[Action]:
+        """ps:0: these ranks are alive or still expected."""
+        self._live = live
+        yield from self.decide(seen, now)
+
+    def decide(self, seen: SeenPushes, now: float) -> Iterator[Action]:
+        """ps:0: make the next version if enough contributions are complete everywhere."""
+        if self._decision is None or self.failed:
+            return
+        decided = self._decision.decide(self._live, now)
+        if isinstance(decided, TooFew):
+            self._judge_too_few(decided, now)
+        elif decided is not None:
+            version = self._decision.version
+            self._decision.committed()
+            self._last_commit = Commit(self._generation, version, decided)
+            for subscriber in self._subscribers:
+                yield Send(subscriber, self._last_commit)
+            yield from self._carry_out(version, decided, seen)
+
+    def _judge_too_few(self, found: TooFew, now: float) -> None:
+        waited_s = now - found.since_s
+        if self._training.too_few == "fail" or waited_s >= self._training.too_few_timeout_s:
+            self.failed = (
+                f"too few replicas: {found.needed} contributions are needed for version {self.version + 1} and at most "
+                f"{found.possible} can come, for {waited_s:.1f} s (training.too_few: {self._training.too_few})"
+            )
+
+    def _carry_out(self, version: int, contributors: Sequence[Contribution], seen: SeenPushes) -> Iterator[Action]:
+        held = list(self._round.held)
+        gradients = self._round.commit(version, contributors)
+        if gradients is None:
+            return
+        self._store.apply(_mean(gradients), version)
+        counted = set(contributors)
+        for replica, waiting in self._waiting.items():
+            mine = [c for c in held if c[:2] == waiting.contribution[:2]]
+            accepted = sum(c in counted for c in mine)
+            verdict = Verdict.ACCEPTED if waiting.contribution in counted else Verdict.STALE
+            seen.decide(replica, verdict)
+            reply = Reply(verdict, self.version, duplicate=waiting.duplicate, accepted=accepted, stale=len(mine) - accepted)
+            yield Send(waiting.caller, reply, self._store.values)
+        self._waiting.clear()
+
+    def ticket(self, rank: int) -> bool:
+        """Whether `rank` may push next: always, the newest-version rule needs no permission."""
+        return True
+
+    def disconnected(self, caller: Caller) -> None:
+        """Nobody to answer any more; what was contributed stays (it may be complete everywhere)."""
+        self._waiting = {replica: waiting for replica, waiting in self._waiting.items() if waiting.caller != caller}
+
+    def awaited(self) -> list[int]:
+        """Ranks whose contribution the next version still lacks."""
+        return self._decision.awaited(self._live) if self._decision else []
+
+
+def _mean(gradients: Sequence[Blocks]) -> Blocks:
+    """Sum in the given order, divided by the real count: into the first one's memory where that may be written."""
+    if len(gradients) == 1:
+        return gradients[0]
+    total = [block if block.flags.writeable else np.array(block) for block in gradients[0]]
+    for blocks in gradients[1:]:
+        for sum_, block in zip(total, blocks, strict=True):
+            np.add(sum_, block, out=sum_)
+    for sum_ in total:
+        if sum_.dtype.kind == "f":
+            np.divide(sum_, sum_.dtype.type(len(gradients)), out=sum_)
+        else:
+            np.floor_divide(sum_, len(gradients), out=sum_)
+    return total

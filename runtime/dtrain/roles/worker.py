@@ -1,0 +1,189 @@
+"""The replica's machine: what a training task says to the parameter servers, and when it may compute. (message) -> messages.
+
+    pulling   every server has been asked for its values; in sync all must be of one version, the newest
+    ready     the values are there (and, in async, ps:0's ticket): compute a gradient
+    pushing   the gradient is on its way to every server; their answers carry the verdict and the next values
+    finished  the last step has been made and the final values are here
+
+A connection that broke is opened again by the driver, which then repeats what is unanswered: `unanswered`. A push that was
+applied before the break is answered as a duplicate (rule 5), so repeating is always right.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from dtrain.errors import NonFiniteGradientError, PeerRefusedError, TooFewReplicasError
+from dtrain.messages import AnyMessage, NotReady, Pull, Push, Refusal, Reply, Values, Verdict
+
+Outgoing = tuple[int, AnyMessage]
+"""A server's index and what it is told. A Push is accompanied by that server's gradient blocks."""
+
+SEVERITY = (Verdict.PENDING, Verdict.ACCEPTED, Verdict.STALE, Verdict.FINISHED, Verdict.REFUSED)
+
+
+class Phase(Enum):
+    """Where a replica stands."""
+
+    PULLING = "pulling"
+    READY = "ready"
+    PUSHING = "pushing"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one gradient on all servers together.
+
+    Attributes:
+        verdict: the gravest of the servers' verdicts; by rule 2 they agree in sync.
+        staleness: the largest.
+        accepted: contributions of this replica that the last version contains.
+        stale: contributions that came too late.
+    """
+
+    verdict: Verdict
+    staleness: int
+    accepted: int
+    stale: int
+    reason: str | None = None
+
+
+@dataclass
+class Replica:
+    """One replica of one generation.
+
+    Attributes:
+        sync: whether all servers must show one version.
+        trains: False for a leader that only waits for the others to finish.
+        patience_s: how long a server may take to answer a pull before it must say why.
+        versions: of the values at hand, a server.
+        unanswered: by server, what was asked and not yet answered.
+    """
+
+    servers: int
+    generation: int
+    incarnation: int
+    plan_hash: str
+    sync: bool
+    trains: bool = True
+    nan_policy: str = "refuse"
+    patience_s: float = 5.0
+    phase: Phase = Phase.PULLING
+    max_steps: int = 0
+    sequence: int = 0
+    versions: list[int] = field(default_factory=list)
+    unanswered: dict[int, AnyMessage] = field(default_factory=dict)
+    outcome: Outcome | None = None
+    _ordinal: int = 0
+    _ticket: bool = True
+    _refresh: bool = True
+    _final_pulls: int = 0
+    _replies: dict[int, Reply] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.versions = [0] * self.servers
+
+    @property
+    def global_step(self) -> int:
+        """As ps:0 counts (rule 10)."""
+        return self.versions[0]
+
+    def start(self) -> Iterator[Outgoing]:
+        """Ask ps:0 for its values and permission to begin; the other servers are asked once it has said yes."""
+        self.phase = Phase.PULLING
+        yield self._ask(0, at_least=0)
+
+    def push(self) -> Iterator[Outgoing]:
+        """The gradient from the values at hand is ready."""
+        if self.phase is not Phase.READY:
+            raise AssertionError(f"a replica that is {self.phase.value} has nothing to push")
+        self.phase, self.sequence, self._replies = Phase.PUSHING, self.sequence + 1, {}
+        for server, version in enumerate(self.versions):
+            message = Push(self.generation, self.incarnation, self.sequence, version, self.plan_hash, self._ordinal)
+            self.unanswered[server] = message
+            yield server, message
+
+    def receive(self, server: int, message: AnyMessage) -> Iterator[Outgoing]:
+        """A server has answered.
+
+        Raises:
+            PeerRefusedError: it will not talk to this replica (another plan, another model).
+            TooFewReplicasError: the servers have given up waiting for others.
+            NonFiniteGradientError: the gradient held NaN and the policy is ``fail``.
+        """
+        asked = self.unanswered.pop(server, None)
+        match message:
+            case Values():
+                yield from self._values(server, message)
+            case Reply():
+                yield from self._reply(server, message)
+            case NotReady() if asked is not None:
+                yield self._repeat(server, asked)
+            case Refusal(reason):
+                raise TooFewReplicasError(reason) if reason.startswith("too few") else PeerRefusedError(reason)
+            case _:
+                raise PeerRefusedError(f"ps:{server} answered {type(asked).__name__} with {type(message).__name__}")
+
+    def _ask(self, server: int, at_least: int) -> Outgoing:
+        return self._repeat(server, Pull(self.generation, at_least, self.patience_s))
+
+    def _repeat(self, server: int, message: AnyMessage) -> Outgoing:
+        self.unanswered[server] = message
+        return server, message
+
+    def _values(self, server: int, message: Values) -> Iterator[Outgoing]:
+        self.versions[server] = message.version
+        self.max_steps = message.max_steps
+        if server == 0:
+            self._ticket = message.ticket
+        if not self.unanswered:
+            yield from self._settle()
+
+    def _reply(self, server: int, reply: Reply) -> Iterator[Outgoing]:
+        self._replies[server] = reply
+        if reply.verdict is not Verdict.PENDING:
+            self.versions[server] = reply.version
+        if server == 0:
+            self._ticket = reply.ticket
+        if self.unanswered:
+            return
+        replies = list(self._replies.values())
+        gravest = max(replies, key=lambda r: SEVERITY.index(r.verdict))
+        if gravest.verdict is Verdict.REFUSED and self.nan_policy == "fail":
+            raise NonFiniteGradientError(gravest.reason or "a gradient was refused")
+        self._ordinal = self._ordinal + 1 if gravest.verdict is Verdict.PENDING else 0
+        self.outcome = Outcome(
+            gravest.verdict,
+            max(r.staleness for r in replies),
+            min(r.accepted for r in replies),
+            max(r.stale for r in replies),
+            gravest.reason,
+        )
+        yield from self._settle()
+
+    def _settle(self) -> Iterator[Outgoing]:
+        """Every server has answered: ready, finished, or some must be asked (again)."""
+        newest = max(self.versions)
+        if self.versions[0] >= self.max_steps or (self.sync and newest >= self.max_steps):
+            # A server that lacks a push whose sender died never gets there: ask once, then take what it has.
+            behind = [s for s, v in enumerate(self.versions) if v < self.max_steps] if self._final_pulls == 0 else []
+            self._final_pulls += 1
+            yield from self._pull(behind, self.max_steps, then=Phase.FINISHED)
+        elif not self.trains:
+            yield from self._pull([0], self.max_steps)
+        elif not self._ticket:
+            self._refresh = True
+            yield from self._pull([0], 0)
+        elif self._refresh:
+            # The other servers' values have aged while ps:0 made us wait.
+            self._refresh = False
+            yield from self._pull(range(1, self.servers), newest if self.sync else 0)
+        else:
+            behind = [s for s, v in enumerate(self.versions) if v < newest] if self.sync else []
+            yield from self._pull(behind, newest)
+
+    def _pull(self, behind: Sequence[int], at_least: int, then: Phase = Phase.READY) -> Iterator[Outgoing]:
+        self.phase = Phase.PULLING if behind else then
+        for server in behind:
+            yield self._ask(server, at_least)

@@ -1,0 +1,300 @@
+"""Training with parameter servers: what one chief, worker or evaluator does of it. See `tf.distribute.ParameterServerStrategy`.
+
+leader:   initialise the servers, start the checkpoint thread; then as a replica
+replica:  heartbeat at ps:0, connect to every server, pull; push and receive until the last step
+leader:   final checkpoint; farewell when the program ends
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+from dtrain import checkpoints
+from dtrain.assignment import TaskAssignment
+from dtrain.cluster import Role
+from dtrain.errors import CheckpointError, DtrainError, SpecError
+from dtrain.learning import optimizers
+from dtrain.messages import Verdict
+from dtrain.protocol import placement
+from dtrain.protocol.replica_memory import ReplicaMemory
+from dtrain.protocol.staleness import StalenessHistogram
+from dtrain.reporting import Reporter
+from dtrain.roles.chief_driver import CheckpointThread, Generation, Leader, Start, server_name
+from dtrain.roles.evaluator import CheckpointWeights
+from dtrain.roles.evaluator_driver import follow_checkpoints
+from dtrain.roles.heartbeat import HeartbeatLink
+from dtrain.roles.worker import Phase, Replica
+from dtrain.roles.worker_driver import ReplicaDriver
+from dtrain.run_files import RunFiles
+from dtrain.strategy import Array, Problem, Session, StepResult, Strategy, scope_of
+from dtrain.wire.channel import Channel
+from dtrain.wire.client import GrpcChannel
+
+CONNECT_S = 60.0
+PATIENCE_S = 60.0
+
+
+class ParameterServerStrategy:
+    """This task's part in a cluster with parameter servers; see `Strategy`."""
+
+    evaluates: bool
+
+    def __init__(self, assignment: TaskAssignment) -> None:
+        """Take a place in the cluster; nobody is talked to before `open`.
+
+        Raises:
+            SpecError: the cluster has no parameter server.
+        """
+        if not assignment.cluster.servers:
+            raise SpecError("training on parameter servers needs at least one ps task in the cluster; found none")
+        self.assignment = assignment
+        self.training = assignment.spec.training
+        task, cluster = assignment.task, assignment.cluster
+        self.evaluates = task.role is Role.EVALUATOR
+        self.is_leader = task == cluster.leader
+        replicas = cluster.replicas(self.training.chief_trains)
+        self.num_replicas = len(replicas)
+        self.trains = task in replicas
+        self.rank = replicas.index(task) if self.trains else -1
+        self.has_evaluator = assignment.spec.cluster.count(Role.EVALUATOR) > 0
+        self.directory: Path | None = assignment.run_dir
+        self.seed = self.training.seed
+        self.reporter = Reporter(assignment)
+        self._leader: Leader | None = None
+        self._heartbeats: list[HeartbeatLink] = []
+        self._generation = 0
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """N in synchronous training, else 1."""
+        if self.training.updates != "sync":
+            return 1
+        return self.training.replicas_needed(self.num_replicas)
+
+    def scope(self) -> AbstractContextManager[Strategy]:
+        """Within it, models belong to this strategy."""
+        return scope_of(self)
+
+    def connect(self, server: int, timeout_s: float) -> Channel:
+        """Open a connection to a server."""
+        address = self.assignment.cluster.servers[server]
+        return GrpcChannel(server_name(server), address, self.assignment.hello(), timeout_s)
+
+    def open(self, problem: Problem) -> Session:
+        """See `Strategy.open`."""
+        self._generation += 1
+        self._join()
+        plan = placement.plan(
+            problem.variables, len(self.assignment.cluster.servers), self.training.placement, self.training.partitioner
+        )
+        generation = Generation(self._generation, plan, self.training, problem.optimizer, problem.max_steps)
+        saver = self._lead(generation, problem) if self.is_leader else None
+        return ParameterServerSession(self, generation, self._heartbeats[0], saver)
+
+    def _join(self) -> None:
+        """Take a lease at ps:0; the leader at every server (each must know when it is gone)."""
+        if self._heartbeats:
+            return
+        for server in range(len(self.assignment.cluster.servers) if self.is_leader else 1):
+            self.reporter.waiting(server_name(server))
+            connect = partial(self.connect, server)
+            link = HeartbeatLink(connect, self.reporter, connect_s=CONNECT_S, patience_s=PATIENCE_S)
+            self._heartbeats.append(link)
+        self.reporter.waiting(None)
+
+    def _lead(self, generation: Generation, problem: Problem) -> CheckpointThread | None:
+        if self._leader is None:
+            self._leader = Leader(len(self.assignment.cluster.servers), self.connect, CONNECT_S)
+        start = self._start(generation, problem)
+        version = self._leader.initialise(generation, start)
+        if self.assignment.run_dir is None:
+            return None
+        link = self._heartbeats[0]
+        saver = CheckpointThread(
+            self._leader,
+            generation,
+            self.assignment.spec.checkpoint,
+            RunFiles(self.assignment.run_dir).checkpoints,
+            warn=self.reporter.warn,
+            step=lambda: max(link.reply.version, version),
+        )
+        saver.save_first(start)
+        return saver
+
+    def _start(self, generation: Generation, problem: Problem) -> Start:
+        if generation.number == 1 and (directory := self._restorable()):
+            start, warning = checkpoints_start(directory, generation)
+            if warning:
+                self.reporter.warn(warning)
+            return start
+        values = dict(problem.initial_values())
+        rule = optimizers.from_config(problem.optimizer)
+        slots: dict[str, dict[str, Array]] = {}
+        for spec in problem.variables:
+            if spec.trainable:
+                for slot, array in rule.initial_slots(values[spec.name]).items():
+                    slots.setdefault(slot, {})[spec.name] = array
+        return Start(0, values, slots)
+
+    def _restorable(self) -> Path | None:
+        """The folder of checkpoints to go on from: this run's own after a restart, else the one that `--resume` names."""
+        own = RunFiles(self.assignment.run_dir).checkpoints if self.assignment.run_dir else None
+        for directory in (own, self.assignment.resume_from):
+            if directory is not None and checkpoints.list_checkpoints(directory):
+                return directory
+        if self.assignment.resume_from is not None:
+            raise CheckpointError(f"nothing to resume from: there is no checkpoint in {self.assignment.resume_from}")
+        return None
+
+    def checkpoints(self) -> Iterator[CheckpointWeights]:
+        """See `Strategy.checkpoints`."""
+        if self.assignment.run_dir is None:
+            raise SpecError("the evaluator reads checkpoints from the run directory: give all tasks the same --run-dir")
+        self._join()
+        link = self._heartbeats[0]
+        self.reporter.running()
+
+        def ended() -> bool:
+            return link.failure is not None or link.reply.ended
+
+        yield from follow_checkpoints(RunFiles(self.assignment.run_dir).checkpoints, ended, self.reporter)
+
+    def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        """See `Strategy.evaluated`."""
+        self.reporter.status.evaluation = {"global_step": global_step, **metrics}
+        self.reporter.progress(global_step)
+        self.reporter.write()
+
+    def close(self) -> None:
+        """See `Strategy.close`."""
+        for link in self._heartbeats:
+            link.close()
+        self._heartbeats.clear()
+        if self._leader is not None:
+            self._leader.farewell()
+            self._leader = None
+        self.reporter.close()
+
+
+def checkpoints_start(directory: Path, generation: Generation) -> tuple[Start, str | None]:
+    """The newest valid checkpoint of a folder as a start, and what is to be said about it.
+
+    Raises:
+        CheckpointError: it holds other variables than the model.
+    """
+    with checkpoints.open_checkpoint(directory) as checkpoint:
+        for spec in generation.plan.variables:
+            found = checkpoint.variables.get(spec.name)
+            if found is None or tuple(found.shape) != spec.shape:
+                raise CheckpointError(
+                    f"{checkpoint.path} does not fit this model: variable {spec.name} has shape {spec.shape} here and "
+                    f"{'is absent' if found is None else tuple(found.shape)} there"
+                )
+        values = {spec.name: checkpoint.read(spec.name) for spec in generation.plan.variables}
+        trainable = [spec.name for spec in generation.plan.variables if spec.trainable]
+        rule = optimizers.from_config(generation.optimizer)
+        slots = {
+            slot: {name: checkpoint.read(checkpoints.slot_key(name, slot)) for name in trainable}
+            for slot in (rule.initial_slots(values[trainable[0]]) if trainable else ())
+        }
+        seen = checkpoint.manifest.extra.get("seen", [])
+        rows = seen if len(seen) == generation.plan.servers else []
+        return Start(checkpoint.step, values, slots, rows), checkpoint.warning
+
+
+class ParameterServerSession:
+    """One generation of variables, seen from one replica; see `Session`."""
+
+    def __init__(
+        self, strategy: ParameterServerStrategy, generation: Generation, link: HeartbeatLink, saver: CheckpointThread | None
+    ) -> None:
+        training = strategy.training
+        self._strategy = strategy
+        self._reporter = strategy.reporter
+        self._training = training
+        self._link = link
+        self._saver = saver
+        weights, gradients = ReplicaMemory(generation.plan), ReplicaMemory(generation.plan)
+        arrays, variables = gradients.variables, generation.plan.variables
+        self.weights: dict[str, Array] = weights.variables
+        self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if spec.trainable}
+        self.updates: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if not spec.trainable}
+        self.rank = strategy.rank
+        self.replicas = strategy.num_replicas
+        self.batches_per_step = strategy.num_replicas_in_sync
+        self._staleness = StalenessHistogram()
+        self._slow = strategy.assignment.spec.simulate.slow.get(str(strategy.assignment.task), 1.0)
+        machine = Replica(
+            generation.plan.servers,
+            generation.number,
+            link.incarnation,
+            generation.plan.hash,
+            training.updates == "sync",
+            strategy.trains,
+            training.nan_policy,
+        )
+        self._driver = ReplicaDriver(
+            machine, weights, gradients, strategy.connect, strategy.reporter, connect_s=CONNECT_S, patience_s=PATIENCE_S
+        )
+        link.on_failure = self._driver.abort
+        self._reporter.status.stale_gradients = 0
+        self._driver.start()
+        for name, update in self.updates.items():
+            update[...] = self.weights[name]
+        self._reporter.status.max_steps = machine.max_steps
+        self._reporter.progress(self.global_step)
+        self._reporter.running()
+        self._cpu_mark_s = time.thread_time()
+
+    @property
+    def global_step(self) -> int:
+        """As ps:0 counts."""
+        return self._driver.machine.global_step
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step is done."""
+        return self._driver.machine.phase is Phase.FINISHED
+
+    def step(self, loss: float, examples: int) -> StepResult:
+        """See `Session.step`.
+
+        Raises:
+            PeerLostError: a server is gone for good.
+            TrainingError: the rules of the spec end training.
+        """
+        self._be_slow()
+        try:
+            outcome = self._driver.push()
+        except DtrainError as error:
+            raise self._link.failure or error from None
+        self._reporter.progress(self.global_step, loss, examples)
+        status = self._reporter.status
+        status.bytes_sent, status.bytes_received = self._driver.bytes_moved
+        status.stale_gradients = (status.stale_gradients or 0) + outcome.stale
+        if outcome.verdict is Verdict.ACCEPTED and self._training.updates == "async":
+            self._staleness.add(outcome.staleness)
+            status.staleness_mean, status.staleness_counts = self._staleness.mean, self._staleness.counts
+        if outcome.verdict is Verdict.REFUSED and self._training.nan_policy == "refuse":
+            self._reporter.warn(f"step {self.global_step}: {outcome.reason}; it was not applied")
+        retry = outcome.verdict is Verdict.STALE and self._training.on_stale == "retry_same_batch"
+        self._cpu_mark_s = time.thread_time()
+        return StepResult(outcome.verdict, self.global_step, retry)
+
+    def _be_slow(self) -> None:
+        """`simulate.slow`: sleep in proportion to the CPU time that this replica's own computation took."""
+        if self._slow > 1.0:
+            time.sleep((self._slow - 1.0) * (time.thread_time() - self._cpu_mark_s))
+
+    def close(self, error: BaseException | None = None) -> None:
+        """See `Session.close`; the leader writes the final checkpoint, also when it was ordered to stop."""
+        self._driver.close()
+        self._link.on_failure = lambda reason: None
+        if self._saver is None:
+            return
+        if error is None or isinstance(error, SystemExit | KeyboardInterrupt):
+            self._saver.finish()
+        else:
+            self._saver.stop()

@@ -1,0 +1,188 @@
+"""What `fit` sees of every way to train: a strategy opens a session, a session turns gradients into new weights.
+
+    strategy = dt.get_strategy()
+    session = strategy.open(problem)             # variables exist, first values are in `session.weights`
+    while not session.finished:
+        ... write gradients into session.gradients ...
+        result = session.step(loss, examples)    # session.weights now hold the next version
+    session.close()
+
+Nothing above this file knows parameter servers; a new strategy is one file in `strategies/` that implements these two classes.
+Source of the names: `tf.distribute.Strategy`.
+"""
+
+import atexit
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from dtrain.messages import Verdict
+from dtrain.roles.evaluator import CheckpointWeights
+from dtrain.variables import VariableSpec
+
+Array = np.ndarray[Any, Any]
+Weights = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be trained, without the data.
+
+    Attributes:
+        variables: in the order of creation, which is also the order of placement.
+        initial_values: makes the first value of every variable; only the leader calls it.
+        optimizer: `Optimizer.get_config()`.
+        max_steps: the global step at which training ends.
+    """
+
+    variables: tuple[VariableSpec, ...]
+    initial_values: Callable[[], Weights]
+    optimizer: dict[str, Any]
+    max_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What became of one gradient.
+
+    Attributes:
+        verdict: see `Verdict`.
+        global_step: after it.
+        retry: whether the same batch should be tried again on the new weights (`on_stale: retry_same_batch`).
+    """
+
+    verdict: Verdict
+    global_step: int
+    retry: bool = False
+
+
+class Session(Protocol):
+    """One training run of one model in this task.
+
+    Attributes:
+        weights: every variable by name, refreshed in place by `step`; read only.
+        gradients: one array for each trainable variable, to be written before `step`; they are views of memory that travels.
+        updates: one array for each variable that is not trainable: its new value, to be written before `step`.
+        rank: of this replica; replicas are numbered from 0, the chief first.
+        replicas: how many train (T).
+        batches_per_step: how many of the replicas' batches make one global step: N in sync, 1 in async.
+        global_step: versions made so far.
+        max_steps: where training ends.
+    """
+
+    weights: dict[str, Array]
+    gradients: dict[str, Array]
+    updates: dict[str, Array]
+    rank: int
+    replicas: int
+    batches_per_step: int
+
+    @property
+    def global_step(self) -> int:
+        """Versions made so far."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step is done and `weights` are final."""
+
+    def step(self, loss: float, examples: int) -> StepResult:
+        """Contribute the gradients, and wait for the next weights."""
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Training is over; or given up, because of `error`."""
+
+
+class Strategy(Protocol):
+    """How the tasks of a cluster train together, seen from one of them.
+
+    Attributes:
+        trains: whether this task computes gradients.
+        is_leader: whether what it saves counts; callbacks run here.
+        evaluates: whether this task is the evaluator.
+        has_evaluator: whether some other task is.
+        directory: what relative paths given to callbacks refer to; None: the working directory.
+        seed: of the run.
+        rank: of this replica; -1 for a task that does not train.
+        num_replicas: how many train (T).
+    """
+
+    trains: bool
+    is_leader: bool
+    evaluates: bool
+    has_evaluator: bool
+    directory: Path | None
+    seed: int
+    rank: int
+    num_replicas: int
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """How many replicas' batches make one global step."""
+
+    def open(self, problem: Problem) -> Session:
+        """Make the variables exist in the cluster and join the training."""
+
+    def checkpoints(self) -> Iterator[CheckpointWeights]:
+        """Evaluator: each newest checkpoint that was not yet seen, until training has ended and the final one was."""
+
+    def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        """Publish the result of an evaluation for `dtrain status`."""
+
+    def close(self) -> None:
+        """The program is over: let everybody go."""
+
+
+@dataclass
+class _Process:
+    """What is true of this process as a whole: its strategy is built once, and the innermost scope rules."""
+
+    used: threading.Event = field(default_factory=threading.Event)
+    default: Strategy | None = None
+    scopes: list[Strategy] = field(default_factory=list)
+
+
+_process = _Process()
+
+
+def mark_used() -> None:
+    """The program has called dtrain."""
+    _process.used.set()
+
+
+def was_used() -> bool:
+    """Whether the program has ever called dtrain (a program that has not is told so: CONTRACT section 4)."""
+    return _process.used.is_set()
+
+
+def current_strategy(make_default: Callable[[], Strategy]) -> Strategy:
+    """The strategy of the innermost `scope`, else this process's own, made at the first call."""
+    mark_used()
+    if _process.scopes:
+        return _process.scopes[-1]
+    if _process.default is None:
+        _process.default = make_default()
+        atexit.register(close_default)
+    return _process.default
+
+
+@contextmanager
+def scope_of(strategy: Strategy) -> Iterator[Strategy]:
+    """Within it, models belong to this strategy. See `tf.distribute.Strategy.scope`."""
+    mark_used()
+    _process.scopes.append(strategy)
+    try:
+        yield strategy
+    finally:
+        _process.scopes.remove(strategy)
+
+
+def close_default() -> None:
+    """The program has ended: close the strategy that it got, if any."""
+    strategy, _process.default = _process.default, None
+    if strategy is not None:
+        strategy.close()

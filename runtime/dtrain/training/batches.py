@@ -1,0 +1,109 @@
+"""What fit, evaluate and predict are fed with: batches of (x, y, sample_weight), dealt to replicas."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dtrain.data.dataset import Dataset
+from dtrain.data.dealing import as_dataset, deal
+from dtrain.data.input_context import InputContext
+from dtrain.data.node import INFINITE, UNKNOWN
+from dtrain.errors import InputError
+
+DEFAULT_BATCH_SIZE = 32
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One replica's batch. `x` and `y` are arrays, or lists or dicts of them for models with several inputs or outputs."""
+
+    x: Any
+    y: Any = None
+    sample_weight: Any = None
+
+    @classmethod
+    def of(cls, element: Any) -> "Batch":
+        """A dataset's element: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``."""
+        if not isinstance(element, tuple):
+            return cls(element)
+        if not 1 <= len(element) <= 3:
+            raise InputError(f"data: expected elements x, (x, y) or (x, y, sample_weight), found a tuple of {len(element)}")
+        return cls(*element)
+
+    @property
+    def size(self) -> int:
+        """How many examples."""
+        first = self.x
+        while isinstance(first, dict | list | tuple):
+            first = next(iter(first.values())) if isinstance(first, dict) else first[0]
+        return len(first)
+
+    @property
+    def input_shape(self) -> Any:
+        """Of one example: what `Network.build` takes."""
+        if isinstance(self.x, dict):
+            return [np.shape(value)[1:] for value in self.x.values()]
+        if isinstance(self.x, list | tuple):
+            return [np.shape(value)[1:] for value in self.x]
+        return np.shape(self.x)[1:]
+
+
+def joined(x: Any, y: Any, sample_weight: Any) -> Any:
+    """Keras's three arguments as one value: ``fit((x, y))`` and ``fit(x, y)`` mean the same."""
+    if y is None and sample_weight is None:
+        return x
+    if isinstance(x, Dataset) or callable(x):
+        raise InputError("data: a Dataset or a function brings its own targets and weights; give no y or sample_weight beside it")
+    return (x, y) if sample_weight is None else (x, y, sample_weight)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """A stream of batches, of which each replica gets every T-th.
+
+    Attributes:
+        dataset: of batches.
+        own: whether the dataset is this replica's alone (made by a function of an InputContext), so that nothing is dealt.
+    """
+
+    dataset: Dataset
+    own: bool = False
+
+    @classmethod
+    def of(cls, data: Any, *, batch_size: int | None, shuffle: bool, seed: int, context: InputContext | None = None) -> "Batches":
+        """What the user gave; see `dtrain.data.dealing.as_dataset`."""
+        if data is None:
+            raise InputError("data: expected (x, y) arrays, a dtrain.data.Dataset or a function that returns one; found None")
+        dataset = as_dataset(data, batch_size or DEFAULT_BATCH_SIZE, shuffle, seed, context)
+        return cls(dataset, own=callable(data) and not isinstance(data, Dataset))
+
+    @property
+    def count(self) -> int | None:
+        """How many batches one pass has; None if that is unknown or endless."""
+        cardinality = self.dataset.cardinality()
+        return None if cardinality in (INFINITE, UNKNOWN) else cardinality
+
+    def first(self) -> Batch:
+        """The first batch, to learn the shapes from.
+
+        Raises:
+            InputError: there is none.
+        """
+        for element in self.dataset.take(1):
+            return Batch.of(element)
+        raise InputError("data: expected at least one batch, found an empty dataset")
+
+    def forever(self, rank: int, replicas: int, skip: int = 0) -> Iterator[Batch]:
+        """This replica's batches, pass after pass; `skip` batches of the whole stream have been used up before."""
+        endless = self.dataset.repeat()
+        if self.own:
+            yield from map(Batch.of, deal(endless, 0, 1, {"iteration": 0, "position": skip // replicas}))
+        else:
+            first = skip + (rank - skip) % replicas
+            yield from map(Batch.of, deal(endless, rank, replicas, {"iteration": 0, "position": first}))
+
+    def once(self, limit: int | None = None) -> Iterator[Batch]:
+        """Every batch of one pass, or the first `limit`."""
+        return map(Batch.of, self.dataset if limit is None else self.dataset.take(limit))
