@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 20.0
-SOURCES = os.pathsep.join(os.path.abspath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder)
+SOURCES = os.pathsep.join(str(Path(folder).resolve()) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder)
 MARK = "DTRAIN_TEST_MARK"
 
 PRELUDE = """

@@ -1,6 +1,5 @@
 """What `dtrain launch` ends with, and that nothing is left when it does."""
 
-import os
 import signal
 
 import pytest
@@ -167,4 +166,4 @@ def test_the_run_directory_is_private_and_keeps_the_secret(launcher):
     secret = launch.log("chief:0").strip()
     assert len(secret) >= 32
     assert secret not in (launch.run_dir / "plan.json").read_text()
-    assert sorted(os.listdir(launch.run_dir / "tasks")) == ["chief-0", "worker-0"]
+    assert sorted(folder.name for folder in (launch.run_dir / "tasks").iterdir()) == ["chief-0", "worker-0"]

@@ -1,0 +1,54 @@
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dtrain.cluster import TaskId
+from dtrain_cli import log_lines
+from dtrain_cli.log_lines import LogTail, collapse
+
+W0, W1, CHIEF = TaskId.parse("worker:0"), TaskId.parse("worker:1"), TaskId.parse("chief:0")
+
+
+@settings(deadline=None, max_examples=60)
+@given(pieces=st.lists(st.binary(max_size=30), max_size=20))
+def test_any_bytes_in_any_pieces_give_the_same_lines(tmp_path_factory, pieces):
+    path = tmp_path_factory.mktemp("log") / "output.log"
+    path.touch()
+    tail, lines = LogTail(W0, path), []
+    for piece in pieces:
+        with open(path, "ab") as file:
+            file.write(piece)
+        lines += tail.read()
+    lines += tail.rest()
+    at_once = LogTail(W0, path)
+    assert lines == at_once.read() + at_once.rest()
+    assert not any(set(line) & {"\n", "\r", "\x1b"} - {"\x1b"} for line in lines)
+
+
+def test_what_a_slow_reader_misses_is_counted(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(log_lines, "LAG_BYTES_MAX", 1000)
+    path = tmp_path / "output.log"
+    path.write_text("".join(f"line {number}\n" for number in range(1000)))
+    tail = LogTail(W0, path)
+    shown = tail.read()
+    assert len(shown) + tail.dropped == 1000
+    assert not shown or shown[-1] == "line 999"
+
+
+def test_a_missing_file_and_a_very_long_line(tmp_path: Path):
+    tail = LogTail(W0, tmp_path / "output.log")
+    assert tail.read() == []
+    (tmp_path / "output.log").write_text("x" * 10_000 + "\n")
+    (line,) = tail.read()
+    assert line.endswith("... (1808 bytes more)")
+
+
+def test_equal_lines_of_several_tasks_are_shown_once():
+    lines = [(W0, "restored"), (W1, "restored"), (W0, "restored"), (CHIEF, "go"), (W0, "go"), (W1, "alone")]
+    assert collapse(lines) == [
+        ("worker x2", "restored"),
+        ("worker:0", "restored"),
+        ("tasks x2", "go"),
+        ("worker:1", "alone"),
+    ]

@@ -1,0 +1,34 @@
+from dtrain.run_files import FailureRecord
+from dtrain.start_orders import Exited
+from dtrain_cli.failure_box import render
+from dtrain_cli.root_cause import describe, earliest
+
+
+def failure(task: str, monotonic_s: float, kind: str = "exception") -> FailureRecord:
+    return FailureRecord(task, f"{kind} of {task}", kind=kind, monotonic_s=monotonic_s)
+
+
+def test_the_earliest_cause_wins_and_a_lost_peer_never_beats_a_crash():
+    crash, late, lost = failure("ps:0", 5.0, "signal"), failure("worker:1", 6.0), failure("chief:0", 1.0, "peer_lost")
+    assert earliest([lost, late, crash]) is crash
+    assert earliest([lost]) is lost
+    assert earliest([]) is None
+
+
+def test_ends_in_words():
+    assert describe(Exited("worker:0", 0, -11, 0), killed_for_memory=False) == "killed by SIGSEGV (signal 11)"
+    assert describe(Exited("worker:0", 0, -63, 0), killed_for_memory=False) == "killed by a signal (signal 63)"
+    assert describe(Exited("worker:0", 0, 3, 0), killed_for_memory=False) == "exited with code 3"
+    killed = describe(Exited("worker:0", 0, -9, 6 << 30), killed_for_memory=True)
+    assert killed == "killed by the kernel for memory (peak 6.0 GiB)"
+
+
+def test_the_box_holds_the_record_and_shortens_what_is_too_long():
+    record = failure("worker:1", 1.0)
+    record.traceback = "\n".join(f"line {number}" for number in range(100))
+    record.log, record.exit_code, record.peak_memory_bytes = "/runs/x/output.log", 1, 64 << 20
+    box = render(record, width=80, colour=False)
+    for text in ("worker:1 failed", "exception of worker:1", "line 0", "line 99", "60 lines more", "64 MiB", "/runs/x/output.log"):
+        assert text in box
+    assert "\x1b" not in box
+    assert all(len(line) <= 80 for line in box.splitlines())

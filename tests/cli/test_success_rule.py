@@ -1,0 +1,61 @@
+from dataclasses import replace
+
+import pytest
+
+from dtrain.cluster import TaskId
+from dtrain.config import ClusterSection, RunSpec, TrainingSection
+from dtrain_cli.success_rule import has_succeeded, leader, survives_without
+
+SPEC = RunSpec(cluster=ClusterSection(chief=1, worker=3, ps=1, evaluator=1))
+
+
+def states(**by_task: str) -> dict[TaskId, str]:
+    names = ["chief:0", "worker:0", "worker:1", "worker:2", "ps:0", "evaluator:0"]
+    return {TaskId.parse(name): by_task.get(name.replace(":", ""), "running") for name in names}
+
+
+def test_the_leader_is_the_chief_or_worker_0():
+    assert str(leader(SPEC)) == "chief:0"
+    assert str(leader(RunSpec(cluster=ClusterSection(worker=2, ps=1)))) == "worker:0"
+
+
+def test_success_is_the_leaders_or_everybodys():
+    everybody = replace(SPEC, success="all_workers")
+    assert has_succeeded(SPEC, states(chief0="succeeded"))
+    assert not has_succeeded(SPEC, states(worker0="succeeded", worker1="succeeded"))
+    assert not has_succeeded(everybody, states(chief0="succeeded", worker0="succeeded", worker1="succeeded"))
+    done = states(chief0="succeeded", worker0="succeeded", worker1="succeeded", worker2="succeeded")
+    assert has_succeeded(everybody, done)
+
+
+@pytest.mark.parametrize(
+    ("training", "failed", "survives"),
+    [
+        (TrainingSection(), ["worker:0"], True),
+        (TrainingSection(), ["worker:0", "worker:1", "worker:2"], True),
+        (TrainingSection(chief_trains=False), ["worker:0", "worker:1", "worker:2"], False),
+        (TrainingSection(), ["chief:0"], False),
+        (TrainingSection(), ["ps:0"], False),
+        (TrainingSection(), ["evaluator:0"], True),
+        (TrainingSection(strategy="single"), ["worker:0"], False),
+        (TrainingSection(updates="sync"), ["worker:0"], False),
+        (TrainingSection(updates="sync", too_few="shrink"), ["worker:0"], True),
+        (TrainingSection(updates="sync", backup_workers=1), ["worker:0"], True),
+        (TrainingSection(updates="sync", backup_workers=1), ["worker:0", "worker:1"], False),
+    ],
+)
+def test_which_failures_a_run_survives(training, failed, survives):
+    spec = replace(SPEC, training=training)
+    now = states(**{name.replace(":", ""): "failed" for name in failed})
+    assert survives_without(spec, TaskId.parse(failed[-1]), now, foreign=False) is survives
+
+
+def test_a_foreign_run_survives_only_the_evaluator():
+    now = states(worker1="failed")
+    assert not survives_without(SPEC, TaskId.parse("worker:1"), now, foreign=True)
+    assert survives_without(SPEC, TaskId.parse("evaluator:0"), now, foreign=True)
+
+
+def test_all_workers_means_none_may_fail():
+    spec = replace(SPEC, success="all_workers")
+    assert not survives_without(spec, TaskId.parse("worker:1"), states(worker1="failed"), foreign=False)
