@@ -3,7 +3,7 @@
     1. A replica pushes only with a ticket, and a ticket allows one push; ps:0 gives them with its answers.
     2. Accepted pushes plus tickets in hand never exceed `max_steps`: the global step reaches it exactly, on every server.
     3. A ticket comes back when its holder is lost or its push is not accepted, and goes to whoever waits.
-    4. Warm-up: while fewer than `warmup_steps` pushes are accepted or under way, only rank 0 gets tickets (rule 4).
+    4. Warm-up: while fewer than `warmup_steps` pushes are accepted, only rank 0 gets tickets (rule 4).
     5. Bounded staleness (SSP, s >= 1): a replica gets a ticket only while it is at most s pushes ahead of the slowest live
        one. A replica that joins starts at the slowest one's clock; one that is lost holds nobody back.
 
@@ -52,7 +52,7 @@ class TicketGate:
         if rank in self.holders:
             return True
         under_way = self.accepted + len(self.holders)
-        if under_way >= self.max_steps or (rank != 0 and under_way < self.warmup_steps):
+        if under_way >= self.max_steps or (rank != 0 and self.accepted < self.warmup_steps):
             return False
         self.join(rank)
         if self.staleness_bound is not None and self.clocks[rank] > min(self.clocks.values()) + self.staleness_bound:
@@ -74,6 +74,6 @@ class TicketGate:
             behind = [r for r, clock in self.clocks.items() if clock == slowest and r != rank]
             if self.clocks[rank] > slowest + self.staleness_bound:
                 return sorted(behind)
-        if rank != 0 and self.accepted + len(self.holders) < self.warmup_steps:
+        if rank != 0 and self.accepted < self.warmup_steps:
             return [0]
         return sorted(self.holders)

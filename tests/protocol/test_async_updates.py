@@ -1,0 +1,129 @@
+"""The ticket gate: the last step exactly, warm-up by rank 0 alone, nobody too far ahead, nobody shut out for ever."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dtrain.protocol.async_updates import TicketGate
+
+
+def test_a_ticket_allows_one_push_and_asking_again_changes_nothing():
+    gate = TicketGate(accepted=0, max_steps=2)
+    assert gate.request(0)
+    assert gate.request(0)
+    assert gate.holders == {0}
+    gate.settle(0, accepted=True)
+    assert (gate.accepted, gate.holders) == (1, set())
+
+
+def test_accepted_pushes_and_tickets_never_exceed_the_last_step():
+    gate = TicketGate(accepted=8, max_steps=10)
+    assert [gate.request(rank) for rank in range(3)] == [True, True, False]
+    gate.settle(0, accepted=True)
+    assert not gate.request(2)
+    gate.settle(1, accepted=True)
+    assert gate.finished
+    assert not gate.request(0)
+
+
+def test_a_ticket_comes_back_when_its_holder_is_lost_or_its_push_is_not_accepted():
+    gate = TicketGate(accepted=9, max_steps=10)
+    assert gate.request(0)
+    assert not gate.request(1)
+    gate.leave(0)
+    assert gate.request(1)
+    gate.settle(1, accepted=False)
+    assert not gate.finished
+    assert gate.request(2)
+
+
+def test_warm_up_versions_carry_rank_0_alone():
+    gate = TicketGate(accepted=0, max_steps=10, warmup_steps=2)
+    assert gate.request(0)
+    gate.settle(0, accepted=True)
+    assert gate.request(0)
+    # Its push of step 2 is under way; somebody else's could overtake it.
+    assert not gate.request(1)
+    assert gate.awaited(1) == [0]
+    gate.settle(0, accepted=True)
+    assert gate.request(1)
+
+
+def test_with_a_staleness_bound_the_fastest_waits_for_the_slowest():
+    gate = TicketGate(accepted=0, max_steps=100, staleness_bound=1)
+    assert gate.request(1)
+    for _ in range(2):
+        assert gate.request(0)
+        gate.settle(0, accepted=True)
+    assert not gate.request(0)
+    assert gate.awaited(0) == [1]
+    gate.settle(1, accepted=True)
+    assert gate.request(0)
+
+
+def test_one_that_joins_starts_at_the_slowest_one_s_clock_and_one_that_is_lost_holds_nobody_back():
+    gate = TicketGate(accepted=0, max_steps=100, staleness_bound=1, clocks={0: 7, 1: 5})
+    gate.join(2)
+    assert gate.clocks[2] == 5
+    assert not gate.request(0)
+    gate.leave(1)
+    gate.leave(2)
+    assert gate.request(0)
+
+
+def test_a_replica_that_waits_for_the_last_steps_waits_for_the_holders_of_tickets():
+    gate = TicketGate(accepted=0, max_steps=2)
+    assert gate.request(2)
+    assert gate.request(1)
+    assert not gate.request(0)
+    assert gate.awaited(0) == [1, 2]
+
+
+# Against what must hold of any course of events
+
+EVENTS = st.lists(st.tuples(st.sampled_from(["request", "push", "push", "fail", "leave"]), st.integers(0, 4)), max_size=120)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    events=EVENTS,
+    max_steps=st.integers(1, 30),
+    warmup=st.integers(0, 5),
+    bound=st.none() | st.integers(1, 4),
+    replicas=st.integers(1, 5),
+)
+@pytest.mark.parametrize("restored", [0, 1])
+def test_the_laws_hold_after_every_event_and_all_steps_are_made(events, max_steps, warmup, bound, replicas, restored):
+    gate = TicketGate(min(restored, max_steps), max_steps, warmup, bound)
+    pushed: list[int] = []
+
+    def push(rank: int, accepted: bool) -> None:
+        if rank in gate.holders:
+            assert gate.accepted >= warmup or rank == 0
+            if bound is not None:
+                assert gate.clocks[rank] <= min(gate.clocks.values()) + bound
+            gate.settle(rank, accepted)
+            pushed.extend([rank] * accepted)
+
+    for kind, rank in events:
+        if rank >= replicas:
+            continue
+        if kind == "request":
+            gate.request(rank)
+        elif kind == "leave":
+            gate.leave(rank)
+        else:
+            push(rank, kind == "push")
+        assert gate.accepted + len(gate.holders) <= max_steps
+        assert gate.accepted == min(restored, max_steps) + len(pushed)
+        assert gate.finished == (gate.accepted == max_steps)
+        if bound is not None and gate.clocks:
+            assert max(gate.clocks.values()) - min(gate.clocks.values()) <= bound + 1
+
+    # Whatever happened: if everybody goes on, in any order of speed, the last step is made exactly.
+    for _ in range(max_steps + 1):
+        for rank in reversed(range(replicas)):
+            if gate.request(rank):
+                push(rank, accepted=True)
+    assert gate.finished
+    assert gate.accepted == max_steps
