@@ -23,11 +23,17 @@ class MemberState(StrEnum):
 
 @dataclass
 class Member:
-    """One task, as ps:0 knows it. `deadline_s`: when it counts as lost unless it is heard of."""
+    """One task, as ps:0 knows it.
+
+    Attributes:
+        deadline_s: when it counts as lost unless it is heard of.
+        came_back_from: its incarnation before it came back; it goes on saying that one if the answer to it was lost.
+    """
 
     state: MemberState
     incarnation: int
     deadline_s: float
+    came_back_from: int | None = None
 
 
 class Membership:
@@ -46,11 +52,12 @@ class Membership:
             now: seconds.
         """
         member = self.members.setdefault(task, Member(MemberState.EXPECTED, 0, now))
-        if 0 < incarnation < member.incarnation:
+        if 0 < incarnation < member.incarnation and incarnation != member.came_back_from:
             return None
         if incarnation > member.incarnation:
             member.incarnation = incarnation
         elif incarnation == 0 or member.state is MemberState.LOST:
+            member.came_back_from = incarnation or None
             member.incarnation += 1
         member.state = MemberState.LIVE
         member.deadline_s = now + self.lease_s

@@ -1,0 +1,99 @@
+"""Leases and incarnations, sentence by sentence, and against a twin that remembers only when each was last heard."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dtrain.protocol.membership import Membership, MemberState
+
+
+def members(*expected: str) -> Membership:
+    return Membership(expected, lease_s=5.0, join_s=60.0, now=0.0)
+
+
+def test_a_heartbeat_renews_the_lease_and_without_one_a_member_is_lost_once():
+    table = members()
+    assert table.heartbeat("worker:0", 0, now=1.0) == 1
+    assert table.heartbeat("worker:0", 1, now=5.0) == 1
+    assert table.next_deadline() == 10.0
+    assert table.expire(10.0) == []
+    assert table.expire(10.1) == ["worker:0"]
+    assert table.expire(10.2) == []
+    assert table.state("worker:0") is MemberState.LOST
+    assert table.next_deadline() is None
+
+
+def test_one_who_comes_back_after_the_lease_and_a_new_process_get_the_next_incarnation():
+    table = members()
+    table.heartbeat("worker:0", 0, now=0.0)
+    table.expire(6.0)
+    assert table.heartbeat("worker:0", 1, now=7.0) == 2
+    assert table.state("worker:0") is MemberState.LIVE
+    assert table.heartbeat("worker:0", 0, now=8.0) == 3
+
+
+def test_an_older_incarnation_is_refused_and_does_not_renew_the_lease():
+    table = members()
+    table.heartbeat("worker:0", 0, now=0.0)
+    table.heartbeat("worker:0", 0, now=1.0)
+    assert table.heartbeat("worker:0", 1, now=4.0) is None
+    assert table.next_deadline() == 6.0
+
+
+def test_one_who_comes_back_and_missed_the_answer_is_the_same_process():
+    table = members()
+    table.heartbeat("worker:0", 0, now=0.0)
+    table.expire(6.0)
+    assert table.heartbeat("worker:0", 1, now=7.0) == 2
+    assert table.heartbeat("worker:0", 1, now=8.0) == 2, "the answer that told it of 2 was lost with its connection"
+    assert table.heartbeat("worker:0", 0, now=9.0) == 3
+    assert table.heartbeat("worker:0", 1, now=9.5) is None
+
+
+def test_a_server_that_forgot_takes_the_incarnation_that_a_member_knows():
+    assert members().heartbeat("worker:0", 4, now=0.0) == 4
+
+
+def test_one_who_says_goodbye_has_left_and_is_never_lost():
+    table = members("worker:0")
+    table.heartbeat("worker:0", 0, now=0.0)
+    table.leave("worker:0")
+    table.leave("worker:9")
+    assert table.expire(1000.0) == []
+    assert table.tasks(MemberState.LEFT) == ("worker:0",)
+    assert table.heartbeat("worker:0", 0, now=1001.0) == 2
+
+
+def test_one_who_is_expected_and_never_seen_is_lost_when_the_time_to_join_is_over():
+    table = members("worker:0", "worker:1")
+    table.heartbeat("worker:1", 0, now=58.0)
+    assert table.expire(60.0) == []
+    assert table.expire(60.5) == ["worker:0"]
+    assert table.tasks(MemberState.LIVE, MemberState.LOST) == ("worker:0", "worker:1")
+    assert table.state("worker:7") is None
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.tuples(st.sampled_from(["beat", "new", "leave", "time"]), st.integers(0, 2), st.floats(0.0, 4.0)), max_size=60))
+def test_a_member_lives_exactly_if_it_was_heard_within_the_lease(events):
+    table, now = members(), 0.0
+    heard: dict[str, float] = {}
+    known: dict[str, int] = {}
+    gone: set[str] = set()
+    for kind, number, passed in events:
+        task, now = f"worker:{number}", now + passed
+        lost = {name for name, last in heard.items() if now > last + 5.0}
+        assert set(table.expire(now)) == lost
+        for name in lost:
+            del heard[name]
+        if kind == "leave":
+            table.leave(task)
+            gone |= {task} & known.keys()
+            heard.pop(task, None)
+        elif kind in ("beat", "new"):
+            given_before = known.get(task, 0) if kind == "beat" else 0
+            incarnation = table.heartbeat(task, given_before, now)
+            again = given_before and (task in heard or task in gone)
+            assert incarnation == known.get(task, 0) + (0 if again else 1)
+            known[task], heard[task] = incarnation, now
+            gone.discard(task)
+        assert set(table.tasks(MemberState.LIVE)) == set(heard)
