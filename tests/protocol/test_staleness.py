@@ -1,0 +1,38 @@
+"""What follows from a gradient's age."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dtrain.messages import Verdict
+from dtrain.protocol.staleness import StalenessHistogram, StalenessRule
+
+
+@pytest.mark.parametrize(
+    ("rule", "staleness", "expected"),
+    [
+        (StalenessRule("apply"), 1000, (Verdict.ACCEPTED, 1.0)),
+        (StalenessRule("drop", 3), 3, (Verdict.ACCEPTED, 1.0)),
+        (StalenessRule("drop", 3), 4, (Verdict.STALE, 0.0)),
+        (StalenessRule("drop", 0), 0, (Verdict.ACCEPTED, 1.0)),
+        (StalenessRule("scale"), 0, (Verdict.ACCEPTED, 1.0)),
+        (StalenessRule("scale"), 1, (Verdict.ACCEPTED, 1.0)),
+        (StalenessRule("scale"), 2, (Verdict.ACCEPTED, 0.5)),
+        (StalenessRule("scale"), 5, (Verdict.ACCEPTED, 0.2)),
+        (StalenessRule("scale", 4), 5, (Verdict.STALE, 0.0)),
+    ],
+)
+def test_a_verdict_and_a_factor_on_the_learning_rate(rule, staleness, expected):
+    assert rule.judge(staleness) == expected
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(0, 9)))
+def test_the_histogram_counts_and_its_mean_is_the_mean(values):
+    histogram = StalenessHistogram()
+    for value in values:
+        histogram.add(value)
+    assert histogram.counts == Counter(values)
+    assert histogram.mean == (pytest.approx(sum(values) / len(values)) if values else None)
