@@ -1,14 +1,20 @@
 """`Dataset`: a lazy description of a stream of elements, in the words of tf.data."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from dtrain.data.grouping import Batched, Filtered, Mapped, Unbatched
+from dtrain.data.caching import Cached
+from dtrain.data.grouping import Batched, Filtered, Mapped, Rebatched, Unbatched
 from dtrain.data.iterator import DatasetIterator
+from dtrain.data.joining import Concatenated, Interleaved, Zipped
 from dtrain.data.node import Node
 from dtrain.data.ordering import Picked, Repeated, Shuffled
 from dtrain.data.sources import Generated, Range, Single, Slices
+from dtrain.data.structure import arrays_of, map_arrays
 from dtrain.errors import InputError
+
+LARGEST_COUNT = 2**62
+"""Where `enumerate` would end."""
 
 
 class Dataset:
@@ -49,6 +55,11 @@ class Dataset:
         """
         return Dataset(Generated(generator, output_signature))
 
+    @staticmethod
+    def zip(datasets: Any) -> "Dataset":
+        """Elements of several datasets side by side, as long as all have one; a tuple or dict of datasets, nested."""
+        return Dataset(Zipped(map_arrays(lambda dataset: dataset.node, datasets), [each.node for each in arrays_of(datasets)]))
+
     # Order
 
     def take(self, count: int) -> "Dataset":
@@ -73,6 +84,14 @@ class Dataset:
         """Elements in an order drawn from `seed` (None: 0) and the iteration, each from the `buffer_size` next in line."""
         return Dataset(Shuffled(self.node, buffer_size, seed or 0, reshuffle_each_iteration))
 
+    def concatenate(self, dataset: "Dataset") -> "Dataset":
+        """These elements, then those of another dataset."""
+        return Dataset(Concatenated(self.node, dataset.node))
+
+    def enumerate(self, start: int = 0) -> "Dataset":
+        """Pairs of a number, counted from `start`, and an element."""
+        return Dataset.zip((Dataset.range(start, start + LARGEST_COUNT), self))
+
     # Content
 
     def map(self, map_func: Callable[..., Any], num_parallel_calls: int | None = None, deterministic: bool = True) -> "Dataset":
@@ -90,6 +109,27 @@ class Dataset:
     def unbatch(self) -> "Dataset":
         """The rows of each element."""
         return Dataset(Unbatched(self.node))
+
+    def rebatch(self, batch_size: int | Sequence[int], drop_remainder: bool = False) -> "Dataset":
+        """The rows of these batches in batches of another size, or of several sizes in turn, across the old boundaries."""
+        sizes = [batch_size] if isinstance(batch_size, int) else batch_size
+        return Dataset(Rebatched(self.node, sizes, drop_remainder))
+
+    def flat_map(self, map_func: "Callable[..., Dataset]") -> "Dataset":
+        """The elements of the datasets that `map_func` makes of each element, one dataset after another."""
+        return self.interleave(map_func, cycle_length=1)
+
+    def interleave(self, map_func: "Callable[..., Dataset]", cycle_length: int, block_length: int = 1) -> "Dataset":
+        """As `flat_map`, but `block_length` elements at a time of each of `cycle_length` datasets in turn."""
+        return Dataset(Interleaved(self.node, lambda *parts: map_func(*parts).node, cycle_length, block_length))
+
+    def apply(self, transformation: "Callable[[Dataset], Dataset]") -> "Dataset":
+        """`transformation` of this dataset."""
+        return transformation(self)
+
+    def cache(self) -> "Dataset":
+        """The dataset as its first iteration was, kept in memory from then on."""
+        return Dataset(Cached(self.node))
 
     def prefetch(self, buffer_size: int) -> "Dataset":
         """The dataset itself: elements are computed when they are asked for."""

@@ -1,13 +1,13 @@
 # ruff: noqa: D102 -- the methods are those of `Node`, documented there
-"""Steps that look into elements or regroup them: map, filter, batch, unbatch."""
+"""Steps that look into elements or regroup them: map, filter, batch, unbatch, rebatch."""
 
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, islice
 from typing import Any
 
 from dtrain.data.node import INFINITE, UNKNOWN, Iteration, Node
 from dtrain.data.sources import Slices
-from dtrain.data.structure import Element, TensorSpec, as_arrays, map_arrays, spec_of, stack
+from dtrain.data.structure import Element, TensorSpec, arrays_of, as_arrays, concatenate, map_arrays, spec_of, stack
 from dtrain.errors import InputError
 
 
@@ -99,3 +99,30 @@ class Unbatched(Node):
             rows = Slices(element)
             for index in range(rows.cardinality):
                 yield rows.element(index, iteration)
+
+
+class Rebatched(Node):
+    """The rows of a stream of batches, in batches of these sizes in turn; batches run across the source's boundaries."""
+
+    def __init__(self, source: Node, sizes: Sequence[int], drop_remainder: bool) -> None:
+        if not sizes or min(sizes) < 0 or max(sizes) == 0:
+            raise InputError(f"rebatch: expected sizes >= 0, not all of them 0, found {list(sizes)}.")
+        self._source, self._sizes, self._drop = source, sizes, drop_remainder
+        self.cardinality = INFINITE if source.cardinality == INFINITE else UNKNOWN
+
+    @property
+    def spec(self) -> Any:
+        length = self._sizes[0] if self._drop and len(set(self._sizes)) == 1 else None
+        return map_arrays(lambda each: TensorSpec((length, *each.shape[1:]), each.dtype), self._source.spec)
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        sizes = cycle(self._sizes)
+        size, rest = next(sizes), None
+        for batch in self._source.iterate(iteration):
+            rest = batch if rest is None else concatenate([rest, batch])
+            while len(arrays_of(rest)[0]) >= size:
+                yield map_arrays(lambda array: array[:size], rest)  # noqa: B023 -- called at once
+                rest = map_arrays(lambda array: array[size:], rest)  # noqa: B023 -- called at once
+                size = next(sizes)
+        if rest is not None and len(arrays_of(rest)[0]) and not self._drop:
+            yield rest

@@ -18,14 +18,14 @@ class Slices(Node):
 
     def __init__(self, tensors: Any) -> None:
         self._arrays = as_arrays(tensors)
-        shapes = [array.shape for array in arrays_of(self._arrays)]
+        shapes = [np.shape(array) for array in arrays_of(self._arrays)]
         if not shapes or () in shapes or len({shape[0] for shape in shapes}) > 1:
             raise InputError(f"from_tensor_slices: expected arrays of one length, found shapes {shapes}.")
         self.cardinality = shapes[0][0]
 
     @property
     def spec(self) -> Any:
-        return map_arrays(lambda array: TensorSpec(array.shape[1:], array.dtype.name), self._arrays)
+        return map_arrays(lambda each: TensorSpec(each.shape[1:], each.dtype), spec_of(self._arrays))
 
     def element(self, index: int, iteration: Iteration) -> Element:
         return map_arrays(lambda array: array[index], self._arrays)

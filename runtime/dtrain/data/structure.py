@@ -9,7 +9,7 @@ import numpy as np
 from dtrain.errors import InputError
 
 Element = Any
-"""An array, or a tuple or dict of elements."""
+"""An array, bytes or text, or a tuple or dict of elements."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ def arrays_of(element: Element) -> list[Any]:
 
 
 def as_arrays(element: Any) -> Element:
-    """The element with numbers and lists made arrays."""
-    return map_arrays(np.asarray, element)
+    """The element with numbers and lists made arrays; bytes and text stay, lists of such become arrays of objects."""
+    return map_arrays(_as_array, element)
 
 
 def stack(elements: Sequence[Element]) -> Element:
     """One element whose arrays have a new first axis over `elements`."""
     try:
-        return map_arrays(lambda *arrays: np.stack(arrays), *elements)
+        return map_arrays(_stacked, *elements)
     except ValueError as error:
         shapes = sorted({str(map_arrays(np.shape, element)) for element in elements})
         raise InputError(f"batch: expected elements of one shape, found {' and '.join(shapes[:3])}.") from error
@@ -60,4 +60,20 @@ def concatenate(elements: Sequence[Element]) -> Element:
 
 def spec_of(element: Element) -> Any:
     """The element with a `TensorSpec` in each array's place."""
-    return map_arrays(lambda array: TensorSpec(np.shape(array), np.asarray(array).dtype.name), element)
+    return map_arrays(lambda array: TensorSpec(np.shape(array), _dtype_name(array)), element)
+
+
+def _as_array(value: Any) -> Any:
+    if isinstance(value, bytes | str):
+        return value
+    array = np.asarray(value)
+    return np.array(value, object) if array.dtype.kind in "SU" else array  # numpy's own kind cuts zero bytes off
+
+
+def _stacked(*arrays: Any) -> Any:
+    return np.array(arrays, object) if isinstance(arrays[0], bytes | str) else np.stack(arrays)
+
+
+def _dtype_name(array: Any) -> str:
+    dtype = np.asarray(array).dtype
+    return "string" if dtype.kind in "SUO" else dtype.name

@@ -1,0 +1,43 @@
+# ruff: noqa: D102 -- the methods are those of `Node`, documented there
+"""Keeping elements in memory once they have been computed."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from dtrain.data.node import Iteration, Node
+from dtrain.data.structure import Element
+
+
+class Cached(Node):
+    """The source's first iteration, in every iteration: computed once, then kept. What a shuffle before it drew stays as it is."""
+
+    def __init__(self, source: Node) -> None:
+        self._source = source
+        self.addressable, self.cardinality = source.addressable, source.cardinality
+        self._by_index: dict[int, Element] = {}
+        self._all: list[Element] | None = None
+
+    @property
+    def spec(self) -> Any:
+        return self._source.spec
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        if self.addressable:
+            yield from super().iterate(iteration)
+        elif self._all is not None:
+            yield from self._all
+        else:
+            kept = []
+            for element in self._source.iterate(_first(iteration)):
+                kept.append(element)
+                yield element
+            self._all = kept  # only now: an iteration that was broken off has not seen all
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        if index not in self._by_index:
+            self._by_index[index] = self._source.element(index, _first(iteration))
+        return self._by_index[index]
+
+
+def _first(iteration: Iteration) -> Iteration:
+    return (0,) * len(iteration)

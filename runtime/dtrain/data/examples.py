@@ -1,0 +1,219 @@
+"""tf.train.Example: a dict of features, each a list of bytes, floats or integers, as a protocol buffer.
+
+    Example  { Features features = 1; }           Feature { oneof { BytesList bytes_list = 1; FloatList float_list = 2;
+    Features { map<string, Feature> feature = 1; }                  Int64List int64_list = 3; } }
+    BytesList { repeated bytes value = 1; }       FloatList, Int64List { repeated float / int64 value = 1 [packed]; }
+
+`parse_example` turns serialized examples into arrays by a dict of `FixedLenFeature` and `VarLenFeature`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import InputError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Feature = list[bytes] | Array | None
+"""bytes values, an array of float32 or int64, or None for a feature without a kind."""
+
+VARINT, FIXED64, LENGTH_DELIMITED, FIXED32 = 0, 1, 2, 5
+BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class FixedLenFeature:
+    """A feature with the same number of values in every example.
+
+    Attributes:
+        shape: of one example's values.
+        dtype: `float32`, `int64` or `string` (bytes), or numpy's dtype of that name.
+        default_value: for an example without the feature; None: the example is an error.
+    """
+
+    shape: Sequence[int]
+    dtype: Any
+    default_value: Any = None
+
+
+@dataclass(frozen=True)
+class VarLenFeature:
+    """A feature with any number of values, none if it is missing; dtype as in `FixedLenFeature`."""
+
+    dtype: Any
+
+
+def parse_single_example(serialized: bytes, features: Mapping[str, FixedLenFeature | VarLenFeature]) -> dict[str, Any]:
+    """The features of one serialized Example, as arrays (a `string` of shape () as bytes).
+
+    Raises:
+        InputError: the bytes are no Example, a feature without a default is missing, or its kind or length is another.
+    """
+    found = decode_example(serialized)
+    return {name: _parsed(name, found.get(name), feature) for name, feature in features.items()}
+
+
+def parse_example(serialized: Sequence[bytes], features: Mapping[str, FixedLenFeature | VarLenFeature]) -> dict[str, Any]:
+    """The features of a batch of serialized Examples: stacked arrays, and for `VarLenFeature` a list of arrays."""
+    rows = [parse_single_example(each, features) for each in serialized]
+    batch: dict[str, Any] = {}
+    for name, feature in features.items():
+        column = [row[name] for row in rows]
+        if isinstance(feature, FixedLenFeature):
+            dtype = _dtype_name(feature.dtype)
+            shape = (len(rows), *feature.shape)
+            batch[name] = np.array(column, object if dtype == "string" else dtype).reshape(shape)
+        else:
+            batch[name] = column
+    return batch
+
+
+def decode_example(serialized: bytes) -> dict[str, Feature]:
+    """All features of a serialized Example."""
+    try:
+        features: dict[str, Feature] = {}
+        for _, message in _fields(serialized, 1):
+            for _, entry in _fields(message, 1):
+                parts = dict(_fields(entry, 1, 2))
+                features[bytes(parts.get(1, b"")).decode()] = _decode_feature(parts.get(2, b""))
+        return features
+    except (ValueError, IndexError, TypeError) as error:
+        raise InputError(f"parse_example: expected a serialized tf.train.Example, found other bytes: {error}.") from error
+
+
+def encode_example(features: Mapping[str, Any]) -> bytes:
+    """A serialized Example of these features, in the order of their names.
+
+    Args:
+        features: for each name bytes, text, or a number, or a list or array of such; whole numbers become int64, others float32.
+    """
+    entries = [_field(1, _field(1, name.encode()) + _field(2, _encode_feature(features[name]))) for name in sorted(features)]
+    return _field(1, b"".join(entries))
+
+
+# Features
+
+
+def _parsed(name: str, found: Feature, feature: FixedLenFeature | VarLenFeature) -> Any:
+    dtype = _dtype_name(feature.dtype)
+    if found is not None and _kind(found) != dtype:
+        raise InputError(f"parse_example: feature {name}: expected {dtype}, found {_kind(found)}.")
+    if isinstance(feature, VarLenFeature):
+        values: Any = [] if found is None else found
+        return _as_array(values, dtype)
+    if found is None:
+        if feature.default_value is None:
+            raise InputError(f"parse_example: feature {name} ({dtype}) is missing and has no default_value.")
+        default = _as_array(feature.default_value, dtype)
+        return np.broadcast_to(default, tuple(feature.shape)).copy() if feature.shape else default.reshape(-1)[0]
+    if len(found) != prod(feature.shape):
+        raise InputError(f"parse_example: feature {name}: expected {prod(feature.shape)} values, found {len(found)}.")
+    array = _as_array(found, dtype).reshape(tuple(feature.shape))
+    return array if feature.shape else array.reshape(-1)[0]
+
+
+def _dtype_name(dtype: Any) -> str:
+    name = "string" if dtype in (bytes, str, "string", object) else np.dtype(dtype).name
+    if name not in ("string", "float32", "int64"):
+        raise InputError(f"parse_example: expected a dtype of string, float32 or int64, found {name}.")
+    return name
+
+
+def _kind(feature: Feature) -> str:
+    return feature.dtype.name if isinstance(feature, np.ndarray) else "string"
+
+
+def _as_array(values: Any, dtype: str) -> Array:
+    if dtype != "string":
+        return np.asarray(values, dtype)
+    array = np.empty(len(values) if isinstance(values, list) else 1, object)
+    array[:] = values if isinstance(values, list) else [values]
+    return array
+
+
+# The protocol buffer
+
+
+def _decode_feature(message: memoryview | bytes) -> Feature:
+    feature: Feature = None
+    for number, content in _fields(message, BYTES_LIST, FLOAT_LIST, INT64_LIST):
+        if number == BYTES_LIST:
+            feature = [bytes(value) for _, value in _fields(content, 1)]
+        elif number == FLOAT_LIST:
+            packed = b"".join(bytes(value) for _, value in _fields(content, 1))
+            feature = np.frombuffer(packed, "<f4").astype(np.float32)
+        else:
+            feature = np.array([value for _, part in _fields(content, 1) for value in _int64s(part)], np.int64)
+    return feature
+
+
+def _fields(message: memoryview | bytes, *wanted: int) -> Iterator[tuple[int, memoryview]]:
+    """(number, content) of the fields of a message; the content of a number is its bytes as they stand."""
+    view, position = memoryview(message), 0
+    while position < len(view):
+        tag, position = _varint(view, position)
+        start = position
+        if tag & 7 == VARINT:
+            _, position = _varint(view, position)
+        elif tag & 7 == LENGTH_DELIMITED:
+            length, start = _varint(view, position)
+            position = start + length
+        elif tag & 7 in (FIXED32, FIXED64):
+            position += 4 if tag & 7 == FIXED32 else 8
+        else:
+            raise ValueError(f"wire type {tag & 7}")
+        if position > len(view):
+            raise ValueError("it ends inside a field")
+        if tag >> 3 in wanted:
+            yield tag >> 3, view[start:position]
+
+
+def _varint(view: memoryview, position: int) -> tuple[int, int]:
+    """A number of 7 bits a byte at `position`, and the position after it."""
+    value = shift = 0
+    while shift < 70:
+        byte = view[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise ValueError("a number of more than 10 bytes")
+
+
+def _int64s(packed: memoryview) -> Iterator[int]:
+    position = 0
+    while position < len(packed):
+        value, position = _varint(packed, position)
+        yield (value & 0xFFFFFFFFFFFFFFFF) - ((value & 0x8000000000000000) << 1)
+
+
+def _encode_feature(values: Any) -> bytes:
+    if isinstance(values, bytes | str):
+        values = [values]
+    if isinstance(values, list | tuple) and all(isinstance(value, bytes | str) for value in values) and values:
+        content = b"".join(_field(1, value.encode() if isinstance(value, str) else value) for value in values)
+        return _field(BYTES_LIST, content)
+    array = np.asarray(values).reshape(-1)
+    if array.dtype.kind in "iub":
+        packed = b"".join(_encode_varint(int(value) & 0xFFFFFFFFFFFFFFFF) for value in array)
+        return _field(INT64_LIST, _field(1, packed))
+    if array.dtype.kind == "f":
+        return _field(FLOAT_LIST, _field(1, array.astype("<f4").tobytes()))
+    raise InputError(f"encode_example: expected bytes, text or numbers, found dtype {array.dtype}.")
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return _encode_varint(number << 3 | LENGTH_DELIMITED) + _encode_varint(len(content)) + content
+
+
+def _encode_varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
