@@ -57,7 +57,8 @@ class HandStart:
             asked = self.role if self.index is None else TaskId(self.role, self.index)
             raise SpecError(f"`dtrain {self.role}` was asked for {asked}; TF_CONFIG or the flags say {found.task}")
         secret = self._secret(found.spec) or environment.get(SECRET) or None
-        return replace(found, run_dir=self.run_dir or found.run_dir, secret=secret)
+        run_dir = self.run_dir.absolute() if self.run_dir else found.run_dir
+        return replace(found, run_dir=run_dir, secret=secret)
 
     def _by_flags(self) -> TaskAssignment | None:
         own = [f"--job_name={self.role}", f"--task_index={self.index or 0}"]

@@ -41,8 +41,10 @@ def main() -> NoReturn:
     try:
         code = cli.main(prog_name="dtrain", standalone_mode=False) or 0
         sys.stdout.flush()
-    except (BrokenPipeError, SystemExit):  # click exits so when its reader is gone (and after a completion)
+    except BrokenPipeError:
         code = 0
+    except SystemExit as error:  # click's own: a completion has been answered, or its reader is gone
+        code = 0 if isinstance(sys.stdout, click.utils.PacifyFlushWrapper) else error.code
     except DtrainError as error:
         # What is wrong in a spec begins with its place, as editors expect it.
         _say(str(error) if isinstance(error, SpecError) else f"dtrain: {error}")

@@ -7,6 +7,7 @@ server is up a connection is refused at once.
 """
 
 import errno
+import resource
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from dtrain.errors import RunError, SpecError
 LOOPBACK = "127.0.0.1"
 _SERVING_ROLES = (Role.CHIEF, Role.WORKER, Role.PS)
 _PICKS_MAX = 100
+_OTHER_FILES = 32
 
 
 @dataclass
@@ -92,6 +94,7 @@ def hold_ports(count: int) -> HeldPorts:
     Raises:
         RunError: they could not be had; none is held then.
     """
+    _allow_open_files(count)
     held = HeldPorts()
     try:
         for _ in range(count):
@@ -122,6 +125,7 @@ def hold_addresses(section: ClusterSection) -> tuple[ClusterSpec, HeldPorts]:
         SpecError: a given address is in use, or belongs to another machine; every such address is named.
         RunError: no ports could be had.
     """
+    _allow_open_files(sum(section.count(role) for role in _SERVING_ROLES))
     held = HeldPorts()
     try:
         problems = list(_hold_given(section, held))
@@ -149,6 +153,16 @@ def example_addresses(section: ClusterSection) -> ClusterSpec:
         addresses = {role: [f"{LOOPBACK}:{next(picked)}" for _ in range(count)] for role, count in counts.items()}
     given = {role: getattr(section, role) for role in _SERVING_ROLES if role not in counts}
     return ClusterSpec.from_lists(**addresses, **given)
+
+
+def _allow_open_files(ports: int) -> None:
+    """Each held port is an open file: raise this process's own limit if that is allowed and needed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = ports + _OTHER_FILES
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise RunError(f"{ports} tasks with a port each need {needed} open files; this machine allows {hard} (ulimit -n)")
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _pick(held: HeldPorts, count: int) -> list[str]:

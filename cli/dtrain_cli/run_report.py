@@ -137,6 +137,7 @@ def build_report(
     stale = record.state in LIVE_RUN_STATES and not alive
     known = [status for status in statuses.values() if status is not None]
     failure = record.failure
+    tasks = sorted(record.tasks, key=lambda task: TaskId.parse(task.task))
     return {
         "run": record.run,
         "name": record.name,
@@ -150,7 +151,7 @@ def build_report(
         "evaluation": _evaluation(record, known),
         "failure": failure and {"task": failure.task, "message": failure.message, "traceback": failure.traceback},
         "run_dir": str(files.directory),
-        "tasks": [_task_report(files, task, statuses.get(task.task), usage, stale, now_s) for task in record.tasks],
+        "tasks": [_task_report(files, task, statuses.get(task.task), usage, stale, now_s) for task in tasks],
     }
 
 

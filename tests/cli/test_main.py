@@ -162,3 +162,25 @@ def test_completion_scripts(shell):
 def test_commands_and_options_are_completed():
     answer = dtrain(environment={"_DTRAIN_COMPLETE": "bash_complete", "COMP_WORDS": "dtrain sta", "COMP_CWORD": "1"})
     assert answer.stdout == "plain,status\n"
+
+
+def test_a_role_command_becomes_its_task(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import json, os, sys\n"
+        "names = ('TF_CONFIG', 'DTRAIN_RUN_ID', 'DTRAIN_RUN_DIR', 'DTRAIN_SECRET')\n"
+        "print(json.dumps([os.getpid(), sys.argv[1:], *(os.environ.get(name) for name in names)]))\n"
+        "sys.exit(7)\n"
+    )
+    (tmp_path / "secret").write_text("s3cret")
+    flags = ["--ps_hosts", "a:1", "--worker-hosts=b:1,b:2", "--steps", "3"]
+    command = [*DTRAIN, "worker", "--index", "1", "--secret-file", "secret", "--run-dir", "run", "train.py", *flags]
+    environment = {**os.environ, "DTRAIN_RUN_ID": "of another run", "DTRAIN_SECRET": "of another run"}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        pid, arguments, config, run_id, run_dir, secret = json.loads(process.stdout.readline())
+    assert process.returncode == 7
+    assert pid == process.pid
+    assert arguments == flags
+    assert json.loads(config) == {"cluster": {"worker": ["b:1", "b:2"], "ps": ["a:1"]}, "task": {"type": "worker", "index": 1}}
+    assert (run_id, secret) == (None, "s3cret")
+    assert run_dir == str(tmp_path / "run")

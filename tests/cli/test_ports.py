@@ -5,6 +5,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 
 from dtrain.cluster import Role
@@ -37,6 +38,19 @@ def test_a_held_port_refuses_a_stranger_and_accepts_the_tasks_own_server_twice()
         for _ in range(2):
             with bind(port, reuse_port=True, listen=True), socket.create_connection((LOOPBACK, port)):
                 pass
+
+
+def test_a_default_grpc_server_can_take_the_port_and_an_exclusive_one_cannot():
+    with hold_ports(1) as held:
+        address = f"{LOOPBACK}:{held.ports[0]}"
+        for share, taken in ((1, True), (0, False)):
+            server = grpc.server(ThreadPoolExecutor(1), options=[("grpc.so_reuseport", share)])
+            if taken:
+                assert server.add_insecure_port(address) == held.ports[0]
+            else:
+                with pytest.raises(RuntimeError):
+                    server.add_insecure_port(address)
+            server.stop(None).wait()
 
 
 def test_released_and_closed_ports_are_free_again():
@@ -103,3 +117,16 @@ def test_all_unusable_addresses_are_named_and_nothing_stays_held():
     assert "cluster.ps.1: no-such-host.invalid:2222" in message
     assert "dtrain ps --spec SPEC --index 0" in message
     bind(free).close()
+
+
+def test_more_ports_than_open_files_are_allowed_is_said_before_any_is_taken():
+    code = (
+        "import resource\nfrom dtrain_cli.ports import hold_ports\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200))\n"
+        "assert len(hold_ports(100).ports) == 100\n"
+        "hold_ports(300)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        "dtrain.errors.RunError: 300 tasks with a port each need 332 open files; this machine allows 200 (ulimit -n)"
+    )

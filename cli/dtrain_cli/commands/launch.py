@@ -108,7 +108,7 @@ def _example_plan(
     return build_plan(
         spec,
         example_addresses(spec.cluster),
-        RunIdentity(run_id, directory, MASKED),
+        RunIdentity(run_id, directory.absolute(), MASKED),
         Workload(words.program, words.arguments, Path.cwd()),
         machine,
     )

@@ -65,12 +65,15 @@ def _become_task(role: Role, words: Words, spec: Path | None, sets: tuple[str, .
     elif role is not Role.PS:
         raise SpecError(f"expected a program, such as `dtrain {role} --spec SPEC --index 0 PROGRAM.py`")
 
+    from dtrain.run_files import RunFiles
     from dtrain.tf_config import write_tf_config
     from dtrain_cli.hand_start import HandStart
 
     flags = [f"--{name}={value}" for name in _CLASSIC if (value := options.pop(name)) is not None]
     start = HandStart(role, spec=spec, sets=sets, flags=(*words.arguments, *flags), **options)
     assignment = start.assignment(os.environ)
+    if assignment.run_dir is not None:
+        RunFiles(assignment.run_dir).create()
     environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_RUN}
     environment |= assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
     program = str(words.program) if words.program else "-"  # a server runs none

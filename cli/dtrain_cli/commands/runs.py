@@ -27,11 +27,20 @@ def _find(reference: str | None, runs_dir: Path | None) -> "KnownRun":
     return find_run(reference, runs_dir or default_runs_dir())
 
 
+def _complete_run(_context: click.Context, _parameter: click.Parameter, begin: str) -> list[str]:
+    """The ids and names that a shell may offer."""
+    from dtrain.run_files import default_runs_dir
+    from dtrain_cli.runs_index import known_runs
+
+    words = {word for run in known_runs(default_runs_dir()) for word in (run.record.run, run.record.name)}
+    return sorted(word for word in words if word.startswith(begin))
+
+
 @click.command(
     short_help="Show every task of a run.",
     epilog="\b\nExamples:\n  dtrain status\n  dtrain status digits --watch\n  dtrain status --json | jq .global_step\n",
 )
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=_complete_run)
 @click.option("--watch", is_flag=True, help="Show it again every second until the run ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @runs_dir_option
@@ -83,7 +92,7 @@ def _show(report: dict[str, Any], clear: bool = False) -> None:
     short_help="Show what tasks have printed.",
     epilog="\b\nExamples:\n  dtrain logs\n  dtrain logs worker:0 -n 20\n  dtrain logs digits chief:0 ps:1 -f\n",
 )
-@click.argument("run_and_tasks", nargs=-1, metavar="[RUN] [TASK]...")
+@click.argument("run_and_tasks", nargs=-1, metavar="[RUN] [TASK]...", shell_complete=_complete_run)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is printed, until the run ends.")
 @click.option("-n", "last", type=click.IntRange(0), metavar="N", help="Begin with the last N lines of each task.")
 @runs_dir_option
@@ -138,7 +147,7 @@ def _print_output(output: Any, labelled: bool, width: int, ended: bool) -> None:
 
 
 @click.command(short_help="Stop a run in order.", epilog="\b\nExamples:\n  dtrain stop\n  dtrain stop digits\n")
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=_complete_run)
 @click.option("--wait", type=click.FloatRange(0), default=60.0, show_default=True, metavar="S", help="How long to wait.")
 @runs_dir_option
 def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
