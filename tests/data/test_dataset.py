@@ -126,7 +126,7 @@ def test_structures():
 def test_bytes_keep_their_zeros():
     dataset = Dataset.from_tensor_slices([b"a\0", b"", "text"]).batch(2)
     assert [list(batch) for batch in dataset] == [[b"a\0", b""], ["text"]]
-    assert list(Dataset.from_generator(lambda: [b"a\0"]).batch(1))[0].tolist() == [b"a\0"]
+    assert next(iter(Dataset.from_generator(lambda: [b"a\0"]).batch(1))).tolist() == [b"a\0"]
 
 
 def test_zip_enumerate_unbatch_rebatch():

@@ -16,7 +16,7 @@ def test_every_batch_is_dealt_once(n, batch_size, replicas, addressable, iterati
     source = Dataset.range(n) if addressable else Dataset.from_generator(lambda: range(n))
     dataset = source.shuffle(7, seed=3).batch(batch_size)
     whole = [batch.tolist() for batch in deal(dataset, 0, 1, iteration=iteration)]
-    assert sorted(sum(whole, [])) == list(range(n))
+    assert sorted(number for batch in whole for number in batch) == list(range(n))
     for rank in range(replicas):
         dealt = deal(dataset, rank, replicas, iteration=iteration)
         assert [batch.tolist() for batch in dealt] == whole[rank::replicas]
