@@ -38,13 +38,13 @@ for command in (*launch.COMMANDS, *roles.COMMANDS, *runs.COMMANDS, *checks.COMMA
 
 def main() -> NoReturn:
     """Run the command line and end the process with its exit code; a user's mistake is a message, never a traceback."""
+    stdout = sys.stdout
     try:
         code = cli.main(prog_name="dtrain", standalone_mode=False) or 0
-        sys.stdout.flush()
     except BrokenPipeError:
         code = 0
-    except SystemExit as error:  # click's own: a completion has been answered, or its reader is gone
-        code = 0 if isinstance(sys.stdout, click.utils.PacifyFlushWrapper) else error.code
+    except SystemExit as error:  # click's own: a completion has been answered, or (stdout wrapped) its reader is gone
+        code = error.code if sys.stdout is stdout else 0
     except DtrainError as error:
         # What is wrong in a spec begins with its place, as editors expect it.
         _say(str(error) if isinstance(error, SpecError) else f"dtrain: {error}")
@@ -70,7 +70,8 @@ def _drop_unread_output() -> None:
     """A reader that has gone away (`dtrain status | head`) must not make the interpreter complain while it ends."""
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
+            if stream is not None:
+                stream.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
