@@ -64,15 +64,18 @@ class Launch:
     folder: Path
     words: list[str]
     stdout: Any = subprocess.PIPE
+    run_dir: Path | None = None
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
-        self.run_dir = self.folder / f"run-{self.mark[:6]}"
-        options = ["--run-dir", str(self.run_dir)] if "--run-dir" not in self.words else []
+        options = []
+        if self.run_dir is None:
+            self.run_dir = self.folder / f"run-{self.mark[:6]}"
+            options = ["--run-dir", str(self.run_dir)] if "--run-dir" not in self.words else []
         self.process = subprocess.Popen(
             [sys.executable, "-m", "dtrain_cli.main", "launch", *options, *self.words],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": SOURCES, MARK: self.mark},
+            env={**os.environ, "PYTHONPATH": SOURCES, "DTRAIN_RUNS_DIR": str(self.folder / "runs"), MARK: self.mark},
             stdin=subprocess.DEVNULL,
             stdout=self.stdout,
             stderr=subprocess.PIPE,

@@ -24,6 +24,8 @@ from dtrain_cli.plan import Machine, RunIdentity, RunPlan, Workload, build_plan,
 from dtrain_cli.ports import hold_addresses, pick_port
 from dtrain_cli.processes import SignalInbox, TaskProcesses
 from dtrain_cli.run_directory import locked_run_directory, new_run_id
+from dtrain_cli.run_report import read_report
+from dtrain_cli.runs_index import find_run, register_run
 from dtrain_cli.spec_file import read_spec
 from dtrain_cli.supervisor import Limits, Outcome, Supervisor
 
@@ -37,7 +39,7 @@ def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) 
     with locked_run_directory(directory, resume) as files:
         cluster, ports = hold_addresses(spec.cluster)
         with ports:
-            plan = _plan(spec, cluster, files, workload)
+            plan = _plan(spec, cluster, files, _identity(options, spec, files), workload)
             if not spec.hold_ports:
                 ports.close()
             return _supervise(options, plan, files, TaskProcesses(line, fork_server, inbox))
@@ -59,15 +61,28 @@ def _directory(options: LaunchOptions, spec: RunSpec) -> tuple[Path, bool]:
     """The run's directory, and whether an earlier launch's run in it is resumed."""
     if options.run_dir is not None:
         return options.run_dir.absolute(), options.resume is not None
-    runs_dir = (options.runs_dir or default_runs_dir()).absolute()
+    runs_dir = _runs_dir(options)
+    if options.resume is not None:
+        return find_run(options.resume or spec.name, runs_dir).files.directory, True
     return runs_dir / new_run_id(spec.name, datetime.now()), False
 
 
-def _plan(spec: RunSpec, cluster: ClusterSpec, files: RunFiles, workload: Workload) -> RunPlan:
-    """Lay out the tasks, each as its first attempt that has left nothing yet, and write the plan down."""
+def _runs_dir(options: LaunchOptions) -> Path:
+    return (options.runs_dir or default_runs_dir()).absolute()
+
+
+def _identity(options: LaunchOptions, spec: RunSpec, files: RunFiles) -> RunIdentity:
+    """The run's id (a resumed run keeps its own) and a new secret; a directory elsewhere is made known."""
     earlier = read_record(files.run, RunRecord)
-    run_id = earlier.run if earlier else files.directory.name
-    identity = RunIdentity(run_id, files.directory, secret=secrets.token_hex(16))
+    run_id = files.directory.name if options.run_dir is None else new_run_id(spec.name, datetime.now())
+    run_id = earlier.run if earlier else run_id
+    if options.run_dir is not None:
+        register_run(files, _runs_dir(options), run_id)
+    return RunIdentity(run_id, files.directory, secret=secrets.token_hex(16))
+
+
+def _plan(spec: RunSpec, cluster: ClusterSpec, files: RunFiles, identity: RunIdentity, workload: Workload) -> RunPlan:
+    """Lay out the tasks, each as its first attempt that has left nothing yet, and write the plan down."""
     master_port = pick_port() if workload.foreign else None
     machine = Machine(sys.executable, len(os.sched_getaffinity(0)), os.environ, master_port)
     plan = build_plan(spec, cluster, identity, workload, machine)
@@ -109,6 +124,4 @@ def _own_start() -> float:
 
 
 def _report(files: RunFiles) -> str:
-    from dtrain_cli.run_report import read_report
-
     return msgspec.json.encode(read_report(files.directory)).decode()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from dtrain.errors import RunInUseError, SpecError
+from dtrain.errors import RunInUseError, RunNotFoundError, SpecError
 from dtrain.run_files import RunFiles
 
 
@@ -29,6 +29,7 @@ def locked_run_directory(directory: Path, resume: bool) -> Iterator[RunFiles]:
         RunInUseError: another launch, or a chief started by hand, holds the lock.
         RunError: it cannot be made or is not writable.
         SpecError: it holds a run that is not to be resumed.
+        RunNotFoundError: it holds no run that could be resumed.
     """
     files = RunFiles(directory)
     files.create()
@@ -40,6 +41,8 @@ def locked_run_directory(directory: Path, resume: bool) -> Iterator[RunFiles]:
             raise RunInUseError(f"{directory} is in use by another launch; give another --run-dir, or stop that run") from None
         if files.run.exists() and not resume:
             raise SpecError(f"{directory} already holds a run; go on with it by --resume, or give another --run-dir")
+        if resume and not files.run.exists():
+            raise RunNotFoundError(f"there is no run in {directory} to resume; leave out --resume to start one there")
         yield files
     finally:
         os.close(lock)

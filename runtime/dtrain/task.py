@@ -22,6 +22,7 @@ from dtrain.errors import SpecError
 
 def main(arguments: list[str]) -> int:
     """Run one task, or the warm process; return the exit code."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a peer that leaves is no news worth a line in every log
     _write_stacks_on_request()
     if arguments[:1] == ["--warm"]:
         from dtrain import warm_process

@@ -27,7 +27,13 @@ IMPORTS = (
     "argparse",
     "dtrain.program",
     "dtrain.failure",
+    "dtrain.callbacks",
     "dtrain.data",
+    "dtrain.learning.layers",
+    "dtrain.learning.losses",
+    "dtrain.learning.metrics",
+    "dtrain.learning.optimizers",
+    "dtrain.strategies.choice",
     "dtrain.roles.parameter_server_driver",
     "dtrain.strategies.parameter_server",
     "dtrain.training.models",
@@ -74,7 +80,7 @@ def _import_all() -> None:
     if unset:
         os.environ["OPENBLAS_NUM_THREADS"] = "1"
     for name in IMPORTS:
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(Exception):
             importlib.import_module(name)
     if unset:
         del os.environ["OPENBLAS_NUM_THREADS"]
