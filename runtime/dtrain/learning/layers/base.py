@@ -25,7 +25,7 @@ class Weight:
 
     Attributes:
         name: within the layer, for example ``kernel``; a model's variable is called ``<layer name>/<name>``.
-        sparse: the gradient may come as `SparseRows` (see `Call.sparse_gradients`).
+        sparse: the layer may give the gradient as `SparseRows` (see `Call.sparse_gradients`).
     """
 
     name: str
@@ -35,6 +35,11 @@ class Weight:
     trainable: bool = True
     sparse: bool = False
     dtype: str = "float32"
+
+    @property
+    def may_be_sparse(self) -> bool:
+        """Whether the gradient may be `SparseRows`; with a penalty every row has one."""
+        return self.sparse and self.regularizer is None
 
 
 @dataclass(slots=True)
@@ -47,6 +52,7 @@ class Call:
         needs_input_gradient: False if nobody reads what `backward` returns; it may then return None.
         updates: new values of weights that are not trained, by name; the layer adds to it in `forward`.
         sparse_gradients: gradients that are `SparseRows`, by name; the layer adds to it in `backward`.
+        memory: behind `scratch`; kept from step to step.
     """
 
     training: bool = False
@@ -54,7 +60,7 @@ class Call:
     needs_input_gradient: bool = True
     updates: dict[str, Array] = field(default_factory=dict)
     sparse_gradients: dict[str, SparseRows] = field(default_factory=dict)
-    _memory: dict[str, Array] = field(default_factory=dict)
+    memory: dict[str, Array] = field(default_factory=dict)
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
         """Uninitialised C-contiguous memory, the same for the same name until this layer's next step.
@@ -62,9 +68,9 @@ class Call:
         Large temporary arrays come from here: memory that is asked for anew in every step costs a page fault every 4 KiB.
         """
         size = prod(shape)
-        memory = self._memory.get(name)
+        memory = self.memory.get(name)
         if memory is None or memory.size < size or memory.dtype != dtype:
-            memory = self._memory[name] = np.empty(size, dtype)
+            memory = self.memory[name] = np.empty(size, dtype)
         return memory[:size].reshape(shape)
 
 

@@ -75,7 +75,7 @@ class _Recurrent(Layer):
         steps = np.ascontiguousarray(x.swapaxes(0, 1)[:: -1 if self.go_backwards else 1])
         mask = self._dropout_mask(batch, features, call)
         if mask is not None:
-            steps *= mask
+            steps = steps * mask
         z = np.matmul(steps.reshape(-1, features), weights["kernel"]).reshape(times, batch, -1)
         if self.use_bias:
             z += weights["bias"].reshape(-1, self.GATES * self.units)[0]
