@@ -14,7 +14,8 @@ The numbers are those of tf.keras.optimizers in TensorFlow 2.15.
 import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import Any, ClassVar
+from types import NoneType
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
@@ -66,16 +67,19 @@ class Optimizer(Described):
         self.name = self.name or type(self).__name__
         if isinstance(self.learning_rate, Mapping):
             self.learning_rate = from_description(self.learning_rate, "learning_rate", SCHEDULES)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            optional = NoneType in get_args(field.type)
+            if field.name == "name" or isinstance(value, LearningRateSchedule) or (optional and value is None):
+                continue
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise SpecError(f"{type(self).__name__}: expected a finite number for {field.name}, found {value!r}.")
         limits = [limit for limit in ("clipnorm", "clipvalue", "global_clipnorm") if getattr(self, limit) is not None]
         if len(limits) > 1:
             raise SpecError(f"{type(self).__name__}: expected at most one kind of clipping, found {' and '.join(limits)}.")
         for limit in limits:
-            if not getattr(self, limit) > 0:
+            if getattr(self, limit) <= 0:
                 raise SpecError(f"{type(self).__name__}: expected {limit} > 0, found {getattr(self, limit)}.")
-        for field in fields(self):
-            number = getattr(self, field.name)
-            if isinstance(number, float) and not math.isfinite(number):
-                raise SpecError(f"{type(self).__name__}: expected a finite {field.name}, found {number}.")
 
     # What an optimizer is, as data
 
