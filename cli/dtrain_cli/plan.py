@@ -36,13 +36,11 @@ class RunIdentity:
         run_id: different for any two runs.
         run_dir: where everything about it is kept.
         secret: what its connections present.
-        resume_from: a folder of checkpoints of an earlier run to go on from.
     """
 
     run_id: str
     run_dir: Path
     secret: str | None = None
-    resume_from: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -179,7 +177,6 @@ def build_plan(spec: RunSpec, addresses: ClusterSpec, run: RunIdentity, workload
             spec,
             run.run_id,
             run_dir=run.run_dir,
-            resume_from=run.resume_from,
             secret=run.secret,
             launched=True,
         )

@@ -20,7 +20,6 @@ RUN_ID = "DTRAIN_RUN_ID"
 RUN_DIR = "DTRAIN_RUN_DIR"
 SPEC = "DTRAIN_SPEC"
 ATTEMPT = "DTRAIN_ATTEMPT"
-RESUME_FROM = "DTRAIN_RESUME_FROM"
 SECRET = "DTRAIN_SECRET"
 TF_CONFIG = "TF_CONFIG"
 
@@ -36,7 +35,6 @@ class TaskAssignment:
         run_id: equal on all tasks of a run, different for any two runs; by hand it is made from the cluster.
         run_dir: where this task keeps its files; None when the program was started by hand without one.
         attempt: how often the launcher has restarted this task.
-        resume_from: a folder of checkpoints to go on from, of an earlier run.
         secret: what every connection must present; None by hand without one.
         launched: whether a launcher owns this process.
     """
@@ -47,7 +45,6 @@ class TaskAssignment:
     run_id: str
     run_dir: Path | None = None
     attempt: int = 0
-    resume_from: Path | None = None
     secret: str | None = None
     launched: bool = False
 
@@ -66,7 +63,6 @@ class TaskAssignment:
         secret = environment.get(SECRET)
         run_dir = environment.get(RUN_DIR)
         run_id = environment.get(RUN_ID)
-        resume_from = environment.get(RESUME_FROM)
         return cls(
             task=task,
             cluster=cluster,
@@ -74,7 +70,6 @@ class TaskAssignment:
             run_id=run_id or _run_id_by_hand(cluster),
             run_dir=Path(run_dir) if run_dir else None,
             attempt=_read_attempt(environment.get(ATTEMPT, "0")),
-            resume_from=Path(resume_from) if resume_from else None,
             secret=secret or None,
             launched=run_id is not None,
         )
@@ -99,8 +94,6 @@ class TaskAssignment:
             environment[RUN_ID] = self.run_id
         if self.run_dir is not None:
             environment[RUN_DIR] = str(self.run_dir)
-        if self.resume_from is not None:
-            environment[RESUME_FROM] = str(self.resume_from)
         if self.secret is not None:
             environment[SECRET] = self.secret
         return environment

@@ -312,7 +312,7 @@ class RunSpec:
 
     def restart_of(self, role: str) -> RestartSection:
         """The restart rule of a role: the spec's, else CONTRACT's default."""
-        given: dict[str, RestartSection] = {key: section for key, section in self.restart.items()}
+        given: dict[str, RestartSection] = dict(self.restart.items())
         return given.get(role, DEFAULT_RESTART[role])
 
     def resolved(self) -> "RunSpec":

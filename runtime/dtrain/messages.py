@@ -59,6 +59,7 @@ class Initialise(Message, frozen=True, gc=False):
         training: the `training` section of the spec, as the leader resolved it with its program's constructor.
         optimizer: name and numbers, never code (rule 8).
         version: of the values: 0, or the step of the checkpoint that they come from.
+        directory: of the run, where the leader saves; for the evaluator.
         slots: names of the slots that follow as blocks; empty for a fresh start.
         seen: the table of rule 5 from a checkpoint.
     """
@@ -69,6 +70,7 @@ class Initialise(Message, frozen=True, gc=False):
     optimizer: dict[str, Any]
     version: int
     max_steps: int
+    directory: str
     slots: tuple[str, ...] = ()
     seen: list[tuple[str, int, int]] = []
 
@@ -190,6 +192,7 @@ class HeartbeatReply(Message, frozen=True, gc=False):
         ended: the leader has said farewell, or its lease ran out long ago.
         waiting_for: the tasks without which the next version cannot be made.
         failed: why training cannot go on, by the rules of the spec.
+        directory: of the run, as the leader named it.
         statuses: to the leader: the newest status of every member.
     """
 
@@ -199,6 +202,7 @@ class HeartbeatReply(Message, frozen=True, gc=False):
     ended: bool
     waiting_for: str | None = None
     failed: str | None = None
+    directory: str | None = None
     statuses: tuple[dict[str, Any], ...] = ()
 
 

@@ -67,7 +67,7 @@ class Leader:
         self._channels = [connect(server, connect_s) for server in range(servers)]
         self._lock = threading.Lock()
 
-    def initialise(self, generation: Generation, start: Start) -> int:
+    def initialise(self, generation: Generation, start: Start, directory: str) -> int:
         """Make the variables exist everywhere; returns the version that they are at (a re-attached leader finds them kept).
 
         Raises:
@@ -86,6 +86,7 @@ class Leader:
                 generation.optimizer,
                 start.version,
                 generation.max_steps,
+                directory,
                 tuple(slots),
                 list(start.seen[server]) if start.seen else [],
             )

@@ -8,21 +8,34 @@ from dtrain import checkpoints
 from dtrain.errors import CheckpointError
 from dtrain.reporting import Reporter
 from dtrain.roles.evaluator import CheckpointWeights, EvaluationSchedule, Next
+from dtrain.run_files import RunFiles
 
 POLL_S = 0.2
 
 
-def follow_checkpoints(directory: Path, training_ended: Callable[[], bool], reporter: Reporter) -> Iterator[CheckpointWeights]:
-    """Each newest checkpoint that was not yet evaluated, until training has ended and the final one was."""
+def follow_checkpoints(
+    run_dir: Callable[[], Path | str | None], training_ended: Callable[[], bool], reporter: Reporter
+) -> Iterator[CheckpointWeights]:
+    """Each newest checkpoint that was not yet evaluated, until training has ended and the final one was.
+
+    Args:
+        run_dir: the run directory; None until it is known.
+        training_ended: nobody will write another checkpoint.
+        reporter: told of the wait.
+    """
     schedule = EvaluationSchedule()
     while True:
         ended = training_ended()  # before the look at the folder: what was written before the end is seen
-        found = checkpoints.list_checkpoints(directory)
+        known = run_dir()
+        directory = RunFiles(Path(known)).checkpoints if known else None
+        found = checkpoints.list_checkpoints(directory) if directory else []
         step = schedule.next(found[-1].step if found else None, ended)
         if step is Next.DONE:
+            if not found:
+                reporter.warn(f"training has ended and there is no checkpoint in {directory}: is it on this machine?")
             return
-        if step is Next.WAIT:
-            reporter.waiting("the next checkpoint")
+        if step is Next.WAIT or directory is None:
+            reporter.waiting(f"the next checkpoint in {directory}" if directory else "the leader to say where it saves")
             time.sleep(POLL_S)
             continue
         reporter.waiting(None)

@@ -57,6 +57,7 @@ class Held:
     generation: int
     plan: Plan
     max_steps: int
+    directory: str
     store: Store
     pushes: SyncPushes | AsyncPushes
     seen: SeenPushes
@@ -151,7 +152,7 @@ class ParameterServer:
             )
         else:
             pushes = AsyncPushes.of(store, self.training, version=message.version, max_steps=message.max_steps, server=self.index)
-        return Held(message.generation, plan, message.max_steps, store, pushes, SeenPushes.restore(message.seen))
+        return Held(message.generation, plan, message.max_steps, message.directory, store, pushes, SeenPushes.restore(message.seen))
 
     # Reading
 
@@ -296,6 +297,7 @@ class ParameterServer:
             self._farewell,
             waiting_for=", ".join(awaited) or None,
             failed=held.pushes.failed if held else None,
+            directory=held.directory if held else None,
             statuses=statuses,
         )
 

@@ -8,6 +8,7 @@ leader:   final checkpoint; farewell when the program ends
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from dtrain import checkpoints
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role
 from dtrain.errors import CheckpointError, DtrainError, SpecError
+from dtrain.hand_run import HandRun
 from dtrain.learning import optimizers
 from dtrain.messages import Verdict
 from dtrain.protocol import placement
@@ -59,9 +61,12 @@ class ParameterServerStrategy:
         self.trains = task in replicas
         self.rank = replicas.index(task) if self.trains else -1
         self.has_evaluator = assignment.spec.cluster.count(Role.EVALUATOR) > 0
-        self.directory: Path | None = assignment.run_dir
+        self._hand_run = HandRun(assignment) if self.is_leader and not assignment.launched else None
+        run_dir = self._hand_run.files.directory if self._hand_run else assignment.run_dir
+        self.directory: Path | None = run_dir if assignment.launched else None
         self.seed = self.training.seed
-        self.reporter = Reporter(assignment)
+        self.reporter = Reporter(replace(assignment, run_dir=run_dir))
+        self._run_dir = run_dir
         self._leader: Leader | None = None
         self._heartbeats: list[HeartbeatLink] = []
         self._generation = 0
@@ -97,26 +102,27 @@ class ParameterServerStrategy:
         """Take a lease at ps:0; the leader at every server (each must know when it is gone)."""
         if self._heartbeats:
             return
-        for server in range(len(self.assignment.cluster.servers) if self.is_leader else 1):
+        servers = len(self.assignment.cluster.servers) if self.is_leader else 1
+        for server in range(servers):
             self.reporter.waiting(server_name(server))
             connect = partial(self.connect, server)
             link = HeartbeatLink(connect, self.reporter, connect_s=CONNECT_S, patience_s=PATIENCE_S)
             self._heartbeats.append(link)
+        if self._hand_run is not None:
+            self._heartbeats[0].on_reply = self._hand_run.update
         self.reporter.waiting(None)
 
-    def _lead(self, generation: Generation, problem: Problem) -> CheckpointThread | None:
+    def _lead(self, generation: Generation, problem: Problem) -> CheckpointThread:
         if self._leader is None:
             self._leader = Leader(len(self.assignment.cluster.servers), self.connect, CONNECT_S)
         start = self._start(generation, problem)
-        version = self._leader.initialise(generation, start)
-        if self.assignment.run_dir is None:
-            return None
+        version = self._leader.initialise(generation, start, str(self._run_dir))
         link = self._heartbeats[0]
         saver = CheckpointThread(
             self._leader,
             generation,
             self.assignment.spec.checkpoint,
-            RunFiles(self.assignment.run_dir).checkpoints,
+            self._checkpoints_directory(),
             warn=self.reporter.warn,
             step=lambda: max(link.reply.version, version),
         )
@@ -124,7 +130,8 @@ class ParameterServerStrategy:
         return saver
 
     def _start(self, generation: Generation, problem: Problem) -> Start:
-        if generation.number == 1 and (directory := self._restorable()):
+        directory = self._checkpoints_directory()
+        if generation.number == 1 and checkpoints.list_checkpoints(directory):
             start, warning = checkpoints_start(directory, generation)
             if warning:
                 self.reporter.warn(warning)
@@ -138,28 +145,19 @@ class ParameterServerStrategy:
                     slots.setdefault(slot, {})[spec.name] = array
         return Start(0, values, slots)
 
-    def _restorable(self) -> Path | None:
-        """The folder of checkpoints to go on from: this run's own after a restart, else the one that `--resume` names."""
-        own = RunFiles(self.assignment.run_dir).checkpoints if self.assignment.run_dir else None
-        for directory in (own, self.assignment.resume_from):
-            if directory is not None and checkpoints.list_checkpoints(directory):
-                return directory
-        if self.assignment.resume_from is not None:
-            raise CheckpointError(f"nothing to resume from: there is no checkpoint in {self.assignment.resume_from}")
-        return None
+    def _checkpoints_directory(self) -> Path:
+        if self._run_dir is None:
+            raise AssertionError("a leader has a run directory")
+        return RunFiles(self._run_dir).checkpoints
 
     def checkpoints(self) -> Iterator[CheckpointWeights]:
-        """See `Strategy.checkpoints`."""
-        if self.assignment.run_dir is None:
-            raise SpecError("the evaluator reads checkpoints from the run directory: give all tasks the same --run-dir")
+        """See `Strategy.checkpoints`; the leader's folder of checkpoints must be visible under the same path."""
         self._join()
         link = self._heartbeats[0]
         self.reporter.running()
-
-        def ended() -> bool:
-            return link.failure is not None or link.reply.ended
-
-        yield from follow_checkpoints(RunFiles(self.assignment.run_dir).checkpoints, ended, self.reporter)
+        return follow_checkpoints(
+            lambda: self._run_dir or link.reply.directory, lambda: link.failure is not None or link.reply.ended, self.reporter
+        )
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """See `Strategy.evaluated`."""
@@ -176,6 +174,8 @@ class ParameterServerStrategy:
             self._leader.farewell()
             self._leader = None
         self.reporter.close()
+        if self._hand_run is not None:
+            self._hand_run.close()
 
 
 def checkpoints_start(directory: Path, generation: Generation) -> tuple[Start, str | None]:

@@ -65,7 +65,7 @@ class Model:
 
     @property
     def weights(self) -> dict[str, Array]:
-        """Every variable by name: of the last training, else the first values."""
+        """Every variable by name: of the training under way or the last one, else the first values."""
         if self._values is None:
             if not self.built:
                 raise InputError(
@@ -148,6 +148,7 @@ class Model:
         problem = Problem(self.network.variables, lambda: values, optimizer.get_config(), plan.max_steps)
         history = History()
         session = strategy.open(problem)
+        self._values = session.weights
         try:
             loop = TrainingLoop(self.network, loss, session, plan, np.random.default_rng([strategy.seed, session.rank + 1]))
             if strategy.is_leader:
@@ -156,7 +157,8 @@ class Model:
         except BaseException as error:
             session.close(error)
             raise
-        self._values = {name: np.array(value) for name, value in session.weights.items()}
+        finally:
+            self._values = {name: np.array(value) for name, value in session.weights.items()}
         session.close()
         if loop.callbacks is not None:
             loop.callbacks.call("on_train_end")

@@ -1,0 +1,85 @@
+"""The run directory of a cluster that was started by hand: the leader keeps it, as a launcher would.
+
+Every task's status reaches the leader with ps:0's answers to its heartbeats, so `dtrain status` on the leader's machine shows them
+all. The directory is the one given by `--run-dir`, else a new one below the runs directory.
+"""
+
+import fcntl
+import os
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from dtrain.assignment import TaskAssignment
+from dtrain.cluster import TaskId
+from dtrain.errors import RunInUseError
+from dtrain.messages import HeartbeatReply
+from dtrain.run_files import RunFiles, RunRecord, TaskRecord, TaskStatus, default_runs_dir, write_record
+
+PHASE_STATES = {"starting": "starting", "running": "running", "finished": "succeeded"}
+
+
+class HandRun:
+    """Holds the directory's lock for the life of the leader."""
+
+    def __init__(self, assignment: TaskAssignment) -> None:
+        """Make or take over the directory.
+
+        Raises:
+            RunInUseError: another leader, or a launch, holds it.
+            RunError: it cannot be made.
+        """
+        now = datetime.now().astimezone()
+        run = f"{assignment.run_id}-{now:%Y%m%d-%H%M%S}"
+        self.files = RunFiles(assignment.run_dir or default_runs_dir() / run)
+        self.files.create()
+        self._lock = os.open(self.files.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise RunInUseError(f"{self.files.directory} is in use by another run; give another --run-dir") from None
+        tasks = [TaskRecord(str(task), address=assignment.cluster.address(task)) for task in assignment.cluster.tasks()]
+        self._own = assignment.task
+        self._record = RunRecord(
+            run=run,
+            name=assignment.spec.name,
+            state="running",
+            started=now.isoformat(timespec="seconds"),
+            launcher_pid=os.getpid(),
+            launcher_started=psutil.Process().create_time(),
+            tasks=tasks,
+        )
+        self.files.spec.write_bytes(msgspec.json.encode(assignment.spec))
+        write_record(self.files.run, self._record)
+
+    def update(self, reply: HeartbeatReply) -> None:
+        """Write down what ps:0 knows of everybody."""
+        known = {record.task: record for record in self._record.tasks}
+        for data in reply.statuses:
+            status = msgspec.convert(data, TaskStatus, strict=False)
+            record = known.get(status.task)
+            if record is None:
+                record = TaskRecord(status.task)
+                self._record.tasks.append(record)
+            record.state, record.pid, record.host = PHASE_STATES.get(status.phase, "running"), status.pid, status.host
+            record.attempt = status.attempt
+            self._write_status(TaskId.parse(status.task), status)
+        write_record(self.files.run, self._record)
+
+    def _write_status(self, task: TaskId, status: TaskStatus) -> None:
+        if task == self._own:
+            return  # the leader's own reporter writes that one
+        path: Path = self.files.status(task)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_record(path, status)
+
+    def close(self) -> None:
+        """The leader's program has ended."""
+        self._record.state = "succeeded"
+        self._record.exit_code = 0
+        self._record.ended = datetime.now().astimezone().isoformat(timespec="seconds")
+        write_record(self.files.run, self._record)
+        os.close(self._lock)
