@@ -1,9 +1,11 @@
 """The walk of a launch, from what the user asked for to the exit code of the run. Read `run` from top to bottom."""
 
 import os
+import resource
 import secrets
 import shutil
 import sys
+import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +14,7 @@ import msgspec
 
 from dtrain.cluster import ClusterSpec, Role
 from dtrain.config import RunSpec
-from dtrain.errors import SpecError
+from dtrain.errors import RunError, SpecError
 from dtrain.run_files import RunFiles, RunRecord, default_runs_dir, read_record, write_record
 from dtrain_cli.console import Console
 from dtrain_cli.forkserver import ForkServer, LifeLine
@@ -20,7 +22,7 @@ from dtrain_cli.journal import Journal, now_text
 from dtrain_cli.launch_options import LaunchOptions
 from dtrain_cli.live_table import LiveTable
 from dtrain_cli.outlet import Outlet
-from dtrain_cli.plan import Machine, RunIdentity, RunPlan, Workload, build_plan, threads_per_task
+from dtrain_cli.plan import Machine, RunIdentity, RunPlan, Workload, build_plan
 from dtrain_cli.ports import hold_addresses, pick_port
 from dtrain_cli.processes import SignalInbox, TaskProcesses
 from dtrain_cli.run_directory import locked_run_directory, new_run_id
@@ -28,6 +30,10 @@ from dtrain_cli.run_report import read_report
 from dtrain_cli.runs_index import find_run, register_run
 from dtrain_cli.spec_file import read_spec
 from dtrain_cli.supervisor import Limits, Outcome, Supervisor
+
+FILES_OF_OUR_OWN = 64
+FILES_PER_TASK = 2
+THREADS = "OMP_NUM_THREADS"
 
 
 def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) -> int:
@@ -37,12 +43,25 @@ def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) 
     spec = read_spec(options.spec, options.sets, options.shortcuts, options.foreign).resolved()
     directory, resume = _directory(options, spec)
     with locked_run_directory(directory, resume) as files:
+        _allow_open_files(spec)
         cluster, ports = hold_addresses(spec.cluster)
         with ports:
             plan = _plan(spec, cluster, files, _identity(options, spec, files), workload)
             if not spec.hold_ports:
                 ports.close()
             return _supervise(options, plan, files, TaskProcesses(line, fork_server, inbox))
+
+
+def _allow_open_files(spec: RunSpec) -> None:
+    """Raise the soft limit where it is too low: a task costs a held port and a guardian's pipe."""
+    needed = FILES_OF_OUR_OWN + FILES_PER_TASK * sum(spec.cluster.count(role) for role in Role)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise RunError(
+            f"this cluster needs {needed} open files, and {hard} are allowed (`ulimit -Hn`); raise that, or start fewer tasks"
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _workload(options: LaunchOptions) -> Workload:
@@ -104,17 +123,29 @@ def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes
     console.say(f"run {plan.run.run_id}: {_summary(plan)}")
     console.say(f"files in {files.directory}")
     outcome = supervisor.run()
-    console.finish(outcome.failure, _last_word(outcome), _report(files) if options.json else None)
+    console.finish(outcome.failure, _last_word(outcome, supervisor), _report(files) if options.json else None)
     return outcome.exit_code
 
 
 def _summary(plan: RunPlan) -> str:
     counts = [f"{count} {role}" for role in Role if (count := plan.spec.cluster.count(role))]
-    return f"{', '.join(counts)}; {threads_per_task(plan.spec, len(os.sched_getaffinity(0)))} thread(s) a task"
+    threads = plan.tasks[0].environment.get(THREADS)
+    limit = f"{threads} thread(s) a task" if threads else f"{THREADS}={os.environ.get(THREADS)} as you set it"
+    return f"{', '.join(counts)}; {limit}"
 
 
-def _last_word(outcome: Outcome) -> str:
-    return outcome.state if outcome.exit_code == 0 else f"{outcome.state}, exit code {outcome.exit_code}"
+def _last_word(outcome: Outcome, supervisor: Supervisor) -> str:
+    """For example ``succeeded after 8.1 s at step 400; accuracy 0.9712 at step 400``."""
+    words = f"{outcome.state} after {time.monotonic() - supervisor.started_s:.1f} s"
+    if supervisor.step is not None:
+        words += f" at step {supervisor.step}"
+    if outcome.exit_code:
+        words += f", exit code {outcome.exit_code}"
+    if evaluation := supervisor.evaluation:
+        step = evaluation.get("global_step")
+        numbers = [f"{name} {value:.4g}" for name, value in evaluation.items() if name != "global_step"]
+        words += f"; {', '.join(numbers)}" + (f" at step {step:.0f}" if step is not None else "")
+    return words
 
 
 def _own_start() -> float:

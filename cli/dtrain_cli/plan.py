@@ -206,7 +206,7 @@ def threads_per_task(spec: RunSpec, cores: int) -> int:
 
 
 def _thread_limits(spec: RunSpec, machine: Machine) -> dict[str, str]:
-    threads = str(threads_per_task(spec, machine.cores))
+    threads = machine.environment.get("OMP_NUM_THREADS") or str(threads_per_task(spec, machine.cores))
     return {name: threads for name in THREAD_LIMITS if name not in machine.environment}
 
 

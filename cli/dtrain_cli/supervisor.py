@@ -99,6 +99,12 @@ class Supervisor:
         return max((step for step in steps if step is not None), default=None)
 
     @property
+    def evaluation(self) -> dict[str, float] | None:
+        """The evaluation at the furthest step that any task has told of."""
+        told = [life.status.evaluation for life in self.lives.values() if life.status is not None and life.status.evaluation]
+        return max(told, key=lambda evaluation: evaluation.get("global_step", 0), default=None)
+
+    @property
     def state(self) -> str:
         """The run's state as CONTRACT names it."""
         return self._journal.record.state

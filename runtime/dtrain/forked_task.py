@@ -61,9 +61,10 @@ def _spec_seed(order: StartOrder) -> int:
 
 
 def _limit_threads() -> None:
-    """Apply the limits that numpy read from the environment when it was imported, before this task's were known."""
-    limit = next((os.environ[name] for name in THREAD_LIMITS if os.environ.get(name, "").isdecimal()), None)
-    if limit is not None:
+    """Apply the limit of this task's environment: numpy was imported before it was known, with a limit of 1."""
+    limits = (os.environ.get(name, "").partition(",")[0] for name in THREAD_LIMITS)
+    limit = next(filter(str.isdecimal, limits), "1")
+    if limit != "1":
         import threadpoolctl
 
         threadpoolctl.threadpool_limits(int(limit))

@@ -17,7 +17,7 @@ import sys
 import warnings
 
 from dtrain import life_line, start_orders
-from dtrain.forked_task import become
+from dtrain.forked_task import THREAD_LIMITS, become
 from dtrain.start_orders import Exited, Refused, Started, StartOrder
 
 IMPORTS = (
@@ -75,15 +75,15 @@ def serve(orders_fd: int, life_line_fd: int) -> StartOrder:
 
 
 def _import_all() -> None:
-    """Import with one BLAS thread: a pool of threads would not survive the fork anyway; each task sets its own size."""
-    unset = "OPENBLAS_NUM_THREADS" not in os.environ
-    if unset:
-        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    """Import with one thread for arithmetic: a pool of threads would not survive the fork; each task sets its own limit."""
+    before = dict(os.environ)
+    os.environ.update(dict.fromkeys(THREAD_LIMITS, "1"))
     for name in IMPORTS:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-    if unset:
-        del os.environ["OPENBLAS_NUM_THREADS"]
+    for name in THREAD_LIMITS:
+        del os.environ[name]
+    os.environ.update(before)
 
 
 def _receive(launcher: socket.socket) -> bytes:

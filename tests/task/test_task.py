@@ -167,7 +167,6 @@ def test_a_forked_task_is_a_fresh_process_of_its_own(launcher):
 
 def test_the_users_thread_limit_is_kept(launcher, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
     program = launcher.program(
         """
         import numpy, threadpoolctl
