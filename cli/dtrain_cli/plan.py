@@ -206,7 +206,8 @@ def threads_per_task(spec: RunSpec, cores: int) -> int:
 
 
 def _thread_limits(spec: RunSpec, machine: Machine) -> dict[str, str]:
-    threads = machine.environment.get("OMP_NUM_THREADS") or str(threads_per_task(spec, machine.cores))
+    users = None if spec.training.deterministic else machine.environment.get("OMP_NUM_THREADS")
+    threads = users or str(threads_per_task(spec, machine.cores))  # of the kin, else they would override the user's
     return {name: threads for name in THREAD_LIMITS if name not in machine.environment}
 
 
