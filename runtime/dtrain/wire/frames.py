@@ -7,7 +7,7 @@
 
 One copy on each side: an encoder cuts chunks out of the arrays' own memory (gRPC in Python sends `bytes` only), a decoder writes
 chunks straight into the arrays that the receiver offers. Tensors never pass through protobuf. What arrives is checked before any
-memory is taken: an unknown dtype, a negative size or a payload above the limit is a `PeerRefusedError`.
+memory is taken: an unknown dtype, a negative size, too many blocks or a payload above the limit is a `PeerRefusedError`.
 """
 
 import struct
@@ -25,6 +25,7 @@ from dtrain.variables import DTYPE_BYTES
 CHUNK_BYTES = 512 * 1024
 _LENGTH = struct.Struct("<I")
 _HEADER_LIMIT_BYTES = 64 * 1024 * 1024
+_BLOCKS_LIMIT = 4096
 
 Array = np.ndarray[Any, Any]
 Offer = Callable[[AnyMessage], Sequence[Array]]
@@ -104,7 +105,7 @@ class FrameDecoder:
             raise PeerRefusedError(f"a header of {header_bytes} bytes in a chunk of {len(chunk)}; the peer is not dtrain")
         try:
             message, described = _decode(memoryview(chunk)[_LENGTH.size : end])
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise PeerRefusedError(f"a message that dtrain does not know ({error}); do both ends run the same version?") from None
         blocks = self._blocks(message, described)
         self._frame, self._received, self._targets, self._expected = Frame(message, blocks), 0, [], 0
@@ -114,6 +115,8 @@ class FrameDecoder:
         return memoryview(chunk)[end:]
 
     def _blocks(self, message: AnyMessage, described: list[tuple[str, int]]) -> list[Array]:
+        if len(described) > _BLOCKS_LIMIT:
+            raise PeerRefusedError(f"a message with {len(described)} blocks; at most {_BLOCKS_LIMIT} make sense")
         unknown = [dtype for dtype, size in described if dtype not in DTYPE_BYTES or size < 0]
         if unknown:
             raise PeerRefusedError(f"blocks of {unknown}; expected dtypes among {', '.join(DTYPE_BYTES)} and sizes >= 0")

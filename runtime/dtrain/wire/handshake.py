@@ -2,6 +2,7 @@
 
 import hmac
 
+from dtrain.cluster import TaskId
 from dtrain.messages import Hello
 
 
@@ -16,4 +17,8 @@ def refusal(expected: Hello, hello: Hello) -> str | None:
         )
     if not hmac.compare_digest((expected.secret or "").encode(), (hello.secret or "").encode()):
         return f"{hello.task} did not present the secret of {expected.task}; give every task the same DTRAIN_SECRET or secret_file"
+    try:
+        TaskId.parse(hello.task)
+    except ValueError as error:
+        return str(error)
     return None

@@ -107,6 +107,6 @@ def _hello(context: Any) -> Hello:
     data = dict(context.invocation_metadata()).get(HELLO_KEY, b"")
     try:
         return msgspec.msgpack.decode(data, type=Hello)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, ValueError):
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the connection did not open with a dtrain hello")
         raise

@@ -1,0 +1,201 @@
+"""Every message and any blocks come out as they went in; anything else is refused, without an exception of another kind."""
+
+import contextlib
+import struct
+import tracemalloc
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dtrain import messages
+from dtrain.errors import PeerRefusedError
+from dtrain.messages import Pull, Push
+from dtrain.variables import DTYPE_BYTES
+from dtrain.wire.frames import CHUNK_BYTES, Frame, FrameDecoder, encode
+
+LIMIT = 1 << 20
+KINDS = messages.AnyMessage.__args__
+INTS = st.integers(-(2**63), 2**63 - 1)
+TEXTS = st.text(max_size=20)
+FLOATS = st.floats(allow_nan=False)
+PLAIN = st.dictionaries(TEXTS, st.none() | st.booleans() | INTS | FLOATS | TEXTS | st.lists(INTS, max_size=3), max_size=3)
+TRIPLES = st.tuples(INTS, INTS, INTS)
+FIELDS = {
+    int: INTS,
+    str: TEXTS,
+    bool: st.booleans(),
+    float: FLOATS,
+    messages.Verdict: st.sampled_from(messages.Verdict),
+    str | None: st.none() | TEXTS,
+    dict[str, Any]: PLAIN,
+    dict[str, Any] | None: st.none() | PLAIN,
+    tuple[str, ...]: st.lists(TEXTS, max_size=3).map(tuple),
+    tuple[dict[str, Any], ...]: st.lists(PLAIN, max_size=3).map(tuple),
+    tuple[tuple[int, int, int], ...]: st.lists(TRIPLES, max_size=3).map(tuple),
+    list[tuple[str, int, int]]: st.lists(st.tuples(TEXTS, INTS, INTS), max_size=3),
+}
+"""How to make any value of every type that a field of a message has."""
+
+
+def some_message(kind):
+    return st.builds(kind, **{field.name: FIELDS[field.type] for field in msgspec.structs.fields(kind)})
+
+
+@st.composite
+def some_blocks(draw):
+    result = []
+    for dtype, size, byte in draw(
+        st.lists(st.tuples(st.sampled_from(sorted(DTYPE_BYTES)), st.integers(0, 40), st.integers(0, 255)))
+    ):
+        block = np.full(size * DTYPE_BYTES[dtype], byte, np.uint8).view(dtype)
+        block.flags.writeable = bool(byte % 2)
+        result.append(block)
+    return result
+
+
+def through(decoder, message, blocks=()):
+    frames = [decoder.feed(chunk) for chunk in encode(message, blocks)]
+    assert all(frame is None for frame in frames[:-1])
+    return frames[-1]
+
+
+def assert_same_blocks(found, expected):
+    assert [(b.dtype, b.shape, b.tobytes()) for b in found] == [(b.dtype, b.shape, b.tobytes()) for b in expected]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@settings(deadline=None, max_examples=15)
+@given(data=st.data())
+def test_every_message_comes_out_as_it_went_in(kind, data):
+    message = data.draw(some_message(kind))
+    decoder = FrameDecoder(LIMIT)
+    for _ in range(2):
+        frame = through(decoder, message)
+        assert frame == Frame(message, [])
+        assert type(frame.message) is kind
+
+
+@settings(deadline=None, max_examples=100)
+@given(blocks=some_blocks(), more=some_blocks())
+def test_blocks_come_out_as_they_went_in_one_message_after_another(blocks, more):
+    decoder = FrameDecoder(LIMIT)
+    for each in (blocks, more):
+        assert_same_blocks(through(decoder, Pull(1, 2, 0.5), each).blocks, each)
+
+
+@pytest.mark.parametrize("elements", [CHUNK_BYTES // 4 - 40, CHUNK_BYTES // 4, CHUNK_BYTES // 4 + 1, CHUNK_BYTES])
+def test_large_blocks_travel_in_chunks_into_the_arrays_that_are_offered(elements):
+    sent = [np.arange(elements, dtype=np.float32), np.arange(3, dtype=np.int8), np.arange(elements + 1, dtype=np.int16)]
+    offered = [np.zeros_like(block) for block in sent]
+    chunks = list(encode(Pull(1, 2, 0.5), sent))
+    assert max(map(len, chunks)) <= CHUNK_BYTES
+    decoder = FrameDecoder(1 << 24, offer=lambda message: offered)
+    frames = [decoder.feed(chunk) for chunk in chunks]
+    assert all(block is array for block, array in zip(frames[-1].blocks, offered, strict=True))
+    assert_same_blocks(offered, sent)
+
+
+def test_arrays_that_do_not_fit_are_left_alone():
+    offered = [np.zeros(4, np.float32)]
+    frame = through(FrameDecoder(LIMIT, offer=lambda message: offered), Pull(1, 2, 0.5), [np.ones(5, np.float32)])
+    assert frame.blocks[0].tolist() == [1] * 5
+    assert offered[0].tolist() == [0] * 4
+
+
+def test_what_was_sent_may_change_after_the_last_chunk_and_what_was_received_is_nobody_else_s():
+    sent = np.ones(4, np.float32)
+    frame = through(FrameDecoder(LIMIT), Pull(1, 2, 0.5), [sent])
+    sent[...] = 2
+    assert frame.blocks[0].tolist() == [1] * 4
+    assert frame.blocks[0].flags.writeable
+
+
+# Whatever else arrives
+
+PUSH = Push(1, 1, 1, 0, "abc")
+GOOD = b"".join(encode(PUSH, [np.arange(5, dtype=np.float32)]))
+
+
+def header(*parts, length=None):
+    body = msgspec.msgpack.encode(parts)
+    return struct.pack("<I", len(body) if length is None else length) + body
+
+
+DEEP = b"\x92\x93\xa9Heartbeat\x01\x81\xa1p" + b"\x91" * 5000 + b"\xc0\x90"
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        b"",
+        b"\x00",
+        b"GET / HTTP/1.1\r\n\r\n",
+        header(PUSH, [("float32", 5)], length=2**32 - 1),
+        header(PUSH, [("float32", 5)], length=1),
+        header(PUSH, [("float32", -1)]),
+        header(PUSH, [("float32", 2**62)]),
+        header(PUSH, [("float32", 2**63)]),
+        header(PUSH, [("float32", 2**18)] * 2),
+        header(PUSH, [("object", 1)]),
+        header(PUSH, [("<f4", 1)]),
+        header(PUSH, [("float32", 1.5)]),
+        header(PUSH, [("bool", 0)] * 100_000),
+        header(PUSH),
+        header(["Nothing", 1], []),
+        header(["Push", 1], []),
+        header(["Hello", b"\xff", "", ""], []),
+        struct.pack("<I", 20) + b"\x92\x94\xa5Hello\xa2\xff\xfe\xa1x\xa1y\x90" + b"\0" * 20,
+        struct.pack("<I", len(DEEP)) + DEEP,
+        GOOD + b"\0" * 8,
+        GOOD + GOOD,
+    ],
+    ids=lambda chunk: repr(chunk[:24]),
+)
+def test_hostile_bytes_are_refused_before_memory_is_taken(chunk):
+    tracemalloc.start()
+    try:
+        with pytest.raises(PeerRefusedError):
+            FrameDecoder(LIMIT).feed(chunk)
+        assert tracemalloc.get_traced_memory()[1] < 32 * (len(chunk) + LIMIT // 8)
+    finally:
+        tracemalloc.stop()
+
+
+def test_more_bytes_than_announced_are_refused_in_a_later_chunk_too():
+    decoder = FrameDecoder(LIMIT)
+    assert decoder.feed(header(PUSH, [("float32", 4)]) + b"\0" * 8) is None
+    with pytest.raises(PeerRefusedError, match="8 bytes more"):
+        decoder.feed(b"\0" * 16)
+
+
+@pytest.mark.parametrize("length", range(len(GOOD)))
+def test_every_prefix_is_refused_or_waits_for_the_rest(length):
+    decoder = FrameDecoder(LIMIT)
+    try:
+        assert decoder.feed(GOOD[:length]) is None
+    except PeerRefusedError:
+        return
+    assert decoder.feed(GOOD[length:]).message == PUSH
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.binary(max_size=200), st.booleans())
+def test_garbage_is_refused(garbage, with_length):
+    with contextlib.suppress(PeerRefusedError):
+        FrameDecoder(LIMIT).feed(struct.pack("<I", len(garbage)) + garbage if with_length else garbage)
+
+
+@settings(deadline=None, max_examples=300)
+@given(position=st.integers(0, len(GOOD) - 1), byte=st.integers(0, 255), kind=st.sampled_from(KINDS), data=st.data())
+def test_a_damaged_header_is_refused_or_is_another_message(position, byte, kind, data):
+    damaged = bytearray(b"".join(encode(data.draw(some_message(kind)), [np.arange(5, dtype=np.float32)])))
+    damaged[position % len(damaged)] = byte
+    try:
+        frame = FrameDecoder(LIMIT).feed(bytes(damaged))
+    except PeerRefusedError:
+        return
+    assert frame is None or isinstance(frame.message, KINDS)
