@@ -1,0 +1,269 @@
+"""The real transport on 127.0.0.1: who is let in, who is named when it fails, and that nobody starves."""
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import numpy as np
+import pytest
+
+from dtrain.errors import PeerLostError, PeerRefusedError, RunError, WaitTimeoutError
+from dtrain.messages import Commit, Farewell, Hello, Pull, Push, Subscribe
+from dtrain.wire.channel import Answer
+from dtrain.wire.client import GrpcChannel
+from dtrain.wire.grpc_options import HELLO_KEY, METHOD_NAME, METHOD_SERVICE
+from dtrain.wire.handshake import refusal
+from dtrain.wire.service import GrpcService
+
+SERVER = Hello("run-1", "hash", "ps:0", "secret")
+WORKER = Hello("run-1", "hash", "worker:0", "secret")
+TIMEOUT_S = 20.0
+
+
+class Room:
+    """Answers a Push at once, a Pull when `open_door` is called, a Subscribe with whatever `tell` says."""
+
+    limit_bytes = 1 << 26
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.waiting = []
+        self.subscribers = []
+        self.farewells = 0
+        self.changed = threading.Condition(self.lock)
+        self.gone = 0
+
+    def refuse(self, hello):
+        return refusal(SERVER, hello)
+
+    def received(self, caller, frame):
+        with self.changed:
+            self.changed.notify_all()
+            match frame.message:
+                case Pull():
+                    self.waiting.append((caller, frame))
+                case Subscribe():
+                    self.subscribers.append(caller)
+                    return Answer.STREAM
+                case Farewell():
+                    self.farewells += 1
+                    return Answer.NONE
+                case _:
+                    caller.send(frame.message, frame.blocks)
+            return Answer.ONE
+
+    def disconnected(self, caller):
+        with self.changed:
+            self.gone += 1
+            self.changed.notify_all()
+
+    def until(self, condition):
+        with self.changed:
+            assert self.changed.wait_for(condition, TIMEOUT_S)
+
+    def open_door(self):
+        with self.lock:
+            for caller, frame in self.waiting:
+                caller.send(frame.message, frame.blocks)
+            self.waiting.clear()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def room():
+    return Room()
+
+
+@pytest.fixture
+def address(room):
+    address = f"127.0.0.1:{free_port()}"
+    service = GrpcService(room, address, connections=64, share_port=False)
+    room.stop = service.stop
+    yield address
+    service.stop()
+
+
+@pytest.fixture
+def connect(address):
+    channels = []
+
+    def connect(hello=WORKER, timeout_s=TIMEOUT_S):
+        channels.append(GrpcChannel("ps:0", address, hello, timeout_s))
+        return channels[-1]
+
+    yield connect
+    for channel in channels:
+        channel.close()
+
+
+def test_8_mb_both_ways_into_the_arrays_that_are_there(connect):
+    channel = connect()
+    sent, into = np.arange(2_000_000, dtype=np.float32), np.zeros(2_000_000, np.float32)
+    for _ in range(2):
+        channel.send(Push(1, 1, 1, 0, "p"), [sent])
+        frame = channel.receive([into])
+        assert frame.message == Push(1, 1, 1, 0, "p")
+        assert frame.blocks[0] is into
+        assert np.array_equal(into, sent)
+    assert channel.bytes_sent == channel.bytes_received > 16_000_000
+
+
+@pytest.mark.parametrize(
+    ("hello", "said"),
+    [
+        (Hello("run-2", "hash", "worker:0", "secret"), "this is ps:0 of run run-1; worker:0 belongs to run run-2"),
+        (Hello("run-1", "other", "worker:0", "secret"), "another cluster than ps:0"),
+        (Hello("run-1", "hash", "worker:0"), "did not present the secret of ps:0"),
+        (Hello("run-1", "hash", "nobody", "secret"), "'nobody' is not a task"),
+    ],
+)
+def test_a_stranger_is_refused_with_the_plain_reason(connect, room, hello, said):
+    channel = connect(hello)
+    channel.send(Pull(1, 0, 0.0))
+    with pytest.raises(PeerRefusedError, match="ps:0 at 127") as refused:
+        channel.receive()
+    assert said in str(refused.value)
+    assert room.waiting == []
+
+
+@pytest.mark.parametrize("hello", [b"", b"\xff\xfe", b"\x95\xa5Hello\xa2\xff\xfe\xa1x\xa1y\xc0"])
+def test_who_does_not_say_hello_is_refused(address, hello):
+    with grpc.insecure_channel(address) as channel:
+        talk = channel.stream_stream(f"/{METHOD_SERVICE}/{METHOD_NAME}")
+        with pytest.raises(grpc.RpcError) as refused:
+            list(talk(iter([b""]), metadata=((HELLO_KEY, hello),)))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "did not open with a dtrain hello" in refused.value.details()
+
+
+def test_bytes_that_are_no_message_end_the_connection_with_a_reason(connect, room):
+    channel = connect()
+    channel._requests.put(iter([b"nonsense, nonsense"]))
+    with pytest.raises(PeerRefusedError, match="the peer is not dtrain"):
+        channel.receive()
+    room.until(lambda: room.gone == 1)
+    other = connect()
+    other.send(Push(1, 1, 1, 0, "p"))
+    assert other.receive().message == Push(1, 1, 1, 0, "p")
+
+
+def test_a_message_above_the_limit_is_refused(connect, room):
+    room.limit_bytes = 1000
+    channel = connect()
+    channel.send(Push(1, 1, 1, 0, "p"), [np.zeros(251, np.float32)])
+    with pytest.raises(PeerRefusedError, match="a message of 1004 bytes; at most 1000"):
+        channel.receive()
+
+
+def test_a_stranger_s_grpc_server_is_not_dtrain_s():
+    with ThreadPoolExecutor(2) as pool:
+        server = grpc.server(pool)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        channel = GrpcChannel("ps:3", f"127.0.0.1:{port}", WORKER, TIMEOUT_S)
+        channel.send(Pull(1, 0, 0.0))
+        with pytest.raises(
+            PeerRefusedError, match=rf"127\.0\.0\.1:{port}, where ps:3 is expected, answers a server that is not dtrain's"
+        ):
+            channel.receive()
+        channel.close()
+        server.stop(None)
+
+
+def test_where_nobody_listens_the_wait_ends_and_names_the_peer_and_the_place():
+    port = free_port()
+    with pytest.raises(WaitTimeoutError, match=rf"ps:1 at 127\.0\.0\.1:{port} did not accept a connection within 0\.2 s"):
+        GrpcChannel("ps:1", f"127.0.0.1:{port}", WORKER, 0.2)
+
+
+def test_a_port_that_accepts_and_says_nothing_is_nobody():
+    with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(WaitTimeoutError, match="ps:1 at 127"):
+        GrpcChannel("ps:1", f"127.0.0.1:{mute.getsockname()[1]}", WORKER, 0.3)
+
+
+def test_a_client_waits_for_a_server_that_comes_up_later(room):
+    address = f"127.0.0.1:{free_port()}"
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(GrpcChannel, "ps:0", address, WORKER, TIMEOUT_S)
+        service = GrpcService(room, address, connections=4, share_port=False)
+        channel = coming.result()
+        channel.send(Push(1, 1, 1, 0, "p"))
+        assert channel.receive().message == Push(1, 1, 1, 0, "p")
+        channel.close()
+        service.stop()
+
+
+def test_a_server_that_goes_away_while_we_wait_is_lost_by_name(connect, room):
+    channel = connect()
+    channel.send(Pull(1, 0, 60.0))
+    room.until(lambda: room.waiting)
+    room.stop()
+    with pytest.raises(PeerLostError, match="ps:0 at 127"):
+        channel.receive()
+    with pytest.raises(PeerLostError):
+        channel.receive()
+
+
+def test_an_abort_from_another_thread_ends_the_wait_with_its_reason(connect, room):
+    channel = connect()
+    channel.send(Pull(1, 0, 60.0))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(channel.receive)
+        room.until(lambda: room.waiting)
+        channel.abort("the chief is gone")
+        with pytest.raises(PeerLostError, match="the chief is gone"):
+            waiting.result(TIMEOUT_S)
+    room.until(lambda: room.gone == 1)
+
+
+def test_a_client_that_closes_is_gone_for_the_server_also_while_it_waits(connect, room):
+    channel = connect()
+    channel.send(Pull(1, 0, 60.0))
+    room.until(lambda: room.waiting)
+    channel.close()
+    room.until(lambda: room.gone == 1)
+    room.open_door()
+
+
+def test_forty_waiting_connections_do_not_starve_the_one_that_frees_them(connect, room):
+    channels = [connect() for _ in range(40)]
+    for number, channel in enumerate(channels):
+        channel.send(Pull(1, number, 60.0))
+    room.until(lambda: len(room.waiting) == 40)
+    quick = connect()
+    quick.send(Push(1, 1, 1, 0, "p"))
+    assert quick.receive().message == Push(1, 1, 1, 0, "p")
+    room.open_door()
+    assert [channel.receive().message.at_least for channel in channels] == list(range(40))
+
+
+def test_messages_keep_their_order_with_and_without_answers(connect, room):
+    channel = connect()
+    for sequence in range(20):
+        channel.send(Farewell())
+        channel.send(Push(1, 1, sequence, 0, "p"))
+    assert [channel.receive().message.sequence for _ in range(20)] == list(range(20))
+    assert room.farewells == 20
+
+
+def test_a_subscriber_is_told_until_it_leaves(connect, room):
+    channel = connect()
+    channel.send(Subscribe(1, 0))
+    room.until(lambda: room.subscribers)
+    for version in range(50):
+        room.subscribers[0].send(Commit(1, version, ((0, 1, 0),)))
+    assert [channel.receive().message.version for _ in range(50)] == list(range(50))
+    channel.close()
+    room.until(lambda: room.gone == 1)
+
+
+def test_an_address_that_is_taken_or_not_ours_is_an_error_by_name(address, room):
+    for taken in (address, "192.0.2.1:50000"):
+        with pytest.raises(RunError, match=f"cannot serve at {taken}"):
+            GrpcService(room, taken, connections=1, share_port=False)
