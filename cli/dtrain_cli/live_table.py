@@ -60,7 +60,7 @@ class LiveTable:
         shown = _most_telling(rows, max(1, height - _OTHER_LINES))
         for row in shown:
             state = f"{row.state} ({row.restarts}x)" if row.restarts else row.state
-            table.add_row(str(row.task), Text(state, style=STYLES.get(row.state, "")), *_numbers(row.status))
+            table.add_row(str(row.task), Text(state, style=STYLES.get(row.state, "")), *_numbers(row))
         out = StringIO()
         console = Console(file=out, width=width - 1, force_terminal=True, no_color=not colour, highlight=False)
         console.print(table)
@@ -115,13 +115,15 @@ def _most_telling(rows: list[Row], count: int) -> list[Row]:
     return [row for row in rows if row.task in chosen]
 
 
-def _numbers(status: TaskStatus | None) -> tuple[str, ...]:
-    if status is None:
+def _numbers(row: Row) -> tuple[str, ...]:
+    if row.status is None:
         return ("",) * 5
+    status = row.status
     numbers = (
-        ("", "{}", status.step),
-        ("", "{:.4g}", status.loss),
-        ("", "{:,.0f}", status.examples_per_s),
-        ("", "{:.2f}", status.staleness_mean),
+        ("{}", status.step),
+        ("{:.4g}", status.loss),
+        ("{:,.0f}", status.examples_per_s),
+        ("{:.2f}", status.staleness_mean),
     )
-    return (*(none if value is None else form.format(value) for none, form, value in numbers), status.waiting_for or "")
+    waits_for = status.waiting_for if row.state in ("starting", "running", "stopping") else None
+    return (*("" if value is None else form.format(value) for form, value in numbers), waits_for or "")

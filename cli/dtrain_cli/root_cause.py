@@ -19,6 +19,7 @@ from dtrain_cli.plan import TaskLaunch
 from dtrain_cli.restart_policy import exit_code
 
 LAST_LINES = 20
+LINE_MAX = 400
 _TAIL_BYTES = 1 << 16
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -116,4 +117,5 @@ def last_lines(log: Path) -> list[str]:
             text = file.read().decode(errors="replace")
     except OSError:
         return []
-    return text.splitlines()[-LAST_LINES:]
+    lines = text.splitlines()[-LAST_LINES:]
+    return [line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]} ..." for line in lines]

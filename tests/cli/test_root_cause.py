@@ -1,7 +1,7 @@
 from dtrain.run_files import FailureRecord
 from dtrain.start_orders import Exited
 from dtrain_cli.failure_box import render
-from dtrain_cli.root_cause import describe, earliest
+from dtrain_cli.root_cause import describe, earliest, last_lines
 
 
 def failure(task: str, monotonic_s: float, kind: str = "exception") -> FailureRecord:
@@ -21,6 +21,15 @@ def test_ends_in_words():
     assert describe(Exited("worker:0", 0, 3, 0), killed_for_memory=False) == "exited with code 3"
     killed = describe(Exited("worker:0", 0, -9, 6 << 30), killed_for_memory=True)
     assert killed == "killed by the kernel for memory (peak 6.0 GiB)"
+
+
+def test_the_last_lines_of_a_log_are_few_and_short(tmp_path):
+    log = tmp_path / "output.log"
+    assert last_lines(log) == []
+    log.write_bytes(b"early\n" * 100 + b"x" * 100_000 + b"\nbad \xff byte\nhalf")
+    *_, long, bad, half = last_lines(log)
+    assert len(last_lines(log)) == 3, "what lies before the last 64 KiB is not read"
+    assert (long, bad, half) == ("x" * 400 + " ...", "bad \ufffd byte", "half")
 
 
 def test_the_box_holds_the_record_and_shortens_what_is_too_long():
