@@ -129,6 +129,16 @@ def test_bytes_keep_their_zeros():
     assert next(iter(Dataset.from_generator(lambda: [b"a\0"]).batch(1))).tolist() == [b"a\0"]
 
 
+def test_a_signature_sets_the_dtypes_of_a_generator():
+    signature = (TensorSpec([2], np.float32), TensorSpec((), "string"))
+    dataset = Dataset.from_generator(lambda: [([1, 2], b"x")], output_signature=signature)
+    ((numbers, text),) = dataset
+    assert (numbers.dtype, text) == ("float32", b"x")
+    assert dataset.batch(1).element_spec == (TensorSpec((None, 2), "float32"), TensorSpec((None,), "string"))
+    assert Dataset.from_generator(lambda: [1]).element_spec == TensorSpec((), "int64")
+    assert Dataset.range(3).map(lambda x: x / 2).element_spec == TensorSpec((), "float64")
+
+
 def test_zip_enumerate_unbatch_rebatch():
     assert [(plain(a), plain(b)) for a, b in Dataset.zip((Dataset.range(3), Dataset.range(5, 99)))] == [(0, 5), (1, 6), (2, 7)]
     assert [(int(i), int(x)) for i, x in Dataset.range(7, 9).enumerate(start=1)] == [(1, 7), (2, 8)]
@@ -180,6 +190,8 @@ def test_cardinalities():
         (lambda: Dataset.range(3).shard(2, 2), "index < num_shards"),
         (lambda: Dataset.range(3).batch(2).rebatch(0), "sizes"),
         (lambda: list(Dataset.from_generator(lambda: [[1], [1, 2]]).batch(2)), "one shape"),
+        (lambda: list(Dataset.range(2).map(print)), "found None"),
+        (lambda: Dataset.range(0).map(abs).element_spec, "there is none"),
     ],
 )
 def test_mistakes_are_named(build, message):

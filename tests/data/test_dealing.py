@@ -52,6 +52,14 @@ def test_arrays_become_batches():
     np.testing.assert_array_equal(b, a * 2)
 
 
+def test_lists_of_arrays_are_several_inputs():
+    a, b, y = np.zeros((4, 2)), np.ones(4), np.arange(4)
+    (one, two), labels = next(iter(as_dataset(([a, b], y), batch_size=3)))
+    assert (one.shape, two.shape, labels.tolist()) == ((3, 2), (3,), [0, 1, 2])
+    assert [part.shape for part in next(iter(as_dataset([a, b], batch_size=3)))[0]] == [(3, 2), (3,)]
+    assert next(iter(as_dataset(([1, 2, 3], [4, 5, 6]), batch_size=2)))[0].tolist() == [1, 2]
+
+
 def test_functions_and_datasets_are_taken_as_they_are():
     dataset = Dataset.range(3)
     assert as_dataset(dataset) is dataset

@@ -118,5 +118,17 @@ def test_wrong_arrays_are_named(call, message):
 def test_wrong_arguments_are_named():
     with pytest.raises(SpecError, match="none is called 'mes'"):
         losses.get("mes")
+    with pytest.raises(SpecError, match="has no gradient"):
+        losses.get(lambda y_true, y_pred: 0.0)
     with pytest.raises(SpecError, match="reduction"):
         losses.MeanSquaredError(reduction="mean")
+
+
+def test_a_loss_of_ones_own():
+    class Cubic(losses.ElementMean):
+        def _elements(self, y_true, y_pred):
+            error = y_pred - y_true
+            return np.abs(error) ** 3, lambda: 3 * error * np.abs(error)
+
+    value, gradient = losses.get(Cubic()).value_and_gradient([[0.0]], [[2.0]])
+    assert (value, gradient.tolist()) == (8.0, [[12.0]])

@@ -51,7 +51,7 @@ class Dataset:
 
         Args:
             generator: a function without arguments.
-            output_signature: structure of `TensorSpec`s, only for `element_spec`.
+            output_signature: structure of `TensorSpec`s, whose dtypes the elements get.
         """
         return Dataset(Generated(generator, output_signature))
 
@@ -82,7 +82,7 @@ class Dataset:
 
     def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> "Dataset":
         """Elements in an order drawn from `seed` (None: 0) and the iteration, each from the `buffer_size` next in line."""
-        return Dataset(Shuffled(self.node, buffer_size, seed or 0, reshuffle_each_iteration))
+        return Dataset(Shuffled(self.node, buffer_size, (seed or 0) % 2**32, reshuffle_each_iteration))
 
     def concatenate(self, dataset: "Dataset") -> "Dataset":
         """These elements, then those of another dataset."""

@@ -2,13 +2,17 @@
 
 from typing import Any
 
+import numpy as np
+
 from dtrain.data.dataset import Dataset
 from dtrain.data.input_context import InputContext
 from dtrain.data.iterator import DatasetIterator
 from dtrain.errors import InputError
 
 Data = Any
-"""Arrays (`x`, `(x, y)` or `(x, y, sample_weight)`), a Dataset, or a function of an InputContext that returns a Dataset."""
+"""Arrays (`x`, `(x, y)` or `(x, y, sample_weight)`), a Dataset, or a function of an InputContext that returns a Dataset.
+
+In the place of an array there may be a dict or list of arrays, for a model with several inputs or outputs."""
 
 
 def as_dataset(
@@ -30,7 +34,7 @@ def as_dataset(
         if not isinstance(made, Dataset):
             raise InputError(f"data: expected the function to return a dtrain.data.Dataset, found {type(made).__name__}.")
         return made
-    dataset = Dataset.from_tensor_slices(data)
+    dataset = Dataset.from_tensor_slices(_lists_as_tuples((data,) if isinstance(data, list) else data))
     if shuffle:
         dataset = dataset.shuffle(max(1, len(dataset)), seed=seed)
     return dataset.batch(batch_size)
@@ -53,3 +57,12 @@ def deal(dataset: Dataset, rank: int, replicas: int, state: dict[str, int] | Non
         raise InputError(f"deal: expected 0 <= rank < replicas, found rank {rank} of {replicas}.")
     state = state or {"iteration": iteration, "position": rank}
     return DatasetIterator(dataset.node, (state["iteration"],), state["position"], replicas)
+
+
+def _lists_as_tuples(data: Any) -> Any:
+    """Lists of arrays as tuples: to a Dataset a list is one array."""
+    if isinstance(data, tuple):
+        return tuple(_lists_as_tuples(part) for part in data)
+    if isinstance(data, list) and data and all(isinstance(part, np.ndarray) for part in data):
+        return tuple(data)
+    return data

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
 from typing import Any
 
-from dtrain.data.node import INFINITE, UNKNOWN, Iteration, Node
+from dtrain.data.node import INFINITE, UNKNOWN, Iteration, Node, spec_of_first
 from dtrain.data.sources import Slices
-from dtrain.data.structure import Element, TensorSpec, arrays_of, as_arrays, concatenate, map_arrays, spec_of, stack
+from dtrain.data.structure import Element, TensorSpec, arrays_of, as_arrays, concatenate, map_arrays, stack
 from dtrain.errors import InputError
 
 
@@ -25,9 +25,7 @@ class Mapped(Node):
 
     @property
     def spec(self) -> Any:
-        for element in self.iterate((0,)):
-            return map_arrays(lambda each: TensorSpec(each.shape, each.dtype), spec_of(element))
-        raise InputError("element_spec: a map's is known only with its first element, and there is none.")
+        return spec_of_first(self)
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         return (as_arrays(call(self._function, element)) for element in self._source.iterate(iteration))

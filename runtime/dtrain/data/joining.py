@@ -6,7 +6,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from dtrain.data.grouping import call
-from dtrain.data.node import INFINITE, UNKNOWN, Iteration, Node
+from dtrain.data.node import INFINITE, UNKNOWN, Iteration, Node, spec_of_first
 from dtrain.data.structure import Element, map_arrays
 from dtrain.errors import InputError
 
@@ -73,9 +73,7 @@ class Interleaved(Node):
 
     @property
     def spec(self) -> Any:
-        for element in self._source.iterate((0,)):
-            return call(self._make, element).spec
-        raise InputError("element_spec: interleave's is known only with its first element, and there is none.")
+        return spec_of_first(self)
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         opened = (

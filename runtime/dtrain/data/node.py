@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.structure import Element, stack
+from dtrain.data.structure import Element, spec_of, stack
+from dtrain.errors import InputError
 
 INFINITE = -1
 """The cardinality of a dataset without end."""
@@ -49,6 +50,13 @@ class Node:
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
         """The elements of these indices stacked along a new first axis, of an addressable node."""
         return stack([self.element(int(index), iteration) for index in indices])
+
+
+def spec_of_first(node: Node) -> Any:
+    """The spec of a node's first element, for nodes that know no other."""
+    for element in node.iterate((0,)):
+        return spec_of(element)
+    raise InputError("element_spec: it is known only with the first element, and there is none.")
 
 
 def affine(indices: Indices, factor: int, offset: int) -> Indices:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.node import Indices, Iteration, Node
-from dtrain.data.structure import Element, TensorSpec, arrays_of, as_arrays, map_arrays, spec_of
+from dtrain.data.node import Indices, Iteration, Node, spec_of_first
+from dtrain.data.structure import Element, TensorSpec, arrays_of, as_arrays, cast, map_arrays, spec_of
 from dtrain.errors import InputError
 
 
@@ -75,15 +75,17 @@ class Range(Node):
 
 
 class Generated(Node):
-    """What a function's iterable yields; the function is called once an iteration."""
+    """What a function's iterable yields, in the dtypes of a signature if there is one; the function is called once an iteration."""
 
-    def __init__(self, generator: Callable[[], Iterable[Any]], spec: Any) -> None:
+    def __init__(self, generator: Callable[[], Iterable[Any]], signature: Any) -> None:
         self._generator = generator
-        self._spec = spec
+        self._signature = signature
 
     @property
     def spec(self) -> Any:
-        return self._spec
+        return spec_of_first(self) if self._signature is None else self._signature
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        return map(as_arrays, self._generator())
+        if self._signature is None:
+            return map(as_arrays, self._generator())
+        return (cast(element, self._signature) for element in self._generator())

@@ -17,7 +17,13 @@ class TensorSpec:
     """Shape and dtype of an array in every element; an axis whose length varies is None."""
 
     shape: tuple[int | None, ...]
-    dtype: str
+    dtype: Any
+    """numpy's name of it, or `string` for bytes and text; dtypes and types are turned into that."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        if self.dtype != "string":
+            object.__setattr__(self, "dtype", _dtype_name(np.empty(0, self.dtype)))
 
 
 def map_arrays(function: Callable[..., Any], *elements: Element) -> Element:
@@ -63,9 +69,16 @@ def spec_of(element: Element) -> Any:
     return map_arrays(lambda array: TensorSpec(np.shape(array), _dtype_name(array)), element)
 
 
+def cast(element: Any, signature: Any) -> Element:
+    """The element as arrays of the dtypes of a structure of `TensorSpec`s."""
+    return map_arrays(lambda spec, value: value if spec.dtype == "string" else np.asarray(value, spec.dtype), signature, element)
+
+
 def _as_array(value: Any) -> Any:
     if isinstance(value, bytes | str):
         return value
+    if value is None:
+        raise InputError("dataset: expected elements of arrays, found None; does a function lack its return?")
     array = np.asarray(value)
     return np.array(value, object) if array.dtype.kind in "SU" else array  # numpy's own kind cuts zero bytes off
 

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from dtrain.errors import SpecError
 from dtrain.learning.described import from_description
 from dtrain.learning.losses.average import compute_average_loss
 from dtrain.learning.losses.crossentropy import BinaryCrossentropy, CategoricalCrossentropy, SparseCategoricalCrossentropy
-from dtrain.learning.losses.loss import Loss
+from dtrain.learning.losses.loss import ElementMean, Loss
 from dtrain.learning.losses.regression import (
     CosineSimilarity,
     Hinge,
@@ -25,6 +26,7 @@ __all__ = [
     "BinaryCrossentropy",
     "CategoricalCrossentropy",
     "CosineSimilarity",
+    "ElementMean",
     "Hinge",
     "Huber",
     "KLDivergence",
@@ -64,6 +66,8 @@ def get(identifier: str | Mapping[str, Any] | Loss) -> Loss:
     """A loss from one of its Keras names, from its config, or itself.
 
     Raises:
-        SpecError: there is no loss of that name, or its arguments are wrong.
+        SpecError: there is no loss of that name, or its arguments are wrong, or it is a plain function.
     """
+    if callable(identifier) and not isinstance(identifier, Loss):
+        raise SpecError(f"loss: {identifier!r} has no gradient; expected a name or a Loss, for example a class derived from Loss.")
     return from_description(identifier, "loss", BY_NAME)
