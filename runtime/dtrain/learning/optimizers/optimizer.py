@@ -197,7 +197,7 @@ class Optimizer(Described):
             for name, slot in slots.items():
                 slot[ids] = listed_slots[name]
             return
-        rows_at_a_time = max(1, BLOCK_ELEMENTS // max(1, value[0].size))
+        rows_at_a_time = max(1, BLOCK_ELEMENTS // max(1, math.prod(value.shape[1:])))
         for start in range(0, len(value), rows_at_a_time):
             block = slice(start, min(start + rows_at_a_time, len(value)))
             first, last = np.searchsorted(ids, (block.start, block.stop))
