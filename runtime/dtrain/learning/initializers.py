@@ -223,6 +223,7 @@ CLASSES: dict[str, type[Initializer]] = {
     )
 }
 _BY_NAME = {snake_case(name): cls for name, cls in CLASSES.items()} | CLASSES
+_BY_NAME |= {"uniform": RandomUniform, "normal": RandomNormal, "zero": Zeros, "one": Ones}
 
 
 def get(identifier: InitializerLike) -> Initializer:

@@ -103,7 +103,7 @@ class Layer(Configurable):
                 return x * weights["scale"], x
 
             def backward(self, weights, x, dy, gradients, call):    # fills gradients, returns the input's gradient
-                np.einsum("...i,...i->i", x, dy, out=gradients["scale"])
+                gradients["scale"][...] = (x * dy).reshape(-1, x.shape[-1]).sum(axis=0)
                 return dy * weights["scale"]
 
     Rules. `forward` leaves x and weights as they are; `backward` may overwrite dy but not what came in its cache from elsewhere.

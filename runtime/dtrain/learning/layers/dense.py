@@ -73,7 +73,9 @@ class _ElementWise(Layer):
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """The function's value."""
-        return self.function.apply(x.copy())
+        z = call.scratch("z", x.shape)
+        z[...] = x
+        return self.function.apply(z)
 
     def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
         """The function's derivative times dy."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -38,14 +37,10 @@ def _along(values: Array, axes: Sequence[int], rank: int) -> Array:
     return values.reshape([next(lengths) if axis in axes else 1 for axis in range(rank)])
 
 
-def _normalized_gradient(dnormal: Array, normal: Array, inverse: Array, over: tuple[int, ...]) -> Array:
-    """The gradient by x of ``normal = (x - mean) * inverse``, where mean and inverse deviation are taken over the axes `over`."""
-    mean = dnormal.mean(axis=over, keepdims=True)
-    projection = np.mean(dnormal * normal, axis=over, keepdims=True)
-    dnormal = dnormal - mean
-    dnormal -= normal * projection
-    dnormal *= inverse
-    return dnormal
+def _sum_of_products(a: Array, b: Array, kept: Sequence[int]) -> Array:
+    """The sum of ``a * b`` over all axes but `kept`, without the product in memory."""
+    axes = list(range(a.ndim))
+    return np.asarray(np.einsum(a, axes, b, axes, list(kept)))
 
 
 @dataclass(eq=False)
@@ -82,23 +77,27 @@ class BatchNormalization(_Normalizing):
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """``gamma * (x - mean) / sqrt(variance + epsilon) + beta``."""
         axes = self._axes(self.axis, x.ndim)
-        over = tuple(axis for axis in range(x.ndim) if axis not in axes)
         fused = x.ndim in (4, 5) and axes in ((1,), (x.ndim - 1,))
         from_batch = call.training and self.trainable
-        mean, variance = weights["moving_mean"], weights["moving_variance"]
+        normal = call.scratch("normal", x.shape)
         if from_batch:
-            mean, variance = x.mean(axis=over), x.var(axis=over)
-            count = prod(x.shape[axis] for axis in over)
-            unbiased = count / max(1, count - 1) if fused else 1.0
-            self._move(weights, {"moving_mean": mean, "moving_variance": variance * np.float32(unbiased)}, call)
-        epsilon = max(self.epsilon, _FUSED_EPSILON_MIN) if fused else self.epsilon
-        inverse = _along(1 / np.sqrt(variance + np.float32(epsilon)), axes, x.ndim)
-        normal = x - _along(mean, axes, x.ndim)
-        normal *= inverse
-        y = normal * _along(weights["gamma"], axes, x.ndim) if self.scale else normal.copy()
+            mean = x.mean(axis=tuple(axis for axis in range(x.ndim) if axis not in axes))
+            np.subtract(x, _along(mean, axes, x.ndim), out=normal)
+            count = x.size // max(1, mean.size)
+            squares = _sum_of_products(normal, normal, axes)
+            variance = squares / np.float32(max(1, count))
+            moved = squares / np.float32(max(1, count - 1)) if fused else variance
+            self._move(weights, {"moving_mean": mean, "moving_variance": moved}, call)
+        else:
+            variance = weights["moving_variance"]
+            np.subtract(x, _along(weights["moving_mean"], axes, x.ndim), out=normal)
+        inverse = 1 / np.sqrt(variance + np.float32(max(self.epsilon, _FUSED_EPSILON_MIN) if fused else self.epsilon))
+        normal *= _along(inverse, axes, x.ndim)
+        gamma = weights["gamma"] if self.scale else np.ones_like(inverse)
+        y = np.multiply(normal, _along(gamma, axes, x.ndim), out=call.scratch("y", x.shape))
         if self.center:
             y += _along(weights["beta"], axes, x.ndim)
-        return y, (normal, inverse, axes, over, from_batch)
+        return y, (normal, gamma * inverse, axes, from_batch)
 
     def _move(self, weights: Mapping[str, Array], batch: dict[str, Array], call: Call) -> None:
         for name, value in batch.items():
@@ -106,14 +105,21 @@ class BatchNormalization(_Normalizing):
             call.updates[name] = old + (value - old) * np.float32(1 - self.momentum)
 
     def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
-        """Through the batch's mean and variance too, unless moving averages were used."""
-        normal, inverse, axes, over, from_batch = cache
+        """Through the batch's mean and variance too (which takes just the sums for beta and gamma), unless averages were used."""
+        normal, factor, axes, from_batch = cache
+        dbeta = dy.sum(axis=tuple(axis for axis in range(dy.ndim) if axis not in axes))
+        dgamma = _sum_of_products(dy, normal, axes)
         if self.center:
-            np.sum(dy, axis=over, out=gradients["beta"])
+            gradients["beta"][...] = dbeta
         if self.scale:
-            np.sum(dy * normal, axis=over, out=gradients["gamma"])
-            dy = dy * _along(weights["gamma"], axes, dy.ndim)
-        return _normalized_gradient(dy, normal, inverse, over) if from_batch else dy * inverse
+            gradients["gamma"][...] = dgamma
+        if from_batch:
+            count = np.float32(dy.size // max(1, dbeta.size))
+            dy -= _along(dbeta / count, axes, dy.ndim)
+            normal *= _along(dgamma / count, axes, dy.ndim)
+            dy -= normal
+        dy *= _along(factor, axes, dy.ndim)
+        return dy
 
 
 @dataclass(eq=False)
@@ -153,6 +159,10 @@ class LayerNormalization(_Normalizing):
         if self.center:
             np.sum(dy, axis=over, out=gradients["beta"])
         if self.scale:
-            np.sum(dy * normal, axis=over, out=gradients["gamma"])
-            dy = dy * _along(weights["gamma"], axes, dy.ndim)
-        return _normalized_gradient(dy, normal, inverse, axes)
+            gradients["gamma"][...] = _sum_of_products(dy, normal, axes)
+            dy *= _along(weights["gamma"], axes, dy.ndim)
+        projection = np.mean(dy * normal, axis=axes, keepdims=True)
+        dy -= dy.mean(axis=axes, keepdims=True)
+        dy -= normal * projection
+        dy *= inverse
+        return dy

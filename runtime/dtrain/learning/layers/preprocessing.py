@@ -143,6 +143,8 @@ class _Lookup(Layer):
             tokens = tokens[self._first :]
         if len(set(tokens)) != len(tokens):
             raise SpecError(f"{self.label}: the vocabulary has a token twice: {Counter(tokens).most_common(1)[0][0]!r}")
+        if not set(special).isdisjoint(tokens):
+            raise SpecError(f"{self.label}: the vocabulary may hold {special} in front, all of them, or not at all")
         self.vocabulary = list(tokens)
         self._index = {token: self._first + index for index, token in enumerate(tokens)}
 
