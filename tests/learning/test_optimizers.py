@@ -140,6 +140,11 @@ def test_duplicate_rows_add_up(ids):
     np.testing.assert_allclose(summed.dense((5, 2)), gradient.dense((5, 2)), atol=1e-6)
 
 
+def test_numpy_numbers_are_numbers():
+    rule = optimizers.SGD(np.float32(0.5), momentum=np.float64(0.25))
+    assert optimizers.from_config(json.loads(json.dumps(rule.get_config()))) == rule
+
+
 def test_optimizers_by_name():
     assert optimizers.get("sgd") == optimizers.SGD()
     assert optimizers.get("RMSprop") == optimizers.get("rmsprop")

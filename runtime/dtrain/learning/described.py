@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
+import numpy as np
+
 from dtrain.errors import SpecError
 
 T = TypeVar("T", bound="Described")
@@ -49,4 +51,6 @@ def from_description(identifier: str | Mapping[str, Any] | T, kind: str, classes
 
 
 def _as_data(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
     return value.get_config() if isinstance(value, Described) else value

@@ -14,6 +14,7 @@ The numbers are those of tf.keras.optimizers in TensorFlow 2.15.
 import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
+from numbers import Real
 from types import NoneType
 from typing import Any, ClassVar, get_args
 
@@ -72,7 +73,7 @@ class Optimizer(Described):
             optional = NoneType in get_args(field.type)
             if field.name == "name" or isinstance(value, LearningRateSchedule) or (optional and value is None):
                 continue
-            if not isinstance(value, int | float) or not math.isfinite(value):
+            if not isinstance(value, Real) or not math.isfinite(value):
                 raise SpecError(f"{type(self).__name__}: expected a finite number for {field.name}, found {value!r}.")
         limits = [limit for limit in ("clipnorm", "clipvalue", "global_clipnorm") if getattr(self, limit) is not None]
         if len(limits) > 1:
