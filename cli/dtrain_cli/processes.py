@@ -200,9 +200,9 @@ class TaskProcesses:
         self._forking.pop(task, None)
         if isinstance(event, Started):
             self.pids[task] = event.pid
-        elif isinstance(event, Exited):
-            self.signal(task, signal.SIGKILL)  # the group is dead before a successor starts
-            self.pids.pop(task, None)
+        elif isinstance(event, Exited) and (pid := self.pids.pop(task, None)) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)  # the group is dead before a successor starts
 
     def _reap(self) -> list[Exited]:
         """Guardians that have ended, and what was adopted from a killed guardian or warm process: tasks among it."""

@@ -79,7 +79,8 @@ class Supervisor:
         """Start every task, watch until the run has ended, and leave no process of it."""
         self._journal.record.state = "starting"
         for life in self.lives.values():
-            self._start(life)
+            if self._order is None:
+                self._start(life)
         while not self._over():
             for event in self._processes.wait(time.monotonic() + TICK_S):
                 self._handle(event, time.monotonic())
@@ -131,30 +132,31 @@ class Supervisor:
 
     def _refused(self, life: TaskLife, event: Refused, now_s: float) -> None:
         life.exit_status = NOT_EXECUTED
+        if self._order is not None:
+            life.state = "stopped"
+            return
         life.failure = self._launcher_failure("exit", event.reason, NOT_EXECUTED, str(life.task))
         self._failed_for_good(life, now_s)
 
     def _exited(self, life: TaskLife, end: Exited, now_s: float) -> None:
         self._journal.event("exited", task=end.task, attempt=end.attempt, status=end.status)
+        life.read_status()  # its last words
         life.exit_status, life.pid = end.status, None
         if self._order is not None:
             self._exited_while_stopping(life, end)
             return
-        failed = end.status != 0
-        if failed:
+        rule, message = self._rule(life), "ended"
+        if end.status != 0:
             life.failure = failure_of(life.launch, end, self._memory_kills.rose())
-        elif life.task == success_rule.leader(self.spec) or self._rule(life).policy != "always":
-            life.state = "succeeded"
-            return
-        message = life.failure.message if failed and life.failure else "ended"
-        restart = restart_policy.decide(self._rule(life), end.status, life.restarts_used, now_s - life.started_s, now_s, message)
-        if restart is None and not failed:
+            message = life.failure.message
+        restart = restart_policy.decide(rule, end.status, life.restarts_used, now_s - life.started_s, now_s, message)
+        if end.status == 0 and (restart is None or life.task == success_rule.leader(self.spec)):
             life.state = "succeeded"
         elif restart is None:
             self._failed_for_good(life, now_s)
         else:
             life.state, life.restart_s, life.restarts_used = "restarting", restart.at_s, restart.count
-            waits = f"restarting in {restart.at_s - now_s:g} s ({restart.count} of {self._rule(life).max})"
+            waits = f"restarting in {restart.at_s - now_s:g} s ({restart.count} of {rule.max})"
             self._console.say(f"{life.task} {message}; {waits}")
 
     def _exited_while_stopping(self, life: TaskLife, end: Exited) -> None:
