@@ -370,3 +370,20 @@ def test_chance_comes_from_the_generator_that_is_passed():
     np.testing.assert_array_equal(first, second)
     assert np.mean(first == 0) == pytest.approx(0.5, abs=0.25)
     assert not np.any(network.predict(weights, x) == 0)
+
+
+def test_a_stack_may_begin_with_an_input():
+    network = Network([Input(shape=(3,)), Dense(2)])
+    assert network.built
+    assert network.layers[0].name == "input"
+
+
+def test_inputs_of_a_given_dtype():
+    words = Input((2,), name="words", dtype="string")
+    ids = layers.StringLookup(vocabulary=["a", "b"])(words)
+    network = Network.from_graph(words, Dense(1)(Flatten()(Embedding(3, 2)(ids))))
+    assert network.predict(network.initial_values(0), np.array([["a", "z"]])).shape == (1, 1)
+    with pytest.raises(InputError, match=r"words \(InputLayer\): expected strings, found dtype float64"):
+        network.predict(network.initial_values(0), np.ones((1, 2)))
+    rounded = Network.from_graph(x := Input((1,), dtype="int32"), layers.Rescaling(2.0)(x))
+    assert rounded.predict({}, np.array([[1.7]])).tolist() == [[2]]

@@ -83,15 +83,15 @@ def _tanh_derivative(x: Array, y: Array, dy: Array) -> Array:
     return dy
 
 
-def softmax(x: Array, axis: int = -1) -> Array:
+def softmax_along(x: Array, axis: int = -1) -> Array:
     """exp(x) / sum of it along `axis`, a new array, shifted by the maximum so that nothing overflows."""
     y: Array = np.exp(x - x.max(axis=axis, keepdims=True, initial=-np.inf))
     y /= y.sum(axis=axis, keepdims=True)
     return y
 
 
-def softmax_derivative(y: Array, dy: Array, axis: int = -1) -> Array:
-    """The gradient by x of `softmax`, from its value."""
+def softmax_along_derivative(y: Array, dy: Array, axis: int = -1) -> Array:
+    """The gradient by x of `softmax_along`, from its value."""
     dx = y * dy
     dx -= y * dx.sum(axis=axis, keepdims=True)
     return dx
@@ -108,13 +108,13 @@ def _log_softmax_derivative(x: Array, y: Array, dy: Array) -> Array:
     return dy
 
 
-def elu(x: Array, alpha: float = 1.0) -> Array:
+def scaled_elu(x: Array, alpha: float = 1.0) -> Array:
     """The identity where positive, else alpha * (exp(x) - 1)."""
     return np.where(x > 0, x, np.float32(alpha) * np.expm1(np.minimum(x, 0)))
 
 
-def elu_derivative(y: Array, dy: Array, alpha: float = 1.0) -> Array:
-    """The gradient by x of `elu`, from its value."""
+def scaled_elu_derivative(y: Array, dy: Array, alpha: float = 1.0) -> Array:
+    """The gradient by x of `scaled_elu`, from its value."""
     return dy * np.where(y > 0, np.float32(1), y + np.float32(alpha))
 
 
@@ -123,7 +123,7 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
 def _selu(x: Array) -> Array:
-    return np.float32(_SELU_SCALE) * elu(x, _SELU_ALPHA)
+    return np.float32(_SELU_SCALE) * scaled_elu(x, _SELU_ALPHA)
 
 
 def _selu_derivative(x: Array, y: Array, dy: Array) -> Array:
@@ -232,21 +232,23 @@ relu = Activation("relu", _relu, _relu_derivative)
 relu6 = Activation("relu6", lambda x: np.clip(x, 0, 6, out=x), _relu6_derivative)
 sigmoid = Activation("sigmoid", _sigmoid, _sigmoid_derivative)
 tanh = Activation("tanh", lambda x: np.tanh(x, out=x), _tanh_derivative)
+softmax = Activation("softmax", softmax_along, lambda x, y, dy: softmax_along_derivative(y, dy))
+log_softmax = Activation("log_softmax", _log_softmax, _log_softmax_derivative)
+elu = Activation("elu", scaled_elu, lambda x, y, dy: scaled_elu_derivative(y, dy))
+selu = Activation("selu", _selu, _selu_derivative)
+softplus = Activation("softplus", _softplus, _softplus_derivative)
+softsign = Activation("softsign", _softsign, _softsign_derivative)
+exponential = Activation("exponential", lambda x: np.exp(x, out=x), lambda x, y, dy: dy * y)
+hard_sigmoid = Activation("hard_sigmoid", _hard_sigmoid, _hard_sigmoid_derivative)
+swish = Activation("swish", _swish, _swish_derivative, needs_x=True)
+silu = Activation("silu", _swish, _swish_derivative, needs_x=True)
+mish = Activation("mish", _mish, _mish_derivative, needs_x=True)
+gelu = Activation("gelu", _gelu, _gelu_derivative, needs_x=True)
+gelu_tanh = Activation("gelu_tanh", _gelu_tanh, _gelu_tanh_derivative, needs_x=True)
+
 CATALOGUE = (
-    *(linear, relu, relu6, sigmoid, tanh),
-    Activation("softmax", softmax, lambda x, y, dy: softmax_derivative(y, dy)),
-    Activation("log_softmax", _log_softmax, _log_softmax_derivative),
-    Activation("elu", elu, lambda x, y, dy: elu_derivative(y, dy)),
-    Activation("selu", _selu, _selu_derivative),
-    Activation("softplus", _softplus, _softplus_derivative),
-    Activation("softsign", _softsign, _softsign_derivative),
-    Activation("exponential", lambda x: np.exp(x, out=x), lambda x, y, dy: dy * y),
-    Activation("hard_sigmoid", _hard_sigmoid, _hard_sigmoid_derivative),
-    Activation("swish", _swish, _swish_derivative, needs_x=True),
-    Activation("silu", _swish, _swish_derivative, needs_x=True),
-    Activation("mish", _mish, _mish_derivative, needs_x=True),
-    Activation("gelu", _gelu, _gelu_derivative, needs_x=True),
-    Activation("gelu_tanh", _gelu_tanh, _gelu_tanh_derivative, needs_x=True),
+    *(linear, relu, relu6, sigmoid, tanh, softmax, log_softmax, elu, selu, softplus, softsign, exponential, hard_sigmoid),
+    *(swish, silu, mish, gelu, gelu_tanh),
 )
 _BY_NAME = {activation.name: activation for activation in CATALOGUE}
 

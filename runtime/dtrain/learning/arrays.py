@@ -1,6 +1,5 @@
 """The types of arrays and shapes, and how whatever a caller hands in becomes a float32 array."""
 
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,6 +28,3 @@ def shape_text(shape: Shape) -> str:
 def fits(shape: tuple[int, ...], expected: Shape) -> bool:
     """Whether an example's shape is the expected one, None standing for any length."""
     return len(shape) == len(expected) and all(e is None or e == s for s, e in zip(shape, expected, strict=True))
-
-
-Initialize: TypeAlias = Callable[[tuple[int, ...], np.random.Generator], Array]

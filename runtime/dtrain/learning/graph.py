@@ -66,9 +66,9 @@ class Graph:
             self.build(shapes if len(shapes) > 1 else shapes[0])
 
     @classmethod
-    def of_stack(cls, layers: Sequence[Layer]) -> Self:
-        """Layers one after the other; an `InputLayer` is put in front if there is none."""
-        stack = list(layers)
+    def of_stack(cls, layers: Sequence[Layer | SymbolicTensor]) -> Self:
+        """Layers one after the other; an `InputLayer` is put in front if there is none, nor an ``Input(...)``."""
+        stack = [item.node.layer if isinstance(item, SymbolicTensor) else item for item in layers]
         if not stack:
             raise SpecError("a network needs at least one layer")
         if not isinstance(stack[0], InputLayer):

@@ -16,7 +16,7 @@ from dtrain.errors import InputError
 from dtrain.learning import initializers, regularizers
 from dtrain.learning.arrays import Array, Shape, as_float32, fits, shape_text
 from dtrain.learning.graph import Graph, Slot, Step
-from dtrain.learning.layers import Call, Layer
+from dtrain.learning.layers import Call, Layer, SymbolicTensor
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.variables import VariableSpec
 
@@ -54,7 +54,7 @@ class Network:
     Keras's: ``dense``, ``dense_1``, ..., numbered within this network.
     """
 
-    def __init__(self, layers: Sequence[Layer] | Graph) -> None:
+    def __init__(self, layers: Sequence[Layer | SymbolicTensor] | Graph) -> None:
         self.graph = layers if isinstance(layers, Graph) else Graph.of_stack(layers)
 
     @classmethod
@@ -151,7 +151,8 @@ class Network:
             gradients: an array for every trained variable, overwritten; see `sparse_variables` for the exception.
             sample_weight: handed to the loss.
             rng: for dropout and the like.
-            on_gradients: called with names of variables as soon as their gradients are complete, last layer first.
+            on_gradients: called with names of variables as soon as their gradients are complete, last layer first; gradients
+                of `sparse_variables` without an array come with the result only.
 
         Raises:
             InputError: x does not fit, or is empty.

@@ -4,7 +4,7 @@ A layer holds no weights. They are passed in at every call, because a strategy o
 arrays that are passed in too. Shapes are those of one example, without the batch axis.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from math import prod
 from typing import Any, ClassVar
@@ -110,7 +110,8 @@ class Layer(Configurable):
     `gradients` has an array for every trained weight, to be filled completely. A layer that changes the shape overrides
     `output_shape`; one with arguments keeps each in an attribute of the same name and hands ``**kwargs`` to `super().__init__` (or
     is a ``@dataclass(eq=False)``). x is float32 unless `any_dtype`. A layer with `takes_list` gets and returns lists of arrays
-    and shapes on its input side; one with several outputs returns lists on its output side.
+    and shapes on its input side; one with several outputs returns lists on its output side. `Call` has the rest: whether this is
+    training, the source of chance, scratch memory, and where new values of untrained weights go.
 
     Args:
         name: unique within a model; Keras's snake_case name, numbered within the model, if None.
@@ -144,7 +145,7 @@ class Layer(Configurable):
 
     def __call__(self, inputs: SymbolicTensor | Sequence[SymbolicTensor]) -> Any:
         """Use the layer in a functional model: the symbolic output (a list of them if the layer has several)."""
-        tensors = (inputs,) if isinstance(inputs, SymbolicTensor) else tuple(inputs)
+        tensors = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
         if not all(isinstance(tensor, SymbolicTensor) for tensor in tensors):
             raise ProgramError(f"{self.label}: expected the result of Input() or of another layer, found {type(inputs).__name__}")
         shapes = [tensor.shape for tensor in tensors]
@@ -182,9 +183,11 @@ class Layer(Configurable):
 
 @dataclass(eq=False)
 class InputLayer(Layer):
-    """The place where data enters a model; hands it on unchanged."""
+    """The place where data enters a model; hands it on unchanged, or as `dtype` (numpy's name, or ``string``)."""
 
     any_dtype: ClassVar[bool] = True
+
+    dtype: str | None = None
 
     @property
     def base_name(self) -> str:
@@ -193,16 +196,16 @@ class InputLayer(Layer):
 
     def forward(self, weights: Mapping[str, Array], x: Any, call: Call) -> tuple[Any, Any]:
         """Hand x on."""
-        return x, None
+        if self.dtype == "string":
+            self.expect(x.dtype.kind in "USO", "strings", f"dtype {x.dtype}")
+            return x, None
+        return (x if self.dtype is None else x.astype(self.dtype, copy=False)), None
 
     def backward(self, weights: Mapping[str, Array], cache: Any, dy: Any, gradients: Mapping[str, Array], call: Call) -> Any:
         """Hand dy on."""
         return dy
 
 
-def Input(shape: Sequence[int | None], name: str | None = None) -> SymbolicTensor:  # noqa: N802 (Keras's name)
-    """The symbolic input of a functional model, for examples of `shape` (without the batch axis)."""
-    return SymbolicTensor(Node(InputLayer(name=name, input_shape=tuple(shape)), ()), 0, tuple(shape))
-
-
-Classes = Mapping[str, Callable[..., Layer]]
+def Input(shape: Sequence[int | None], name: str | None = None, dtype: str | None = None) -> SymbolicTensor:  # noqa: N802
+    """The input of a functional model, or the first item of a stack, for examples of `shape` (without the batch axis)."""
+    return SymbolicTensor(Node(InputLayer(dtype, name=name, input_shape=tuple(shape)), ()), 0, tuple(shape))

@@ -55,7 +55,9 @@ class _Convolution(Layer):
         """Kernel [...lengths, channels / groups, filters] and bias [filters]."""
         channels = self.known_length(input_shape)
         self.expect(channels % self.groups == 0, f"a multiple of {self.groups} channels", input_shape)
-        shape = (*self._windows.size, channels // self.groups, self.filters)
+        return self._kernel_and_bias((*self._windows.size, channels // self.groups, self.filters))
+
+    def _kernel_and_bias(self, shape: tuple[int, ...]) -> Sequence[Weight]:
         kernel = Weight("kernel", shape, self.kernel_initializer, self.kernel_regularizer)
         bias = Weight("bias", (self.filters,), self.bias_initializer, self.bias_regularizer)
         return (kernel, bias) if self.use_bias else (kernel,)
@@ -79,7 +81,7 @@ class _Convolution(Layer):
         """With dz = dy times the derivative: dkernel = rowsᵀ dz; dz kernelᵀ is added to the places of each window."""
         wide, shape, kept = cache
         dz = self._function.apply_back(kept, dy)
-        dwide = call.scratch("dwide", wide.shape)
+        dwide = call.scratch("dwide", wide.shape if call.needs_input_gradient else ())
         dwide.fill(0)
         for inner, outer in self._groups(shape[-1]):
             matrix = self._matrix(weights, outer)
@@ -121,6 +123,57 @@ class Conv2D(_Convolution):
     """Convolution over [batch, height, width, channels]."""
 
     RANK: ClassVar[int] = 2
+
+
+@dataclass(eq=False)
+class Conv2DTranspose(_Convolution):
+    """The transpose of a convolution: every input place adds kernel times its value to a window of the output."""
+
+    RANK: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.groups != 1:
+            raise SpecError(f"{self.label}: groups: expected 1, found {self.groups}")
+
+    def declare(self, input_shape: Shape) -> Sequence[Weight]:
+        """Kernel [height, width, filters, channels] and bias [filters]."""
+        return self._kernel_and_bias((*self._windows.size, self.filters, self.known_length(input_shape)))
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """As long as is needed for one window an input place; with ``same``, length times stride."""
+        self.expect(len(input_shape) == 3, "4 axes: batch, height, width, channels", input_shape)
+        geometry = zip(input_shape[:-1], self._windows.extent, self._windows.strides, strict=True)
+        beyond = 0 if self._windows.padding == "same" else 1
+        return (*(None if n is None else n * s + beyond * max(0, e - s) for n, e, s in geometry), self.filters)
+
+    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+        """What `backward` of a convolution does for its input."""
+        shape = (len(x), *(n or 0 for n in self.output_shape(x.shape[1:])))
+        margins = self._windows.margins(shape[1:-1])
+        wide = np.zeros((len(x), *(n + sum(m) for n, m in zip(shape[1:-1], margins, strict=True)), self.filters), np.float32)
+        x_rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
+        _add_rows(self._windows, x_rows @ weights["kernel"].reshape(-1, x.shape[-1]).T, wide)
+        z = np.ascontiguousarray(self._windows.unpadded(wide, shape))
+        if self.use_bias:
+            z += weights["bias"]
+        y, kept = self._function.apply(z)
+        return y, (x_rows, x.shape, kept)
+
+    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+        """What `forward` of a convolution does, on dz."""
+        x_rows, shape, kept = cache
+        dz = self._function.apply_back(kept, dy)
+        if self.use_bias:
+            np.sum(dz, axis=(0, 1, 2), out=gradients["bias"])
+        matrix = weights["kernel"].reshape(-1, shape[-1])
+        dmatrix = np.zeros_like(matrix)
+        dx = np.empty(shape, np.float32)
+        for part, rows in _rows(self._windows, self._windows.padded(dz, 0, call), call):
+            np.matmul(rows, matrix, out=dx[part].reshape(-1, shape[-1]))
+            dmatrix += rows.T @ x_rows.reshape(shape)[part].reshape(-1, shape[-1])
+        gradients["kernel"][...] = dmatrix.reshape(weights["kernel"].shape)
+        return dx
 
 
 @dataclass(eq=False)
@@ -185,71 +238,6 @@ class DepthwiseConv2D(Layer):
             np.einsum("byxc,byxcm->cm", place, dz, out=dkernel)
             dplace += (dz * kernel).sum(axis=-1)
         return self._windows.unpadded(dwide, shape)
-
-
-@dataclass(eq=False)
-class Conv2DTranspose(Layer):
-    """The transpose of a convolution: every input place adds kernel times its value to a window of the output."""
-
-    filters: int
-    kernel_size: Lengths
-    strides: Lengths = 1
-    padding: str = "valid"
-    data_format: str | None = None
-    dilation_rate: Lengths = 1
-    activation: ActivationLike = None
-    use_bias: bool = True
-    kernel_initializer: InitializerLike = "glorot_uniform"
-    bias_initializer: InitializerLike = "zeros"
-    kernel_regularizer: RegularizerLike = None
-    bias_regularizer: RegularizerLike = None
-
-    def __post_init__(self) -> None:
-        require_channels_last(self.label, self.data_format)
-        self._function = activations.get(self.activation)
-        self._windows = Windows.of(2, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate)
-
-    def declare(self, input_shape: Shape) -> Sequence[Weight]:
-        """Kernel [height, width, filters, channels] and bias [filters]."""
-        shape = (*self._windows.size, self.filters, self.known_length(input_shape))
-        kernel = Weight("kernel", shape, self.kernel_initializer, self.kernel_regularizer)
-        bias = Weight("bias", (self.filters,), self.bias_initializer, self.bias_regularizer)
-        return (kernel, bias) if self.use_bias else (kernel,)
-
-    def output_shape(self, input_shape: Shape) -> Shape:
-        """As long as is needed for one window an input place; with ``same``, length times stride."""
-        self.expect(len(input_shape) == 3, "4 axes: batch, height, width, channels", input_shape)
-        geometry = zip(input_shape[:-1], self._windows.extent, self._windows.strides, strict=True)
-        beyond = 0 if self._windows.padding == "same" else 1
-        return (*(None if n is None else n * s + beyond * max(0, e - s) for n, e, s in geometry), self.filters)
-
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """What `backward` of a convolution does for its input."""
-        shape = (len(x), *(n or 0 for n in self.output_shape(x.shape[1:])))
-        margins = self._windows.margins(shape[1:-1])
-        wide = np.zeros((len(x), *(n + sum(m) for n, m in zip(shape[1:-1], margins, strict=True)), self.filters), np.float32)
-        x_rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
-        _add_rows(self._windows, x_rows @ weights["kernel"].reshape(-1, x.shape[-1]).T, wide)
-        z = np.ascontiguousarray(self._windows.unpadded(wide, shape))
-        if self.use_bias:
-            z += weights["bias"]
-        y, kept = self._function.apply(z)
-        return y, (x_rows, x.shape, kept)
-
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
-        """What `forward` of a convolution does, on dz."""
-        x_rows, shape, kept = cache
-        dz = self._function.apply_back(kept, dy)
-        if self.use_bias:
-            np.sum(dz, axis=(0, 1, 2), out=gradients["bias"])
-        matrix = weights["kernel"].reshape(-1, shape[-1])
-        dmatrix = np.zeros_like(matrix)
-        dx = np.empty(shape, np.float32)
-        for part, rows in _rows(self._windows, self._windows.padded(dz, 0, call), call):
-            np.matmul(rows, matrix, out=dx[part].reshape(-1, shape[-1]))
-            dmatrix += rows.T @ x_rows.reshape(shape)[part].reshape(-1, shape[-1])
-        gradients["kernel"][...] = dmatrix.reshape(weights["kernel"].shape)
-        return dx
 
 
 def _by_place(kernel: Array) -> Array:

@@ -100,12 +100,12 @@ class Softmax(Layer):
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """The softmax."""
-        y = activations.softmax(x, self.axis)
+        y = activations.softmax_along(x, self.axis)
         return y, y
 
     def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
         """Its derivative times dy."""
-        return activations.softmax_derivative(cache, dy, self.axis)
+        return activations.softmax_along_derivative(cache, dy, self.axis)
 
 
 @dataclass(eq=False)
@@ -151,12 +151,12 @@ class ELU(Layer):
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """The function's value."""
-        y = activations.elu(x, self.alpha)
+        y = activations.scaled_elu(x, self.alpha)
         return y, y
 
     def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
         """1 where x was positive, y + alpha elsewhere."""
-        return activations.elu_derivative(cache, dy, self.alpha)
+        return activations.scaled_elu_derivative(cache, dy, self.alpha)
 
 
 @dataclass(eq=False)

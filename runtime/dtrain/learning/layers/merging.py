@@ -60,7 +60,10 @@ class _Summing(_Merging):
 
     def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
         """Return dy times each factor."""
-        return [_gathered_back(dy * np.float32(f), like) for f, like in zip(self._factors(len(cache)), cache, strict=True)]
+        parts = [_gathered_back(dy, like) for like in cache]
+        for part, factor in zip(parts, self._factors(len(cache)), strict=True):
+            part *= np.float32(factor)
+        return parts
 
 
 @dataclass(eq=False)
