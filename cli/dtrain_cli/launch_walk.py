@@ -139,6 +139,8 @@ def _last_word(outcome: Outcome, supervisor: Supervisor) -> str:
     words = f"{outcome.state} after {time.monotonic() - supervisor.started_s:.1f} s"
     if supervisor.step is not None:
         words += f" at step {supervisor.step}"
+    if supervisor.stale_gradients:
+        words += f", {supervisor.stale_gradients} gradients came too late"
     if outcome.exit_code:
         words += f", exit code {outcome.exit_code}"
     if evaluation := supervisor.evaluation:

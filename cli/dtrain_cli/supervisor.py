@@ -28,6 +28,7 @@ from dtrain_cli.task_life import TaskLife
 
 TICK_S = 0.1
 STATUS_EVERY_S = 0.25
+RECENT_S = 60.0
 NOT_EXECUTED = 127
 TIMEOUT, START_TIMEOUT = 124, 125
 LAST_LINES_S = {True: 5.0, False: 1.0}
@@ -98,6 +99,11 @@ class Supervisor:
         """The furthest step that any task has told of."""
         steps = (life.status.step for life in self.lives.values() if life.status is not None)
         return max((step for step in steps if step is not None), default=None)
+
+    @property
+    def stale_gradients(self) -> int:
+        """How many gradients came too late to count."""
+        return sum(life.status.stale_gradients or 0 for life in self.lives.values() if life.status is not None)
 
     @property
     def evaluation(self) -> dict[str, float] | None:
@@ -179,8 +185,7 @@ class Supervisor:
             consequence = "evaluation will be missing" if life.task.role is Role.EVALUATOR else "training goes on without it"
             self._console.say(f"{life.task} has failed: {life.failure.message}; {consequence}")
             return
-        others = [other.failure for other in self.lives.values() if other.failure and other.state == "restarting"]
-        self._causes += [life.failure, *others]
+        self._causes.append(life.failure)
         self._stop(
             StopOrder("failed", 1, now_s, self._limits.grace_s, {}),
             f"{life.task} failed: {life.failure.message}; stopping the others",
@@ -333,6 +338,9 @@ class Supervisor:
             training = [failure for failure in failed if not failure.task.startswith(Role.EVALUATOR)]
             failure = earliest([*self._causes, *training])
             code = (failure.exit_code if failure else None) or 1
+            if failure and failure.kind == "peer_lost":  # of somebody who has been, or is being, started again
+                crashes = [life.failure for life in self.lives.values() if life.failure]
+                failure = earliest(crash for crash in crashes if crash.monotonic_s > failure.monotonic_s - RECENT_S)
         record = self._journal.record
         record.state, record.exit_code, record.failure, record.ended = state, code, failure, now_text()
         record.tasks = [life.to_record(self._host) for life in self.lives.values()]

@@ -14,12 +14,11 @@ from pathlib import Path
 from types import TracebackType
 
 from dtrain.assignment import TaskAssignment
-from dtrain.errors import DtrainError, PeerLostError, WaitTimeoutError
+from dtrain.errors import DtrainError, PeerError
 from dtrain.run_files import FailureRecord, RunFiles, write_record
 
 _PACKAGE = Path(__file__).parent
 _RUNNERS = (str(_PACKAGE / "task.py"), str(_PACKAGE / "program.py"), "<frozen runpy>")
-_LOST_PEER = (PeerLostError, WaitTimeoutError)
 _SIGNALS = {130: "interrupted (SIGINT)", 143: "asked to stop (SIGTERM)"}
 
 
@@ -84,7 +83,7 @@ def _cause(error: BaseException) -> tuple[str, str, str | None]:
         return "exit", f"sys.exit({error.code!r})" if isinstance(error.code, int) else str(error.code), None
     frames = users_frames(error.__traceback__)
     text = "".join(traceback.format_exception(type(error), error, frames))
-    kind = "peer_lost" if isinstance(error, _LOST_PEER) else "exception"
+    kind = "peer_lost" if isinstance(error, PeerError) else "exception"
     message = f"{type(error).__name__}: {error}".rstrip(": ")
     return kind, message, None if frames is None and isinstance(error, DtrainError) else text
 

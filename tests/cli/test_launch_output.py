@@ -120,6 +120,25 @@ def test_the_box_shows_the_earliest_cause_not_a_lost_peer(launcher):
     assert "dtrain/program.py" not in launch.out + launch.err, "dtrain's own frames are not shown"
 
 
+def test_a_lost_peer_is_explained_by_the_crash_of_who_is_being_restarted(launcher):
+    program = launcher.program(
+        """
+        from dtrain.errors import PeerRefusedError
+
+        status()
+        if task == "worker:0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        wait_for(run_dir / "tasks/worker-0/attempt-0/failure.json")
+        raise PeerRefusedError("worker:0 has forgotten everything")
+        """
+    )
+    launch = launcher.start(*SMALL, program)
+    assert launch.end() == 1, "the code of the task that failed for good"
+    box = launch.err[launch.err.index("╭") :]
+    assert "worker:0 failed at" in box
+    assert "killed by SIGKILL" in box
+
+
 def test_users_mistake_is_a_message_with_its_place(launcher):
     program = launcher.program(
         """
