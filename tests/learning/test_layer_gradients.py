@@ -136,6 +136,20 @@ def test_gradients_agree_with_finite_differences(name, data):
     check_gradients(layer, x, initial_weights(layer, shape, rng))
 
 
+@pytest.mark.parametrize("name", CASES)
+@settings(deadline=None, max_examples=3)
+@given(data=st.data())
+def test_a_batch_may_be_empty_when_predicting(name, data):
+    layer, shape = data.draw(CASES[name])
+    several = isinstance(shape, list)
+    x = [np.zeros((0, *each), np.float32) for each in (shape if several else [shape])]
+    y, _ = layer.forward(initial_weights(layer, shape, np.random.default_rng(0)), x if several else x[0], layers.Call())
+    shapes = layer.output_shape(shape)
+    assert [each.shape for each in (y if isinstance(y, list) else [y])] == [
+        (0, *each) for each in (shapes if isinstance(shapes, list) else [shapes])
+    ]
+
+
 @settings(deadline=None, max_examples=10)
 @given(groups=st.integers(1, 3), per_group=st.integers(1, 2), bias=booleans)
 def test_grouped_convolution(groups, per_group, bias):

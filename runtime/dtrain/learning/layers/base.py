@@ -107,7 +107,7 @@ class Layer(Configurable):
                 return dy * weights["scale"]
 
     Rules. `forward` leaves x and weights as they are; `backward` may overwrite dy but not what came in its cache from elsewhere.
-    `gradients` has an array for every trained weight, to be filled completely. A layer that changes the shape overrides
+    `gradients` has a contiguous array for every trained weight, to be filled completely. A layer that changes the shape overrides
     `output_shape`; one with arguments keeps each in an attribute of the same name and hands ``**kwargs`` to `super().__init__` (or
     is a ``@dataclass(eq=False)``). x is float32 unless `any_dtype`. A layer with `takes_list` gets and returns lists of arrays
     and shapes on its input side; one with several outputs returns lists on its output side. `Call` has the rest: whether this is

@@ -217,7 +217,7 @@ class DepthwiseConv2D(Layer):
         z = np.zeros((len(x), *lengths, channels, self.depth_multiplier), np.float32)
         for place, kernel in zip(self._windows.places(wide), _by_place(weights["depthwise_kernel"]), strict=True):
             z += place[..., np.newaxis] * kernel
-        z = z.reshape(len(x), *lengths, -1)
+        z = z.reshape(len(x), *lengths, channels * self.depth_multiplier)
         if self.use_bias:
             z += weights["bias"]
         y, kept = self._function.apply(z)

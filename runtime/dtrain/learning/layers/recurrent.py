@@ -76,9 +76,9 @@ class _Recurrent(Layer):
         mask = self._dropout_mask(batch, features, call)
         if mask is not None:
             steps = steps * mask
-        z = np.matmul(steps.reshape(-1, features), weights["kernel"]).reshape(times, batch, -1)
+        z = np.matmul(steps.reshape(-1, features), weights["kernel"]).reshape(times, batch, self.GATES * self.units)
         if self.use_bias:
-            z += weights["bias"].reshape(-1, self.GATES * self.units)[0]
+            z += np.atleast_2d(weights["bias"])[0]
         state: State = (np.zeros((batch, self.units), np.float32),) * self.STATES
         hidden = np.empty((times, batch, self.units), np.float32)
         caches = []
@@ -107,7 +107,7 @@ class _Recurrent(Layer):
         flat = dz.reshape(-1, dz.shape[-1])
         np.matmul(steps.reshape(-1, features).T, flat, out=gradients["kernel"])
         if self.use_bias:
-            gradients["bias"].reshape(-1, dz.shape[-1])[0] = flat.sum(axis=0)
+            np.sum(flat, axis=0, out=np.atleast_2d(gradients["bias"])[0])
         dsteps = np.matmul(flat, weights["kernel"].T).reshape(steps.shape)
         if mask is not None:
             dsteps *= mask
