@@ -7,6 +7,7 @@ An event comes (a process started or ended, a signal, a moment has passed), a pu
 import signal
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dtrain.cluster import Role, TaskId
@@ -58,11 +59,20 @@ class Outcome:
 class Supervisor:
     """Runs a plan to its end. `run` is the loop; everything else is called from it."""
 
-    def __init__(self, plan: RunPlan, processes: TaskProcesses, journal: Journal, console: Console, limits: Limits) -> None:
+    def __init__(
+        self,
+        plan: RunPlan,
+        processes: TaskProcesses,
+        journal: Journal,
+        console: Console,
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.lives = {launch.task: TaskLife(launch, first_attempt=launch.attempt) for launch in plan.tasks}
         self.spec = plan.spec
         self.foreign = plan.tasks[0].program is None
-        self.started_s = time.monotonic()
+        self.started_s = clock()
+        self._clock = clock
         self._processes = processes
         self._journal = journal
         self._console = console
@@ -83,9 +93,9 @@ class Supervisor:
             if self._order is None:
                 self._start(life)
         while not self._over():
-            for event in self._processes.wait(time.monotonic() + TICK_S):
-                self._handle(event, time.monotonic())
-            self._tick(time.monotonic())
+            for event in self._processes.wait(self._clock() + TICK_S):
+                self._handle(event, self._clock())
+            self._tick(self._clock())
         self._processes.close()
         return self._conclude()
 
@@ -290,7 +300,7 @@ class Supervisor:
 
     def _start(self, life: TaskLife) -> None:
         life.state, life.restart_s, life.status = "starting", None, None
-        life.started_s = time.monotonic()
+        life.started_s = self._clock()
         try:
             RunFiles(life.launch.run_dir).status(life.task).unlink(missing_ok=True)
             self._processes.start(life.launch)
@@ -320,7 +330,7 @@ class Supervisor:
         self._stop(order, failure.message)
 
     def _launcher_failure(self, kind: str, text: str, code: int, task: str = "launcher") -> FailureRecord:
-        return FailureRecord(task, text, kind=kind, time=now_text(), monotonic_s=time.monotonic(), exit_code=code)
+        return FailureRecord(task, text, kind=kind, time=now_text(), monotonic_s=self._clock(), exit_code=code)
 
     def _rule(self, life: TaskLife) -> RestartSection:
         if self.foreign:

@@ -1,0 +1,196 @@
+"""The supervisor's loop on histories: scripted processes and a clock that jumps from event to event."""
+
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.config import ClusterSection, RunSpec
+from dtrain.run_files import RunFiles, RunRecord, TaskStatus, write_record
+from dtrain.start_orders import Exited, Refused, Started
+from dtrain_cli.plan import Machine, RunIdentity, Workload, build_plan
+from dtrain_cli.processes import SignalArrived
+from dtrain_cli.success_rule import ENDED
+from dtrain_cli.supervisor import Limits, Supervisor
+
+SPEC = RunSpec(cluster=ClusterSection(chief=1, worker=2, ps=1, evaluator=1))
+NAMES = ["chief:0", "worker:0", "worker:1", "ps:0", "evaluator:0"]
+FOR_EVER = float("inf")
+
+
+@dataclass
+class Part:
+    """What a task does in every attempt: ends by itself after some seconds, and leaves so long after SIGTERM."""
+
+    lasts_s: float = FOR_EVER
+    status: int = 0
+    leaves_s: float = 0.1
+
+
+@dataclass
+class Stage:
+    """Processes, journal and console of a supervisor, all pretended."""
+
+    parts: dict[str, Part]
+    signals_to_launcher: list[tuple[float, int]] = field(default_factory=list)
+    refused: tuple[str, ...] = ()
+    now_s: float = 1000.0
+    record: RunRecord = field(default_factory=lambda: RunRecord("id", "name"))
+    alive: dict[str, int] = field(default_factory=dict)
+    sent: list[tuple[float, str, int]] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    _coming: list[tuple[float, object]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._coming = [(self.now_s + at_s, SignalArrived(number)) for at_s, number in self.signals_to_launcher]
+
+    def start(self, launch) -> None:
+        name, part = str(launch.task), self.parts.get(str(launch.task), Part())
+        if name in self.refused:
+            self._coming.append((self.now_s + 0.01, Refused(name, launch.attempt, "no process today")))
+            return
+        assert name not in self.alive, "an attempt is started while the one before it runs"
+        self.alive[name] = launch.attempt
+        status = TaskStatus(name, 1, "here", launch.attempt, "running", self.now_s, self.now_s)
+        path = RunFiles(launch.run_dir).status(launch.task)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_record(path, status)
+        self._coming.append((self.now_s + 0.01, Started(name, launch.attempt, 42)))
+        if part.lasts_s != FOR_EVER:
+            self._coming.append((self.now_s + 0.02 + part.lasts_s, Exited(name, launch.attempt, part.status, 0)))
+
+    def signal(self, task: TaskId, number: int) -> None:
+        name = str(task)
+        if name not in self.alive or number == signal.SIGCONT:
+            return
+        self.sent.append((self.now_s, name, number))
+        delay_s = 0.0 if number == signal.SIGKILL else self.parts.get(name, Part()).leaves_s
+        if delay_s != FOR_EVER:
+            self._coming.append((self.now_s + delay_s, Exited(name, self.alive[name], -number, 0)))
+
+    def wait(self, until_s: float) -> list[object]:
+        self._coming.sort(key=lambda entry: entry[0])
+        self.now_s = min([until_s, *(at_s for at_s, _ in self._coming[:1])])
+        assert self.now_s < 3000, "the run never ends"
+        due = [event for at_s, event in self._coming if at_s <= self.now_s]
+        self._coming = [entry for entry in self._coming if entry[0] > self.now_s]
+        heard = []
+        for event in due:
+            if isinstance(event, Exited):
+                if self.alive.get(event.task) != event.attempt:
+                    continue
+                del self.alive[event.task]
+            heard.append(event)
+        return heard
+
+    def close(self) -> None:
+        assert not self.alive, f"left alive: {self.alive}"
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def event(self, kind: str, **facts) -> None:
+        pass
+
+    follow = save = pump = lambda self, *_: None
+
+
+def perform(folder: Path, stage: Stage, spec: RunSpec = SPEC, limits: Limits | None = None, program: bool = True):
+    cluster = ClusterSpec.from_lists(chief=["a:1"], worker=["a:2", "a:3"], ps=["a:4"])
+    workload = Workload(Path("x.py") if program else None, () if program else ("x",), folder)
+    plan = build_plan(spec, cluster, RunIdentity("id", folder), workload, Machine("python", 2, {}))
+    supervisor = Supervisor(plan, stage, stage, stage, limits or Limits(None, 60, 300, 10), clock=lambda: stage.now_s)
+    outcome = supervisor.run()
+    return supervisor, outcome
+
+
+def test_the_evaluator_has_sixty_seconds_and_the_servers_outlive_it(tmp_path):
+    stage = Stage({"chief:0": Part(5), "worker:0": Part(5.1), "worker:1": Part(5.2)})
+    supervisor, outcome = perform(tmp_path, stage)
+    assert (outcome.state, outcome.exit_code) == ("succeeded", 0)
+    assert [(round(at_s - 1000), name) for at_s, name, _ in stage.sent] == [(65, "evaluator:0"), (65, "ps:0")]
+    assert {life.state for life in supervisor.lives.values()} == {"succeeded"}
+
+
+def test_a_start_that_is_refused_ends_the_run_and_starts_nobody_else(tmp_path):
+    stage = Stage({}, refused=("ps:0",))
+    _, outcome = perform(tmp_path, stage)
+    assert outcome.exit_code == 127
+    assert outcome.failure.message == "no process today"
+
+
+def test_a_task_that_is_refused_during_the_stop_changes_nothing(tmp_path):
+    stage = Stage({}, signals_to_launcher=[(0.005, signal.SIGINT)], refused=("worker:1",))
+    _, outcome = perform(tmp_path, stage)
+    assert (outcome.state, outcome.exit_code) == ("stopped", 130)
+
+
+def test_a_signal_after_success_stops_and_is_the_exit_code(tmp_path):
+    stage = Stage({"chief:0": Part(1)}, signals_to_launcher=[(10, signal.SIGTERM)])
+    _, outcome = perform(tmp_path, stage)
+    assert (outcome.state, outcome.exit_code) == ("stopped", 143)
+
+
+def test_a_second_signal_kills_those_who_linger(tmp_path):
+    stage = Stage({"worker:0": Part(leaves_s=FOR_EVER)}, signals_to_launcher=[(5, signal.SIGINT), (6, signal.SIGINT)])
+    _, outcome = perform(tmp_path, stage, limits=Limits(None, 60, 300, grace_s=100))
+    assert outcome.exit_code == 130
+    assert stage.now_s < 1007.5
+
+
+def test_a_program_that_stays_away_too_long_is_124(tmp_path):
+    _, outcome = perform(tmp_path, Stage({}), limits=Limits(timeout_s=30, start_timeout_s=60, stall_timeout_s=300, grace_s=1))
+    assert (outcome.state, outcome.exit_code, outcome.failure.kind) == ("failed", 124, "timeout")
+
+
+def test_backoff_doubles_and_is_forgotten_after_a_healthy_minute(tmp_path):
+    stage = Stage({"worker:0": Part(61, status=-9), "worker:1": Part(1, status=-9), "chief:0": Part(200)})
+    perform(tmp_path, stage)
+    waits = {name: [text.split("; ")[1] for text in stage.said if text.startswith(name)] for name in ("worker:0", "worker:1")}
+    assert waits["worker:0"] == ["restarting in 1 s (1 of 3)"] * 3
+    assert waits["worker:1"][:3] == [f"restarting in {wait} s ({count} of 3)" for wait, count in ((1, 1), (2, 2), (4, 3))]
+
+
+parts = st.builds(
+    Part,
+    lasts_s=st.sampled_from([0.0, 0.5, 3.0, 70.0, FOR_EVER]),
+    status=st.sampled_from([0, 0, 1, 5, 134, -9, -11]),
+    leaves_s=st.sampled_from([0.0, 0.1, 5.0, FOR_EVER]),
+)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    cast=st.fixed_dictionaries(dict.fromkeys(NAMES, parts)),
+    signals=st.lists(st.tuples(st.floats(0, 100), st.sampled_from([signal.SIGINT, signal.SIGTERM])), max_size=2),
+    refused=st.lists(st.sampled_from(NAMES), max_size=1),
+    program=st.booleans(),
+)
+def test_every_history_ends_with_nobody_left_and_an_honest_exit_code(tmp_path, cast, signals, refused, program):
+    stage = Stage(cast, signals, tuple(refused))
+    limits = Limits(timeout_s=300, start_timeout_s=60, stall_timeout_s=1e9, grace_s=10)
+    supervisor, outcome = perform(tmp_path, stage, limits=limits, program=program)
+    assert not stage.alive
+    assert all(life.state in ENDED for life in supervisor.lives.values())
+    assert stage.record.state == outcome.state
+    match outcome.state:
+        case "succeeded":
+            assert outcome.exit_code == 0
+            assert cast["chief:0"].status == 0
+        case "stopped":
+            assert outcome.exit_code in {128 + number for _, number in signals}
+        case "failed":
+            assert 0 < outcome.exit_code < 256
+            assert outcome.failure is not None
+            assert outcome.failure.task != "launcher" or outcome.exit_code == 124
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_whose_failure_for_good_ends_a_program(tmp_path, role):
+    stage = Stage({f"{role}:0": Part(1, status=3), "chief:0": Part(2, status=3 if role is Role.CHIEF else 0)})
+    _, outcome = perform(tmp_path, stage)
+    assert outcome.exit_code == (0 if role in (Role.WORKER, Role.EVALUATOR) else 3)
