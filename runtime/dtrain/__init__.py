@@ -14,7 +14,7 @@ _PUBLIC = {
     "Model": "dtrain.training.models:Model",
     "Sequential": "dtrain.training.models:Sequential",
     "InputContext": "dtrain.data.input_context:InputContext",
-    "ParameterServerStrategy": "dtrain.strategies.choice:ParameterServerStrategy",
+    "ParameterServerStrategy": "dtrain.strategies.choice:parameter_server_strategy",
     "Estimator": "dtrain.training.estimator:Estimator",
     "EvalSpec": "dtrain.training.estimator:EvalSpec",
     "TrainSpec": "dtrain.training.estimator:TrainSpec",

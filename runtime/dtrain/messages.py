@@ -115,7 +115,8 @@ class Values(Message, frozen=True, gc=False):
 class Push(Message, frozen=True, gc=False):
     """Replica to server: one gradient. Blocks: the gradient of every trainable group, the new values of every other group.
 
-    `sequence` counts the replica's pushes; `ordinal` those to `base_version` (sync with quotas).
+    `sequence` counts the replica's pushes; `ordinal` those to `base_version` (sync with quotas). `finite` speaks of the whole
+    gradient, so that every server refuses one whose NaN lies on another server (rule 2).
     """
 
     generation: int
@@ -124,6 +125,7 @@ class Push(Message, frozen=True, gc=False):
     base_version: int
     plan_hash: str
     ordinal: int = 0
+    finite: bool = True
 
 
 class Reply(Message, frozen=True, gc=False):

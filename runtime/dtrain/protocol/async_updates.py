@@ -65,7 +65,9 @@ class TicketGate:
         self.holders.discard(rank)
         if accepted:
             self.accepted += 1
-            self.clocks[rank] = self.clocks.get(rank, 0) + 1
+            # One that has left meanwhile has no clock, and joins at the slowest one's when it asks again.
+            if rank in self.clocks:
+                self.clocks[rank] += 1
 
     def awaited(self, rank: int) -> Collection[int]:
         """Whom `rank` waits for when `request` says no."""

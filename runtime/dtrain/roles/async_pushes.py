@@ -27,6 +27,7 @@ class AsyncPushes:
     Attributes:
         version: how many were applied.
         gate: at ps:0.
+        live: at ps:0: the ranks that may have tickets; the ticket of one that is lost would never come back.
     """
 
     store: Store
@@ -34,6 +35,7 @@ class AsyncPushes:
     version: int
     gate: TicketGate | None = None
     failed: str | None = None
+    live: Collection[int] = ()
 
     @classmethod
     def of(cls, store: Store, training: TrainingSection, *, version: int, max_steps: int, server: int) -> "AsyncPushes":
@@ -76,10 +78,11 @@ class AsyncPushes:
 
     def ticket(self, rank: int) -> bool:
         """Whether `rank` may push next; other servers than ps:0 always say yes."""
-        return self.gate is None or self.gate.request(rank)
+        return self.gate is None or (rank in self.live and self.gate.request(rank))
 
     def members_changed(self, live: Collection[int], seen: SeenPushes, now: float) -> Iterator[Action]:
         """ps:0: only these ranks are alive or still expected; the tickets of all others come back."""
+        self.live = live
         if self.gate is not None:
             for rank in {*self.gate.holders, *self.gate.clocks} - set(live):
                 self.gate.leave(rank)

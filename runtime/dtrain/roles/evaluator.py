@@ -35,13 +35,15 @@ class EvaluationSchedule:
     evaluated: int | None = None
     final_done: bool = False
 
-    def next(self, newest: int | None, training_ended: bool) -> int | Next:
+    def next(self, newest: int | None, final: bool, training_ended: bool) -> int | Next:
         """The step of the checkpoint to evaluate, or what else to do.
 
         Args:
             newest: the newest checkpoint's step; None if there is none.
+            final: whether it is the final one (the same step may be written once more, as the final one).
             training_ended: nobody will write another checkpoint.
         """
+        self.final_done = self.final_done or (final and newest == self.evaluated)
         if self.final_done:
             return Next.DONE
         if newest is not None and newest != self.evaluated:

@@ -29,7 +29,8 @@ def follow_checkpoints(
         known = run_dir()
         directory = RunFiles(Path(known)).checkpoints if known else None
         found = checkpoints.list_checkpoints(directory) if directory else []
-        step = schedule.next(found[-1].step if found else None, ended)
+        newest = found[-1] if found else None
+        step = schedule.next(newest.step if newest else None, newest is not None and is_final(newest.path), ended)
         if step is Next.DONE:
             if not found:
                 reporter.warn(f"training has ended and there is no checkpoint in {directory}: is it on this machine?")
@@ -48,3 +49,11 @@ def follow_checkpoints(
             if ended:
                 raise
             time.sleep(POLL_S)
+
+
+def is_final(path: Path) -> bool:
+    """Whether a checkpoint says of itself that it is the last one; a damaged or vanished one does not."""
+    try:
+        return checkpoints.Manifest.decode((path / checkpoints.MANIFEST).read_bytes()).final
+    except (OSError, CheckpointError):
+        return False

@@ -40,7 +40,7 @@ from dtrain.protocol.membership import Membership, MemberState
 from dtrain.protocol.placement import Plan
 from dtrain.roles.actions import Action, Caller, End, Send
 from dtrain.roles.async_pushes import AsyncPushes
-from dtrain.roles.store import Store, first_non_finite
+from dtrain.roles.store import Store, any_non_finite
 from dtrain.roles.sync_pushes import SyncPushes
 
 Blocks = Sequence[np.ndarray[Any, Any]]
@@ -146,6 +146,7 @@ class ParameterServer:
                 self._subscribers,
                 generation=message.generation,
                 version=message.version,
+                max_steps=message.max_steps,
                 replicas=len(self.ranks),
                 server=self.index,
                 servers=servers,
@@ -207,7 +208,7 @@ class ParameterServer:
             yield Send(caller, Refusal(row))
         elif row is not None and row.verdict is not None:
             yield self._duplicate(caller, rank, row)
-        elif row is None and first_non_finite(blocks):
+        elif row is None and not (message.finite and not any_non_finite(blocks)):
             held.seen.record(replica, Seen(message.incarnation, message.sequence, Verdict.REFUSED))
             reason = f"the gradient of {replica} from version {message.base_version} holds NaN or infinity"
             ticket = held.pushes.ticket(rank)

@@ -6,6 +6,7 @@ every shard, never a mixture (rule 8), and a push is applied whole or not at all
 
 import threading
 import time
+from collections.abc import Iterator, Sequence
 
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role, TaskId
@@ -17,7 +18,7 @@ from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.parameter_server import ParameterServer
 from dtrain.wire.channel import Answer, Caller
 from dtrain.wire.client import GrpcChannel
-from dtrain.wire.frames import Frame
+from dtrain.wire.frames import Frame, payload_chunks
 from dtrain.wire.handshake import refusal
 from dtrain.wire.service import GrpcService
 
@@ -50,6 +51,11 @@ class ServerHandler:
             return UNINITIALISED_LIMIT_BYTES
         return sum(value.nbytes for value in held.store.values) * (1 + len(held.store.slots)) + MESSAGE_LIMIT_BYTES
 
+    @property
+    def answers_at_once(self) -> bool:
+        """In async every push is; in sync it waits for the others."""
+        return self.machine.training.updates == "async"
+
     def refuse(self, hello: Hello) -> str | None:
         """See `Handler.refuse`."""
         return refusal(self._hello, hello)
@@ -59,8 +65,7 @@ class ServerHandler:
         sender = TaskId.parse(caller.hello.task)
         with self._lock:
             self._callers.add(caller)
-            for action in self.machine.receive(caller, sender, frame.message, frame.blocks, time.monotonic()):
-                self._carry_out(action)
+            self._carry_out(self.machine.receive(caller, sender, frame.message, frame.blocks, time.monotonic()))
             self._report_progress(frame.message)
         return UNANSWERED.get(type(frame.message), Answer.ONE)
 
@@ -73,8 +78,7 @@ class ServerHandler:
     def decided(self, commit: AnyMessage) -> None:
         """A message from ps:0 that nobody waits to have answered."""
         with self._lock:
-            for action in self.machine.receive(None, TaskId(Role.PS, 0), commit, (), time.monotonic()):
-                self._carry_out(action)
+            self._carry_out(self.machine.receive(None, TaskId(Role.PS, 0), commit, (), time.monotonic()))
             self._report_progress(commit)
 
     def position(self) -> tuple[Subscribe, list[Complete]]:
@@ -85,18 +89,25 @@ class ServerHandler:
     def tick(self) -> None:
         """Let time pass."""
         with self._lock:
-            for action in self.machine.tick(time.monotonic(), connections=len(self._callers)):
-                self._carry_out(action)
+            self._carry_out(self.machine.tick(time.monotonic(), connections=len(self._callers)))
 
-    def _carry_out(self, action: Action) -> None:
-        match action:
-            case Send(caller, message, blocks):
-                caller.send(message, blocks)  # type: ignore[attr-defined]  # a machine's Caller is opaque to the machine only
-            case Report(message) if self.link is not None:
-                self.link.report(message)
-            case End(failed):
-                self.failure = failed
-                self.ended.set()
+    def _carry_out(self, actions: Iterator[Action]) -> None:
+        """Do one thing after the other; a version that goes to many is cut into bytes once."""
+        cut: tuple[object, int, Sequence[bytes]] = (None, -1, ())
+        for action in actions:
+            match action:
+                case Send(caller, message, blocks) if blocks:
+                    version = self.machine.held.pushes.version if self.machine.held else 0
+                    if cut[0] is not blocks or cut[1] != version:
+                        cut = (blocks, version, tuple(payload_chunks(blocks)))
+                    caller.send(message, blocks, cut[2])  # type: ignore[attr-defined]  # opaque to the machine only
+                case Send(caller, message):
+                    caller.send(message)  # type: ignore[attr-defined]
+                case Report(message) if self.link is not None:
+                    self.link.report(message)
+                case End(failed):
+                    self.failure = failed
+                    self.ended.set()
 
     def _report_progress(self, message: AnyMessage) -> None:
         held = self.machine.held

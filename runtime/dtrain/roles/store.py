@@ -4,14 +4,14 @@ All shards of one dtype and trainability lie in one array (`protocol.placement.S
 array however many variables there are, and a gradient is received in the form in which it is applied.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.learning import optimizers
-from dtrain.protocol.placement import ServerLayout
+from dtrain.protocol.placement import Plan, ServerLayout
 
 Array = np.ndarray[Any, Any]
 
@@ -67,6 +67,8 @@ class Store:
             step: updates done before.
             rate_scale: factor on the learning rate (staleness).
         """
+        if not self.optimizer.elementwise:
+            self._clip(gradients)
         position = 0
         for index, (value, gradient) in enumerate(zip(self.values, gradients, strict=True)):
             if self.groups[index].trainable:
@@ -76,13 +78,33 @@ class Store:
             else:
                 value[...] = gradient
 
+    def _clip(self, gradients: Sequence[Array]) -> None:
+        """Limit norms of whole variables, in place."""
+        trained = {shard.name for index in self.trainable for shard in self.groups[index].shards}
+        views = {name: view for name, view in self.layout.views(gradients).items() if name in trained}
+        for name, clipped in self.optimizer.clip(views).items():
+            views[name][...] = clipped
+
     def snapshot(self) -> tuple[tuple[str, ...], list[Array]]:
         """Names of the slots, and every array: values of every group, then each slot of every trainable group."""
         names = tuple(self.slots)
         return names, [*self.values, *(array for name in names for array in self.slots[name])]
 
 
-def first_non_finite(blocks: Sequence[Array]) -> bool:
+def unclippable(optimizer: Mapping[str, Any], plan: Plan) -> str | None:
+    """Why an optimizer that limits norms cannot do so on these servers; None if it can.
+
+    A norm needs a whole variable, the global norm all of them, on one server.
+    """
+    rule = optimizers.from_config(optimizer)
+    if rule.global_clipnorm is not None and plan.servers > 1:
+        return f"global_clipnorm needs all variables on one parameter server, found {plan.servers}; use clipnorm or clipvalue"
+    if rule.clipnorm is not None and len(plan.shards) > len(plan.variables):
+        return "clipnorm needs every variable in one piece; this run's partitioner splits some: use clipvalue or no partitioner"
+    return None
+
+
+def any_non_finite(blocks: Sequence[Array]) -> bool:
     """Whether any floating-point block holds NaN or infinity. One pass in the usual case: a sum shows either."""
     for block in blocks:
         if block.dtype.kind == "f" and not np.isfinite(np.add.reduce(block)) and not np.isfinite(block).all():

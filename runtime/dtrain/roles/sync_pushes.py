@@ -22,10 +22,9 @@ Blocks = Sequence[np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Waiting:
-    """A replica that has contributed to the version being made and waits for it."""
+    """A replica that has contributed to the version being made and waits for it on a connection."""
 
     caller: Caller
-    contribution: Contribution
     duplicate: bool = False
 
 
@@ -40,6 +39,7 @@ class SyncPushes:
         *,
         generation: int,
         version: int,
+        max_steps: int,
         replicas: int,
         server: int,
         servers: int,
@@ -53,6 +53,8 @@ class SyncPushes:
         self._quota = quota(needed, replicas)
         self._round: SyncRound[Blocks] = SyncRound(version)
         self._decision = SyncDecision(version, servers, needed, self._quota, training.too_few == "shrink") if server == 0 else None
+        self._max_steps = max_steps
+        self._undecided: dict[str, Contribution] = {}
         self._waiting: dict[str, Waiting] = {}
         self._last_commit: Commit | None = None
         self._live: Collection[int] = range(replicas)
@@ -63,6 +65,11 @@ class SyncPushes:
         """The newest version."""
         return self._round.version
 
+    @property
+    def finished(self) -> bool:
+        """Whether the last version has been made."""
+        return self.version >= self._max_steps
+
     def push(
         self, caller: Caller, replica: str, rank: int, push: Push, blocks: Blocks, seen: SeenPushes, now: float
     ) -> Iterator[Action]:
@@ -70,18 +77,21 @@ class SyncPushes:
         contribution = (rank, push.incarnation, push.ordinal)
         row = seen.lookup(replica, push.incarnation, push.sequence)
         if row is not None:
-            self._waiting[replica] = Waiting(caller, contribution, duplicate=True)
+            self._waiting[replica] = Waiting(caller, duplicate=True)
             return
-        if not self._round.offer(contribution, push.base_version, blocks):
-            seen.record(replica, Seen(push.incarnation, push.sequence, Verdict.STALE))
-            yield Send(caller, Reply(Verdict.STALE, self.version, stale=1), self._store.values)
+        if self.finished or not self._round.offer(contribution, push.base_version, blocks):
+            late = push.base_version < self.version
+            verdict = Verdict.STALE if late else Verdict.FINISHED
+            seen.record(replica, Seen(push.incarnation, push.sequence, verdict))
+            yield Send(caller, Reply(verdict, self.version, stale=int(late)), self._store.values)
             return
         if push.ordinal + 1 < self._quota:
             seen.record(replica, Seen(push.incarnation, push.sequence, Verdict.PENDING))
             yield Send(caller, Reply(Verdict.PENDING, self.version))
         else:
             seen.record(replica, Seen(push.incarnation, push.sequence))
-            self._waiting[replica] = Waiting(caller, contribution)
+            self._undecided[replica] = contribution
+            self._waiting[replica] = Waiting(caller)
         if self._decision is None:
             yield Report(self._report(contribution))
         else:
@@ -119,7 +129,7 @@ class SyncPushes:
 
     def decide(self, seen: SeenPushes, now: float) -> Iterator[Action]:
         """ps:0: make the next version if enough contributions are complete everywhere."""
-        if self._decision is None or self.failed:
+        if self._decision is None or self.failed or self.finished:
             return
         decided = self._decision.decide(self._live, now)
         if isinstance(decided, TooFew):
@@ -147,13 +157,17 @@ class SyncPushes:
             return
         self._store.apply(_mean(gradients), version)
         counted = set(contributors)
-        for replica, waiting in self._waiting.items():
-            mine = [c for c in held if c[:2] == waiting.contribution[:2]]
+        for replica, contribution in self._undecided.items():
+            mine = [c for c in held if c[:2] == contribution[:2]]
             accepted = sum(c in counted for c in mine)
-            verdict = Verdict.ACCEPTED if waiting.contribution in counted else Verdict.STALE
+            verdict = Verdict.ACCEPTED if contribution in counted else Verdict.STALE
+            # Also for one whose connection is broken: its repetition is answered with this verdict.
             seen.decide(replica, verdict)
+            if (waiting := self._waiting.get(replica)) is None:
+                continue
             reply = Reply(verdict, self.version, duplicate=waiting.duplicate, accepted=accepted, stale=len(mine) - accepted)
             yield Send(waiting.caller, reply, self._store.values)
+        self._undecided.clear()
         self._waiting.clear()
 
     def ticket(self, rank: int) -> bool:

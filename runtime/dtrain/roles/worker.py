@@ -76,6 +76,7 @@ class Replica:
     unanswered: dict[int, AnyMessage] = field(default_factory=dict)
     outcome: Outcome | None = None
     _ordinal: int = 0
+    _contributed_to: int = -1
     _ticket: bool = True
     _refresh: bool = True
     _final_pulls: int = 0
@@ -94,13 +95,15 @@ class Replica:
         self.phase = Phase.PULLING
         yield self._ask(0, at_least=0)
 
-    def push(self) -> Iterator[Outgoing]:
-        """The gradient from the values at hand is ready."""
+    def push(self, finite: bool = True) -> Iterator[Outgoing]:
+        """The gradient from the values at hand is ready; `finite` says whether it is free of NaN and infinity."""
         if self.phase is not Phase.READY:
             raise AssertionError(f"a replica that is {self.phase.value} has nothing to push")
         self.phase, self.sequence, self._replies = Phase.PUSHING, self.sequence + 1, {}
+        if self._contributed_to != self.global_step:
+            self._contributed_to, self._ordinal = self.global_step, 0
         for server, version in enumerate(self.versions):
-            message = Push(self.generation, self.incarnation, self.sequence, version, self.plan_hash, self._ordinal)
+            message = Push(self.generation, self.incarnation, self.sequence, version, self.plan_hash, self._ordinal, finite)
             self.unanswered[server] = message
             yield server, message
 
@@ -152,7 +155,7 @@ class Replica:
         gravest = max(replies, key=lambda r: SEVERITY.index(r.verdict))
         if gravest.verdict is Verdict.REFUSED and self.nan_policy == "fail":
             raise NonFiniteGradientError(gravest.reason or "a gradient was refused")
-        self._ordinal = self._ordinal + 1 if gravest.verdict is Verdict.PENDING else 0
+        self._ordinal += gravest.verdict is Verdict.PENDING
         self.outcome = Outcome(
             gravest.verdict,
             max(r.staleness for r in replies),

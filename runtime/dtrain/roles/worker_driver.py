@@ -11,6 +11,7 @@ from dtrain.errors import PeerLostError, WaitTimeoutError
 from dtrain.messages import AnyMessage, Push, Reply, Values
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.reporting import Reporter
+from dtrain.roles.store import any_non_finite
 from dtrain.roles.worker import Outcome, Outgoing, Phase, Replica
 from dtrain.wire.channel import Channel
 
@@ -68,7 +69,7 @@ class ReplicaDriver:
     def push(self) -> Outcome:
         """Send the gradients in memory; returns when the next values are there and computing may go on."""
         self._gradients.split()
-        self._exchange(self.machine.push())
+        self._exchange(self.machine.push(finite=not any_non_finite(list(self._gradients.buffers.values()))))
         if self.machine.outcome is None:
             raise AssertionError("a push that was answered everywhere has an outcome")
         return self.machine.outcome

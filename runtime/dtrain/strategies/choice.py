@@ -2,10 +2,16 @@
 
 import os
 import sys
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from typing import Any
 
 from dtrain.assignment import TaskAssignment
 from dtrain.classic_flags import read_classic_flags
 from dtrain.cluster import Role
+from dtrain.config import TrainingSection
+from dtrain.errors import SpecError
 from dtrain.strategies.single import SingleStrategy
 from dtrain.strategy import Strategy, current_strategy
 
@@ -23,11 +29,41 @@ def get_strategy() -> Strategy:
     return current_strategy(_make)
 
 
-def _make() -> Strategy:
+def parameter_server_strategy(**training: Any) -> Strategy:
+    """``dt.ParameterServerStrategy(updates="sync", backup_workers=1)``: as `get_strategy`, with the program's own wishes.
+
+    Args:
+        training: fields of the spec's `training` section. What the spec or the command line says otherwise than by default wins.
+
+    Raises:
+        SpecError: there is no such field, or its value is wrong.
+    """
+    return current_strategy(lambda: _make(training))
+
+
+def _make(wishes: Mapping[str, Any] | None = None) -> Strategy:
     assignment = TaskAssignment.from_environment(os.environ)
     if assignment is None and (found := read_classic_flags(sys.argv[1:])):
         assignment = TaskAssignment.by_hand(*found)
+    if wishes:
+        training = _with_wishes(assignment.spec.training if assignment else TrainingSection(), wishes)
+        assignment = assignment and replace(assignment, spec=replace(assignment.spec, training=training).resolved())
     return SingleStrategy() if assignment is None else strategy_of(assignment)
+
+
+def _with_wishes(section: TrainingSection, wishes: Mapping[str, Any]) -> TrainingSection:
+    defaults = {field.name: field.default for field in fields(TrainingSection)}
+    for name in wishes:
+        if name not in defaults:
+            near = get_close_matches(name, defaults, 1)
+            raise SpecError(
+                f"ParameterServerStrategy: there is no argument {name!r}" + (f"; do you mean {near[0]}?" if near else "")
+            )
+    free = {name: value for name, value in wishes.items() if getattr(section, name) == defaults[name]}
+    merged = replace(section, **free)
+    for path, problem in merged.problems():
+        raise SpecError(f"ParameterServerStrategy: {'.'.join(map(str, path))}: {problem}")
+    return merged
 
 
 def strategy_of(assignment: TaskAssignment) -> Strategy:

@@ -27,6 +27,7 @@ from dtrain.roles.chief_driver import CheckpointThread, Generation, Leader, Star
 from dtrain.roles.evaluator import CheckpointWeights
 from dtrain.roles.evaluator_driver import follow_checkpoints
 from dtrain.roles.heartbeat import HeartbeatLink
+from dtrain.roles.store import unclippable
 from dtrain.roles.worker import Phase, Replica
 from dtrain.roles.worker_driver import ReplicaDriver
 from dtrain.run_files import RunFiles
@@ -94,6 +95,8 @@ class ParameterServerStrategy:
         plan = placement.plan(
             problem.variables, len(self.assignment.cluster.servers), self.training.placement, self.training.partitioner
         )
+        if reason := unclippable(problem.optimizer, plan):
+            raise SpecError(reason)
         generation = Generation(self._generation, plan, self.training, problem.optimizer, problem.max_steps)
         saver = self._lead(generation, problem) if self.is_leader else None
         return ParameterServerSession(self, generation, self._heartbeats[0], saver)

@@ -9,7 +9,7 @@ from dtrain.messages import Verdict
 from dtrain.protocol import placement
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.roles.evaluator import CheckpointWeights
-from dtrain.roles.store import Store, first_non_finite
+from dtrain.roles.store import Store, any_non_finite
 from dtrain.strategy import Array, Problem, Session, StepResult, Strategy, scope_of
 
 
@@ -51,7 +51,7 @@ class SingleSession:
     def step(self, loss: float, examples: int) -> StepResult:
         """Apply the gradients at once."""
         blocks = self._gradients.blocks[0]
-        if first_non_finite(blocks):
+        if any_non_finite(blocks):
             if self._nan_policy == "fail":
                 raise NonFiniteGradientError(f"the gradient of step {self._step + 1} holds NaN or infinity (loss {loss})")
             return StepResult(Verdict.REFUSED, self._step)

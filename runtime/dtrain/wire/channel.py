@@ -61,8 +61,11 @@ class Caller(Protocol):
     def __hash__(self) -> int:
         """Two connections are never equal."""
 
-    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
-        """Answer, now or later. The blocks are copied before this returns; a connection that is gone is no error."""
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Sequence[bytes] | None = None) -> None:
+        """Answer, now or later. The blocks are copied before this returns; a connection that is gone is no error.
+
+        `payload` is what `frames.payload_chunks` made of the same blocks, where many get the same answer.
+        """
 
 
 class Handler(Protocol):
@@ -71,6 +74,10 @@ class Handler(Protocol):
     @property
     def limit_bytes(self) -> int:
         """The largest message that makes sense now."""
+
+    @property
+    def answers_at_once(self) -> bool:
+        """Whether a large message is answered before anybody else's is needed, so that they may come one at a time."""
 
     def refuse(self, hello: Hello) -> str | None:
         """Why this connection is not let in; None if it is."""

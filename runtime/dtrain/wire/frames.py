@@ -1,6 +1,6 @@
 """Messages and their blocks as bytes, in chunks; and back.
 
-    first chunk:  header length (u32, little endian) | header | the first bytes of the payload
+    first chunk:  header length (u32, little endian) | header | the whole payload, if it is small
     next chunks:  the payload's next bytes, at most `CHUNK_BYTES` each
     header:       msgpack of [message, [[dtype, elements], ...]]
     payload:      the blocks' bytes, each padded to a multiple of 8
@@ -11,7 +11,7 @@ memory is taken: an unknown dtype, a negative size, too many blocks or a payload
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ from dtrain.messages import AnyMessage
 from dtrain.variables import DTYPE_BYTES
 
 CHUNK_BYTES = 512 * 1024
+SMALL_BYTES = 64 * 1024
+"""Up to this size header and payload are one chunk."""
 _LENGTH = struct.Struct("<I")
 _HEADER_LIMIT_BYTES = 64 * 1024 * 1024
 _BLOCKS_LIMIT = 4096
@@ -49,14 +51,22 @@ def _padded(nbytes: int) -> int:
 
 def encode(message: AnyMessage, blocks: Sequence[Array] = ()) -> Iterator[bytes]:
     """Cut a message into chunks. The blocks must not change before the last chunk has been taken."""
+    return with_payload(message, blocks, payload_chunks(blocks))
+
+
+def with_payload(message: AnyMessage, blocks: Sequence[Array], payload: Iterable[bytes]) -> Iterator[bytes]:
+    """The chunks of a message whose payload is cut already: what is sent to many is cut once."""
     header = _encode((message, [(block.dtype.name, block.size) for block in blocks]))
     start = _LENGTH.pack(len(header)) + header
-    sizes = [block.nbytes for block in blocks]
-    if len(start) + sum(map(_padded, sizes)) <= CHUNK_BYTES:
-        padding = [b"\0" * (_padded(size) - size) for size in sizes]
-        yield start + b"".join(part for pair in zip(map(_bytes_of, blocks), padding, strict=True) for part in pair)
-        return
-    yield start
+    if sum(block.nbytes for block in blocks) <= SMALL_BYTES:
+        yield start + b"".join(payload)
+    else:
+        yield start
+        yield from payload
+
+
+def payload_chunks(blocks: Sequence[Array]) -> Iterator[bytes]:
+    """The bytes of the blocks, copied chunk by chunk as they are taken."""
     for block in blocks:
         data = _bytes_of(block)
         for offset in range(0, len(data), CHUNK_BYTES):
@@ -79,6 +89,11 @@ class FrameDecoder:
         self._targets: list[tuple[int, memoryview]] = []
         self._received = 0
         self._expected = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of the frame that has begun; 0 between frames."""
+        return self._expected if self._frame is not None else 0
 
     def feed(self, chunk: bytes) -> Frame | None:
         """Take the next chunk; returns the frame that it completes.

@@ -5,6 +5,8 @@ pool: there are as many threads as connections.
 """
 
 import queue
+import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,8 +17,9 @@ import msgspec
 from dtrain.errors import PeerRefusedError, RunError
 from dtrain.messages import AnyMessage, Hello
 from dtrain.wire.channel import Answer, Handler
-from dtrain.wire.frames import Array, FrameDecoder, encode
+from dtrain.wire.frames import Array, FrameDecoder, payload_chunks, with_payload
 from dtrain.wire.grpc_options import HELLO_KEY, METHOD_NAME, METHOD_SERVICE, SERVER
+from dtrain.wire.transfers import LARGE_BYTES, Turn
 
 
 class GrpcCaller:
@@ -24,11 +27,11 @@ class GrpcCaller:
 
     def __init__(self, hello: Hello) -> None:
         self.hello = hello
-        self.outbox: queue.SimpleQueue[Sequence[bytes] | None] = queue.SimpleQueue()
+        self.outbox: queue.SimpleQueue[deque[bytes] | None] = queue.SimpleQueue()
 
-    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Sequence[bytes] | None = None) -> None:
         """See `Caller.send`."""
-        self.outbox.put(list(encode(message, blocks)))
+        self.outbox.put(deque(with_payload(message, blocks, payload_chunks(blocks) if payload is None else payload)))
 
     def hang_up(self) -> None:
         """Wake the connection's thread: nobody is there any more."""
@@ -51,6 +54,8 @@ class GrpcService:
             RunError: the address cannot be bound.
         """
         self._handler = handler
+        self._receiving = threading.Lock()
+        self._sending = threading.Lock()
         self._pool = ThreadPoolExecutor(max_workers=connections, thread_name_prefix="connection")
         options = (*SERVER, ("grpc.so_reuseport", int(share_port)))
         self._server = grpc.server(self._pool, options=options)
@@ -87,20 +92,33 @@ class GrpcService:
 
     def _answers(self, caller: GrpcCaller, requests: Iterator[bytes]) -> Iterator[bytes]:
         decoder = FrameDecoder(self._handler.limit_bytes)
-        for chunk in requests:
-            decoder.limit_bytes = self._handler.limit_bytes
-            frame = decoder.feed(chunk)
-            if frame is None:
-                continue
-            answer = self._handler.received(caller, frame)
-            if answer is Answer.NONE:
-                continue
-            while (chunks := caller.outbox.get()) is not None:
-                yield from chunks
-                if answer is Answer.ONE:
-                    break
-            else:
-                return
+        receiving, sending = Turn(self._receiving), Turn(self._sending)
+        try:
+            for chunk in requests:
+                decoder.limit_bytes = self._handler.limit_bytes
+                frame = decoder.feed(chunk)
+                if decoder.pending_bytes >= LARGE_BYTES and self._handler.answers_at_once:
+                    receiving.take()
+                if frame is None:
+                    continue
+                if receiving.taken:
+                    sending.take()
+                answer = self._handler.received(caller, frame)
+                del frame
+                receiving.give_back()
+                if answer is Answer.NONE:
+                    continue
+                while (chunks := caller.outbox.get()) is not None:
+                    while chunks:  # a chunk that is sent is not kept
+                        yield chunks.popleft()
+                    if answer is Answer.ONE:
+                        break
+                else:
+                    return
+                sending.give_back()
+        finally:
+            receiving.give_back()
+            sending.give_back()
 
 
 def _hello(context: Any) -> Hello:

@@ -1,0 +1,21 @@
+from dtrain import callbacks as callbacks
+from dtrain import data as data
+from dtrain import distribute as distribute
+from dtrain import errors as errors
+from dtrain.data.input_context import InputContext as InputContext
+from dtrain.learning import initializers as initializers
+from dtrain.learning import layers as layers
+from dtrain.learning import losses as losses
+from dtrain.learning import metrics as metrics
+from dtrain.learning import optimizers as optimizers
+from dtrain.learning import regularizers as regularizers
+from dtrain.strategies.choice import get_strategy as get_strategy
+from dtrain.strategies.choice import parameter_server_strategy as ParameterServerStrategy
+from dtrain.training.estimator import Estimator as Estimator
+from dtrain.training.estimator import EvalSpec as EvalSpec
+from dtrain.training.estimator import TrainSpec as TrainSpec
+from dtrain.training.estimator import train_and_evaluate as train_and_evaluate
+from dtrain.training.models import Model as Model
+from dtrain.training.models import Sequential as Sequential
+
+__version__: str

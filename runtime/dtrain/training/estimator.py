@@ -1,0 +1,93 @@
+"""`train_and_evaluate`: the Estimator's shape, for programs that come from there.
+
+    estimator = dt.Estimator(model_fn)
+    dt.train_and_evaluate(estimator, dt.TrainSpec(input_fn, max_steps=30), dt.EvalSpec(eval_input_fn, steps=10))
+
+The chief and the workers train, the evaluator follows the checkpoints, and one process alone does both. Source:
+`tf.estimator.train_and_evaluate`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dtrain.callbacks import Callback
+from dtrain.errors import InputError
+from dtrain.training.models import Model
+
+InputFunction = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """A model to be made in each task.
+
+    Attributes:
+        model_fn: makes and compiles the model; called once, within the strategy's scope.
+    """
+
+    model_fn: Callable[[], Model]
+
+
+@dataclass(frozen=True)
+class TrainSpec:
+    """What to train on, and until which global step.
+
+    Attributes:
+        input_fn: returns a Dataset of batches (or arrays); called once.
+        max_steps: absolute: a training that goes on from a checkpoint counts the steps in it.
+        callbacks: run on the leader (the Estimator's hooks).
+
+    Raises:
+        InputError: max_steps is not positive.
+    """
+
+    input_fn: InputFunction
+    max_steps: int
+    callbacks: Sequence[Callback] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_steps < 1:
+            raise InputError(f"TrainSpec: expected max_steps of at least 1, found {self.max_steps}")
+
+
+@dataclass(frozen=True)
+class EvalSpec:
+    """What to evaluate on.
+
+    Attributes:
+        input_fn: returns a Dataset of batches (or arrays).
+        steps: batches of one evaluation; None: all there are.
+
+    Raises:
+        InputError: steps is not positive.
+    """
+
+    input_fn: InputFunction
+    steps: int | None = 100
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.steps < 1:
+            raise InputError(f"EvalSpec: expected steps of at least 1 or None, found {self.steps}")
+
+
+def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> tuple[Model, dict[str, float] | None]:
+    """Do this task's part.
+
+    Returns:
+        The model, with the final weights; and the metrics of the final evaluation in the leader and in the evaluator, else None.
+    """
+    model = estimator.model_fn()
+    strategy = model.strategy
+    evaluation_data = eval_spec.input_fn()
+    model.fit(
+        train_spec.input_fn(),
+        epochs=1,
+        steps_per_epoch=train_spec.max_steps,
+        callbacks=train_spec.callbacks,
+        validation_data=evaluation_data,
+        validation_steps=eval_spec.steps,
+    )
+    if not (strategy.is_leader or strategy.evaluates):
+        return model, None
+    return model, model.evaluate(evaluation_data, steps=eval_spec.steps, return_dict=True)
