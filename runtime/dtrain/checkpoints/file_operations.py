@@ -1,0 +1,46 @@
+"""What writing a checkpoint does to a disk. One object, so that a test can break any of it."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import BinaryIO
+
+
+class FileOperations:
+    """The operations of the operating system, each either done or an OSError."""
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory and those above it; it may be there."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def create(self, path: Path) -> BinaryIO:
+        """Open a new file for writing, unbuffered."""
+        return open(path, "xb", buffering=0)
+
+    def write(self, file: BinaryIO, data: memoryview) -> None:
+        """Write all of a block."""
+        while data:
+            data = data[file.write(data) :]
+
+    def sync(self, file: BinaryIO) -> None:
+        """Wait until a file's bytes are on the disk."""
+        os.fsync(file.fileno())
+
+    def sync_directory(self, path: Path) -> None:
+        """Wait until the names in a directory are on the disk."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file or directory another name, in one move; a file replaces the one that has it, a directory needs a free one."""
+        source.rename(target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a directory and what is in it."""
+        shutil.rmtree(path)
+
+
+DISK = FileOperations()

@@ -1,0 +1,97 @@
+"""A directory of checkpoints: which there are, and the names of those that are being written, replaced or removed.
+
+ckpt-<step>                     a checkpoint
+.tmp-ckpt-<step>-<n>            being written; after a crash, garbage
+.replaced-ckpt-<step>-<n>       what was the checkpoint of the step; after a crash it still is, where no other has come
+.removed-ckpt-<step>-<n>        garbage
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dtrain.checkpoints.file_operations import FileOperations
+from dtrain.checkpoints.locks import is_read
+
+WRITTEN, REPLACED, REMOVED = ".tmp-", ".replaced-", ".removed-"
+_CHECKPOINT = re.compile(r"ckpt-(?P<step>0|[1-9]\d{0,17})")
+_ASIDE = re.compile(r"(?P<state>\.tmp-|\.replaced-|\.removed-)ckpt-(?P<step>\d{1,18})-(?P<number>\d{1,18})")
+
+
+@dataclass(frozen=True, order=True)
+class CheckpointPath:
+    """Where the checkpoint of a step lies. That it is there does not mean that it is sound: `open_checkpoint` finds out."""
+
+    step: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class _Aside:
+    state: str
+    step: int
+    number: int
+    path: Path
+
+
+def checkpoint_path(directory: Path, step: int) -> Path:
+    """Where the checkpoint of a step goes."""
+    return directory / f"ckpt-{step}"
+
+
+def list_checkpoints(directory: Path) -> list[CheckpointPath]:
+    """The checkpoints in a directory, oldest (lowest step) first; none where there is no directory."""
+    paths = {aside.step: aside.path for aside in _asides(directory) if aside.state == REPLACED}
+    for path in _paths(directory):
+        if match := _CHECKPOINT.fullmatch(path.name):
+            paths[int(match["step"])] = path
+    return sorted(CheckpointPath(step, path) for step, path in paths.items())
+
+
+def latest(directory: Path) -> CheckpointPath | None:
+    """The newest checkpoint in a directory; None if there is none."""
+    return next(reversed(list_checkpoints(directory)), None)
+
+
+def _paths(directory: Path) -> list[Path]:
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _asides(directory: Path) -> list[_Aside]:
+    """Everything that is no checkpoint any more, or not yet; the newest last."""
+    found = [(_ASIDE.fullmatch(path.name), path) for path in _paths(directory)]
+    asides = [_Aside(match["state"], int(match["step"]), int(match["number"]), path) for match, path in found if match]
+    return sorted(asides, key=lambda aside: aside.number)
+
+
+def free_name(directory: Path, state: str, step: int) -> Path:
+    """A name for something aside that nothing has."""
+    number = max((aside.number for aside in _asides(directory)), default=0) + 1
+    return directory / f"{state}ckpt-{step}-{number}"
+
+
+def set_aside(checkpoint: CheckpointPath, state: str, disk: FileOperations) -> None:
+    """Take a checkpoint out of the listing in one move; who reads it goes on reading."""
+    disk.rename(checkpoint.path, free_name(checkpoint.path.parent, state, checkpoint.step))
+
+
+def sweep(directory: Path, disk: FileOperations) -> None:
+    """Finish what a crash interrupted: give a replaced checkpoint its name back, remove what is none and is not being read."""
+    for checkpoint in list_checkpoints(directory):
+        if checkpoint.path.name.startswith(REPLACED):
+            disk.rename(checkpoint.path, checkpoint_path(directory, checkpoint.step))
+    for aside in _asides(directory):
+        if not is_read(aside.path):
+            disk.remove(aside.path)
+
+
+def readable(directory: Path) -> Iterator[CheckpointPath]:
+    """The checkpoints in a directory, newest first, looked up anew after each: those that vanish meanwhile are not yielded."""
+    seen: set[int] = set()
+    while remaining := [found for found in list_checkpoints(directory) if found.step not in seen]:
+        seen.add(remaining[-1].step)
+        yield remaining[-1]

@@ -1,0 +1,174 @@
+"""Reading a checkpoint: believed only after sizes, headers and checksums agree; whole variables or any of their rows."""
+
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from dtrain.checkpoints.folder import readable
+from dtrain.checkpoints.keys import StoredArray, is_slot, join_parts
+from dtrain.checkpoints.locks import open_for_reading
+from dtrain.checkpoints.manifest import MANIFEST, FileRecord, Manifest
+from dtrain.checkpoints.tensor_file import Entry, decode_header, header_bytes
+from dtrain.errors import CheckpointDamagedError, CheckpointError
+
+Array = np.ndarray[Any, Any]
+BLOCK_BYTES = 1 << 20
+
+
+class Checkpoint:
+    """An open, verified checkpoint. It cannot be removed while it is open; close it, or use it in a `with`.
+
+    Attributes:
+        path: where it lies.
+        manifest: what it says about itself.
+        arrays: everything it holds, by name.
+        warning: what must be said about newer ones that were damaged; None if there are none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open and verify.
+
+        Raises:
+            FileNotFoundError: it is not there, or was just removed.
+            CheckpointError: a newer version of dtrain wrote it.
+            CheckpointDamagedError: sizes, checksums or headers are wrong, or rows are missing.
+        """
+        self.path = path
+        self.warning: str | None = None
+        self._descriptors: dict[str, int] = {}
+        self._lock = open_for_reading(path)
+        try:
+            self.manifest = Manifest.decode(_read_all(self._lock))
+            for name in self.manifest.files:
+                self._descriptors[name] = os.open(path / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            self.arrays = join_parts(
+                entry for name, record in self.manifest.files.items() for entry in _verified(name, self._descriptors[name], record)
+            )
+        except OSError as error:
+            self.close()
+            if not path.exists():
+                raise FileNotFoundError(f"{path} was just removed") from None
+            raise CheckpointDamagedError(f"{path} cannot be used: {error.strerror}: {error.filename}") from None
+        except CheckpointError as error:
+            self.close()
+            kind = type(error) if isinstance(error, CheckpointDamagedError) else CheckpointError
+            raise kind(f"{path} cannot be used: {error}") from None
+
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it."""
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    @property
+    def step(self) -> int:
+        """The global step."""
+        return self.manifest.step
+
+    @property
+    def variables(self) -> Mapping[str, StoredArray]:
+        """Name, dtype and whole shape of every variable; slots are left out."""
+        return {name: stored for name, stored in self.arrays.items() if not is_slot(name)}
+
+    def read(self, name: str) -> Array:
+        """A whole variable, or a slot under its `slot_key`, as a new array.
+
+        Raises:
+            CheckpointError: the checkpoint has no such array.
+        """
+        stored = self._stored(name)
+        return self.read_rows(name, 0, stored.shape[0] if stored.shape else 1)
+
+    def read_rows(self, name: str, start: int, stop: int) -> Array:
+        """Rows of a variable or slot, as a new array; nothing else is read. A scalar is one row.
+
+        Raises:
+            CheckpointError: the checkpoint has no such array or rows.
+        """
+        stored = self._stored(name)
+        rows = stored.shape[0] if stored.shape else 1
+        if not 0 <= start <= stop <= rows:
+            raise CheckpointError(f"{self.path} has rows 0 to {rows} of {name}; asked for {start} to {stop}")
+        result = np.empty((stop - start, *stored.shape[1:]) if stored.shape else (), stored.dtype)
+        target = result.reshape(-1).view(np.uint8).data
+        row_bytes = len(target) // (stop - start) if stop > start else 0
+        for first, entry in zip(stored.row_starts, stored.parts, strict=True):
+            begin, end = max(start, first), min(stop, first + (entry.shape[0] if entry.shape else 1))
+            if begin < end:
+                part = target[(begin - start) * row_bytes : (end - start) * row_bytes]
+                self._read_into(part, entry.file, entry.offset + (begin - first) * row_bytes)
+        return result
+
+    def _stored(self, name: str) -> StoredArray:
+        if name not in self.arrays:
+            known = ", ".join(self.arrays)
+            raise CheckpointError(f"{self.path} holds no {name!r}; it holds {known[:400] or 'nothing'}")
+        return self.arrays[name]
+
+    def _read_into(self, target: memoryview, file: str, offset: int) -> None:
+        while target:
+            count = os.preadv(self._descriptors[file], [target[: 1 << 30]], offset)
+            if count == 0:
+                raise CheckpointDamagedError(f"{self.path / file} was cut short while it was being read")
+            target, offset = target[count:], offset + count
+
+
+def _read_all(descriptor: int) -> bytes:
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+
+
+def _verified(name: str, descriptor: int, record: FileRecord) -> list[Entry]:
+    """The entries of a data file, after its size, checksum and header were found to agree with the manifest."""
+    nbytes = os.fstat(descriptor).st_size
+    if nbytes != record.nbytes:
+        raise CheckpointDamagedError(f"{name} has {nbytes} bytes, its {MANIFEST} says {record.nbytes}")
+    crc32, position = 0, 0
+    while block := os.pread(descriptor, BLOCK_BYTES, position):
+        crc32, position = zlib.crc32(block, crc32), position + len(block)
+    if crc32 != record.crc32:
+        raise CheckpointDamagedError(f"the bytes of {name} are not those that were written: its checksum is wrong")
+    length = header_bytes(os.pread(descriptor, 8, 0), nbytes)
+    return decode_header(os.pread(descriptor, length, 0), name, nbytes)
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Open one checkpoint, or the newest sound one of a directory of them.
+
+    Where newer ones are damaged, `Checkpoint.warning` names them and the one that is used instead.
+
+    Raises:
+        CheckpointError: there is none, or a newer version of dtrain wrote it.
+        CheckpointDamagedError: all there are are damaged.
+    """
+    if (path / MANIFEST).exists():
+        return Checkpoint(path)
+    damaged: list[str] = []
+    for found in readable(path):
+        try:
+            checkpoint = Checkpoint(found.path)
+        except CheckpointDamagedError as error:
+            damaged.append(str(error))
+            continue
+        except FileNotFoundError:
+            if found.path.exists():
+                damaged.append(f"{found.path} has no {MANIFEST}")
+            continue
+        if damaged:
+            checkpoint.warning = f"{'; '.join(damaged)}. Using {checkpoint.path} instead"
+        return checkpoint
+    if damaged:
+        raise CheckpointDamagedError(f"no checkpoint in {path} is sound: {'; '.join(damaged)}")
+    raise CheckpointError(f"there is no checkpoint in {path}")

@@ -1,0 +1,87 @@
+"""Which checkpoints stay: the newest, one every so many hours, and those that are being read.
+
+The rule of `keep_every_n_hours` is that of `tf.train.CheckpointManager`: it is decided when a checkpoint leaves the newest ones.
+It stays for ever if it was written at least so many hours after the last one that stayed (the first time: after the first look).
+"""
+
+import json
+from pathlib import Path
+
+from dtrain.checkpoints.file_operations import DISK, FileOperations
+from dtrain.checkpoints.folder import REMOVED, CheckpointPath, list_checkpoints, set_aside, sweep
+from dtrain.checkpoints.locks import is_read
+from dtrain.checkpoints.manifest import MANIFEST, Manifest
+from dtrain.errors import CheckpointError
+
+STATE = "rotation.json"
+
+
+def rotate(
+    directory: Path, *, keep: int | None, keep_every_n_hours: float | None = None, now: float, disk: FileOperations = DISK
+) -> None:
+    """Remove checkpoints that need not stay. One that is being read is left for the next time.
+
+    Args:
+        directory: of checkpoints.
+        keep: how many of the newest stay; None for all.
+        keep_every_n_hours: of the others, those at least so far apart stay; None for none.
+        now: seconds since the epoch.
+        disk: what writes and removes.
+
+    Raises:
+        CheckpointError: the disk is failing.
+    """
+    if keep is None:
+        return
+    try:
+        there = list_checkpoints(directory)
+        last_s, preserved = _read_state(directory, now)
+        preserved &= {found.step for found in there}
+        candidates = [found for found in there if found.step not in preserved]
+        leaving = candidates[: max(0, len(candidates) - keep)]
+        if keep_every_n_hours is not None:
+            for checkpoint in leaving:
+                written_s = _written_s(checkpoint)
+                if written_s is not None and written_s - keep_every_n_hours * 3600 >= last_s:
+                    last_s = written_s
+                    preserved.add(checkpoint.step)
+            _write_state(directory, last_s, preserved, disk)
+        for checkpoint in leaving:
+            if checkpoint.step not in preserved and not is_read(checkpoint.path):
+                set_aside(checkpoint, REMOVED, disk)
+        sweep(directory, disk)
+    except OSError as error:
+        raise CheckpointError(f"cannot remove old checkpoints in {directory}: {error.strerror or error}") from error
+
+
+def _written_s(checkpoint: CheckpointPath) -> float | None:
+    """When a checkpoint was written; None where it does not say."""
+    try:
+        return Manifest.decode((checkpoint.path / MANIFEST).read_bytes()).written_s
+    except (OSError, CheckpointError):
+        return None
+
+
+def _read_state(directory: Path, now: float) -> tuple[float, set[int]]:
+    """When the last checkpoint that stays for ever was written, and the steps of all of them."""
+    try:
+        state = json.loads((directory / STATE).read_bytes())
+        # A clock that was set back must not keep checkpoints from staying.
+        return min(float(state["last_preserved_s"]), now), {int(step) for step in state["preserved"]}
+    except (FileNotFoundError, NotADirectoryError):
+        return now - 1, set()
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{directory / STATE} is damaged ({error}); remove it, and checkpoints kept for hours may go"
+        ) from None
+
+
+def _write_state(directory: Path, last_s: float, preserved: set[int], disk: FileOperations) -> None:
+    aside = directory / f".{STATE}"
+    aside.unlink(missing_ok=True)
+    with disk.create(aside) as file:
+        state = {"last_preserved_s": last_s, "preserved": sorted(preserved)}
+        disk.write(file, memoryview(json.dumps(state).encode()))
+        disk.sync(file)
+    disk.rename(aside, directory / STATE)
+    disk.sync_directory(directory)

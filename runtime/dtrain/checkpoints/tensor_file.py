@@ -1,0 +1,136 @@
+"""One file of arrays in the safetensors format: 8 bytes of length, a JSON header, then the arrays' bytes in C order.
+
+Written here and not by the library, because that wants all arrays in memory at once, and its version 0.8.0 writes wrong bytes for
+arrays that are not C-contiguous. Source: https://github.com/huggingface/safetensors, "Format".
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from dtrain.errors import CheckpointDamagedError, CheckpointError
+from dtrain.variables import DTYPE_BYTES
+
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.safetensors")
+MAX_HEADER_BYTES = 100_000_000
+_LENGTH_BYTES = 8
+_CODES = {
+    "float16": "F16",
+    "float32": "F32",
+    "float64": "F64",
+    "int8": "I8",
+    "int16": "I16",
+    "int32": "I32",
+    "int64": "I64",
+    "uint8": "U8",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "bool": "BOOL",
+}
+_DTYPES = {code: dtype for dtype, code in _CODES.items()}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One array of a file.
+
+    Attributes:
+        key: its name in the file.
+        dtype: numpy's name of its dtype.
+        file: the file's name, and `offset` where in it the array begins; both are set when it is read.
+    """
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: str = ""
+    offset: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+
+def encode_header(entries: Sequence[Entry]) -> bytes:
+    """The beginning of a file whose arrays follow in the order of `entries`.
+
+    Raises:
+        CheckpointError: two entries have the same key, or the format has no such dtype.
+    """
+    header: dict[str, Any] = {}
+    offset = 0
+    for entry in entries:
+        if entry.dtype not in _CODES:
+            raise CheckpointError(f"{entry.key} has dtype {entry.dtype}; a checkpoint holds {', '.join(_CODES)}")
+        if entry.key in header or entry.key == "__metadata__":
+            raise CheckpointError(f"a checkpoint cannot hold two arrays called {entry.key!r}")
+        end = offset + entry.nbytes
+        header[entry.key] = {"dtype": _CODES[entry.dtype], "shape": list(entry.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _LENGTH_BYTES)
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+
+
+def header_bytes(start: bytes, file_bytes: int) -> int:
+    """How long the header is with its length, from the first 8 bytes of a file.
+
+    Raises:
+        CheckpointDamagedError: longer than the file, or than any header is.
+    """
+    length = int.from_bytes(start, "little")
+    if len(start) != _LENGTH_BYTES or length > min(MAX_HEADER_BYTES, file_bytes - _LENGTH_BYTES):
+        raise CheckpointDamagedError(f"its header claims {length} bytes; the file has {file_bytes}")
+    return _LENGTH_BYTES + length
+
+
+def decode_header(text: bytes, file: str, file_bytes: int) -> list[Entry]:
+    """The arrays of a file, from its whole beginning (length and header), in the order of their bytes.
+
+    Raises:
+        CheckpointDamagedError: the header does not describe the rest of the file, byte for byte.
+    """
+    try:
+        header = json.loads(text[_LENGTH_BYTES:], object_pairs_hook=_unique_keys)
+        described = [(*_offsets(fields), key, fields) for key, fields in header.items() if key != "__metadata__"]
+        described.sort(key=lambda item: item[:2])
+        entries = []
+        position = 0
+        for begin, end, key, fields in described:
+            entry = Entry(key, _DTYPES[fields["dtype"]], _shape(fields), file, len(text) + begin)
+            if begin != position or end - begin != entry.nbytes:
+                raise ValueError(f"{key!r} lies at bytes {begin} to {end} where {entry.nbytes} from {position} on were expected")
+            position = end
+            entries.append(entry)
+        if len(text) + position != file_bytes:
+            raise ValueError(f"it describes {len(text) + position} bytes of {file_bytes}")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointDamagedError(f"its header is not one of arrays: {type(error).__name__}: {error}") from None
+    return entries
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        raise ValueError("it has a key twice")
+    return result
+
+
+def _numbers(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list) or any(type(value) is not int or value < 0 for value in values):
+        raise ValueError(f"expected whole numbers of at least 0, found {values!r:.80}")
+    return tuple(values)
+
+
+def _shape(fields: dict[str, Any]) -> tuple[int, ...]:
+    return _numbers(fields["shape"])
+
+
+def _offsets(fields: dict[str, Any]) -> tuple[int, int]:
+    begin, end = _numbers(fields["data_offsets"])
+    return begin, end

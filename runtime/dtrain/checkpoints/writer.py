@@ -1,0 +1,218 @@
+"""Writing a checkpoint: streamed block by block, and either there as a whole or not at all.
+
+with CheckpointWriter(directory, step, now=now) as writer:
+    with writer.data_file("server-0.safetensors", entries) as file:
+        for block in blocks:
+            file.write(block)
+    writer.commit(extra)
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import disk_usage
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from dtrain.checkpoints.file_operations import DISK, FileOperations
+from dtrain.checkpoints.folder import (
+    REMOVED,
+    REPLACED,
+    WRITTEN,
+    checkpoint_path,
+    free_name,
+    list_checkpoints,
+    set_aside,
+    sweep,
+)
+from dtrain.checkpoints.keys import join_parts
+from dtrain.checkpoints.manifest import MANIFEST, FileRecord, Manifest
+from dtrain.checkpoints.tensor_file import FILE_NAME, Entry, encode_header
+from dtrain.errors import CheckpointError
+
+Array = np.ndarray[Any, Any]
+BLOCK_BYTES = 1 << 20
+
+
+class DataFile:
+    """One file of arrays while it is being written: the bytes of its entries, in their order, in blocks of any size."""
+
+    def __init__(self, file: BinaryIO, expected_bytes: int, disk: FileOperations) -> None:
+        self._file = file
+        self._disk = disk
+        self._expected_bytes = expected_bytes
+        self._nbytes = 0
+        self._crc32 = 0
+
+    def write(self, block: Array | bytes | memoryview) -> None:
+        """Append a block: bytes, or an array of any layout, whose elements are written little-endian in C order.
+
+        Raises:
+            CheckpointError: the disk is full or failing.
+        """
+        data = _bytes_of(block)
+        for start in range(0, len(data), BLOCK_BYTES):
+            part = data[start : start + BLOCK_BYTES]
+            self._crc32 = zlib.crc32(part, self._crc32)
+            self._disk.write(self._file, part)
+            self._nbytes += len(part)
+
+    def finish(self) -> FileRecord:
+        """Bring the file to the disk.
+
+        Raises:
+            CheckpointError: more or fewer bytes were written than its entries have.
+        """
+        if self._nbytes != self._expected_bytes:
+            raise CheckpointError(f"{self._file.name} got {self._nbytes} bytes; its arrays have {self._expected_bytes}")
+        self._disk.sync(self._file)
+        return FileRecord(self._nbytes, self._crc32)
+
+
+def _bytes_of(block: Array | bytes | memoryview) -> memoryview:
+    if not isinstance(block, np.ndarray):
+        return memoryview(block).cast("B")
+    array = np.asarray(block, block.dtype.newbyteorder("<"), order="C")
+    return array.reshape(-1).view(np.uint8).data
+
+
+class CheckpointWriter:
+    """A checkpoint of one step while it is being written. Leaving it without `commit` leaves nothing behind."""
+
+    def __init__(self, directory: Path, step: int, *, now: float, disk: FileOperations = DISK) -> None:
+        """Prepare.
+
+        Args:
+            directory: where checkpoints are kept; made if it is not there.
+            step: the global step.
+            now: seconds since the epoch.
+            disk: what writes.
+        """
+        self._directory = directory
+        self._step = step
+        self._now = now
+        self._disk = disk
+        self._files: dict[str, FileRecord] = {}
+        self._entries: list[Entry] = []
+        self._expected_bytes = 0
+        self._path: Path | None = None
+
+    def __enter__(self) -> "CheckpointWriter":
+        with self._explained("write"):
+            if not self._directory.exists():
+                self._disk.make_directory(self._directory)
+                self._disk.sync_directory(self._directory.parent)
+            sweep(self._directory, self._disk)
+            path = free_name(self._directory, WRITTEN, self._step)
+            self._disk.make_directory(path)
+            self._path = path
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if self._path is not None:
+            try:
+                self._disk.remove(self._path)
+            except OSError:
+                # What stays behind is swept up by the next write; the error that led here is the one to report.
+                if error is None:
+                    raise
+
+    @contextmanager
+    def data_file(self, name: str, entries: Sequence[Entry]) -> Iterator[DataFile]:
+        """One data file, to be written within the block.
+
+        Args:
+            name: ending in ``.safetensors``, without folders.
+            entries: the file's arrays, in the order in which their bytes will come.
+
+        Raises:
+            CheckpointError: the name or the entries are wrong, the bytes written do not fit, or the disk is full or failing.
+        """
+        if not FILE_NAME.fullmatch(name):
+            raise CheckpointError(f"{name!r} is no name of a data file; expected letters, digits and ._- ending in .safetensors")
+        header = encode_header(entries)
+        expected_bytes = len(header) + sum(entry.nbytes for entry in entries)
+        self._expected_bytes += expected_bytes
+        with self._explained("write"), self._disk.create(self._written / name) as file:
+            data_file = DataFile(file, expected_bytes, self._disk)
+            data_file.write(header)
+            yield data_file
+            self._files[name] = data_file.finish()
+        self._entries += entries
+
+    def commit(self, extra: Mapping[str, Any] | None = None, *, final: bool = False) -> Path:
+        """Make it a checkpoint. From the return of this on no crash can take it away.
+
+        Args:
+            extra: what else to remember, as JSON.
+            final: training has ended.
+
+        Raises:
+            CheckpointError: its arrays leave out rows of a variable, `extra` is not JSON, or the disk is full or failing.
+        """
+        join_parts(self._entries)
+        manifest = Manifest(self._step, final, self._now, self._files, dict(extra or {}))
+        target = checkpoint_path(self._directory, self._step)
+        with self._explained("write"):
+            with self._disk.create(self._written / MANIFEST) as file:
+                self._disk.write(file, memoryview(manifest.encode()))
+                self._disk.sync(file)
+            self._disk.sync_directory(self._written)
+            others = list_checkpoints(self._directory)
+            for other in others:
+                if other.step == self._step:
+                    set_aside(other, REPLACED, self._disk)
+            self._disk.rename(self._written, target)
+            self._path = None
+            self._disk.sync_directory(self._directory)
+        with self._explained("clear away what comes after"):
+            # Training has gone back before later steps: what was written now must be the newest.
+            for other in others:
+                if other.step > self._step:
+                    set_aside(other, REMOVED, self._disk)
+            sweep(self._directory, self._disk)
+        return target
+
+    @property
+    def _written(self) -> Path:
+        assert self._path is not None, "a checkpoint is written between `with` and `commit`"
+        return self._path
+
+    @contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot {doing} the checkpoint of step {self._step} in {self._directory}: {error.strerror or error} "
+                f"(it has {self._expected_bytes:,} bytes, {_free(self._directory)}); earlier checkpoints are untouched"
+            ) from error
+
+
+def _free(directory: Path) -> str:
+    try:
+        return f"{disk_usage(directory).free:,} free"
+    except OSError:
+        return "free space unknown"
+
+
+def save(
+    directory: Path,
+    step: int,
+    arrays: Mapping[str, Array],
+    extra: Mapping[str, Any] | None = None,
+    *,
+    final: bool = False,
+    now: float,
+    disk: FileOperations = DISK,
+) -> Path:
+    """Write a checkpoint of arrays in memory. Arguments and errors as `CheckpointWriter`; keys as `part_key` and `slot_key`."""
+    entries = [Entry(key, array.dtype.name, array.shape) for key, array in arrays.items()]
+    with CheckpointWriter(directory, step, now=now, disk=disk) as writer:
+        with writer.data_file("arrays.safetensors", entries) as file:
+            for array in arrays.values():
+                file.write(array)
+        return writer.commit(extra, final=final)
