@@ -1,5 +1,7 @@
 """`dtrain launch`: the warm process first, then everything else (`launch_walk`) while its imports run."""
 
+import os
+
 from dtrain_cli.forkserver import ForkServer, LifeLine
 from dtrain_cli.launch_options import LaunchOptions
 
@@ -11,6 +13,7 @@ def launch(options: LaunchOptions) -> int:
         SpecError: the spec, the program or the command is wrong; nothing has been started or left behind.
         RunError: the run directory cannot be used, or another launch uses it.
     """
+    _occupy_standard_files()
     line = LifeLine()
     fork_server = None if options.foreign else ForkServer(line)
     try:
@@ -20,3 +23,10 @@ def launch(options: LaunchOptions) -> int:
     finally:
         if fork_server is not None:
             fork_server.kill()
+
+
+def _occupy_standard_files() -> None:
+    """Where the caller has closed stdin, stdout or stderr, a pipe of ours would get its number and the tasks' output."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)

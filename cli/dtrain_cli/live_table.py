@@ -18,6 +18,7 @@ STYLES = {
 }
 _LOSSES_MAX = 24
 _OTHER_LINES = 5
+_BAR_MIN, _BAR_MAX = 10, 30
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class LiveTable:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
         columns = ("task", "state", "step", "loss", "examples/s", "staleness", "waiting for")
         for name in columns:
             table.add_column(name, justify="right" if name in columns[2:6] else "left", no_wrap=True, overflow="ellipsis")
@@ -78,12 +79,13 @@ class LiveTable:
         text = f"{self._headline}  {int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}"
         if step is not None:
             text += f"  step {step}" + (f"/{last}" if last else "")
-        if len(self._losses) > 1:
-            text += f"  loss {sparkline(self._losses)}"
-        room = width - len(text) - 4
-        if step is not None and last and room >= 10:
-            filled = round(min(room, 30) * min(1.0, step / last))
-            text += f"  {'━' * filled}{'─' * (min(room, 30) - filled)}"
+        shown = min(len(self._losses), width - len(text) - len("  loss   ") - _BAR_MIN)
+        if shown > 1:
+            text += f"  loss {sparkline(self._losses[-shown:])}"
+        bar = min(width - len(text) - 2, _BAR_MAX)
+        if step is not None and last and bar >= _BAR_MIN:
+            filled = round(bar * min(1.0, step / last))
+            text += f"  {'━' * filled}{'─' * (bar - filled)}"
         return text
 
     def _note_loss(self, statuses: list[TaskStatus], step: int | None) -> None:

@@ -89,6 +89,7 @@ class Supervisor:
     def run(self) -> Outcome:
         """Start every task, watch until the run has ended, and leave no process of it."""
         self._journal.record.state = "starting"
+        self._record_tasks()
         for life in self.lives.values():
             if self._order is None:
                 self._start(life)
@@ -224,8 +225,7 @@ class Supervisor:
         if self._order is not None:
             self._advance_stop(self._order, now_s)
         self._console.pump()
-        self._journal.record.tasks = [life.to_record(self._host) for life in self.lives.values()]
-        self._journal.save()
+        self._record_tasks()
 
     def _read_statuses(self) -> None:
         for life in self.lives.values():
@@ -353,7 +353,10 @@ class Supervisor:
                 failure = earliest(crash for crash in crashes if crash.monotonic_s > failure.monotonic_s - RECENT_S)
         record = self._journal.record
         record.state, record.exit_code, record.failure, record.ended = state, code, failure, now_text()
-        record.tasks = [life.to_record(self._host) for life in self.lives.values()]
         self._journal.event("ended", state=state, exit_code=code)
-        self._journal.save()
+        self._record_tasks()
         return Outcome(state, code, failure)
+
+    def _record_tasks(self) -> None:
+        self._journal.record.tasks = [life.to_record(self._host) for life in self.lives.values()]
+        self._journal.save()

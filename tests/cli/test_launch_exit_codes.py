@@ -1,8 +1,12 @@
 """What `dtrain launch` ends with, and that nothing is left when it does."""
 
+import os
 import signal
+import subprocess
+import sys
 
 import pytest
+from launching import SOURCES
 
 SMALL = ("--ps", "0", "--no-evaluator", "--workers", "1")
 
@@ -190,3 +194,19 @@ def test_a_run_goes_on_in_its_directory_only_when_asked_to(launcher):
 
     nothing = launcher.start("--run-dir", "empty", "--resume", *SMALL, program)
     assert nothing.end() == 3
+
+
+def test_too_few_open_files_are_said_before_anything_starts(launcher):
+    program = launcher.program("print('started')")
+    words = ["-m", "dtrain_cli.main", "launch", "--workers", "200", program]
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -n 256; exec "$@"', "sh", sys.executable, *words],
+        cwd=launcher.folder,
+        env={**os.environ, "PYTHONPATH": SOURCES, "DTRAIN_RUNS_DIR": str(launcher.folder / "runs")},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 1
+    assert "ulimit" in done.stderr
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1)

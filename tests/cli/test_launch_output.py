@@ -1,10 +1,12 @@
 """What a launch prints, and that no reader can slow it down."""
 
 import os
+import shlex
 import signal
 import subprocess
+import sys
 
-from launching import wait_until
+from launching import SOURCES, wait_until
 
 SMALL = ("--ps", "0", "--no-evaluator", "--workers", "1")
 ALONE = ("--ps", "0", "--no-evaluator", "--workers", "0")
@@ -66,6 +68,18 @@ def test_a_reader_that_does_not_read_slows_nobody(launcher):
     assert launch.end() == 0
     os.close(reading_end)
     assert launch.log("chief:0").count("\n") == 20_000
+
+
+def test_closed_standard_files_of_the_launcher(launcher):
+    program = launcher.program("status()\nprint('a line')\n")
+    launch = launcher.start(*ALONE, program)
+    closed = launcher.folder / "closed"
+    words = [sys.executable, "-m", "dtrain_cli.main", "launch", "--run-dir", str(closed), *ALONE, program]
+    command = f"{shlex.join(words)} <&- >&- 2>&-"
+    environment = {**os.environ, "PYTHONPATH": SOURCES, "DTRAIN_RUNS_DIR": str(launcher.folder)}
+    assert subprocess.run(["sh", "-c", command], cwd=launcher.folder, env=environment, timeout=30).returncode == 0
+    assert (closed / "tasks/chief-0/attempt-0/output.log").read_text() == "a line\n"
+    assert launch.end() == 0
 
 
 def test_lines_that_are_left_out_are_counted(launcher):
