@@ -84,9 +84,11 @@ def sweep(directory: Path, disk: FileOperations) -> None:
     for checkpoint in list_checkpoints(directory):
         if checkpoint.path.name.startswith(REPLACED):
             disk.rename(checkpoint.path, checkpoint_path(directory, checkpoint.step))
-    for aside in _asides(directory):
-        if not is_read(aside.path):
-            disk.remove(aside.path)
+    garbage = [aside.path for aside in _asides(directory) if not is_read(aside.path)]
+    if garbage:
+        disk.sync_directory(directory)  # else a crash could undo the move that made it garbage, and not its removal
+    for path in garbage:
+        disk.remove(path)
 
 
 def readable(directory: Path) -> Iterator[CheckpointPath]:
