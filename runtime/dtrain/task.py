@@ -8,6 +8,7 @@ it fails, writes the stacks of its threads to its log on SIGUSR1, and leaves in 
 the main thread (training turns it into a last checkpoint); a second SIGTERM kills.
 """
 
+import ctypes
 import faulthandler
 import os
 import signal
@@ -20,9 +21,14 @@ from dtrain.cluster import Role
 from dtrain.errors import SpecError
 
 
+M_ARENA_MAX = -8
+"""glibc, malloc.h."""
+
+
 def main(arguments: list[str]) -> int:
     """Run one task, or the warm process; return the exit code."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a peer that leaves is no news worth a line in every log
+    _share_one_heap()
     _write_stacks_on_request()
     if arguments[:1] == ["--warm"]:
         from dtrain import warm_process
@@ -52,6 +58,17 @@ def run(path: str, arguments: list[str]) -> int:
             failure.record(error, assignment)
         return failure.exit_code(error)
     return 0
+
+
+def _share_one_heap() -> None:
+    """One heap for all threads: with glibc's heap for each, a server's threads each keep the memory of their last answer.
+
+    Measured on a server of 80 MB of variables with two clients: 340-380 MB at most, instead of 650-680. It must be said before the
+    second thread allocates.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_ARENA_MAX, 1)
 
 
 def _write_stacks_on_request() -> None:

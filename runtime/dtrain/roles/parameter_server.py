@@ -238,8 +238,18 @@ class ParameterServer:
         assert self.held is not None
         assert row.verdict is not None
         pushes = self.held.pushes
-        reply = Reply(row.verdict, pushes.version, staleness=row.staleness, duplicate=True, ticket=pushes.ticket(rank))
-        return Send(caller, reply, self.held.store.values)
+        reply = Reply(
+            row.verdict,
+            pushes.version,
+            staleness=row.staleness,
+            duplicate=True,
+            accepted=int(row.verdict is Verdict.ACCEPTED),
+            stale=int(row.verdict is Verdict.STALE),
+            ticket=pushes.ticket(rank),
+            reason="a repeated gradient held NaN or infinity" if row.verdict is Verdict.REFUSED else None,
+        )
+        # One that is pending goes on computing with the values that it has.
+        return Send(caller, reply, () if row.verdict is Verdict.PENDING else self.held.store.values)
 
     # The one decision of a synchronous run
 

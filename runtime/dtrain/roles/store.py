@@ -25,7 +25,7 @@ class Store:
     """
 
     def __init__(self, layout: ServerLayout, optimizer: dict[str, Any], values: Sequence[Array]) -> None:
-        """Take over first values, one flat array a group.
+        """Take over first values, one flat array a group; arrays that cannot be written are copied.
 
         Raises:
             InputError: they do not have the layout's dtypes and sizes.
@@ -36,7 +36,7 @@ class Store:
         self.optimizer = optimizers.from_config(optimizer)
         if reason := self.mismatch(values, range(len(self.groups))):
             raise InputError(reason)
-        self.values = [np.array(value) for value in values]
+        self.values = [value if value.flags.writeable else np.array(value) for value in values]
         fresh = [self.optimizer.initial_slots(self.values[index]) for index in self.trainable]
         self.slots: dict[str, list[Array]] = {name: [slots[name] for slots in fresh] for name in (fresh[0] if fresh else {})}
 

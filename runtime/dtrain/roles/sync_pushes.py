@@ -22,9 +22,10 @@ Blocks = Sequence[np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Waiting:
-    """A replica that has contributed to the version being made and waits for it on a connection."""
+    """A connection on which the version being made is waited for; after a break there may be an old and a new one for a while."""
 
     caller: Caller
+    contribution: Contribution
     duplicate: bool = False
 
 
@@ -55,7 +56,7 @@ class SyncPushes:
         self._decision = SyncDecision(version, servers, needed, self._quota, training.too_few == "shrink") if server == 0 else None
         self._max_steps = max_steps
         self._undecided: dict[str, Contribution] = {}
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: list[Waiting] = []
         self._last_commit: Commit | None = None
         self._live: Collection[int] = range(replicas)
         self.failed: str | None = None
@@ -77,7 +78,7 @@ class SyncPushes:
         contribution = (rank, push.incarnation, push.ordinal)
         row = seen.lookup(replica, push.incarnation, push.sequence)
         if row is not None:
-            self._waiting[replica] = Waiting(caller, duplicate=True)
+            self._waiting.append(Waiting(caller, contribution, duplicate=True))
             return
         if self.finished or not self._round.offer(contribution, push.base_version, blocks):
             late = push.base_version < self.version
@@ -91,7 +92,7 @@ class SyncPushes:
         else:
             seen.record(replica, Seen(push.incarnation, push.sequence))
             self._undecided[replica] = contribution
-            self._waiting[replica] = Waiting(caller)
+            self._waiting.append(Waiting(caller, contribution))
         if self._decision is None:
             yield Report(self._report(contribution))
         else:
@@ -158,13 +159,12 @@ class SyncPushes:
         self._store.apply(_mean(gradients), version)
         counted = set(contributors)
         for replica, contribution in self._undecided.items():
-            mine = [c for c in held if c[:2] == contribution[:2]]
-            accepted = sum(c in counted for c in mine)
-            verdict = Verdict.ACCEPTED if contribution in counted else Verdict.STALE
             # Also for one whose connection is broken: its repetition is answered with this verdict.
-            seen.decide(replica, verdict)
-            if (waiting := self._waiting.get(replica)) is None:
-                continue
+            seen.decide(replica, Verdict.ACCEPTED if contribution in counted else Verdict.STALE)
+        for waiting in self._waiting:
+            mine = [c for c in held if c[:2] == waiting.contribution[:2]]
+            accepted = sum(c in counted for c in mine)
+            verdict = Verdict.ACCEPTED if waiting.contribution in counted else Verdict.STALE
             reply = Reply(verdict, self.version, duplicate=waiting.duplicate, accepted=accepted, stale=len(mine) - accepted)
             yield Send(waiting.caller, reply, self._store.values)
         self._undecided.clear()
@@ -176,7 +176,7 @@ class SyncPushes:
 
     def disconnected(self, caller: Caller) -> None:
         """Nobody to answer any more; what was contributed stays (it may be complete everywhere)."""
-        self._waiting = {replica: waiting for replica, waiting in self._waiting.items() if waiting.caller != caller}
+        self._waiting = [waiting for waiting in self._waiting if waiting.caller != caller]
 
     def awaited(self) -> list[int]:
         """Ranks whose contribution the next version still lacks."""

@@ -243,6 +243,8 @@ class ParameterServerSession:
         )
         link.on_failure = self._driver.abort
         self._reporter.status.stale_gradients = 0
+        if not strategy.trains:
+            self._reporter.running()  # what follows is the whole training
         self._driver.start()
         for name, update in self.updates.items():
             update[...] = self.weights[name]

@@ -25,9 +25,8 @@ class SingleSession:
         weights, self._gradients = ReplicaMemory(plan), ReplicaMemory(plan)
         for name, value in problem.initial_values().items():
             weights.variables[name][...] = value
-        self._store = Store(plan.layout(0), problem.optimizer, weights.blocks[0])
         # The model reads the variables where the optimizer writes them.
-        self._store.values = weights.blocks[0]
+        self._store = Store(plan.layout(0), problem.optimizer, weights.blocks[0])
         self._nan_policy = nan_policy
         self._max_steps = problem.max_steps
         self._step = 0

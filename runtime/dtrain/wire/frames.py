@@ -109,6 +109,7 @@ class FrameDecoder:
         if self._received < self._expected:
             return None
         frame, self._frame = self._frame, None
+        self._targets.clear()  # the blocks belong to the receiver now, who may want to let them go
         return frame
 
     def _start(self, chunk: bytes) -> memoryview:
