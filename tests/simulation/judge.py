@@ -1,0 +1,177 @@
+"""Looks on after every event and knows by itself what every version must be: from the set of contributions alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from simulation.scenario import Scenario
+
+from dtrain.learning import optimizers
+from dtrain.messages import AnyMessage, Push, Reply, Verdict
+from dtrain.protocol import placement
+from dtrain.protocol.sync_round import quota
+from dtrain.roles.async_pushes import AsyncPushes
+from dtrain.roles.parameter_server import ParameterServer
+from dtrain.roles.sync_pushes import SyncPushes
+from dtrain.variables import VariableSpec
+
+Array = np.ndarray[Any, Any]
+
+OPTIMIZER = optimizers.SGD(0.3)
+VARIABLES = [VariableSpec(f"v{i}", (2,), "float64") for i in range(4)] + [VariableSpec("mean", (1,), "float64", trainable=False)]
+
+
+def image(blocks: Sequence[Array]) -> bytes:
+    return b"".join(block.tobytes() for block in blocks)
+
+
+class Judge:
+    """Safety. Every method raises AssertionError where a rule is broken."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.sync = scenario.training.updates == "sync"
+        self.plan = placement.plan(VARIABLES, scenario.servers)
+        self.needed = scenario.training.replicas_needed(scenario.replicas)
+        self.quota = quota(self.needed, scenario.replicas)
+        self._layouts = [layout.groups for layout in self.plan.layouts]
+        self._bases = [
+            [np.arange(group.size, dtype=np.float64) * 0.01 + server for group in groups]
+            for server, groups in enumerate(self._layouts)
+        ]
+        self._truth = [[np.zeros(group.size) for group in groups] for groups in self._layouts]
+        self._images = [[image(blocks)] for blocks in self._truth]
+        self._numbers: dict[tuple[int, int, int], int] = {}
+        self._finite: set[int] = set()
+        self._contributions: dict[tuple[int, int, int, int], int] = {}
+        self._commits: list[tuple[tuple[int, int, int], ...]] = []
+        self._applied: list[dict[int, int]] = [{} for _ in self._layouts]
+
+    # What replicas send
+
+    def pushed(self, rank: int, push: Push, finite: bool) -> int:
+        """A replica has computed a gradient; returns the gradient's number."""
+        number = len(self._numbers) + 1
+        self._numbers[rank, push.incarnation, push.sequence] = number
+        if finite:
+            self._finite.add(number)
+            self._contributions[rank, push.incarnation, push.base_version, push.ordinal] = number
+        return number
+
+    def initial(self, server: int) -> list[Array]:
+        return [np.zeros(group.size) for group in self._layouts[server]]
+
+    def gradient(self, server: int, number: int) -> list[Array]:
+        """One server's part of a gradient: numbers whose sum depends on the order."""
+        return [base + number * 0.37 for base in self._bases[server]]
+
+    # What servers hold
+
+    def look_at(self, machine: ParameterServer, rank: int, message: AnyMessage | None) -> None:
+        """A server has dealt with a message of a rank, or with the time."""
+        held, server = machine.held, machine.index
+        if held is None:
+            return
+        known = len(self._images[server]) - 1
+        if held.pushes.version == known + 1:
+            if isinstance(held.pushes, SyncPushes):
+                self._committed(server, held.pushes, known)
+            else:
+                assert isinstance(message, Push), f"{message} made a version"
+                self._apply(server, known, rank, message)
+            self._images[server].append(image(self._truth[server]))
+        else:
+            assert held.pushes.version == known, f"{machine.index} went from version {known} to {held.pushes.version}"
+        assert image(held.store.values) == self._images[server][held.pushes.version], "values are not those of the contributors"
+        assert held.pushes.version <= self.scenario.max_steps or (server > 0 and not self.sync)
+        if isinstance(held.pushes, AsyncPushes) and held.pushes.gate is not None:
+            self._check_gate(held.pushes)
+
+    def _committed(self, server: int, pushes: SyncPushes, version: int) -> None:
+        if server == 0:
+            assert pushes._last_commit is not None
+            self._check_contributors(pushes._last_commit.contributors)
+            self._commits.append(pushes._last_commit.contributors)
+        assert len(self._commits) > version, f"ps:{server} is ahead of ps:0"
+        numbers = [
+            self._contributions[rank, incarnation, version, ordinal] for rank, incarnation, ordinal in self._commits[version]
+        ]
+        total = self.gradient(server, numbers[0])
+        for number in numbers[1:]:
+            for sum_, block in zip(total, self.gradient(server, number), strict=True):
+                sum_ += block
+        for sum_ in total:
+            sum_ /= len(numbers)
+        self._update(server, total, version)
+
+    def _check_contributors(self, contributors: Sequence[tuple[int, int, int]]) -> None:
+        ranks = [rank for rank, _, _ in contributors]
+        assert len(set(contributors)) == len(contributors)
+        assert ranks == sorted(ranks)
+        assert max(map(ranks.count, ranks)) <= self.quota, f"a rank counts too often in {contributors}"
+        allowed = range(1, self.needed + 1) if self.scenario.training.too_few == "shrink" else (self.needed,)
+        assert len(contributors) in allowed, f"{contributors} are not {self.needed}"
+
+    def _apply(self, server: int, version: int, rank: int, push: Push) -> None:
+        number = self._numbers[rank, push.incarnation, push.sequence]
+        assert number in self._finite
+        assert number not in self._applied[server], f"gradient {number} was applied twice on ps:{server}"
+        assert server > 0 or rank == 0 or version >= self.scenario.training.warmup_steps
+        staleness = version - push.base_version
+        self._applied[server][number] = staleness
+        scale = 1.0 / max(1, staleness) if self.scenario.training.stale_gradients == "scale" else 1.0
+        self._update(server, self.gradient(server, number), version, scale)
+
+    def _update(self, server: int, gradient: Sequence[Array], version: int, scale: float = 1.0) -> None:
+        for group, value, block in zip(self._layouts[server], self._truth[server], gradient, strict=True):
+            if group.trainable:
+                OPTIMIZER.update(value, block, {}, version, rate_scale=scale)
+            else:
+                value[...] = block
+
+    def _check_gate(self, pushes: AsyncPushes) -> None:
+        gate, bound = pushes.gate, self.scenario.training.staleness_bound
+        assert gate is not None
+        assert gate.accepted == pushes.version == len(self._applied[0])
+        if self.scenario.harmless:
+            assert gate.accepted + len(gate.holders) <= self.scenario.max_steps, f"{gate} gives too many tickets"
+        if bound is not None and gate.clocks:
+            assert max(gate.clocks.values()) - min(gate.clocks.values()) <= bound + 1, f"clocks {gate.clocks}"
+
+    # What replicas and the chief are told
+
+    def check_values(self, server: int, version: int, blocks: Sequence[Array]) -> None:
+        """Values that were received are one version of that server, never a mixture."""
+        assert image(blocks) == self._images[server][version], f"values of ps:{server} are not of version {version}"
+
+    def check_reply(self, server: int, rank: int, push: Push, reply: Reply) -> None:
+        """The verdict is the truth."""
+        number = self._numbers[rank, push.incarnation, push.sequence]
+        finite = number in self._finite
+        assert (reply.verdict is Verdict.REFUSED) == (not finite), f"{reply} to a gradient that is finite: {finite}"
+        if self.sync and finite:
+            decided = self._commits[push.base_version] if push.base_version < len(self._commits) else None
+            counts = decided is not None and (rank, push.incarnation, push.ordinal) in decided
+            mine = sum(c[:2] == (rank, push.incarnation) for c in decided or ())
+            if reply.verdict is Verdict.ACCEPTED:
+                assert counts, f"{reply}, but {decided} made the version"
+                assert reply.duplicate or reply.accepted == mine
+            elif reply.verdict is Verdict.STALE:
+                assert decided is not None
+                assert not counts, f"{reply}, but {decided} made the version"
+            else:
+                assert reply.verdict is Verdict.PENDING
+        elif finite:
+            applied = self._applied[server].get(number)
+            assert (reply.verdict is Verdict.ACCEPTED) == (applied is not None), f"{reply}, applied: {applied}"
+            assert applied is None or reply.staleness == applied
+            assert reply.verdict is not Verdict.FINISHED or not self.scenario.harmless, "a gradient for nothing"
+
+    def check_end(self, versions: Sequence[int]) -> None:
+        """Every step was made, on every server.
+
+        But for asynchronous pushes whose sender dies halfway, and where servers judge by themselves what is too stale.
+        """
+        assert versions[0] == self.scenario.max_steps
+        if self.sync or (self.scenario.harmless and self.scenario.training.max_staleness is None):
+            assert set(versions) == {self.scenario.max_steps}, f"servers end at versions {versions}"

@@ -1,0 +1,104 @@
+"""What a seed stands for: a cluster, a rule of training, and what goes wrong when."""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from dtrain.config import TrainingSection
+
+FAULTS = ("break", "break", "break", "crash", "crash", "die", "pause", "partition", "slow", "stall")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong.
+
+    Attributes:
+        kind: ``break`` a connection, ``crash`` a replica that is started again, let one ``die`` for good, ``pause`` it, cut it off
+            from everybody (``partition``), make it ``slow``, ``stall`` a server.
+        target: index of the replica or server.
+        for_s: until the task is back; a factor for ``slow``; for ``break`` it chooses the connection.
+    """
+
+    at_s: float
+    kind: str
+    target: int
+    for_s: float
+
+    def __str__(self) -> str:
+        return f"at {self.at_s:.3f}: {self.kind} {self.target} for {self.for_s:.3f}"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A cluster of `replicas` (chief included) and `servers`, its rule, and its faults."""
+
+    seed: int
+    replicas: int
+    servers: int
+    max_steps: int
+    training: TrainingSection
+    mean_delay_s: float
+    compute_s: float
+    nan_rate: float
+    faults: tuple[Fault, ...] = field(default=())
+
+    @property
+    def harmless(self) -> bool:
+        """Whether nothing happens by which a replica loses its lease."""
+        return all(fault.kind in ("break", "slow", "stall") for fault in self.faults)
+
+    def __str__(self) -> str:
+        rule, default = self.training, TrainingSection()
+        changed = {name: value for name, value in vars(rule).items() if value != getattr(default, name)}
+        return (
+            f"seed {self.seed}: {self.replicas} replicas, {self.servers} servers, {self.max_steps} steps, {changed}, "
+            f"delay {self.mean_delay_s} s, compute {self.compute_s} s, NaN {self.nan_rate}"
+        )
+
+
+def draw(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    random = Random(seed)
+    replicas = random.randint(1, 5)
+    training = _draw_sync(random, replicas) if random.random() < 0.6 else _draw_async(random)
+    compute_s = random.choice((0.02, 0.1, 0.5))
+    return Scenario(
+        seed,
+        replicas,
+        servers=random.randint(1, 3),
+        max_steps=random.randint(4, 14),
+        training=training,
+        mean_delay_s=random.choice((0.0005, 0.005, 0.1)),
+        compute_s=compute_s,
+        nan_rate=random.choice((0.0, 0.0, 0.05)),
+        faults=_draw_faults(random, replicas, horizon_s=12 * compute_s),
+    )
+
+
+def _draw_sync(random: Random, replicas: int) -> TrainingSection:
+    too_few = random.choice(("wait", "wait", "shrink", "fail"))
+    if random.random() < 0.25:
+        return TrainingSection(updates="sync", replicas_to_aggregate=random.randint(1, 2 * replicas), too_few=too_few)
+    return TrainingSection(updates="sync", backup_workers=random.randint(0, replicas - 1), too_few=too_few)
+
+
+def _draw_async(random: Random) -> TrainingSection:
+    return TrainingSection(
+        staleness_bound=random.choice((None, None, 1, 2)),
+        warmup_steps=random.choice((0, 0, 2)),
+        stale_gradients=(policy := random.choice(("apply", "apply", "scale", "drop"))),
+        max_staleness=random.choice((0, 1, 3)) if policy == "drop" else None,
+    )
+
+
+def _draw_faults(random: Random, replicas: int, horizon_s: float) -> tuple[Fault, ...]:
+    faults = []
+    for _ in range(random.choice((0, 1, 2, 4, 6))):
+        kind = random.choice(FAULTS)
+        longest_s = 3.0 if kind == "stall" else random.choice((0.1, 1.0, 6.0, 12.0))
+        for_s = random.uniform(3.0, 20.0) if kind == "slow" else longest_s * random.random()
+        # The chief does not die for good: without it a run is over.
+        target = random.randrange(1, replicas) if kind == "die" and replicas > 1 else random.randrange(replicas)
+        kind = "crash" if kind == "die" and replicas == 1 else kind
+        faults.append(Fault(random.uniform(0.0, horizon_s), kind, target, for_s))
+    return tuple(sorted(faults, key=lambda fault: fault.at_s))

@@ -1,0 +1,114 @@
+"""A simulated parameter server: the real machine, driven as its driver drives it, by events instead of threads."""
+
+from typing import Any
+
+from simulation.judge import Judge
+from simulation.network import Blocks, Network, Wire
+
+from dtrain.cluster import ClusterSpec, TaskId
+from dtrain.messages import (
+    AnyMessage,
+    Heartbeat,
+)
+from dtrain.roles.actions import End, Report, Send
+from dtrain.roles.parameter_server import ParameterServer
+
+TICK_S = 0.5
+RECONNECT_S = 0.05
+
+
+class Server:
+    """A parameter server; all but the first follow the first one's decisions over two connections."""
+
+    def __init__(self, index: int, cluster: ClusterSpec, network: Network, judge: Judge, first: "Server | None") -> None:
+        self.name = f"ps:{index}"
+        self.machine = ParameterServer(index, cluster, judge.scenario.training, network.clock.now)
+        self.ended = False
+        self._stalled_until_s = 0.0
+        self._network = network
+        self._judge = judge
+        self._callers: set[Wire] = set()
+        self._first = first
+        self._commits: Wire | None = None
+        self._reports: Wire | None = None
+        network.clock.later(TICK_S, self._tick)
+        if first is not None:
+            self._follow()
+
+    def stall(self, for_s: float) -> None:
+        """Stands still; what arrives meanwhile waits."""
+        self._network.say(f"{self.name} stalls for {for_s:.3f} s")
+        self._stalled_until_s = self._network.clock.now + for_s
+
+    def _not_now(self, act: Any, *arguments: Any) -> bool:
+        """Whether the server stands still; then `act` comes later."""
+        wait_s = self._stalled_until_s - self._network.clock.now
+        if wait_s > 0 and not self.ended:
+            self._network.clock.later(wait_s, act, *arguments)
+        return wait_s > 0 or self.ended
+
+    def heard(self, wire: Wire, message: AnyMessage, blocks: Blocks) -> None:
+        if self._not_now(self.heard, wire, message, blocks):
+            return
+        self._callers.add(wire)
+        if not isinstance(message, Heartbeat):
+            self._network.say(f"{wire} {message}")
+        sender = TaskId.parse(wire.task)
+        self._carry_out(self.machine.receive(wire, sender, message, blocks, self._network.clock.now))
+        self._judge.look_at(self.machine, self.machine.ranks.get(wire.task, -1), message)
+
+    def hung_up(self, wire: Wire) -> None:
+        if self._not_now(self.hung_up, wire):
+            return
+        self._callers.discard(wire)
+        self.machine.disconnected(wire)
+
+    def _tick(self) -> None:
+        if self._not_now(self._tick):
+            return
+        self._carry_out(self.machine.tick(self._network.clock.now, connections=len(self._callers)))
+        self._judge.look_at(self.machine, -1, None)
+        self._network.clock.later(TICK_S, self._tick)
+
+    def _carry_out(self, actions: Any) -> None:
+        for action in actions:
+            match action:
+                case Send(wire, message, blocks):
+                    assert isinstance(wire, Wire)
+                    wire.answer(message, [block.copy() for block in blocks])
+                case Report(message):
+                    if self._reports is not None:
+                        self._reports.send(message)
+                case End(failed):
+                    self._network.say(f"{self.name} ends {failed or ''}")
+                    self.ended = True
+                    for wire in [wire for wire in self._network.wires if wire.server is self]:
+                        wire.breaks()
+
+    # The way to ps:0
+
+    def _follow(self) -> None:
+        assert self._first is not None
+        if self.ended:
+            return
+        self._commits = self._network.connect(self.name, "commits", self._first, self)
+        self._reports = self._network.connect(self.name, "reports", self._first, self)
+        if self._commits is None or self._reports is None:
+            return
+        subscription, held = self.machine.position()
+        self._commits.send(subscription)
+        for report in held:
+            self._reports.send(report)
+
+    def answered(self, wire: Wire, message: AnyMessage, blocks: Blocks) -> None:
+        if not self._not_now(self.answered, wire, message, blocks) and wire is self._commits:
+            self._network.say(f"{self.name} hears {message}")
+            self._carry_out(self.machine.receive(None, TaskId.parse("ps:0"), message, (), self._network.clock.now))
+            self._judge.look_at(self.machine, -1, message)
+
+    def broken(self, wire: Wire) -> None:
+        for mine in (self._commits, self._reports):
+            if mine is not None:
+                mine.cut()
+        self._commits = self._reports = None
+        self._network.clock.later(RECONNECT_S + self._network.delay_s(), self._follow)
