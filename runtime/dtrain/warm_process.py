@@ -56,6 +56,7 @@ def serve(orders_fd: int, life_line_fd: int) -> StartOrder:
     launcher = socket.socket(fileno=orders_fd)
     lines = start_orders.Lines()
     running: dict[int, StartOrder] = {}
+    gate: Gate | None = None
     while True:
         readable, _, _ = select.select([orders_fd, wake_read], [], [])
         if wake_read in readable:
@@ -67,11 +68,35 @@ def serve(orders_fd: int, life_line_fd: int) -> StartOrder:
             if not data:
                 _end(running)
             for line in lines.feed(data):
-                order = start_orders.decode_order(line)
+                order, gate = start_orders.decode_order(line), gate or Gate()
                 if _fork(launcher, order, running):
+                    gate.wait()
                     launcher.detach()
                     become(order, life_line_fd)
                     return order
+            if gate and not select.select([orders_fd], [], [], 0)[0]:
+                gate.open()
+                gate = None
+
+
+class Gate:
+    """Holds the tasks forked so far back until the orders that have arrived are all carried out.
+
+    Otherwise the first of 100 tasks train at full speed while the last ones are still being forked, and starve the fork.
+    """
+
+    def __init__(self) -> None:
+        self._reading_end, self._writing_end = os.pipe2(os.O_CLOEXEC)
+
+    def wait(self) -> None:
+        """In a task: until the gate opens."""
+        os.close(self._writing_end)
+        os.read(self._reading_end, 1)
+
+    def open(self) -> None:
+        """In the warm process: let all go."""
+        os.close(self._writing_end)
+        os.close(self._reading_end)
 
 
 def _import_all() -> None:
