@@ -10,7 +10,6 @@ from dtrain.learning import metrics as metrics
 from dtrain.learning import optimizers as optimizers
 from dtrain.learning import regularizers as regularizers
 from dtrain.strategies.choice import get_strategy as get_strategy
-from dtrain.strategies.choice import parameter_server_strategy as ParameterServerStrategy
 from dtrain.training.estimator import Estimator as Estimator
 from dtrain.training.estimator import EvalSpec as EvalSpec
 from dtrain.training.estimator import TrainSpec as TrainSpec

@@ -58,8 +58,10 @@ class TaskAssignment:
         if TF_CONFIG not in environment:
             return None
         cluster, task = read_tf_config(environment[TF_CONFIG])
-        if not cluster or task is None:
+        if not cluster:
             return None
+        if task is None:
+            raise SpecError('TF_CONFIG names a cluster but no task; expected "task": {"type": ..., "index": ...} beside "cluster"')
         secret = environment.get(SECRET)
         run_dir = environment.get(RUN_DIR)
         run_id = environment.get(RUN_ID)

@@ -316,7 +316,12 @@ class RunSpec:
         return given.get(role, DEFAULT_RESTART[role])
 
     def resolved(self) -> "RunSpec":
-        """The same spec with what follows from it written out: a staleness bound of 0 is synchronous without backups."""
+        """The same spec with what follows from it written out.
+
+        A staleness bound of 0 is synchronous training without backups; the strategy `single` has one task, which leads.
+        """
+        if self.training.strategy == "single":
+            return replace(self, cluster=ClusterSection(chief=1))
         if self.training.updates == "async" and self.training.staleness_bound == 0:
             training = replace(self.training, updates="sync", staleness_bound=None, backup_workers=0)
             return replace(self, training=training)

@@ -37,7 +37,7 @@ class Problem:
         variables: in the order of creation, which is also the order of placement.
         initial_values: makes the first value of every variable; only the leader calls it.
         optimizer: `Optimizer.get_config()`.
-        max_steps: the global step at which training ends.
+        max_steps: how many global steps this call of `fit` makes, counted from `Session.first_step`.
     """
 
     variables: tuple[VariableSpec, ...]
@@ -71,8 +71,6 @@ class Session(Protocol):
         rank: of this replica; replicas are numbered from 0, the chief first.
         replicas: how many train (T).
         batches_per_step: how many of the replicas' batches make one global step: N in sync, 1 in async.
-        global_step: versions made so far.
-        max_steps: where training ends.
     """
 
     weights: dict[str, Array]
@@ -85,6 +83,10 @@ class Session(Protocol):
     @property
     def global_step(self) -> int:
         """Versions made so far."""
+
+    @property
+    def first_step(self) -> int:
+        """The global step at which this call of `fit` began: 0, or where the one before it ended."""
 
     @property
     def finished(self) -> bool:

@@ -20,7 +20,6 @@ from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role
 from dtrain.errors import SpecError
 
-
 M_ARENA_MAX = -8
 """glibc, malloc.h."""
 

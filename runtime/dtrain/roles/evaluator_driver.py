@@ -42,9 +42,12 @@ def follow_checkpoints(
         reporter.waiting(None)
         try:
             with checkpoints.open_checkpoint(directory) as checkpoint:
-                weights = {name: checkpoint.read(name) for name in checkpoint.variables}
-                yield CheckpointWeights(checkpoint.step, weights, checkpoint.manifest.final)
-                schedule.done(checkpoint.step, checkpoint.manifest.final)
+                if checkpoint.warning:
+                    reporter.warn(checkpoint.warning)
+                if checkpoint.step != schedule.evaluated:  # else it is the one before a damaged one, evaluated already
+                    weights = {name: checkpoint.read(name) for name in checkpoint.variables}
+                    yield CheckpointWeights(checkpoint.step, weights, checkpoint.manifest.final)
+                schedule.done(step, checkpoint.manifest.final and checkpoint.step == step)
         except CheckpointError:
             if ended:
                 raise

@@ -14,7 +14,7 @@ import numpy as np
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import TrainingSection
-from dtrain.errors import DtrainError
+from dtrain.errors import DtrainError, InputError
 from dtrain.messages import (
     AnyMessage,
     Commit,
@@ -96,12 +96,12 @@ class ParameterServer:
     _leader_lost_since_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.ranks = self._ranks()
+        self.ranks = self._ranks(self.training)
         expected = list(self.ranks) if self.index == 0 else []
         self.membership = Membership(expected, lease_s=LEASE_S, join_s=JOIN_S, now=self.now)
 
-    def _ranks(self) -> dict[str, int]:
-        replicas = self.cluster.replicas(self.training.chief_trains)
+    def _ranks(self, training: TrainingSection) -> dict[str, int]:
+        replicas = self.cluster.replicas(training.chief_trains)
         return {str(task): rank for rank, task in enumerate(replicas)}
 
     # What is held
@@ -116,33 +116,35 @@ class ParameterServer:
         yield from self._answer_requests(now)
 
     def _on_initialise(self, caller: Caller, sender: TaskId, message: Initialise, blocks: Blocks, now: float) -> Iterator[Action]:
-        plan = Plan.from_dict(message.plan)
         if sender != self.cluster.leader:
             yield Send(caller, Refusal(f"only {self.cluster.leader} may initialise variables, not {sender}"))
-        elif self.held is not None and (self.held.generation, self.held.plan.hash) == (message.generation, plan.hash):
-            yield Send(caller, Initialised(self.held.pushes.version, kept=True))
-        else:
-            try:
-                self.training = msgspec.convert(message.training, TrainingSection)
-                self.ranks = self._ranks()
-                self.held = self._hold(plan, message, blocks)
-            except (DtrainError, msgspec.ValidationError) as error:
-                yield Send(caller, Refusal(f"the leader's plan, optimizer and values do not fit together: {error}"))
-                return
-            yield Send(caller, Initialised(message.version, kept=False))
-            yield from self._members_changed(now)
+            return
+        try:
+            plan = Plan.from_dict(message.plan)
+            kept = self.held is not None and (self.held.generation, self.held.plan.hash) == (message.generation, plan.hash)
+            if not kept:
+                training = msgspec.convert(message.training, TrainingSection)
+                self.held = self._hold(plan, training, message, blocks)
+        except (DtrainError, msgspec.ValidationError) as error:
+            yield Send(caller, Refusal(f"the leader's plan, optimizer and values do not fit together: {error}"))
+            return
+        yield Send(caller, Initialised(self.held.pushes.version, kept))
+        yield from self._members_changed(now)
 
-    def _hold(self, plan: Plan, message: Initialise, blocks: Blocks) -> Held:
+    def _hold(self, plan: Plan, training: TrainingSection, message: Initialise, blocks: Blocks) -> Held:
+        servers = self.cluster.count(Role.PS)
+        if plan.servers != servers:
+            raise InputError(f"a plan for {plan.servers} servers, and the cluster has {servers}")
         layout = plan.layout(self.index)
         store = Store(layout, message.optimizer, blocks[: len(layout.groups)])
         if message.slots:
             store.restore_slots(message.slots, blocks[len(layout.groups) :])
+        self.training, self.ranks = training, self._ranks(training)
         pushes: SyncPushes | AsyncPushes
-        if self.training.updates == "sync":
-            servers = self.cluster.count(Role.PS)
+        if training.updates == "sync":
             pushes = SyncPushes(
                 store,
-                self.training,
+                training,
                 self._subscribers,
                 generation=message.generation,
                 version=message.version,
@@ -152,7 +154,7 @@ class ParameterServer:
                 servers=servers,
             )
         else:
-            pushes = AsyncPushes.of(store, self.training, version=message.version, max_steps=message.max_steps, server=self.index)
+            pushes = AsyncPushes.of(store, training, version=message.version, max_steps=message.max_steps, server=self.index)
         return Held(message.generation, plan, message.max_steps, message.directory, store, pushes, SeenPushes.restore(message.seen))
 
     # Reading
@@ -341,7 +343,7 @@ class ParameterServer:
         if self._farewell and connections == 0:
             yield End()
         leader = str(self.cluster.leader)
-        if self.membership.state(leader) is not MemberState.LOST:
+        if self._farewell or self.membership.state(leader) not in (MemberState.LOST, MemberState.LEFT):
             self._leader_lost_since_s = None
         elif self._leader_lost_since_s is None:
             self._leader_lost_since_s = now

@@ -38,7 +38,8 @@ class Store:
             raise InputError(reason)
         self.values = [value if value.flags.writeable else np.array(value) for value in values]
         fresh = [self.optimizer.initial_slots(self.values[index]) for index in self.trainable]
-        self.slots: dict[str, list[Array]] = {name: [slots[name] for slots in fresh] for name in (fresh[0] if fresh else {})}
+        names = self.optimizer.initial_slots(np.zeros(0))  # a server may have nothing to train
+        self.slots: dict[str, list[Array]] = {name: [slots[name] for slots in fresh] for name in names}
 
     def restore_slots(self, names: Sequence[str], blocks: Sequence[Array]) -> None:
         """Overwrite the slots with those of a checkpoint: for each name, one array for each trainable group.
@@ -46,12 +47,20 @@ class Store:
         Raises:
             InputError: the names or sizes are not this optimizer's.
         """
-        if set(names) != set(self.slots) or len(blocks) != len(names) * len(self.trainable):
+        if set(names) != set(self.slots) or self.mismatch(blocks, self.trainable * len(names)):
             raise InputError(f"slots {sorted(names)} in {len(blocks)} blocks; the optimizer has {sorted(self.slots)}")
         remaining = iter(blocks)
         for name in names:
             for target in self.slots[name]:
                 target[...] = next(remaining)
+
+    def slot_views(self, slot: str) -> dict[str, Array]:
+        """One slot of every trainable shard, by the shard's name."""
+        return {
+            shard.name: flat[offset : offset + shard.size].reshape(shard.shape)
+            for index, flat in zip(self.trainable, self.slots[slot], strict=True)
+            for shard, offset in zip(self.groups[index].shards, self.groups[index].offsets, strict=True)
+        }
 
     def mismatch(self, blocks: Sequence[Array], groups: Sequence[int]) -> str | None:
         """Why arrays are not one flat array for each of the given groups; None if they are."""
@@ -106,7 +115,7 @@ def unclippable(optimizer: Mapping[str, Any], plan: Plan) -> str | None:
 
 def any_non_finite(blocks: Sequence[Array]) -> bool:
     """Whether any floating-point block holds NaN or infinity. One pass in the usual case: a sum shows either."""
-    for block in blocks:
-        if block.dtype.kind == "f" and not np.isfinite(np.add.reduce(block)) and not np.isfinite(block).all():
-            return True
-    return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        return any(
+            block.dtype.kind == "f" and not np.isfinite(np.add.reduce(block)) and not np.isfinite(block).all() for block in blocks
+        )

@@ -184,16 +184,20 @@ class SyncPushes:
 
 
 def _mean(gradients: Sequence[Blocks]) -> Blocks:
-    """Sum in the given order, divided by the real count: into the first one's memory where that may be written."""
+    """Sum in the given order, divided by the real count: into the first one's memory where that may be written.
+
+    Whole numbers (and truth values, as 0 and 1) are added up in 64 bits, and their mean is rounded down.
+    """
     if len(gradients) == 1:
         return gradients[0]
-    total = [block if block.flags.writeable else np.array(block) for block in gradients[0]]
-    for blocks in gradients[1:]:
-        for sum_, block in zip(total, blocks, strict=True):
-            np.add(sum_, block, out=sum_)
-    for sum_ in total:
-        if sum_.dtype.kind == "f":
-            np.divide(sum_, sum_.dtype.type(len(gradients)), out=sum_)
+    means = []
+    for first, *others in zip(*gradients, strict=True):
+        whole = first.dtype.kind != "f"
+        total = first.astype(np.int64) if whole else first if first.flags.writeable else np.array(first)
+        for block in others:
+            np.add(total, block, out=total, casting="unsafe")
+        if whole:
+            means.append((total // len(gradients)).astype(first.dtype))
         else:
-            np.floor_divide(sum_, len(gradients), out=sum_)
-    return total
+            means.append(np.divide(total, total.dtype.type(len(gradients)), out=total))
+    return means

@@ -69,7 +69,7 @@ def _with_wishes(section: TrainingSection, wishes: Mapping[str, Any]) -> Trainin
 def strategy_of(assignment: TaskAssignment) -> Strategy:
     """The strategy of a task; a ``ps`` task serves instead, and then raises SystemExit(0)."""
     if assignment.spec.training.strategy == "single":
-        return SingleStrategy(directory=assignment.run_dir, seed=assignment.spec.training.seed)
+        return SingleStrategy(assignment)
     # Only now grpc is loaded: training alone does not need it.
     if assignment.task.role is Role.PS:
         from dtrain.roles.parameter_server_driver import serve

@@ -15,18 +15,20 @@ from pathlib import Path
 from dtrain import checkpoints
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role
-from dtrain.errors import CheckpointError, DtrainError, SpecError
+from dtrain.errors import DtrainError, SpecError
 from dtrain.hand_run import HandRun
-from dtrain.learning import optimizers
 from dtrain.messages import Verdict
 from dtrain.protocol import placement
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.protocol.staleness import StalenessHistogram
 from dtrain.reporting import Reporter
-from dtrain.roles.chief_driver import CheckpointThread, Generation, Leader, Start, server_name
+from dtrain.roles.checkpoint_thread import CheckpointThread
+from dtrain.roles.chief_driver import Leader, server_name
 from dtrain.roles.evaluator import CheckpointWeights
 from dtrain.roles.evaluator_driver import follow_checkpoints
+from dtrain.roles.generation import Generation
 from dtrain.roles.heartbeat import HeartbeatLink
+from dtrain.roles.start import Start, continued, fresh, restored
 from dtrain.roles.store import unclippable
 from dtrain.roles.worker import Phase, Replica
 from dtrain.roles.worker_driver import ReplicaDriver
@@ -40,7 +42,11 @@ PATIENCE_S = 60.0
 
 
 class ParameterServerStrategy:
-    """This task's part in a cluster with parameter servers; see `Strategy`."""
+    """This task's part in a cluster with parameter servers; see `Strategy`.
+
+    Attributes:
+        pushes_sent: in all sessions so far: the numbers of pushes go on from one `fit` to the next.
+    """
 
     evaluates: bool
 
@@ -71,6 +77,7 @@ class ParameterServerStrategy:
         self._leader: Leader | None = None
         self._heartbeats: list[HeartbeatLink] = []
         self._generation = 0
+        self.pushes_sent = 0
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -99,7 +106,7 @@ class ParameterServerStrategy:
             raise SpecError(reason)
         generation = Generation(self._generation, plan, self.training, problem.optimizer, problem.max_steps)
         saver = self._lead(generation, problem) if self.is_leader else None
-        return ParameterServerSession(self, generation, self._heartbeats[0], saver)
+        return ParameterServerSession(self, generation, problem.max_steps, self._heartbeats[0], saver)
 
     def _join(self) -> None:
         """Take a lease at ps:0; the leader at every server (each must know when it is gone)."""
@@ -119,6 +126,10 @@ class ParameterServerStrategy:
         if self._leader is None:
             self._leader = Leader(len(self.assignment.cluster.servers), self.connect, CONNECT_S)
         start = self._start(generation, problem)
+        if start.warning:
+            self.reporter.warn(start.warning)
+        if generation.number > 1:
+            generation = replace(generation, max_steps=start.version + problem.max_steps)
         version = self._leader.initialise(generation, start, str(self._run_dir))
         link = self._heartbeats[0]
         saver = CheckpointThread(
@@ -133,20 +144,12 @@ class ParameterServerStrategy:
         return saver
 
     def _start(self, generation: Generation, problem: Problem) -> Start:
-        directory = self._checkpoints_directory()
-        if generation.number == 1 and checkpoints.list_checkpoints(directory):
-            start, warning = checkpoints_start(directory, generation)
-            if warning:
-                self.reporter.warn(warning)
-            return start
-        values = dict(problem.initial_values())
-        rule = optimizers.from_config(problem.optimizer)
-        slots: dict[str, dict[str, Array]] = {}
-        for spec in problem.variables:
-            if spec.trainable:
-                for slot, array in rule.initial_slots(values[spec.name]).items():
-                    slots.setdefault(slot, {})[spec.name] = array
-        return Start(0, values, slots)
+        directory, plan, optimizer = self._checkpoints_directory(), generation.plan, problem.optimizer
+        if generation.number > 1:
+            return continued(directory, plan, optimizer, problem.initial_values())
+        if checkpoints.list_checkpoints(directory):
+            return restored(directory, plan, optimizer)
+        return fresh(plan, optimizer, problem.initial_values())
 
     def _checkpoints_directory(self) -> Path:
         if self._run_dir is None:
@@ -181,37 +184,16 @@ class ParameterServerStrategy:
             self._hand_run.close()
 
 
-def checkpoints_start(directory: Path, generation: Generation) -> tuple[Start, str | None]:
-    """The newest valid checkpoint of a folder as a start, and what is to be said about it.
-
-    Raises:
-        CheckpointError: it holds other variables than the model.
-    """
-    with checkpoints.open_checkpoint(directory) as checkpoint:
-        for spec in generation.plan.variables:
-            found = checkpoint.variables.get(spec.name)
-            if found is None or tuple(found.shape) != spec.shape:
-                raise CheckpointError(
-                    f"{checkpoint.path} does not fit this model: variable {spec.name} has shape {spec.shape} here and "
-                    f"{'is absent' if found is None else tuple(found.shape)} there"
-                )
-        values = {spec.name: checkpoint.read(spec.name) for spec in generation.plan.variables}
-        trainable = [spec.name for spec in generation.plan.variables if spec.trainable]
-        rule = optimizers.from_config(generation.optimizer)
-        slots = {
-            slot: {name: checkpoint.read(checkpoints.slot_key(name, slot)) for name in trainable}
-            for slot in (rule.initial_slots(values[trainable[0]]) if trainable else ())
-        }
-        seen = checkpoint.manifest.extra.get("seen", [])
-        rows = seen if len(seen) == generation.plan.servers else []
-        return Start(checkpoint.step, values, slots, rows), checkpoint.warning
-
-
 class ParameterServerSession:
     """One generation of variables, seen from one replica; see `Session`."""
 
     def __init__(
-        self, strategy: ParameterServerStrategy, generation: Generation, link: HeartbeatLink, saver: CheckpointThread | None
+        self,
+        strategy: ParameterServerStrategy,
+        generation: Generation,
+        max_steps: int,
+        link: HeartbeatLink,
+        saver: CheckpointThread | None,
     ) -> None:
         training = strategy.training
         self._strategy = strategy
@@ -219,6 +201,7 @@ class ParameterServerSession:
         self._training = training
         self._link = link
         self._saver = saver
+        self._max_steps = max_steps
         weights, gradients = ReplicaMemory(generation.plan), ReplicaMemory(generation.plan)
         arrays, variables = gradients.variables, generation.plan.variables
         self.weights: dict[str, Array] = weights.variables
@@ -237,6 +220,7 @@ class ParameterServerSession:
             training.updates == "sync",
             strategy.trains,
             training.nan_policy,
+            sequence=strategy.pushes_sent,
         )
         self._driver = ReplicaDriver(
             machine, weights, gradients, strategy.connect, strategy.reporter, connect_s=CONNECT_S, patience_s=PATIENCE_S
@@ -257,6 +241,11 @@ class ParameterServerSession:
     def global_step(self) -> int:
         """As ps:0 counts."""
         return self._driver.machine.global_step
+
+    @property
+    def first_step(self) -> int:
+        """Where the `fit` before this one ended."""
+        return self._driver.machine.max_steps - self._max_steps
 
     @property
     def finished(self) -> bool:
@@ -296,6 +285,7 @@ class ParameterServerSession:
     def close(self, error: BaseException | None = None) -> None:
         """See `Session.close`; the leader writes the final checkpoint, also when it was ordered to stop."""
         self._driver.close()
+        self._strategy.pushes_sent = self._driver.machine.sequence
         self._link.on_failure = lambda reason: None
         if self._saver is None:
             return

@@ -1,16 +1,30 @@
-"""Training in one process: the same rules as a server's, without anybody to talk to."""
+"""Training in one process: the same rules as a server's, without anybody to talk to.
 
+Under `dtrain launch --strategy single` it saves and resumes as a cluster does; under plain Python it keeps no files.
+"""
+
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
+from dtrain import checkpoints
+from dtrain.assignment import TaskAssignment
+from dtrain.config import TrainingSection
 from dtrain.errors import NonFiniteGradientError
-from dtrain.messages import Verdict
+from dtrain.messages import Snapshot, SnapshotReply, Verdict
 from dtrain.protocol import placement
 from dtrain.protocol.replica_memory import ReplicaMemory
+from dtrain.reporting import Reporter
+from dtrain.roles.checkpoint_thread import CheckpointThread
 from dtrain.roles.evaluator import CheckpointWeights
+from dtrain.roles.generation import Generation
+from dtrain.roles.start import Start, fresh, restored
 from dtrain.roles.store import Store, any_non_finite
+from dtrain.run_files import RunFiles
 from dtrain.strategy import Array, Problem, Session, StepResult, Strategy, scope_of
+from dtrain.wire.frames import Frame
 
 
 class SingleSession:
@@ -20,20 +34,27 @@ class SingleSession:
     replicas = 1
     batches_per_step = 1
 
-    def __init__(self, problem: Problem, nan_policy: str = "refuse") -> None:
-        plan = placement.plan(problem.variables, servers=1)
+    def __init__(self, generation: Generation, start: Start, reporter: Reporter | None) -> None:
+        plan = generation.plan
         weights, self._gradients = ReplicaMemory(plan), ReplicaMemory(plan)
-        for name, value in problem.initial_values().items():
+        for name, value in start.values.items():
             weights.variables[name][...] = value
         # The model reads the variables where the optimizer writes them.
-        self._store = Store(plan.layout(0), problem.optimizer, weights.blocks[0])
-        self._nan_policy = nan_policy
-        self._max_steps = problem.max_steps
-        self._step = 0
+        self._store = Store(plan.layout(0), generation.optimizer, weights.blocks[0])
+        for slot, by_variable in start.slots.items():
+            views = self._store.slot_views(slot)
+            for name, value in by_variable.items():
+                views[name][...] = value
+        self._lock = threading.Lock()
+        self._generation = generation
+        self._reporter = reporter
+        self._step = start.version
+        self.first_step = start.version if generation.number > 1 else 0
+        self.saver: CheckpointThread | None = None
         self.weights: dict[str, Array] = weights.variables
         arrays = self._gradients.variables
-        self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in problem.variables if spec.trainable}
-        self.updates: dict[str, Array] = {spec.name: arrays[spec.name] for spec in problem.variables if not spec.trainable}
+        self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in plan.variables if spec.trainable}
+        self.updates: dict[str, Array] = {spec.name: arrays[spec.name] for spec in plan.variables if not spec.trainable}
         for name, update in self.updates.items():
             update[...] = self.weights[name]
 
@@ -45,21 +66,52 @@ class SingleSession:
     @property
     def finished(self) -> bool:
         """Whether the last step is done."""
-        return self._step >= self._max_steps
+        return self._step >= self._generation.max_steps
 
     def step(self, loss: float, examples: int) -> StepResult:
-        """Apply the gradients at once."""
+        """Apply the gradients at once.
+
+        Raises:
+            NonFiniteGradientError: they hold NaN or infinity and the spec's `nan_policy` is ``fail``.
+        """
         blocks = self._gradients.blocks[0]
         if any_non_finite(blocks):
-            if self._nan_policy == "fail":
-                raise NonFiniteGradientError(f"the gradient of step {self._step + 1} holds NaN or infinity (loss {loss})")
-            return StepResult(Verdict.REFUSED, self._step)
-        self._store.apply(blocks, self._step)
-        self._step += 1
+            return self._refuse(loss)
+        with self._lock:
+            self._store.apply(blocks, self._step)
+            self._step += 1
+        if self._reporter is not None:
+            self._reporter.progress(self._step, loss, examples)
         return StepResult(Verdict.ACCEPTED, self._step)
 
+    def _refuse(self, loss: float) -> StepResult:
+        text = f"the gradient of step {self._step + 1} holds NaN or infinity (loss {loss})"
+        if self._generation.training.nan_policy == "fail":
+            raise NonFiniteGradientError(text)
+        if self._reporter is not None and self._generation.training.nan_policy == "refuse":
+            self._reporter.warn(f"{text}; it was not applied")
+        return StepResult(Verdict.REFUSED, self._step)
+
+    def snapshot(self, question: Snapshot) -> list[Frame]:
+        """A copy of everything between two updates; see `checkpoint_thread.Holder`."""
+        with self._lock:
+            names, arrays = self._store.snapshot()
+            return [Frame(SnapshotReply(self._step, names, []), [array.copy() for array in arrays])]
+
+    def continuation(self, generation: Generation, values: Mapping[str, Array]) -> Start:
+        """Where the next `fit` starts; a newly compiled optimizer starts afresh."""
+        before = self._generation
+        if (generation.plan.hash, generation.optimizer) != (before.plan.hash, before.optimizer):
+            return fresh(generation.plan, generation.optimizer, values, self._step)
+        return Start(self._step, values, {slot: self._store.slot_views(slot) for slot in self._store.slots})
+
     def close(self, error: BaseException | None = None) -> None:
-        """Nothing is held."""
+        """Write the final checkpoint, where there are any."""
+        if self.saver is not None:
+            if error is None or isinstance(error, SystemExit | KeyboardInterrupt):
+                self.saver.finish()
+            else:
+                self.saver.stop()
 
 
 class SingleStrategy:
@@ -73,13 +125,46 @@ class SingleStrategy:
     num_replicas_in_sync = 1
     rank = 0
 
-    def __init__(self, directory: Path | None = None, seed: int = 0) -> None:
-        self.directory = directory
-        self.seed = seed
+    def __init__(self, assignment: TaskAssignment | None = None, seed: int = 0) -> None:
+        """Alone; or as the one task of a launch, whose run directory then holds checkpoints and status."""
+        self._assignment = assignment
+        self._reporter = Reporter(assignment) if assignment is not None else None
+        self._generation = 0
+        self._last: SingleSession | None = None
+        self.training = assignment.spec.training if assignment else TrainingSection(seed=seed)
+        self.directory: Path | None = assignment.run_dir if assignment else None
+        self.seed = self.training.seed
 
     def open(self, problem: Problem) -> Session:
         """See `Strategy.open`."""
-        return SingleSession(problem)
+        self._generation += 1
+        plan = placement.plan(problem.variables, servers=1)
+        generation = Generation(self._generation, plan, self.training, problem.optimizer, problem.max_steps)
+        start = self._start(generation, problem)
+        if generation.number > 1:
+            generation = replace(generation, max_steps=start.version + problem.max_steps)
+        session = self._last = SingleSession(generation, start, self._reporter)
+        if self._assignment is not None and self._reporter is not None and self.directory is not None:
+            directory, section = RunFiles(self.directory).checkpoints, self._assignment.spec.checkpoint
+            if start.warning:
+                self._reporter.warn(start.warning)
+            session.saver = CheckpointThread(
+                session, generation, section, directory, warn=self._reporter.warn, step=lambda: session.global_step
+            )
+            session.saver.save_first(start)
+            self._reporter.status.max_steps = generation.max_steps
+            self._reporter.progress(session.global_step)
+            self._reporter.running()
+        return session
+
+    def _start(self, generation: Generation, problem: Problem) -> Start:
+        plan, optimizer = generation.plan, problem.optimizer
+        directory = RunFiles(self.directory).checkpoints if self.directory else None
+        if self._last is not None:
+            return self._last.continuation(generation, problem.initial_values())
+        if directory is not None and checkpoints.list_checkpoints(directory):
+            return restored(directory, plan, optimizer)
+        return fresh(plan, optimizer, problem.initial_values())
 
     def scope(self) -> AbstractContextManager[Strategy]:
         """Within it, models belong to this strategy."""
@@ -93,4 +178,6 @@ class SingleStrategy:
         """Nobody asks."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """The status stays."""
+        if self._reporter is not None:
+            self._reporter.close()

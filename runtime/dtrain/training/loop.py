@@ -54,9 +54,13 @@ class Epochs:
         """The global step at which this call of fit ends."""
         return (self.epochs - self.initial_epoch) * self.steps_per_epoch
 
-    def epoch_of(self, global_step: int) -> int:
-        """The epoch that the step after `global_step` belongs to."""
-        return self.initial_epoch + global_step // self.steps_per_epoch
+    def epoch_of(self, session: Session) -> int:
+        """The epoch that the session's next step belongs to."""
+        return self.initial_epoch + (session.global_step - session.first_step) // self.steps_per_epoch
+
+    def step_in_epoch(self, session: Session) -> int:
+        """The number within its epoch of the step just made, from 0."""
+        return (session.global_step - session.first_step - 1) % self.steps_per_epoch
 
 
 @dataclass
@@ -101,12 +105,12 @@ class TrainingLoop:
     def run(self, batches: Iterator[Batch]) -> None:
         """Train until the session is finished; the leader (who has a log) also accounts for every epoch."""
         session = self.session
-        epoch = self.epochs.epoch_of(session.global_step)
+        epoch = self.epochs.epoch_of(session)
         self._call("on_epoch_begin", epoch)
         while not session.finished:
             batch = next(batches)
             self._contribute(batch)
-            reached = self.epochs.epoch_of(session.global_step)
+            reached = self.epochs.epoch_of(session)
             if reached != epoch:
                 self._end_epochs(epoch, reached)
                 epoch = reached
@@ -125,9 +129,7 @@ class TrainingLoop:
         if self.log is not None and answer.verdict is not Verdict.REFUSED:
             self.log.add(batch, result.loss, result.outputs)
             if self.callbacks is not None:
-                self.callbacks.call(
-                    "on_train_batch_end", (session.global_step - 1) % self.epochs.steps_per_epoch, {"loss": result.loss}
-                )
+                self.callbacks.call("on_train_batch_end", self.epochs.step_in_epoch(session), {"loss": result.loss})
 
     def _end_epochs(self, epoch: int, reached: int) -> None:
         """Close every epoch from `epoch` on that ended before `reached`; others' steps may end several at once."""

@@ -153,7 +153,8 @@ class Model:
             loop = TrainingLoop(self.network, loss, session, plan, np.random.default_rng([strategy.seed, session.rank + 1]))
             if strategy.is_leader:
                 self._account(loop, [*callbacks, history], validation, validation_steps, bool(verbose))
-            loop.run(batches.forever(session.rank, session.replicas, session.global_step * session.batches_per_step))
+            used = (session.global_step - session.first_step) * session.batches_per_step
+            loop.run(batches.forever(session.rank, session.replicas, used))
         except BaseException as error:
             session.close(error)
             raise

@@ -1,0 +1,18 @@
+"""What one call of `fit` trains."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from dtrain.config import TrainingSection
+from dtrain.protocol.placement import Plan
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What one call of `fit` trains, as the servers are told."""
+
+    number: int
+    plan: Plan
+    training: TrainingSection
+    optimizer: dict[str, Any]
+    max_steps: int

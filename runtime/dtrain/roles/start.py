@@ -1,0 +1,77 @@
+"""From where a training starts: the model's first values, a checkpoint, or where the `fit` before it ended."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtrain import checkpoints
+from dtrain.errors import CheckpointError
+from dtrain.learning import optimizers
+from dtrain.protocol.placement import Plan
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Everything that the servers are initialised with.
+
+    Attributes:
+        version: 0, or the global step that everything else belongs to.
+        values: of every variable.
+        slots: by slot name, then by variable.
+        seen: for each server, the table of rule 5; empty where it is not known.
+        warning: what is to be said about the checkpoint.
+    """
+
+    version: int
+    values: Mapping[str, Array]
+    slots: Mapping[str, Mapping[str, Array]]
+    seen: Sequence[Sequence[tuple[str, int, int]]] = ()
+    warning: str | None = None
+
+
+def fresh(plan: Plan, optimizer: Mapping[str, Any], values: Mapping[str, Array], version: int = 0) -> Start:
+    """The given values, and an optimizer that has seen nothing."""
+    rule = optimizers.from_config(optimizer)
+    slots: dict[str, dict[str, Array]] = {}
+    for spec in plan.variables:
+        if spec.trainable:
+            for slot, array in rule.initial_slots(np.asarray(values[spec.name])).items():
+                slots.setdefault(slot, {})[spec.name] = array
+    return Start(version, values, slots)
+
+
+def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any]) -> Start:
+    """The newest valid checkpoint of a folder.
+
+    Raises:
+        CheckpointError: it holds other variables than the model, or another optimizer's slots.
+    """
+    with checkpoints.open_checkpoint(directory) as checkpoint:
+        for spec in plan.variables:
+            found = checkpoint.variables.get(spec.name)
+            if found is None or found.shape != spec.shape:
+                raise CheckpointError(
+                    f"{checkpoint.path} does not fit this model: variable {spec.name} has shape {spec.shape} here and "
+                    f"{'is absent' if found is None else found.shape} there"
+                )
+        values = {spec.name: checkpoint.read(spec.name) for spec in plan.variables}
+        trainable = [spec.name for spec in plan.variables if spec.trainable]
+        names = optimizers.from_config(optimizer).initial_slots(np.zeros(1, np.float32))
+        slots = {slot: {name: checkpoint.read(checkpoints.slot_key(name, slot)) for name in trainable} for slot in names}
+        seen = checkpoint.manifest.extra.get("seen", [])
+        return Start(checkpoint.step, values, slots, seen if len(seen) == plan.servers else [], checkpoint.warning)
+
+
+def continued(directory: Path, plan: Plan, optimizer: Mapping[str, Any], values: Mapping[str, Array]) -> Start:
+    """Where the `fit` before ended, with the values that the model has now; a newly compiled optimizer starts afresh."""
+    with checkpoints.open_checkpoint(directory) as checkpoint:
+        step, same = checkpoint.step, checkpoint.manifest.extra.get("optimizer") == optimizer
+    if not same:
+        return fresh(plan, optimizer, values, step)
+    before = restored(directory, plan, optimizer)
+    return Start(before.version, values, before.slots, before.seen, before.warning)
