@@ -1,3 +1,5 @@
+from typing import Any
+
 from dtrain import callbacks as callbacks
 from dtrain import data as data
 from dtrain import distribute as distribute
@@ -10,6 +12,7 @@ from dtrain.learning import metrics as metrics
 from dtrain.learning import optimizers as optimizers
 from dtrain.learning import regularizers as regularizers
 from dtrain.strategies.choice import get_strategy as get_strategy
+from dtrain.strategy import Strategy
 from dtrain.training.estimator import Estimator as Estimator
 from dtrain.training.estimator import EvalSpec as EvalSpec
 from dtrain.training.estimator import TrainSpec as TrainSpec
@@ -18,3 +21,5 @@ from dtrain.training.models import Model as Model
 from dtrain.training.models import Sequential as Sequential
 
 __version__: str
+
+def ParameterServerStrategy(**training: Any) -> Strategy: ...  # noqa: N802 - TensorFlow's name for it
