@@ -127,10 +127,15 @@ class Launch:
         path = self.run_dir / "tasks" / name.replace(":", "-") / f"attempt-{attempt}" / "output.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
+    def wait_for(self, condition: Callable[[], Any], what: str) -> Any:
+        """Wait until `condition` holds; the launcher must not end before."""
+        found = wait_until(lambda: condition() or self.process.poll() is not None, what)
+        assert self.process.poll() is None, self.process.communicate()
+        return found
+
     def wait_running(self) -> None:
         """Wait until every task is up."""
-        wait_until(lambda: self.record()["state"] == "running" or self.process.poll() is not None, "all tasks up")
-        assert self.process.poll() is None, self.process.communicate()
+        self.wait_for(lambda: self.record()["state"] == "running", "all tasks up")
 
     def wait_gone(self) -> None:
         """Wait until no process of the launch is left."""

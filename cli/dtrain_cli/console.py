@@ -17,7 +17,8 @@ from dtrain_cli.outlet import Outlet
 
 BATCH_S = 0.2
 TABLE_EVERY_S = 0.5
-LAST_WORDS_S = 3.0
+LAST_WORDS_S = {True: 20.0, False: 3.0}
+"""How long the end waits for a slow reader: a terminal (True) that a person has stopped, anything else (False)."""
 _LABEL_COLOURS = {"chief": 36, "worker": 32, "ps": 34, "evaluator": 35}
 _PUMP_S = 0.05
 
@@ -66,7 +67,7 @@ class Console:
 
     def finish(self, failure: FailureRecord | None, last_word: str | None, report: str | None) -> None:
         """All that is left of the logs, a last table, dtrain's last word, the report on stdout, and the failure box."""
-        deadline_s = time.monotonic() + LAST_WORDS_S
+        deadline_s = time.monotonic() + LAST_WORDS_S[self._err.is_terminal]
         while (more := self._show_lines(until_s=deadline_s, to_the_end=True)) and time.monotonic() < deadline_s:
             self._out.flush()
             if self._out.clogged:
@@ -103,14 +104,8 @@ class Console:
     def _read(self, task: TaskId, to_the_end: bool) -> list[str]:
         """New lines of a task; the log of an earlier attempt is read to its end first."""
         tails = self._tails[task]
-        lines = tails[0].read()
-        if tails[0].dropped:
-            lines = [f"[{tails[0].dropped} lines not shown; see {tails[0].path}]", *lines]
-            tails[0].dropped = 0
-        if not lines and (to_the_end or len(tails) > 1):
-            lines = tails[0].rest()
-            if len(tails) > 1:
-                del tails[0]
+        while not (lines := tails[0].read(to_the_end or len(tails) > 1)) and len(tails) > 1:
+            del tails[0]
         return lines
 
     def _print(self, batch: list[tuple[TaskId, str]]) -> None:

@@ -24,29 +24,29 @@ class LogTail:
     Attributes:
         task: whose it is.
         path: the file.
-        dropped: lines left out because the reader of the console was too slow.
     """
 
     task: TaskId
     path: Path
-    dropped: int = 0
     _offset: int = 0
     _partial: bytes = field(default=b"", repr=False)
 
-    def read(self) -> list[str]:
-        """The lines that have become complete, at most some hundred thousand bytes of them."""
-        size = self._size()
-        if size - self._offset > LAG_BYTES_MAX:
-            self._skip(size - LAG_BYTES_MAX // 2)
-        if size <= self._offset:
-            return []
-        *lines, self._partial = (self._partial + self._take(_CHUNK_BYTES)).split(b"\n")
-        return [_text(line) for line in lines]
+    def read(self, to_the_end: bool = False) -> list[str]:
+        """The lines that have become complete, at most some hundred thousand bytes of them.
 
-    def rest(self) -> list[str]:
-        """The last line, which no newline has ended. The task must be gone."""
-        partial, self._partial = self._partial, b""
-        return [_text(partial)] if partial else []
+        If the reader of the console is too slow, most are left out, and the first line says how many.
+
+        Args:
+            to_the_end: the task is gone: when there is no more, the last line counts also if no newline has ended it.
+        """
+        size, notes = self._size(), []
+        if size - self._offset > LAG_BYTES_MAX:
+            notes = [f"[{self._skip(size - LAG_BYTES_MAX // 2)} lines not shown; see {self.path}]"]
+        data = self._take(_CHUNK_BYTES) if size > self._offset else b""
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if to_the_end and not data and self._partial:
+            lines, self._partial = [self._partial], b""
+        return notes + [_text(line) for line in lines]
 
     def _size(self) -> int:
         try:
@@ -64,11 +64,13 @@ class LogTail:
         self._offset += len(data)
         return data
 
-    def _skip(self, until: int) -> None:
-        """Leave lines out up to the first that begins after `until`."""
+    def _skip(self, until: int) -> int:
+        """Leave lines out up to the first that begins after `until`; how many."""
+        left_out, data = 0, b""
         while self._offset < until and (data := self._take(1 << 20)):
-            self.dropped += data.count(b"\n")
-        *_, self._partial = data.split(b"\n")
+            left_out += data.count(b"\n")
+        self._partial = data.rpartition(b"\n")[2]
+        return left_out
 
 
 def _text(line: bytes) -> str:

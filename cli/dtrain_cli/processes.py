@@ -63,11 +63,15 @@ class SignalInbox:
 
 
 class Guardian:
-    """The launcher's side of one guardian process (`dtrain_cli.guardian`)."""
+    """The launcher's side of one guardian process (`dtrain_cli.guardian`).
+
+    Attributes:
+        ended: whether everything has been reported.
+    """
 
     def __init__(self, launch: TaskLaunch, line: LifeLine) -> None:
-        self.task, self.attempt = launch.task, launch.attempt
-        self.started: Started | None = None
+        self.ended = False
+        self._task, self._attempt = str(launch.task), launch.attempt
         self._reading_end, writing_end = os.pipe()
         self._lines = start_orders.Lines()
         fds = (line.reading_end, writing_end)
@@ -89,15 +93,17 @@ class Guardian:
         """For a selector."""
         return self._reading_end
 
-    def reports(self) -> tuple[list[Report], bool]:
-        """What has arrived, and whether the guardian has ended."""
+    def reports(self) -> list[Report]:
+        """What has arrived; call it when `fileno()` is readable."""
         data = os.read(self._reading_end, 1 << 16)
         reports = [start_orders.decode_report(line) for line in self._lines.feed(data)]
-        self.started = next((report for report in reports if isinstance(report, Started)), self.started)
-        return reports, not data
+        if not data:  # it was killed: its command died with it, and what that left is adopted by the launcher
+            reports.append(Exited(self._task, self._attempt, -signal.SIGKILL, 0))
+        self.ended = any(isinstance(report, Exited | Refused) for report in reports)
+        return reports
 
     def close(self) -> None:
-        """Forget the process."""
+        """Stop listening."""
         os.close(self._reading_end)
 
 
@@ -112,7 +118,6 @@ class TaskProcesses:
         life_line.adopt_orphans()
         self._line = line
         self._fork_server = fork_server
-        self._guardians: dict[TaskId, Guardian] = {}
         self._forking: dict[TaskId, int] = {}  # ordered attempts of which the warm process has not said anything yet
         self._attempts: dict[TaskId, int] = {}
         self._selector = selectors.DefaultSelector()
@@ -137,9 +142,7 @@ class TaskProcesses:
             self._forking[launch.task] = launch.attempt
             self._fork_server.send(order)
         else:
-            guardian = Guardian(launch, self._line)
-            self._guardians[launch.task] = guardian
-            self._selector.register(guardian, selectors.EVENT_READ)
+            self._selector.register(Guardian(launch, self._line), selectors.EVENT_READ)
 
     def signal(self, task: TaskId, number: int) -> None:
         """Send a signal to everything in a task's group, also when its leader is gone."""
@@ -181,16 +184,10 @@ class TaskProcesses:
         return events
 
     def _hear_guardian(self, guardian: Guardian) -> list[Event]:
-        reports, ended = guardian.reports()
-        if any(isinstance(report, Exited | Refused) for report in reports):
-            ended = True
-        elif ended:  # it was killed: its command died with it, and what that left is adopted by the launcher
-            status = Exited(str(guardian.task), guardian.attempt, -signal.SIGKILL, 0)
-            reports.append(status)
-        if ended:
+        reports = guardian.reports()
+        if guardian.ended:
             self._selector.unregister(guardian)
             guardian.close()
-            self._guardians.pop(guardian.task)
         return [*reports]
 
     def _note(self, event: Event) -> None:

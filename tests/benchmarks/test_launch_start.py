@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from launching import wait_until
 
 PROGRAM = """
 import os
@@ -43,7 +42,7 @@ def first_steps_s(launcher, workers: int) -> tuple[list[float], float]:
     started_s = time.monotonic()
     launch = launcher.start("--workers", workers, "program.py")
     logs = [f"worker:{index}" for index in range(workers)] + ["chief:0"]
-    found = wait_until(lambda: len(times := _times(launch, logs)) == len(logs) and times, "the first step of every replica")
+    found = launch.wait_for(lambda: len(times := _times(launch, logs)) == len(logs) and times, "the first step of every replica")
     memory = sum(_pss_mib(pid) for pid in [launch.process.pid, *launch.pids()])
     launch.send(signal.SIGINT)
     assert launch.end() == 130

@@ -28,6 +28,7 @@ def test_a_worker_killed_by_a_signal_comes_back_at_its_address(launcher):
     assert launch.task("worker:0") | {"address": ""} == launch.task("worker:0") | {"address": "", "restarts": 2, "attempt": 2}
     configs = {launch.log("worker:0", attempt) for attempt in range(3)}
     assert len(configs) == 1, "every attempt was told the same address"
+    assert launch.out.count("worker:0 | {") == 3
     for attempt in range(2):
         failure = json.loads((launch.run_dir / f"tasks/worker-0/attempt-{attempt}/failure.json").read_text())
         assert failure["message"] == "killed by SIGKILL (signal 9)"
