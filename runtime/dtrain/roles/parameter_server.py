@@ -121,14 +121,15 @@ class ParameterServer:
             return
         try:
             plan = Plan.from_dict(message.plan)
-            kept = self.held is not None and (self.held.generation, self.held.plan.hash) == (message.generation, plan.hash)
-            if not kept:
+            held = self.held
+            if held is None or (held.generation, held.plan.hash) != (message.generation, plan.hash):
                 training = msgspec.convert(message.training, TrainingSection)
-                self.held = self._hold(plan, training, message, blocks)
+                held = self._hold(plan, training, message, blocks)
         except (DtrainError, msgspec.ValidationError) as error:
             yield Send(caller, Refusal(f"the leader's plan, optimizer and values do not fit together: {error}"))
             return
-        yield Send(caller, Initialised(self.held.pushes.version, kept))
+        kept, self.held = held is self.held, held
+        yield Send(caller, Initialised(held.pushes.version, kept))
         yield from self._members_changed(now)
 
     def _hold(self, plan: Plan, training: TrainingSection, message: Initialise, blocks: Blocks) -> Held:

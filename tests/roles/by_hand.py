@@ -1,0 +1,82 @@
+"""Parameter servers driven by hand: say a message, look at the answers, compare the variables bit for bit."""
+
+import msgspec
+import numpy as np
+
+from dtrain.cluster import ClusterSpec, TaskId
+from dtrain.config import TrainingSection
+from dtrain.learning import optimizers
+from dtrain.messages import Heartbeat, Initialise, Pull, Push
+from dtrain.protocol import placement
+from dtrain.roles.actions import Send
+from dtrain.roles.parameter_server import ParameterServer
+from dtrain.variables import VariableSpec
+
+VARIABLES = (
+    VariableSpec("kernel", (2, 2)),
+    VariableSpec("bias", (3,)),
+    VariableSpec("table", (2,), "int64", trainable=False),
+)
+
+
+class Hand:
+    """All servers of a cluster of a chief and some workers; the clock stands where `now` says."""
+
+    def __init__(self, workers=2, servers=1, max_steps=10, optimizer=None, variables=VARIABLES, **training):
+        self.training = TrainingSection(**training)
+        names = {"chief": ["c:0"], "worker": [f"w:{i}" for i in range(workers)], "ps": [f"p:{i}" for i in range(servers)]}
+        self.cluster = ClusterSpec.from_lists(**names)
+        self.plan = placement.plan(variables, servers)
+        self.optimizer = optimizer or optimizers.SGD(0.5)
+        self.max_steps = max_steps
+        self.now = 0.0
+        self.servers = [ParameterServer(i, self.cluster, self.training, self.now) for i in range(servers)]
+
+    def blocks(self, server=0, value=0):
+        return [np.full(group.size, value, group.dtype) for group in self.plan.layout(server).groups]
+
+    def initialisation(self, **changes):
+        """What the leader says to every server."""
+        training = msgspec.to_builtins(self.training)
+        message = Initialise(1, self.plan.to_dict(), training, self.optimizer.get_config(), 0, self.max_steps, "run-dir")
+        return msgspec.structs.replace(message, **changes)
+
+    def initialise(self, **changes):
+        """Say it; returns the answers."""
+        message = self.initialisation(**changes)
+        return [self.say("chief:0", message, self.blocks(server), server=server)[0].message for server in range(len(self.servers))]
+
+    def say(self, task, message, blocks=(), server=0, caller=None):
+        """Hand a message to a server; returns its actions, with their blocks as they are now."""
+        actions = list(self.servers[server].receive(caller or task, TaskId.parse(task), message, blocks, self.now))
+        return [Send(a.caller, a.message, [b.copy() for b in a.blocks]) if isinstance(a, Send) else a for a in actions]
+
+    def push(self, task, sequence=1, base=0, value=1, server=0, caller=None, blocks=None, **changes):
+        """A gradient of equal numbers; returns the actions."""
+        message = Push(1, 1, sequence, base, self.plan.hash)
+        blocks = self.blocks(server, value) if blocks is None else blocks
+        return self.say(task, msgspec.structs.replace(message, **changes), blocks, server, caller)
+
+    def pull(self, task, at_least=0, wait_s=5.0, server=0):
+        return self.say(task, Pull(1, at_least, wait_s), server=server)
+
+    def beat(self, task, incarnation=0, **more):
+        return self.say(task, Heartbeat(incarnation, **more))
+
+    def tick(self, server=0, connections=1):
+        return list(self.servers[server].tick(self.now, connections))
+
+    def image(self, server=0):
+        """The state of a server that a refused message must leave alone, bit for bit."""
+        held = self.servers[server].held
+        arrays = [*held.store.values, *(array for arrays in held.store.slots.values() for array in arrays)]
+        return held.pushes.version, held.seen.export(), [array.tobytes() for array in arrays]
+
+    def version(self, server=0):
+        return self.servers[server].held.pushes.version
+
+
+def only(actions):
+    """The message of the one answer there is."""
+    [action] = actions
+    return action.message
