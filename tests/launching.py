@@ -64,6 +64,8 @@ class Launch:
     folder: Path
     words: list[str]
     stdout: Any = subprocess.PIPE
+    stderr: Any = subprocess.PIPE
+    environment: dict[str, str] = field(default_factory=dict)
     run_dir: Path | None = None
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -75,10 +77,16 @@ class Launch:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "dtrain_cli.main", "launch", *options, *self.words],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": SOURCES, "DTRAIN_RUNS_DIR": str(self.folder / "runs"), MARK: self.mark},
+            env={
+                **os.environ,
+                "PYTHONPATH": SOURCES,
+                "DTRAIN_RUNS_DIR": str(self.folder / "runs"),
+                MARK: self.mark,
+                **self.environment,
+            },
             stdin=subprocess.DEVNULL,
             stdout=self.stdout,
-            stderr=subprocess.PIPE,
+            stderr=self.stderr,
             text=True,
             errors="replace",
         )

@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from launching import SOURCES, wait_until
+from launching import PRELUDE, SOURCES, wait_until
 
 ALONE = ("--ps", "0", "--no-evaluator", "--workers", "0")
 USED = "import sys, types; sys.modules['dtrain.strategy'] = types.SimpleNamespace(was_used=lambda: True)\n"
@@ -192,3 +192,24 @@ def test_killed_output_is_complete_to_the_last_line(launcher):
     launch = launcher.start(*ALONE, "--set", "restart.chief.policy=never", program)
     assert launch.end() == 137
     assert launch.out == "chief:0 | the last line\n"
+
+
+def test_a_program_may_start_processes_of_its_own(launcher):
+    (launcher.folder / "pools.py").write_text(
+        "import multiprocessing\n"
+        "def square(x):\n"
+        "    return x * x\n"
+        "if __name__ == '__main__':\n"
+        + textwrap.indent(
+            PRELUDE
+            + "status()\n"
+            + "for method in ('fork', 'spawn', 'forkserver'):\n"
+            + "    with multiprocessing.get_context(method).Pool(2) as pool:\n"
+            + "        print(method, pool.map(square, range(4)), flush=True)\n",
+            "    ",
+        )
+    )
+    launch = launcher.start(*ALONE, "pools.py")
+    assert launch.end() == 0, launch.err + launch.out
+    assert launch.out.splitlines() == [f"chief:0 | {method} [0, 1, 4, 9]" for method in ("fork", "spawn", "forkserver")]
+    assert not launch.pids()

@@ -1,0 +1,104 @@
+"""A launch on a terminal: table, colours, collapsed lines; a terminal that is stopped, or goes away."""
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import termios
+
+import pytest
+from launching import wait_until
+
+SMALL = ("--ps", "0", "--no-evaluator", "--workers", "2")
+PROGRAM = """
+print("restored step 400", flush=True)
+for step in range(400, 410):
+    status(step=step, max_steps=410, loss=1 / step, examples_per_s=1234.5)
+    time.sleep(0.1)
+"""
+
+
+class Terminal:
+    """Both ends of a pseudo terminal of 80 columns; a person sees what `read` returns."""
+
+    def __init__(self) -> None:
+        self.person, self.program = pty.openpty()
+        fcntl.ioctl(self.program, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        os.set_blocking(self.person, False)
+        self.seen = ""
+
+    def read(self) -> str:
+        try:
+            while data := os.read(self.person, 1 << 16):
+                self.seen += data.decode(errors="replace")
+        except OSError:  # nothing now, or nobody on the other end any more
+            pass
+        return self.seen
+
+    def close(self) -> None:
+        os.close(self.person)
+        os.close(self.program)
+
+
+@pytest.fixture
+def terminal():
+    terminal = Terminal()
+    yield terminal
+    terminal.close()
+
+
+def start(launcher, terminal, *words, **environment):
+    environment = {"TERM": "xterm-256color", "NO_COLOR": "", **environment}
+    return launcher.start(*words, stdout=terminal.program, stderr=terminal.program, environment=environment)
+
+
+def wait_end(launch, terminal) -> int:
+    wait_until(lambda: (terminal.read(), launch.process.poll() is not None)[1])
+    terminal.read()
+    return launch.process.returncode
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_the_table_stands_under_collapsed_lines(launcher, terminal, no_color):
+    launch = start(launcher, terminal, *SMALL, launcher.program(PROGRAM), NO_COLOR=no_color)
+    assert wait_end(launch, terminal) == 0
+    assert ("\x1b[32m" in terminal.seen) == (not no_color)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.seen)
+    assert re.search(r"(worker x2|tasks x\d) +\| restored step 400", plain)
+    assert re.search(r"worker:1 +running +4\d\d", plain)
+    assert re.search(r"step 4\d\d/410", plain)
+    assert "\x1b[J" in terminal.seen
+    last_screen = plain.rpartition("\x1b[J")[2].splitlines()
+    assert last_screen[0].split()[:2] == ["task", "state"], "the last table stays"
+    assert "succeeded after" in last_screen[-1]
+    assert all(len(line) < 80 for line in last_screen)
+
+
+def test_ctrl_s_stops_the_terminal_and_nothing_else(launcher, terminal):
+    program = launcher.program(
+        """
+        status()
+        wait_for(run_dir / "go")
+        for line in range(100_000):
+            print("a line that nobody reads")
+        """
+    )
+    launch = start(launcher, terminal, *SMALL, program)
+    launch.wait_running()
+    os.write(terminal.person, b"\x13")
+    (launch.run_dir / "go").touch()
+    for task in ("worker:0", "worker:1", "chief:0"):
+        wait_until(lambda task=task: launch.log(task).count("\n") == 100_000)
+    os.write(terminal.person, b"\x11")
+    assert wait_end(launch, terminal) == 0
+    assert "succeeded after" in terminal.seen
+
+
+def test_a_terminal_that_goes_away_stops_the_run_in_order(launcher, terminal):
+    launch = start(launcher, terminal, *SMALL, launcher.program("status()\nforever()\n"))
+    launch.wait_running()
+    launch.send(signal.SIGHUP)
+    assert wait_end(launch, terminal) == 129
+    assert not launch.pids()
