@@ -102,6 +102,8 @@ class NotReady(Message, frozen=True, gc=False):
 class Values(Message, frozen=True, gc=False):
     """Server to replica: a version of everything it holds. Blocks: every group's values.
 
+    To a replica that speaks of an earlier generation it says, without plan and blocks, that there is a later one.
+
     `ticket` (async, ps:0 only) is the permission to push once more; without one the replica pulls again.
     """
 

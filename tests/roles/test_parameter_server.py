@@ -46,8 +46,16 @@ def test_a_leader_that_starts_again_finds_what_is_there(hand):
 
 def test_a_new_generation_takes_the_place_of_the_old_one(hand):
     assert hand.initialise(generation=2, version=7) == [Initialised(7, kept=False)]
-    assert "holds no variables of generation 1" in only(hand.push("worker:0", base=7)).reason
     assert hand.version() == 7
+
+
+def test_one_who_is_a_generation_behind_is_told_that_there_is_a_later_one(hand):
+    hand.initialise(generation=2)
+    before = hand.image()
+    for [answer] in (hand.push("worker:0"), hand.pull("worker:0", at_least=9)):
+        assert answer.message == Values(2, 0, 10, {}, ticket=False)
+        assert answer.blocks == []
+    assert hand.image() == before
 
 
 def test_only_the_leader_initialises(hand):

@@ -241,7 +241,7 @@ class Process:
     def _train(self) -> None:
         scenario = self._judge.scenario
         self.machine = Replica(
-            len(self._servers), GENERATION, self._incarnation, self._judge.plan.hash, self._judge.sync, scenario.training.nan_policy
+            len(self._servers), GENERATION, self._incarnation, self._judge.plan.hash, self._judge.sync, nan_policy=scenario.training.nan_policy
         )
         for server in range(len(self._servers)):
             if self._wire("data", server) is None:

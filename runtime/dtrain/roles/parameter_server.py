@@ -182,6 +182,8 @@ class ParameterServer:
         if held is None or (isinstance(message, Pull) and held.generation < message.generation):
             reason = f"ps:{self.index} waits for {self.cluster.leader} to initialise the variables"
             return Send(request.caller, NotReady(reason)) if late else None
+        if isinstance(message, Pull) and held.generation > message.generation:
+            return self._moved_on(request.caller)
         if held.pushes.failed:
             return Send(request.caller, Refusal(held.pushes.failed))
         if held.pushes.version < message.at_least and not late:
@@ -197,10 +199,18 @@ class ParameterServer:
         values = Values(held.generation, held.pushes.version, held.max_steps, held.plan.to_dict(), ticket)
         return Send(request.caller, values, held.store.values)
 
+    def _moved_on(self, caller: Caller) -> Send:
+        """To one who is a generation behind: there is another one now. Its values may be of another shape."""
+        assert self.held is not None
+        return Send(caller, Values(self.held.generation, self.held.pushes.version, self.held.max_steps, {}, ticket=False))
+
     # Writing
 
     def _on_push(self, caller: Caller, sender: TaskId, message: Push, blocks: Blocks, now: float) -> Iterator[Action]:
         replica, held = str(sender), self.held
+        if held is not None and held.generation > message.generation and replica in self.ranks:
+            yield self._moved_on(caller)
+            return
         if reason := self._push_refusal(replica, message, blocks):
             yield Send(caller, Refusal(reason))
             return

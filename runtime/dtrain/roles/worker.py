@@ -117,6 +117,8 @@ class Replica:
         """
         asked = self.unanswered.pop(server, None)
         match message:
+            case Values() if message.generation > self.generation:
+                self._end()
             case Values():
                 yield from self._values(server, message)
             case Reply():
@@ -134,6 +136,12 @@ class Replica:
     def _repeat(self, server: int, message: AnyMessage) -> Outgoing:
         self.unanswered[server] = message
         return server, message
+
+    def _end(self) -> None:
+        """The servers train the next generation already: ours has come to its end without us."""
+        self.phase, self.outcome = Phase.FINISHED, Outcome(Verdict.FINISHED, 0, 0, 0)
+        self.versions = [self.max_steps] * self.servers
+        self.unanswered.clear()
 
     def _values(self, server: int, message: Values) -> Iterator[Outgoing]:
         self.versions[server] = message.version

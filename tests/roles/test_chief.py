@@ -1,0 +1,48 @@
+"""When a checkpoint is due, and what is one."""
+
+import pytest
+
+from dtrain.config import CheckpointSection
+from dtrain.messages import Snapshot
+from dtrain.roles.chief import ANSWER_WAIT_S, CheckpointSchedule, Cut
+
+
+def test_by_time_by_steps_whichever_comes_first_and_never_twice_of_a_step():
+    schedule = CheckpointSchedule(CheckpointSection(every_s=30.0, every_steps=100), last_s=0.0, last_step=0)
+    assert not schedule.due(99, 29.9)
+    assert schedule.due(100, 1.0)
+    assert schedule.due(1, 30.0)
+    assert not schedule.due(0, 1000.0)
+    schedule.saved(100, 50.0)
+    assert not schedule.due(100, 1000.0)
+    assert not schedule.due(199, 79.9)
+    assert schedule.due(101, 80.0)
+
+
+@pytest.mark.parametrize(
+    ("section", "now", "expected"),
+    [
+        (CheckpointSection(every_s=30.0), 10.0, 1.0),
+        (CheckpointSection(every_s=30.0), 29.5, 0.5),
+        (CheckpointSection(every_s=30.0), 40.0, 0.05),
+        (CheckpointSection(every_s=None), 10.0, 1.0),
+        (CheckpointSection(every_steps=10), 10.0, 0.05),
+    ],
+)
+def test_it_sleeps_no_longer_than_it_may(section, now, expected):
+    assert CheckpointSchedule(section, last_s=0.0, last_step=0).wait_s(now) == expected
+
+
+def test_a_synchronous_cut_is_one_version_and_looks_further_ahead_each_time():
+    cut = Cut(sync=True)
+    assert cut.question(10, 100) == Snapshot(12, ANSWER_WAIT_S)
+    assert not cut.accept([12, 13])
+    assert cut.question(13, 100) == Snapshot(17, ANSWER_WAIT_S)
+    assert cut.question(99, 100) == Snapshot(100, ANSWER_WAIT_S)
+    assert cut.accept([100, 100])
+
+
+def test_an_asynchronous_cut_is_what_each_server_has():
+    cut = Cut(sync=False)
+    assert cut.question(10, 100) == Snapshot(0, 0.0)
+    assert cut.accept([12, 13])

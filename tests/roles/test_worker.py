@@ -1,0 +1,212 @@
+"""The replica's machine by hand: what it says to whom, and when it may compute."""
+
+import pytest
+
+from dtrain.errors import NonFiniteGradientError, PeerRefusedError, TooFewReplicasError
+from dtrain.messages import HeartbeatReply, NotReady, Pull, Push, Refusal, Reply, Values, Verdict
+from dtrain.roles.worker import Outcome, Phase, Replica
+
+MAX = 10
+
+
+class Talk:
+    """A replica and what it has said so far."""
+
+    def __init__(self, servers=2, sync=True, **more):
+        self.machine = Replica(servers, generation=1, incarnation=3, plan_hash="p", sync=sync, **more)
+        self.said = list(self.machine.start())
+
+    def hear(self, server, message):
+        self.said = list(self.machine.receive(server, message))
+        return self.said
+
+    def values(self, server, version, **more):
+        return self.hear(server, Values(**{"generation": 1, "version": version, "max_steps": MAX, "plan": {}, **more}))
+
+    def reply(self, server, version, verdict=Verdict.ACCEPTED, **more):
+        return self.hear(server, Reply(verdict, version, **more))
+
+    def push(self, finite=True):
+        self.said = list(self.machine.push(finite))
+        return self.said
+
+    @property
+    def phase(self):
+        return self.machine.phase
+
+
+def ready(servers=2, version=0, **more):
+    talk = Talk(servers, **more)
+    for server in range(servers):
+        talk.values(server, version)
+    assert talk.phase is Phase.READY
+    return talk
+
+
+def test_it_asks_the_first_server_and_then_the_others_for_at_least_its_version():
+    talk = Talk(servers=3)
+    assert talk.said == [(0, Pull(1, 0, 5.0))]
+    assert talk.values(0, 4) == [(1, Pull(1, 4, 5.0)), (2, Pull(1, 4, 5.0))]
+    assert talk.values(2, 4) == []
+    assert talk.phase is Phase.PULLING
+    assert talk.values(1, 4) == []
+    assert talk.phase is Phase.READY
+    assert talk.machine.global_step == 4
+
+
+def test_in_sync_whoever_is_behind_is_asked_again_until_all_show_one_version():
+    talk = Talk()
+    talk.values(0, 4)
+    assert talk.values(1, 5) == [(0, Pull(1, 5, 5.0))]
+    assert talk.values(0, 4) == [(0, Pull(1, 5, 5.0))], "the server's patience is over, ours is not"
+    talk.values(0, 5)
+    assert talk.phase is Phase.READY
+
+
+def test_in_async_each_server_has_a_version_of_its_own():
+    talk = Talk(sync=False)
+    assert talk.values(0, 4) == [(1, Pull(1, 0, 5.0))]
+    talk.values(1, 7)
+    assert talk.phase is Phase.READY
+    assert [message.base_version for _, message in talk.push()] == [4, 7]
+
+
+def test_a_push_goes_to_every_server_and_its_answers_are_the_next_values():
+    talk = ready(version=4)
+    assert talk.push() == [(0, Push(1, 3, 1, 4, "p")), (1, Push(1, 3, 1, 4, "p"))]
+    assert talk.machine.unanswered == dict(talk.said)
+    assert talk.reply(1, 5, accepted=1) == []
+    assert talk.phase is Phase.PUSHING
+    assert talk.reply(0, 5, accepted=1) == []
+    assert talk.phase is Phase.READY
+    assert talk.machine.outcome == Outcome(Verdict.ACCEPTED, 0, 1, 0)
+    assert talk.push()[0] == (0, Push(1, 3, 2, 5, "p"))
+
+
+def test_it_does_not_push_what_it_has_not_computed():
+    with pytest.raises(AssertionError, match="pulling has nothing to push"):
+        Talk().push()
+
+
+def test_stale_somewhere_is_stale_and_the_server_behind_is_asked():
+    talk = ready(version=4)
+    talk.push()
+    talk.reply(0, 5, Verdict.STALE, stale=1)
+    assert talk.reply(1, 6, Verdict.STALE, stale=1) == [(0, Pull(1, 6, 5.0))]
+    assert talk.machine.outcome == Outcome(Verdict.STALE, 0, 0, 1)
+    talk.values(0, 6)
+    assert talk.phase is Phase.READY
+
+
+def test_the_gravest_verdict_and_the_largest_staleness_count():
+    talk = ready(sync=False)
+    talk.push()
+    talk.reply(0, 5, accepted=1, staleness=2)
+    talk.reply(1, 9, Verdict.STALE, stale=1, staleness=6)
+    assert talk.machine.outcome == Outcome(Verdict.STALE, 6, 0, 1)
+
+
+def test_with_quotas_pending_contributions_are_counted_up_and_the_values_stay():
+    talk = ready(version=4)
+    for ordinal in range(2):
+        assert [message.ordinal for _, message in talk.push()] == [ordinal] * 2
+        talk.reply(0, 4, Verdict.PENDING)
+        talk.reply(1, 4, Verdict.PENDING)
+        assert (talk.phase, talk.machine.global_step) == (Phase.READY, 4)
+    talk.push()
+    talk.reply(0, 5, accepted=3)
+    talk.reply(1, 5, accepted=3)
+    assert [message.ordinal for _, message in talk.push()] == [0, 0]
+
+
+def test_a_refused_contribution_s_number_is_neither_used_twice_nor_forgotten():
+    talk = ready(version=4)
+    talk.push()
+    for server in range(2):
+        talk.reply(server, 4, Verdict.PENDING)
+    assert [(message.ordinal, message.finite) for _, message in talk.push(finite=False)] == [(1, False)] * 2
+    for server in range(2):
+        talk.reply(server, 4, Verdict.REFUSED, reason="NaN")
+    assert [message.ordinal for _, message in talk.push()] == [1, 1]
+
+
+def test_refused_gradients_are_skipped_or_fail_by_the_policy():
+    for policy in ("refuse", "skip"):
+        talk = ready(servers=1, nan_policy=policy)
+        talk.push(finite=False)
+        talk.reply(0, 0, Verdict.REFUSED, reason="the gradient of worker:1 holds NaN")
+        assert talk.phase is Phase.READY
+        assert talk.machine.outcome.reason == "the gradient of worker:1 holds NaN"
+    talk = ready(servers=1, nan_policy="fail")
+    talk.push(finite=False)
+    with pytest.raises(NonFiniteGradientError, match="worker:1 holds NaN"):
+        talk.reply(0, 0, Verdict.REFUSED, reason="the gradient of worker:1 holds NaN")
+
+
+def test_without_a_ticket_it_asks_for_one_and_then_for_what_has_aged_meanwhile():
+    talk = ready(sync=False)
+    talk.push()
+    talk.reply(1, 3, accepted=1)
+    assert talk.reply(0, 2, accepted=1, ticket=False) == [(0, Pull(1, 0, 5.0))]
+    assert talk.values(0, 5, ticket=False) == [(0, Pull(1, 0, 5.0))]
+    assert talk.values(0, 6) == [(1, Pull(1, 0, 5.0))]
+    talk.values(1, 8)
+    assert talk.phase is Phase.READY
+    assert talk.machine.versions == [6, 8]
+
+
+def test_at_the_last_step_it_has_the_final_values_of_every_server():
+    talk = ready(version=MAX - 1)
+    talk.push()
+    talk.reply(0, MAX, accepted=1)
+    talk.reply(1, MAX, accepted=1)
+    assert (talk.phase, talk.machine.global_step) == (Phase.FINISHED, MAX)
+
+
+def test_a_server_that_never_gets_to_the_last_step_is_asked_once():
+    talk = Talk(sync=False)
+    assert talk.values(0, MAX, ticket=False) == [(1, Pull(1, MAX, 5.0))]
+    talk.values(1, MAX - 1)
+    assert talk.phase is Phase.FINISHED
+    assert talk.machine.versions == [MAX, MAX - 1]
+
+
+def test_one_that_comes_when_all_is_done_is_finished_at_once():
+    talk = Talk(servers=1)
+    assert talk.values(0, MAX, ticket=False) == []
+    assert talk.phase is Phase.FINISHED
+
+
+def test_a_leader_that_does_not_train_waits_for_the_last_step():
+    talk = Talk(trains=False)
+    assert talk.values(0, 3, ticket=False) == [(0, Pull(1, MAX, 5.0))]
+    assert talk.values(0, 5, ticket=False) == [(0, Pull(1, MAX, 5.0))]
+    assert talk.values(0, MAX, ticket=False) == [(1, Pull(1, MAX, 5.0))]
+    talk.values(1, MAX)
+    assert talk.phase is Phase.FINISHED
+
+
+def test_a_server_that_is_not_ready_is_asked_again():
+    talk = Talk()
+    assert talk.hear(0, NotReady("ps:0 waits for chief:0")) == [(0, Pull(1, 0, 5.0))]
+    assert list(talk.machine.unanswered) == [0]
+
+
+@pytest.mark.parametrize("pushing", [False, True])
+def test_a_later_generation_means_that_this_one_is_over(pushing):
+    talk = ready() if pushing else Talk()
+    if pushing:
+        talk.push()
+    assert talk.values(0, 0, generation=2) == []
+    assert (talk.phase, talk.machine.unanswered) == (Phase.FINISHED, {})
+    assert talk.machine.outcome.verdict is Verdict.FINISHED
+    assert talk.machine.global_step == talk.machine.max_steps
+
+
+def test_refusals_are_errors_of_their_kind():
+    with pytest.raises(TooFewReplicasError, match="too few replicas: 3 contributions"):
+        Talk().hear(0, Refusal("too few replicas: 3 contributions are needed"))
+    with pytest.raises(PeerRefusedError, match="another plan"):
+        Talk().hear(0, Refusal("another plan"))
+    with pytest.raises(PeerRefusedError, match="ps:0 answered Pull with HeartbeatReply"):
+        Talk().hear(0, HeartbeatReply(1, 1, 0, False))
