@@ -22,7 +22,8 @@ def render(failure: FailureRecord, width: int, colour: bool) -> str:
     from rich.panel import Panel
     from rich.text import Text
 
-    parts = [Text(failure.message, style="bold", overflow="fold")]
+    message = failure.message.partition("\n")[0] if failure.traceback else failure.message
+    parts = [Text(message, style="bold", overflow="fold")]
     if failure.traceback:
         parts += [Text(), Text(_shorten(failure.traceback.rstrip().splitlines()), overflow="fold")]
     elif failure.last_lines:

@@ -165,7 +165,7 @@ class Supervisor:
         rule, message = self._rule(life), "ended"
         if end.status != 0:
             life.failure = failure_of(life.launch, end, self._memory_kills.rose())
-            message = life.failure.message
+            message = _first_line(life.failure)
         restart = restart_policy.decide(rule, end.status, life.restarts_used, now_s - life.started_s, now_s, message)
         if end.status == 0 and (restart is None or life.task == success_rule.leader(self.spec)):
             life.state = "succeeded"
@@ -194,12 +194,12 @@ class Supervisor:
         states = {task: other.state for task, other in self.lives.items()}
         if success_rule.survives_without(self.spec, life.task, states, self.foreign):
             consequence = "evaluation will be missing" if life.task.role is Role.EVALUATOR else "training goes on without it"
-            self._console.say(f"{life.task} has failed: {life.failure.message}; {consequence}")
+            self._console.say(f"{life.task} has failed: {_first_line(life.failure)}; {consequence}")
             return
         self._causes.append(life.failure)
         self._stop(
             StopOrder("failed", 1, now_s, self._limits.grace_s, {}),
-            f"{life.task} failed: {life.failure.message}; stopping the others",
+            f"{life.task} failed: {_first_line(life.failure)}; stopping the others",
         )
 
     def _interrupted(self, number: int, now_s: float) -> None:
@@ -360,3 +360,7 @@ class Supervisor:
     def _record_tasks(self) -> None:
         self._journal.record.tasks = [life.to_record(self._host) for life in self.lives.values()]
         self._journal.save()
+
+
+def _first_line(failure: FailureRecord) -> str:
+    return failure.message.partition("\n")[0][:200]

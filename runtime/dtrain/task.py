@@ -8,6 +8,7 @@ it fails, writes the stacks of its threads to its log on SIGUSR1, and leaves in 
 the main thread (training turns it into a last checkpoint); a second SIGTERM kills.
 """
 
+import contextlib
 import ctypes
 import faulthandler
 import os
@@ -52,9 +53,10 @@ def run(path: str, arguments: list[str]) -> int:
         else:
             program.run(path, arguments)
     except BaseException as error:  # every way out of the program, SystemExit and KeyboardInterrupt included
-        failure.show(error)
         if assignment is not None:
             failure.record(error, assignment)
+        with contextlib.suppress(OSError, ValueError):  # the program has closed its stderr
+            failure.show(error)
         return failure.exit_code(error)
     return 0
 

@@ -76,6 +76,13 @@ def test_every_failure_has_its_exit_code_and_a_record(tmp_path, end, code, kind,
     assert "dtrain/task.py" not in done.stderr + (record["traceback"] or ""), "only the user's lines are shown"
 
 
+def test_a_failure_is_recorded_also_when_nobody_can_be_told(tmp_path):
+    body = "import os; os.close(1); os.close(2); import dtrain.errors as e; raise e.SpecError('bad')"
+    done = run_task(tmp_path, body, TF_CONFIG=TF_CONFIG, DTRAIN_RUN_DIR=str(tmp_path / "run"))
+    assert done.returncode == 2
+    assert failure(tmp_path)["message"] == "SpecError: bad"
+
+
 def test_success_leaves_no_record(tmp_path):
     done = run_task(tmp_path, "sys.exit(0)", TF_CONFIG=TF_CONFIG, DTRAIN_RUN_DIR=str(tmp_path / "run"))
     assert done.returncode == 0
