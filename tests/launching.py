@@ -58,32 +58,22 @@ def wait_until(condition: Callable[[], Any], what: str = "") -> Any:
 
 
 @dataclass
-class Launch:
-    """One `dtrain launch` as a child process, with everything it starts marked by an environment variable."""
+class Command:
+    """One Python command as a child process, with everything it starts marked by an environment variable."""
 
     folder: Path
     words: list[str]
     stdout: Any = subprocess.PIPE
     stderr: Any = subprocess.PIPE
     environment: dict[str, str] = field(default_factory=dict)
-    run_dir: Path | None = None
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
-        options = []
-        if self.run_dir is None:
-            self.run_dir = self.folder / f"run-{self.mark[:6]}"
-            options = ["--run-dir", str(self.run_dir)] if "--run-dir" not in self.words else []
+        own = {"PYTHONPATH": SOURCES, "DTRAIN_RUNS_DIR": str(self.folder / "runs"), MARK: self.mark}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "dtrain_cli.main", "launch", *options, *self.words],
+            [sys.executable, *self.argv()],
             cwd=self.folder,
-            env={
-                **os.environ,
-                "PYTHONPATH": SOURCES,
-                "DTRAIN_RUNS_DIR": str(self.folder / "runs"),
-                MARK: self.mark,
-                **self.environment,
-            },
+            env={**os.environ, **own, **self.environment},
             stdin=subprocess.DEVNULL,
             stdout=self.stdout,
             stderr=self.stderr,
@@ -92,17 +82,21 @@ class Launch:
         )
         self.out = self.err = ""
 
+    def argv(self) -> list[str]:
+        """What Python is started with."""
+        return self.words
+
     def end(self) -> int:
         """Wait for the end; the exit code. `out` and `err` hold what was printed."""
         self.out, self.err = self.process.communicate(timeout=PATIENCE_S * 2)
         return self.process.returncode
 
     def send(self, number: int) -> None:
-        """Signal the launcher."""
+        """Signal the process itself."""
         self.process.send_signal(number)
 
     def pids(self, *words: str) -> list[int]:
-        """The launch's living processes but the launcher itself, whatever their session; those with `words` in their argv."""
+        """The living processes that it has started, whatever their session; those with `words` in their argv."""
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal() and int(entry.name) != self.process.pid:
@@ -112,6 +106,25 @@ class Launch:
                     if marked and argv and all(word.encode() in argv for word in words):
                         found.append(int(entry.name))
         return found
+
+    def wait_gone(self) -> None:
+        """Wait until no process that it has started is left."""
+        wait_until(lambda: not self.pids(), f"processes are left: {self.pids()}")
+
+
+@dataclass
+class Launch(Command):
+    """One `dtrain launch`."""
+
+    run_dir: Path | None = None
+
+    def argv(self) -> list[str]:
+        """With a run directory of its own, unless one is given."""
+        options = []
+        if self.run_dir is None:
+            self.run_dir = self.folder / f"run-{self.mark[:6]}"
+            options = ["--run-dir", str(self.run_dir)] if "--run-dir" not in self.words else []
+        return ["-m", "dtrain_cli.main", "launch", *options, *self.words]
 
     def record(self) -> dict[str, Any]:
         """run.json as it is now."""
@@ -145,17 +158,13 @@ class Launch:
         """Wait until every task is up."""
         self.wait_for(lambda: self.record()["state"] == "running", "all tasks up")
 
-    def wait_gone(self) -> None:
-        """Wait until no process of the launch is left."""
-        wait_until(lambda: not self.pids(), f"processes are left: {self.pids()}")
-
 
 class Launcher:
     """Writes programs into a folder and launches them; whatever a failing test leaves is killed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.launches: list[Launch] = []
+        self.launches: list[Command] = []
 
     def program(self, body: str, name: str = "program.py") -> str:
         """Write a program with the prelude; its name."""
@@ -164,8 +173,19 @@ class Launcher:
 
     def start(self, *words: str, **options: Any) -> Launch:
         """Launch with these words after `dtrain launch`."""
-        self.launches.append(Launch(self.folder, [str(word) for word in words], **options))
-        return self.launches[-1]
+        launch = Launch(self.folder, [str(word) for word in words], **options)
+        self.launches.append(launch)
+        return launch
+
+    def run(self, *words: str, **options: Any) -> Command:
+        """Start Python with these words."""
+        command = Command(self.folder, [str(word) for word in words], **options)
+        self.launches.append(command)
+        return command
+
+    def dtrain(self, *words: str, **options: Any) -> Command:
+        """Start any other `dtrain` command."""
+        return self.run("-m", "dtrain_cli.main", *words, **options)
 
     def close(self) -> None:
         """Kill what is left."""
