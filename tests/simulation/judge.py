@@ -1,4 +1,7 @@
-"""Looks on after every event and knows by itself what every version must be: from the set of contributions alone."""
+"""Looks on after every event and knows by itself what every version must be: from the set of contributions alone.
+
+One judge for each call of `fit`.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +14,7 @@ from dtrain.messages import AnyMessage, Push, Reply, Verdict
 from dtrain.protocol import placement
 from dtrain.protocol.sync_round import quota
 from dtrain.roles.async_pushes import AsyncPushes
-from dtrain.roles.parameter_server import ParameterServer
+from dtrain.roles.parameter_server import Held
 from dtrain.roles.sync_pushes import SyncPushes
 from dtrain.variables import VariableSpec
 
@@ -67,11 +70,8 @@ class Judge:
 
     # What servers hold
 
-    def look_at(self, machine: ParameterServer, rank: int, message: AnyMessage | None) -> None:
+    def look_at(self, server: int, held: Held, rank: int, message: AnyMessage | None) -> None:
         """A server has dealt with a message of a rank, or with the time."""
-        held, server = machine.held, machine.index
-        if held is None:
-            return
         known = len(self._images[server]) - 1
         if held.pushes.version == known + 1:
             if isinstance(held.pushes, SyncPushes):
@@ -81,7 +81,7 @@ class Judge:
                 self._apply(server, known, rank, message)
             self._images[server].append(image(self._truth[server]))
         else:
-            assert held.pushes.version == known, f"{machine.index} went from version {known} to {held.pushes.version}"
+            assert held.pushes.version == known, f"ps:{server} went from version {known} to {held.pushes.version}"
         assert image(held.store.values) == self._images[server][held.pushes.version], "values are not those of the contributors"
         assert held.pushes.version <= self.scenario.max_steps or (server > 0 and not self.sync)
         if isinstance(held.pushes, AsyncPushes) and held.pushes.gate is not None:

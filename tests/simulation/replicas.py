@@ -21,19 +21,19 @@ from dtrain.messages import (
     Push,
     Reply,
     SnapshotReply,
+    Verdict,
 )
 from dtrain.roles.chief import Cut
 from dtrain.roles.worker import Phase, Replica
 
 BEAT_S = 1.0
 RECONNECT_S = 0.05
-GENERATION = 1
 
 
 class Process:
-    """One life of the chief or a worker: heartbeats, then the variables (the chief), then training, then goodbye."""
+    """One life of the chief or a worker: heartbeats; for each fit the variables (the chief) and training; goodbye."""
 
-    def __init__(self, task: str, rank: int, servers: Sequence[Server], network: Network, judge: Judge) -> None:
+    def __init__(self, task: str, rank: int, servers: Sequence[Server], network: Network, judges: Sequence[Judge]) -> None:
         self.task = task
         self.rank = rank
         self.alive = True
@@ -43,9 +43,11 @@ class Process:
         self.machine: Replica | None = None
         self._servers = servers
         self._network = network
-        self._judge = judge
+        self._judges = judges
+        self._generation = 1
+        self._fitted = False
         self._clock = network.clock
-        self._leads = rank == 0
+        self._leads = task == "chief:0"
         self._paused_until_s = 0.0
         self._unreachable_until_s = 0.0
         self._incarnation = 0
@@ -53,13 +55,16 @@ class Process:
         self._weights: list[Blocks] = [()] * len(servers)
         self._gradient: list[Blocks] = []
         self._finite = True
-        self._pushes: list[Push | None] = [None] * len(servers)
         self._initialised = 0
         self._cut: Cut | None = None
         self._cut_replies: list[SnapshotReply] = []
         self._asking = False
         network.say(f"{task} starts")
         self._beat()
+
+    @property
+    def _judge(self) -> Judge:
+        return self._judges[self._generation - 1]
 
     # What happens to it
 
@@ -178,7 +183,7 @@ class Process:
             assert wire is not None
             training = msgspec.to_builtins(self._judge.scenario.training)
             message = Initialise(
-                GENERATION,
+                self._generation,
                 self._judge.plan.to_dict(),
                 training,
                 OPTIMIZER.get_config(),
@@ -222,26 +227,42 @@ class Process:
         assert self._cut.margin_steps < 2**10, "ten attempts at a checkpoint"
         final = versions[0] == self._judge.scenario.max_steps
         self._cut = None if accepted else self._cut
-        if accepted and final and self.finished:
-            self._farewell()
-        elif not accepted or self.finished:
+        if accepted and final and self._fitted:
+            self._end_fit()
+        elif not accepted or self._fitted:
             self._ask_for_cut()
         else:
             self._clock.later(self._network.random.uniform(0.1, 2.0), self._ask_for_cut)
 
-    def _farewell(self) -> None:
+    def _end_fit(self) -> None:
+        """On to the next one, on new connections; after the last one, goodbye."""
+        if self._generation == len(self._judges):
+            self.finished = True
+            if self._leads:
+                self._say_farewell()
+            self._leave()
+            return
+        self._generation, self._fitted, self.machine, self._initialised = self._generation + 1, False, None, 0
+        for server in range(len(self._servers)):
+            if (wire := self._wires.pop(("data", server), None)) is not None:
+                wire.cut()
+        if self._leads:
+            self._initialise()
+        else:
+            self._train()
+
+    def _say_farewell(self) -> None:
         for index in range(len(self._servers)):
             wire = self._wires.get(("control", index))
             assert wire is not None
             wire.send(Farewell())
-        self._leave()
 
     # Training
 
     def _train(self) -> None:
-        scenario = self._judge.scenario
+        judge = self._judge
         self.machine = Replica(
-            len(self._servers), GENERATION, self._incarnation, self._judge.plan.hash, self._judge.sync, nan_policy=scenario.training.nan_policy
+            len(self._servers), self._generation, self._incarnation, judge.plan.hash, judge.sync, trains=self.rank >= 0
         )
         for server in range(len(self._servers)):
             if self._wire("data", server) is None:
@@ -278,7 +299,9 @@ class Process:
     def _settled(self) -> None:
         assert self.machine is not None
         versions = self.machine.versions
-        if self.machine.phase in (Phase.READY, Phase.FINISHED):
+        over = self.machine.outcome is not None and self.machine.outcome.verdict is Verdict.FINISHED
+        if not over:
+            assert self.machine.phase in (Phase.READY, Phase.FINISHED)
             for server, version in enumerate(versions):
                 self._judge.check_values(server, version, self._weights[server])
             assert not self._judge.sync or len(set(versions)) == 1, f"{self.task} computes from versions {versions}"
@@ -287,11 +310,11 @@ class Process:
             self._clock.later(mean_s * self._network.random.uniform(0.5, 1.5), self._computed)
         else:
             assert self.machine.phase is Phase.FINISHED
-            self.finished = True
+            self._fitted = True
             if self._leads:
                 self._ask_for_cut()
             else:
-                self._leave()
+                self._end_fit()
 
     def _computed(self) -> None:
         if self._not_now(self._computed):

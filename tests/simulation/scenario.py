@@ -1,6 +1,6 @@
 """What a seed stands for: a cluster, a rule of training, and what goes wrong when."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from dtrain.config import TrainingSection
@@ -30,7 +30,12 @@ class Fault:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A cluster of `replicas` (chief included) and `servers`, its rule, and its faults."""
+    """A cluster, its rule, and its faults.
+
+    Attributes:
+        replicas: T; the chief may be one of them.
+        fits: how often the program calls `fit`.
+    """
 
     seed: int
     replicas: int
@@ -40,7 +45,13 @@ class Scenario:
     mean_delay_s: float
     compute_s: float
     nan_rate: float
+    fits: int = 1
     faults: tuple[Fault, ...] = field(default=())
+
+    @property
+    def tasks(self) -> int:
+        """Chief and workers."""
+        return self.replicas + (not self.training.chief_trains)
 
     @property
     def harmless(self) -> bool:
@@ -51,7 +62,7 @@ class Scenario:
         rule, default = self.training, TrainingSection()
         changed = {name: value for name, value in vars(rule).items() if value != getattr(default, name)}
         return (
-            f"seed {self.seed}: {self.replicas} replicas, {self.servers} servers, {self.max_steps} steps, {changed}, "
+            f"seed {self.seed}: {self.replicas} replicas, {self.servers} servers, {self.fits} x {self.max_steps} steps, {changed}, "
             f"delay {self.mean_delay_s} s, compute {self.compute_s} s, NaN {self.nan_rate}"
         )
 
@@ -61,8 +72,9 @@ def draw(seed: int) -> Scenario:
     random = Random(seed)
     replicas = random.randint(1, 5)
     training = _draw_sync(random, replicas) if random.random() < 0.6 else _draw_async(random)
+    training = replace(training, chief_trains=random.random() < 0.85)
     compute_s = random.choice((0.02, 0.1, 0.5))
-    return Scenario(
+    scenario = Scenario(
         seed,
         replicas,
         servers=random.randint(1, 3),
@@ -71,8 +83,9 @@ def draw(seed: int) -> Scenario:
         mean_delay_s=random.choice((0.0005, 0.005, 0.1)),
         compute_s=compute_s,
         nan_rate=random.choice((0.0, 0.0, 0.05)),
-        faults=_draw_faults(random, replicas, horizon_s=12 * compute_s),
+        fits=random.choice((1, 1, 1, 2)),
     )
+    return replace(scenario, faults=_draw_faults(random, scenario))
 
 
 def _draw_sync(random: Random, replicas: int) -> TrainingSection:
@@ -91,14 +104,18 @@ def _draw_async(random: Random) -> TrainingSection:
     )
 
 
-def _draw_faults(random: Random, replicas: int, horizon_s: float) -> tuple[Fault, ...]:
+def _draw_faults(random: Random, scenario: Scenario) -> tuple[Fault, ...]:
+    # The chief and the replica of rank 0, which alone trains in the warm-up, do not die for good: without them a run is over.
+    may_die = range(1 + (not scenario.training.chief_trains), scenario.tasks)
+    # A chief that crashes in a later fit begins again with the first one: not simulated.
+    may_crash = range(int(scenario.fits > 1), scenario.tasks)
     faults = []
     for _ in range(random.choice((0, 1, 2, 4, 6))):
         kind = random.choice(FAULTS)
         longest_s = 3.0 if kind == "stall" else random.choice((0.1, 1.0, 6.0, 12.0))
         for_s = random.uniform(3.0, 20.0) if kind == "slow" else longest_s * random.random()
-        # The chief does not die for good: without it a run is over.
-        target = random.randrange(1, replicas) if kind == "die" and replicas > 1 else random.randrange(replicas)
-        kind = "crash" if kind == "die" and replicas == 1 else kind
-        faults.append(Fault(random.uniform(0.0, horizon_s), kind, target, for_s))
+        targets = {"die": may_die, "crash": may_crash}.get(kind, range(scenario.tasks))
+        if targets:
+            at_s = random.uniform(0.0, 12 * scenario.fits * scenario.compute_s)
+            faults.append(Fault(at_s, kind, random.choice(targets), for_s))
     return tuple(sorted(faults, key=lambda fault: fault.at_s))

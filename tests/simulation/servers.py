@@ -1,5 +1,6 @@
 """A simulated parameter server: the real machine, driven as its driver drives it, by events instead of threads."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from simulation.judge import Judge
@@ -20,13 +21,13 @@ RECONNECT_S = 0.05
 class Server:
     """A parameter server; all but the first follow the first one's decisions over two connections."""
 
-    def __init__(self, index: int, cluster: ClusterSpec, network: Network, judge: Judge, first: "Server | None") -> None:
+    def __init__(self, index: int, cluster: ClusterSpec, network: Network, judges: Sequence[Judge], first: "Server | None") -> None:
         self.name = f"ps:{index}"
-        self.machine = ParameterServer(index, cluster, judge.scenario.training, network.clock.now)
+        self.machine = ParameterServer(index, cluster, judges[0].scenario.training, network.clock.now)
         self.ended = False
         self._stalled_until_s = 0.0
         self._network = network
-        self._judge = judge
+        self._judges = judges
         self._callers: set[Wire] = set()
         self._first = first
         self._commits: Wire | None = None
@@ -55,7 +56,7 @@ class Server:
             self._network.say(f"{wire} {message}")
         sender = TaskId.parse(wire.task)
         self._carry_out(self.machine.receive(wire, sender, message, blocks, self._network.clock.now))
-        self._judge.look_at(self.machine, self.machine.ranks.get(wire.task, -1), message)
+        self._judged(message, self.machine.ranks.get(wire.task, -1))
 
     def hung_up(self, wire: Wire) -> None:
         if self._not_now(self.hung_up, wire):
@@ -67,8 +68,12 @@ class Server:
         if self._not_now(self._tick):
             return
         self._carry_out(self.machine.tick(self._network.clock.now, connections=len(self._callers)))
-        self._judge.look_at(self.machine, -1, None)
+        self._judged(None)
         self._network.clock.later(TICK_S, self._tick)
+
+    def _judged(self, message: AnyMessage | None, rank: int = -1) -> None:
+        if self.machine.held is not None:
+            self._judges[self.machine.held.generation - 1].look_at(self.machine.index, self.machine.held, rank, message)
 
     def _carry_out(self, actions: Any) -> None:
         for action in actions:
@@ -104,7 +109,7 @@ class Server:
         if not self._not_now(self.answered, wire, message, blocks) and wire is self._commits:
             self._network.say(f"{self.name} hears {message}")
             self._carry_out(self.machine.receive(None, TaskId.parse("ps:0"), message, (), self._network.clock.now))
-            self._judge.look_at(self.machine, -1, message)
+            self._judged(message)
 
     def broken(self, wire: Wire) -> None:
         for mine in (self._commits, self._reports):

@@ -27,14 +27,15 @@ class World:
     def __init__(self, scenario: Scenario, story: list[str] | None = None) -> None:
         self.scenario = scenario
         self.clock = Clock()
-        self.judge = Judge(scenario)
+        self.judges = [Judge(scenario) for _ in range(scenario.fits)]
         self.network = Network(self.clock, Random(scenario.seed), scenario.mean_delay_s, story)
-        workers = [f"w:{i}" for i in range(scenario.replicas - 1)]
+        workers = [f"w:{i}" for i in range(scenario.tasks - 1)]
         cluster = ClusterSpec.from_lists(chief=["c:0"], worker=workers, ps=[f"p:{i}" for i in range(scenario.servers)])
         self.servers: list[Server] = []
         for index in range(scenario.servers):
-            self.servers.append(Server(index, cluster, self.network, self.judge, self.servers[0] if index else None))
+            self.servers.append(Server(index, cluster, self.network, self.judges, self.servers[0] if index else None))
         self.tasks = [str(task) for task in cluster.replicas()]
+        self.ranks = {str(task): rank for rank, task in enumerate(cluster.replicas(scenario.training.chief_trains))}
         self.processes: dict[str, Process] = {}
         self.starting = set(self.tasks)
         for task in self.tasks:
@@ -46,7 +47,7 @@ class World:
         self.starting.discard(task)
         chief = self.processes.get(self.tasks[0])
         if chief is None or chief.alive or not chief.finished:
-            self.processes[task] = Process(task, self.tasks.index(task), self.servers, self.network, self.judge)
+            self.processes[task] = Process(task, self.ranks.get(task, -1), self.servers, self.network, self.judges)
 
     def _befall(self, fault: Fault) -> None:
         process = self.processes.get(self.tasks[fault.target])
@@ -82,7 +83,7 @@ class World:
             self._check_failure(failures)
         else:
             assert chief.finished
-            self.judge.check_end([server.machine.held.pushes.version for server in self.servers if server.machine.held])
+            self.judges[-1].check_end([server.machine.held.pushes.version for server in self.servers if server.machine.held])
 
     def _over(self) -> bool:
         return not self.starting and not any(process.alive for process in self.processes.values())
