@@ -11,7 +11,7 @@ The life of a run, in messages:
     replica    -> every server   Pull until initialised; then Push / Reply, one pair a step and server (rules 1-5, 8)
     ps:i       -> ps:0           Complete;  ps:0 -> ps:i  Commit (rule 2)
     everybody  -> ps:0           Heartbeat / HeartbeatReply each second, beside the tensors (rule 6)
-    leader     -> every server   Snapshot / SnapshotReply for a checkpoint (rule 11); Farewell at the end (rule 12)
+    leader     -> every server   Snapshot / SnapshotReply for a checkpoint (rule 11); Farewell / Farewell at the end (rule 12)
 """
 
 from enum import StrEnum
@@ -226,7 +226,7 @@ class SnapshotReply(Message, frozen=True, gc=False):
 
 
 class Farewell(Message, frozen=True, gc=False):
-    """Leader to server: nobody will train any more; end when the last connection is closed."""
+    """Leader to server: nobody will train any more; end when the last connection is closed. The server answers with the same."""
 
 
 class Refusal(Message, frozen=True, gc=False):

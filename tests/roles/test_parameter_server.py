@@ -495,9 +495,9 @@ def test_a_process_whose_place_was_taken_is_told_so(hand):
 
 
 def test_after_the_farewell_it_ends_when_the_last_connection_is_closed(hand):
-    hand.say("worker:0", Farewell())
+    assert only(hand.say("worker:0", Farewell())) == Refusal("only chief:0 may say farewell, not worker:0")
     assert hand.tick(connections=0) == []
-    hand.say("chief:0", Farewell())
+    assert only(hand.say("chief:0", Farewell())) == Farewell()
     assert only(hand.beat("worker:0")).ended
     assert hand.tick(connections=1) == []
     assert hand.tick(connections=0) == [End()]

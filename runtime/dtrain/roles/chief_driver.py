@@ -3,13 +3,14 @@
 On connections of its own, beside those of training; `checkpoint_thread` uses it to save.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable
 
 import msgspec
 
 from dtrain.cluster import Role, TaskId
-from dtrain.errors import PeerLostError, PeerRefusedError
+from dtrain.errors import PeerError, PeerRefusedError
 from dtrain.messages import AnyMessage, Farewell, Initialise, Initialised, Refusal, SnapshotReply
 from dtrain.protocol.replica_memory import cut
 from dtrain.roles.generation import Generation
@@ -18,6 +19,8 @@ from dtrain.wire.channel import Channel
 from dtrain.wire.frames import Frame
 
 Connect = Callable[[int, float], Channel]
+
+FAREWELL_S = 5.0
 
 
 class Leader:
@@ -67,12 +70,19 @@ class Leader:
             return [self._expect(SnapshotReply, channel.receive()) for channel in self._channels]
 
     def farewell(self) -> None:
-        """Tell every server that nobody will train any more, and close the connections."""
+        """Tell every server that nobody will train any more, and close the connections.
+
+        A server has heard it when it has answered: closing drops what is still under way.
+        """
+        patience = threading.Timer(FAREWELL_S, self.abort, ["a server did not hear the farewell"])
+        patience.start()
         for channel in self._channels:
-            try:
+            with contextlib.suppress(PeerError):  # whoever is gone needs no farewell
                 channel.send(Farewell())
-            except PeerLostError:
-                continue
+        for channel in self._channels:
+            with contextlib.suppress(PeerError):
+                channel.receive()
+        patience.cancel()
         self.close()
 
     def abort(self, reason: str) -> None:

@@ -362,5 +362,8 @@ class ParameterServer:
             yield End(f"{leader} has not been heard of for {LEASE_S + LEADER_GRACE_S:g} s")
 
     def _on_farewell(self, caller: Caller, sender: TaskId, message: Farewell, blocks: Blocks, now: float) -> Iterator[Action]:
-        self._farewell = self._farewell or sender == self.cluster.leader
-        return iter(())
+        if sender != self.cluster.leader:
+            yield Send(caller, Refusal(f"only {self.cluster.leader} may say farewell, not {sender}"))
+            return
+        self._farewell = True
+        yield Send(caller, message)

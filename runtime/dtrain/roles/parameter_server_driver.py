@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import DtrainError, PeerError, PeerLostError
-from dtrain.messages import AnyMessage, Commit, Complete, Farewell, Hello, Initialise, Subscribe
+from dtrain.messages import AnyMessage, Commit, Complete, Hello, Initialise, Subscribe
 from dtrain.reporting import Reporter
 from dtrain.roles.actions import Action, End, Report, Send
 from dtrain.roles.heartbeat import HeartbeatLink
@@ -27,7 +27,7 @@ PEER_CONNECT_S = 60.0
 UNINITIALISED_LIMIT_BYTES = 1 << 37
 MESSAGE_LIMIT_BYTES = 1 << 20
 
-UNANSWERED = {Complete: Answer.NONE, Commit: Answer.NONE, Farewell: Answer.NONE, Subscribe: Answer.STREAM}
+UNANSWERED = {Complete: Answer.NONE, Commit: Answer.NONE, Subscribe: Answer.STREAM}
 
 
 class ServerHandler:
