@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from io import StringIO
 
 from dtrain.cluster import TaskId
-from dtrain.run_files import TaskStatus
+from dtrain.run_files import TaskStatus, global_step
 
 SPARKS = "▁▂▃▄▅▆▇█"
 STYLES = {
@@ -72,7 +72,7 @@ class LiveTable:
 
     def _progress(self, rows: list[Row], width: int) -> str:
         statuses = [row.status for row in rows if row.status is not None]
-        step = max((status.step for status in statuses if status.step is not None), default=None)
+        step = global_step(statuses)
         last = max((status.max_steps for status in statuses if status.max_steps is not None), default=None)
         self._note_loss(statuses, step)
         elapsed_s = time.monotonic() - self._started_s

@@ -13,7 +13,7 @@ from typing import Any
 
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunNotFoundError
-from dtrain.run_files import RunFiles, RunRecord, TaskRecord, TaskStatus, read_record
+from dtrain.run_files import RunFiles, RunRecord, TaskRecord, TaskStatus, global_step, read_record
 
 LIVE_RUN_STATES = frozenset({"pending", "starting", "running", "stopping"})
 LIVE_TASK_STATES = frozenset({"starting", "running", "restarting", "stopping"})
@@ -145,7 +145,7 @@ def build_report(
         "started": record.started,
         "ended": record.ended,
         "exit_code": record.exit_code,
-        "global_step": _highest(status.step for status in known),
+        "global_step": global_step(known),
         "max_steps": _highest(status.max_steps for status in known),
         "rolled_back_steps": _highest(status.rolled_back_steps for status in known) or 0,
         "evaluation": _evaluation(record, known),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import RestartSection
-from dtrain.run_files import FailureRecord, RunFiles
+from dtrain.run_files import FailureRecord, RunFiles, global_step
 from dtrain.start_orders import Exited, Refused, Started
 from dtrain_cli import ordered_stop, restart_policy, success_rule
 from dtrain_cli.console import Console
@@ -107,9 +107,8 @@ class Supervisor:
 
     @property
     def step(self) -> int | None:
-        """The furthest step that any task has told of."""
-        steps = (life.status.step for life in self.lives.values() if life.status is not None)
-        return max((step for step in steps if step is not None), default=None)
+        """Where the run stands."""
+        return global_step(life.status for life in self.lives.values() if life.status is not None)
 
     @property
     def stale_gradients(self) -> int:

@@ -16,14 +16,14 @@ Small JSON files are replaced as a whole (written aside, then renamed), so a rea
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from dtrain.cluster import TaskId
+from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunError
 
 RUNS_DIR = "DTRAIN_RUNS_DIR"
@@ -115,6 +115,12 @@ class TaskStatus:
     rolled_back_steps: int = 0
     waiting_for: str | None = None
     evaluation: dict[str, float] | None = None
+
+
+def global_step(statuses: Iterable[TaskStatus]) -> int | None:
+    """Where a run stands: as ps:0 counts (rule 10); before it has said anything, and without servers, whoever is furthest."""
+    steps = {status.task: status.step for status in statuses if status.step is not None}
+    return steps.get(str(TaskId(Role.PS, 0)), max(steps.values(), default=None))
 
 
 @dataclass(frozen=True)
