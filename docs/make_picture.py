@@ -1,6 +1,6 @@
 """Makes docs/launch.svg: a real run of the README's first command, as a terminal shows it. Needs tmux.
 
-    python docs/make_picture.py
+python docs/make_picture.py
 """
 
 import subprocess
