@@ -179,8 +179,14 @@ class Commit(Message, frozen=True, gc=False):
 
 
 class Heartbeat(Message, frozen=True, gc=False):
-    """Anybody to ps:0 (the leader to every server): I am alive, and this is how I am doing. 0 is a new process's incarnation."""
+    """Anybody to ps:0 (the leader to every server): I am alive, and this is how I am doing.
 
+    Attributes:
+        process: which process speaks: the attempt and when it began (seconds); a later one is larger.
+        incarnation: as the server said last; 0 if it has not yet.
+    """
+
+    process: tuple[int, float]
     incarnation: int
     status: dict[str, Any] | None = None
     leaving: bool = False

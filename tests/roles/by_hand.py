@@ -30,6 +30,7 @@ class Hand:
         self.optimizer = optimizer or optimizers.SGD(0.5)
         self.max_steps = max_steps
         self.now = 0.0
+        self.processes = {}
         self.servers = [ParameterServer(i, self.cluster, self.training, self.now) for i in range(servers)]
 
     def blocks(self, server=0, value=0):
@@ -60,8 +61,10 @@ class Hand:
     def pull(self, task, at_least=0, wait_s=5.0, server=0):
         return self.say(task, Pull(1, at_least, wait_s), server=server)
 
-    def beat(self, task, incarnation=0, **more):
-        return self.say(task, Heartbeat(incarnation, **more))
+    def beat(self, task, incarnation=0, process=None, **more):
+        """A heartbeat: of a new process unless it knows its incarnation."""
+        self.processes[task] = self.processes.get(task, 0) + (incarnation == 0)
+        return self.say(task, Heartbeat((0, self.processes[task] if process is None else process), incarnation, **more))
 
     def tick(self, server=0, connections=1):
         return list(self.servers[server].tick(self.now, connections))

@@ -410,6 +410,14 @@ def test_after_a_reconnect_a_server_tells_what_it_holds_and_hears_what_it_missed
     hand.servers[0].disconnected("commits")
 
 
+def test_a_server_that_asked_before_it_was_initialised_hears_what_it_missed_since():
+    hand = sync(servers=2, backup_workers=2)
+    hand.push("worker:0")
+    [report] = hand.push("worker:0", server=1)
+    hand.say("ps:1", report.message)
+    assert [action.message for action in hand.say("ps:1", Subscribe(0, 0))] == [Commit(1, 0, ((1, 1, 0),))]
+
+
 def test_what_belongs_to_another_generation_changes_nothing():
     hand = sync(servers=2)
     before = hand.image()
@@ -488,7 +496,7 @@ def test_heartbeats_tell_how_the_run_stands_and_the_leader_hears_everybody_s_sta
 def test_a_process_whose_place_was_taken_is_told_so(hand):
     hand.beat("worker:0")
     assert only(hand.beat("worker:0")).incarnation == 2
-    assert only(hand.beat("worker:0", 1)) == Refusal("another process has taken the place of worker:0")
+    assert only(hand.beat("worker:0", 1, process=1)) == Refusal("another process has taken the place of worker:0")
 
 
 # The end

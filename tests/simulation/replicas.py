@@ -50,6 +50,7 @@ class Process:
         self._leads = task == "chief:0"
         self._paused_until_s = 0.0
         self._unreachable_until_s = 0.0
+        self._process = (0, self._clock.now)
         self._incarnation = 0
         self._wires: dict[tuple[str, int], Wire | None] = {}
         self._weights: list[Blocks] = [()] * len(servers)
@@ -111,8 +112,8 @@ class Process:
         if wire is None and self._clock.now >= self._unreachable_until_s:
             wire = self._wires[kind, server] = self._network.connect(self.task, kind, self._servers[server], self)
             if wire is not None:
-                # The drivers mend neither the leader's control connections nor the first heartbeat's: they go with the process.
-                wire.breakable = kind == "data" or (kind == "heartbeat" and self._incarnation > 0)
+                # The leader's driver does not mend its control connections: they go with the process.
+                wire.breakable = kind != "control"
         return wire
 
     def broken(self, wire: Wire) -> None:
@@ -151,7 +152,7 @@ class Process:
             return
         wire = self._wire("heartbeat", 0)
         if wire is not None:
-            wire.send(Heartbeat(self._incarnation))
+            wire.send(Heartbeat(self._process, self._incarnation))
         elif self._servers[0].ended:
             self._stop("ps:0 is gone")
         else:
@@ -204,7 +205,9 @@ class Process:
             self._cut_replies.append(message)
             if len(self._cut_replies) == len(self._servers):
                 self._judge_cut()
-        elif self.failure is None:
+        elif isinstance(message, Farewell):
+            self._leave()
+        else:
             self._stop(getattr(message, "reason", str(message)))
 
     def _ask_for_cut(self) -> None:
@@ -240,7 +243,8 @@ class Process:
             self.finished = True
             if self._leads:
                 self._say_farewell()
-            self._leave()
+            else:
+                self._leave()
             return
         self._generation, self._fitted, self.machine, self._initialised = self._generation + 1, False, None, 0
         for server in range(len(self._servers)):
@@ -332,7 +336,7 @@ class Process:
     def _leave(self) -> None:
         wire = self._wires.get(("heartbeat", 0))
         if wire is not None:
-            wire.send(Heartbeat(self._incarnation, leaving=True))
+            wire.send(Heartbeat(self._process, self._incarnation, leaving=True))
         self._clock.later(0.2, self._gone)
 
     def _gone(self) -> None:

@@ -110,7 +110,7 @@ def _draw_faults(random: Random, scenario: Scenario) -> tuple[Fault, ...]:
     # A chief that crashes in a later fit begins again with the first one: not simulated.
     may_crash = range(int(scenario.fits > 1), scenario.tasks)
     faults = []
-    for _ in range(random.choice((0, 1, 2, 4, 6))):
+    for _ in range(random.choice((0, 1, 3, 6, 10))):
         kind = random.choice(FAULTS)
         longest_s = 3.0 if kind == "stall" else random.choice((0.1, 1.0, 6.0, 12.0))
         for_s = random.uniform(3.0, 20.0) if kind == "slow" else longest_s * random.random()

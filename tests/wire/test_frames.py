@@ -36,6 +36,7 @@ FIELDS = {
     tuple[str, ...]: st.lists(TEXTS, max_size=3).map(tuple),
     tuple[dict[str, Any], ...]: st.lists(PLAIN, max_size=3).map(tuple),
     tuple[tuple[int, int, int], ...]: st.lists(TRIPLES, max_size=3).map(tuple),
+    tuple[int, float]: st.tuples(INTS, FLOATS),
     list[tuple[str, int, int]]: st.lists(st.tuples(TEXTS, INTS, INTS), max_size=3),
 }
 """How to make any value of every type that a field of a message has."""

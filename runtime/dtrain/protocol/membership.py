@@ -1,8 +1,8 @@
 """Who is alive: heartbeats, leases, incarnations. Kept by ps:0; every server keeps one of its own for the leader. Rule 6.
 
 1. A member renews its lease with every heartbeat; without one for `lease_s` it is lost.
-2. A member has an incarnation. One that comes new, or comes back after it was lost, gets the next one.
-3. A heartbeat of an older incarnation than the newest known is a process that must not train any more: refused.
+2. A member has an incarnation. A process that is new, or comes back after it was lost, gets the next one.
+3. Of two processes of one task the later one is the task: what the earlier one said, however late it arrives, is refused.
 4. A member that says goodbye has left; nobody waits for it, and it is not lost.
 5. Somebody who is expected and was never seen is awaited for `join_s` after the start, and then counts as lost.
 """
@@ -21,19 +21,22 @@ class MemberState(StrEnum):
     LOST = "lost"
 
 
+NO_PROCESS = (-1, 0.0)
+
+
 @dataclass
 class Member:
     """One task, as ps:0 knows it.
 
     Attributes:
         deadline_s: when it counts as lost unless it is heard of.
-        came_back_from: its incarnation before it came back; it goes on saying that one if the answer to it was lost.
+        process: the newest that was heard of; later ones are larger.
     """
 
     state: MemberState
     incarnation: int
     deadline_s: float
-    came_back_from: int | None = None
+    process: tuple[int, float] = NO_PROCESS
 
 
 class Membership:
@@ -43,23 +46,23 @@ class Membership:
         self.lease_s = lease_s
         self.members = {task: Member(MemberState.EXPECTED, 0, now + join_s) for task in expected}
 
-    def heartbeat(self, task: str, incarnation: int, now: float) -> int | None:
+    def heartbeat(self, task: str, process: tuple[int, float], incarnation: int, now: float) -> int | None:
         """Renew a lease. Returns the incarnation by which the task is known from now on; None: it is refused (law 3).
 
         Args:
             task: who.
-            incarnation: the one given before, or 0 by a process that is new.
+            process: which process of it; later ones are larger.
+            incarnation: the one that it was given before (by a server that may have forgotten), or 0.
             now: seconds.
         """
         member = self.members.setdefault(task, Member(MemberState.EXPECTED, 0, now))
-        if 0 < incarnation < member.incarnation and incarnation != member.came_back_from:
+        if process < member.process and member.state is MemberState.LIVE:
             return None
         if incarnation > member.incarnation:
             member.incarnation = incarnation
-        elif incarnation == 0 or member.state is MemberState.LOST:
-            member.came_back_from = incarnation or None
+        elif process != member.process or member.state is MemberState.LOST:
             member.incarnation += 1
-        member.state = MemberState.LIVE
+        member.state, member.process = MemberState.LIVE, process
         member.deadline_s = now + self.lease_s
         return member.incarnation
 

@@ -40,6 +40,7 @@ class HeartbeatLink:
         self._connect = connect
         self._reporter = reporter
         self._patience_s = patience_s
+        self._process = (reporter.status.attempt, time.time())
         self._channel: Channel | None = connect(connect_s)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -58,7 +59,7 @@ class HeartbeatLink:
         if self._channel is None:
             self._channel = self._connect(INTERVAL_S)
         status = msgspec.to_builtins(self._reporter.current(), str_keys=True)
-        self._channel.send(Heartbeat(incarnation, status, leaving))
+        self._channel.send(Heartbeat(self._process, incarnation, status, leaving))
         answer = self._channel.receive().message
         if isinstance(answer, HeartbeatReply):
             return answer

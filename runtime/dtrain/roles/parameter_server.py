@@ -278,7 +278,7 @@ class ParameterServer:
 
     def _on_subscribe(self, caller: Caller, sender: TaskId, message: Subscribe, blocks: Blocks, now: float) -> Iterator[Action]:
         self._subscribers.append(caller)
-        if rule := self._sync(message.generation):
+        if self.held is not None and (rule := self._sync(self.held.generation)):
             yield from (Send(caller, commit) for commit in rule.commits_since(message))
 
     def _on_commit(self, caller: Caller, sender: TaskId, message: Commit, blocks: Blocks, now: float) -> Iterator[Action]:
@@ -298,7 +298,7 @@ class ParameterServer:
     def _on_heartbeat(self, caller: Caller, sender: TaskId, message: Heartbeat, blocks: Blocks, now: float) -> Iterator[Action]:
         task = str(sender)
         before = self.membership.state(task)
-        incarnation = self.membership.heartbeat(task, message.incarnation, now)
+        incarnation = self.membership.heartbeat(task, message.process, message.incarnation, now)
         if incarnation is None:
             yield Send(caller, Refusal(f"another process has taken the place of {task}"))
             return

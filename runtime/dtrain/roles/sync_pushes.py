@@ -107,9 +107,12 @@ class SyncPushes:
             yield from self.decide(seen, now)
 
     def commits_since(self, message: Subscribe) -> list[Commit]:
-        """ps:0: what a server that connects (again) has missed; servers are never more than one version apart."""
+        """ps:0: what a server that connects (again) has missed; servers are never more than one version apart.
+
+        Where it stood when it asked may be long ago: it may have been initialised since.
+        """
         last = self._last_commit
-        return [last] if last and (last.generation, message.version) <= (message.generation, last.version) else []
+        return [last] if last and (message.generation, message.version) <= (last.generation, last.version) else []
 
     def reports(self) -> list[Complete]:
         """ps:i: everything that ps:0 must hear again after a reconnect."""
