@@ -24,6 +24,7 @@ from dtrain.wire.service import GrpcService
 
 TICK_S = 0.2
 PEER_CONNECT_S = 60.0
+RECONNECT_PAUSE_S = 0.05
 UNINITIALISED_LIMIT_BYTES = 1 << 37
 MESSAGE_LIMIT_BYTES = 1 << 20
 
@@ -121,7 +122,7 @@ class ServerHandler:
 class DecisionLink:
     """ps:i's way to ps:0: reports of complete contributions go out on one connection, commits come in on another. Rule 2.
 
-    When ps:0 is away, both are opened again, and what it may have missed is told again.
+    When either breaks, both are opened again, and what ps:0 may have missed is told again.
     """
 
     def __init__(self, handler: ServerHandler, address: str, hello: Hello) -> None:
@@ -142,11 +143,12 @@ class DecisionLink:
             try:
                 self._follow()
             except PeerError:
-                continue
+                self._handler.ended.wait(RECONNECT_PAUSE_S)
 
     def _follow(self) -> None:
         commits = GrpcChannel("ps:0", self._address, self._hello, PEER_CONNECT_S)
         reports = GrpcChannel("ps:0", self._address, self._hello, PEER_CONNECT_S)
+        threading.Thread(target=_break_with, args=(reports, commits), name="reports", daemon=True).start()
         try:
             commits.send(self._handler.position()[0])
             # From here on new reports go out; what was held before is told again, which changes nothing if it was heard.
@@ -159,6 +161,14 @@ class DecisionLink:
             self._reports = None
             commits.close()
             reports.close()
+
+
+def _break_with(reports: GrpcChannel, commits: GrpcChannel) -> None:
+    """Wait for the end of one connection, on which nothing is ever answered, and end the other one too."""
+    try:
+        reports.receive()
+    except PeerError as error:
+        commits.abort(str(error))
 
 
 def serve(assignment: TaskAssignment) -> None:

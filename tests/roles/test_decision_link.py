@@ -1,0 +1,107 @@
+"""A server's way to ps:0 over real connections: whichever of the two breaks, what is held is told again."""
+
+import socket
+import threading
+
+import pytest
+
+from dtrain.messages import Commit, Complete, Hello, Subscribe
+from dtrain.roles.parameter_server_driver import DecisionLink
+from dtrain.wire.channel import Answer
+from dtrain.wire.service import GrpcService
+
+HELLO = Hello("run", "hash", "ps:1")
+HELD = Complete(1, 2, 1, 7, 0)
+TIMEOUT_S = 20.0
+
+
+class FirstServer:
+    """Hears reports and subscriptions."""
+
+    limit_bytes = 1 << 20
+    answers_at_once = False
+
+    def __init__(self):
+        self.changed = threading.Condition()
+        self.heard = []
+        self.subscribers = []
+
+    def refuse(self, hello):
+        return None
+
+    def received(self, caller, frame):
+        with self.changed:
+            self.heard.append(frame.message)
+            if isinstance(frame.message, Subscribe):
+                self.subscribers.append(caller)
+            self.changed.notify_all()
+        return Answer.STREAM if isinstance(frame.message, Subscribe) else Answer.NONE
+
+    def disconnected(self, caller):
+        pass
+
+    def until(self, condition):
+        with self.changed:
+            assert self.changed.wait_for(condition, TIMEOUT_S), self.heard
+
+
+class SecondServer:
+    """Holds one contribution, and notes what was decided."""
+
+    def __init__(self):
+        self.ended = threading.Event()
+        self.decisions = []
+        self.decided_one = threading.Event()
+
+    def position(self):
+        return Subscribe(1, 7), [HELD]
+
+    def decided(self, commit):
+        self.decisions.append(commit)
+        self.decided_one.set()
+
+
+@pytest.fixture
+def first():
+    return FirstServer()
+
+
+@pytest.fixture
+def address(first):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    service = GrpcService(first, address, connections=16, share_port=False)
+    yield address
+    service.stop()
+
+
+@pytest.fixture
+def second():
+    second = SecondServer()
+    yield second
+    second.ended.set()
+
+
+def test_it_subscribes_reports_what_is_held_and_hears_decisions(first, second, address):
+    link = DecisionLink(second, address, HELLO)
+    first.until(lambda: Subscribe(1, 7) in first.heard and HELD in first.heard)
+    link.report(Complete(1, 0, 1, 7, 0))
+    first.until(lambda: Complete(1, 0, 1, 7, 0) in first.heard)
+    first.subscribers[0].send(Commit(1, 7, ((2, 1, 0),)))
+    assert second.decided_one.wait(TIMEOUT_S)
+    assert second.decisions == [Commit(1, 7, ((2, 1, 0),))]
+
+
+def test_when_only_the_reports_connection_breaks_all_is_told_again(first, second, address):
+    link = DecisionLink(second, address, HELLO)
+    first.until(lambda: HELD in first.heard)
+    link._reports._requests.put(iter([b"not a message: the server ends this connection"]))
+    first.until(lambda: first.heard.count(HELD) == 2 and len(first.subscribers) == 2)
+
+
+def test_when_the_commits_connection_breaks_all_is_told_again(first, second, address):
+    DecisionLink(second, address, HELLO)
+    first.until(lambda: HELD in first.heard and first.subscribers)
+    first.subscribers[0].hang_up()
+    first.until(lambda: first.heard.count(HELD) == 2 and len(first.subscribers) == 2)
