@@ -34,7 +34,8 @@ FLOORS = {
     "wire": 2,
     "checkpoints": 2,
     "reporting": 2,
-    "hand_run": 2,
+    "failure": 2,
+    "hand_run": 3,
     "roles": 3,
     "strategy": 4,
     "strategies": 5,
@@ -43,7 +44,6 @@ FLOORS = {
     "training": 6,
     "task": 7,
     "program": 7,
-    "failure": 7,
     "forked_task": 7,
     "warm_process": 7,
 }

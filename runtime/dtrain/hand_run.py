@@ -12,11 +12,15 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from dtrain import failure
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import TaskId
 from dtrain.errors import RunInUseError
 from dtrain.messages import HeartbeatReply
 from dtrain.run_files import RunFiles, RunRecord, TaskRecord, TaskStatus, default_runs_dir, write_record
+
+STOPPED = (129, 130, 131, 143)
+"""Exit codes of a leader that was asked to stop."""
 
 PHASE_STATES = {"starting": "starting", "running": "running", "finished": "succeeded"}
 
@@ -42,7 +46,7 @@ class HandRun:
             os.close(self._lock)
             raise RunInUseError(f"{self.files.directory} is in use by another run; give another --run-dir") from None
         tasks = [TaskRecord(str(task), address=assignment.cluster.address(task)) for task in assignment.cluster.tasks()]
-        self._own = assignment.task
+        self._assignment = assignment
         self._record = RunRecord(
             run=run,
             name=assignment.spec.name,
@@ -70,16 +74,24 @@ class HandRun:
         write_record(self.files.run, self._record)
 
     def _write_status(self, task: TaskId, status: TaskStatus) -> None:
-        if task == self._own:
+        if task == self._assignment.task:
             return  # the leader's own reporter writes that one
         path: Path = self.files.status(task)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_record(path, status)
 
-    def close(self) -> None:
-        """The leader's program has ended."""
-        self._record.state = "succeeded"
-        self._record.exit_code = 0
+    def close(self, error: BaseException | None) -> None:
+        """The leader's program has ended, or failed with `error`: what became of it became of the run, and of whoever took part."""
+        code = failure.exit_code(error) if error else 0
+        state = "succeeded" if code == 0 else "stopped" if code in STOPPED else "failed"
+        if error and state == "failed":
+            self._record.failure = failure.describe(error, self._assignment)
+        for record in self._record.tasks:
+            if record.task == str(self._assignment.task):
+                record.state, record.exit_code = state, code
+            elif record.pid is not None:
+                record.state = "succeeded" if state == "succeeded" else "stopped"
+        self._record.state, self._record.exit_code = state, code
         self._record.ended = datetime.now().astimezone().isoformat(timespec="seconds")
         write_record(self.files.run, self._record)
         os.close(self._lock)

@@ -42,6 +42,12 @@ def _run_as_main(program: str, arguments: list[str]) -> None:
     exec(compile(source, program, "exec", dont_inherit=True), main.__dict__)
 
 
+def close(error: BaseException) -> None:
+    """The program has failed with `error`: so has its part in the cluster."""
+    if (strategy := sys.modules.get("dtrain.strategy")) is not None:
+        strategy.close_default(error)
+
+
 def _check_that_dtrain_was_used(program: str) -> None:
     strategy = sys.modules.get("dtrain.strategy")  # whoever has used dtrain has imported it
     if strategy is None or not strategy.was_used():

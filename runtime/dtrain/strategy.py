@@ -12,6 +12,7 @@ Source of the names: `tf.distribute.Strategy`.
 """
 
 import atexit
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -135,8 +136,8 @@ class Strategy(Protocol):
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """Publish the result of an evaluation for `dtrain status`."""
 
-    def close(self) -> None:
-        """The program is over: let everybody go."""
+    def close(self, error: BaseException | None = None) -> None:
+        """The program is over, or has failed with `error`: let everybody go."""
 
 
 @dataclass
@@ -183,8 +184,8 @@ def scope_of(strategy: Strategy) -> Iterator[Strategy]:
         _process.scopes.remove(strategy)
 
 
-def close_default() -> None:
-    """The program has ended: close the strategy that it got, if any."""
+def close_default(error: BaseException | None = None) -> None:
+    """The program has ended, or failed with `error`: close the strategy that it got, if any."""
     strategy, _process.default = _process.default, None
     if strategy is not None:
-        strategy.close()
+        strategy.close(error or getattr(sys, "last_value", None))  # what plain Python has just shown

@@ -55,6 +55,7 @@ def run(path: str, arguments: list[str]) -> int:
     except BaseException as error:  # every way out of the program, SystemExit and KeyboardInterrupt included
         if assignment is not None:
             failure.record(error, assignment)
+        program.close(error)
         with contextlib.suppress(OSError, ValueError):  # the program has closed its stderr
             failure.show(error)
         return failure.exit_code(error)

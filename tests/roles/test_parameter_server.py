@@ -511,6 +511,14 @@ def test_after_the_farewell_it_ends_when_the_last_connection_is_closed(hand):
     assert hand.tick(connections=0) == [End()]
 
 
+def test_after_an_early_farewell_everybody_is_told_that_training_has_ended(hand):
+    hand.say("chief:0", Farewell())
+    told = "chief:0 has ended training at step 0 of 10"
+    assert only(hand.push("worker:0")) == Refusal(told)
+    assert only(hand.pull("worker:0")) == Refusal(told)
+    assert only(hand.beat("worker:0")).failed == told
+
+
 def test_long_after_the_leader_was_lost_it_ends_by_name(hand):
     hand.beat("chief:0")
     hand.now = LEASE_S + 0.1

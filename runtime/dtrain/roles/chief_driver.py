@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from dtrain.cluster import Role, TaskId
-from dtrain.errors import PeerError, PeerRefusedError
+from dtrain.errors import PeerError, PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage, Farewell, Initialise, Initialised, Refusal, SnapshotReply
 from dtrain.protocol.replica_memory import cut
 from dtrain.roles.generation import Generation
@@ -21,6 +21,7 @@ from dtrain.wire.frames import Frame
 Connect = Callable[[int, float], Channel]
 
 FAREWELL_S = 5.0
+RECONNECT_S = 10.0
 
 
 class Leader:
@@ -32,6 +33,8 @@ class Leader:
         Raises:
             WaitTimeoutError: one is not there within `connect_s`.
         """
+        self._connect = connect
+        self._aborted = False
         self._channels = [connect(server, connect_s) for server in range(servers)]
         self._lock = threading.Lock()
 
@@ -63,11 +66,28 @@ class Leader:
         return max(answer.version for answer in answers if isinstance(answer, Initialised))
 
     def snapshot(self, question: AnyMessage) -> list[Frame]:
-        """Ask every server for its state."""
+        """Ask every server for its state.
+
+        Raises:
+            PeerError: a server is gone, or will not answer.
+        """
         with self._lock:
             for channel in self._channels:
                 channel.send(question)
-            return [self._expect(SnapshotReply, channel.receive()) for channel in self._channels]
+            frames = [self._hear(server, question) for server in range(len(self._channels))]
+        return [self._expect(SnapshotReply, frame) for frame in frames]
+
+    def _hear(self, server: int, question: AnyMessage) -> Frame:
+        """A server's answer; if the connection is broken, on a new one."""
+        try:
+            return self._channels[server].receive()
+        except PeerLostError:
+            if self._aborted:
+                raise
+        self._channels[server].close()
+        self._channels[server] = self._connect(server, RECONNECT_S)
+        self._channels[server].send(question)
+        return self._channels[server].receive()
 
     def farewell(self) -> None:
         """Tell every server that nobody will train any more, and close the connections.
@@ -87,6 +107,7 @@ class Leader:
 
     def abort(self, reason: str) -> None:
         """From another thread: give up whatever is being waited for."""
+        self._aborted = True
         for channel in self._channels:
             channel.abort(reason)
 

@@ -82,7 +82,8 @@ class HeartbeatLink:
             last_heard_s = time.monotonic()
             self.on_reply(self.reply)
             if self.reply.failed:
-                self._fail(TooFewReplicasError(self.reply.failed))
+                kind = TooFewReplicasError if self.reply.failed.startswith("too few") else PeerLostError
+                self._fail(kind(self.reply.failed))
                 return
 
     def _fail(self, error: DtrainError) -> None:
@@ -105,7 +106,7 @@ class HeartbeatLink:
             return
         try:
             if self.failure is None and self._channel is not None:
-                self._beat(self.reply.incarnation, leaving=True)
+                self.on_reply(self._beat(self.reply.incarnation, leaving=True))
         except DtrainError:
             pass  # whoever is gone needs no goodbye
         finally:

@@ -365,5 +365,7 @@ class ParameterServer:
         if sender != self.cluster.leader:
             yield Send(caller, Refusal(f"only {self.cluster.leader} may say farewell, not {sender}"))
             return
-        self._farewell = True
+        self._farewell, held = True, self.held
+        if self.index == 0 and held is not None and held.pushes.version < held.max_steps:
+            held.pushes.failed = f"{sender} has ended training at step {held.pushes.version} of {held.max_steps}"
         yield Send(caller, message)

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import DtrainError, PeerError, PeerLostError
@@ -90,6 +92,8 @@ class ServerHandler:
     def tick(self) -> None:
         """Let time pass."""
         with self._lock:
+            if self.machine.index == 0:  # which nobody else tells it of
+                self.machine.statuses[self._hello.task] = msgspec.to_builtins(self.reporter.current(), str_keys=True)
             self._carry_out(self.machine.tick(time.monotonic(), connections=len(self._callers)))
 
     def _carry_out(self, actions: Iterator[Action]) -> None:

@@ -12,11 +12,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from dtrain import checkpoints
+from dtrain import checkpoints, failure
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role
 from dtrain.errors import DtrainError, SpecError
-from dtrain.hand_run import HandRun
+from dtrain.hand_run import STOPPED, HandRun
 from dtrain.messages import Verdict
 from dtrain.protocol import placement
 from dtrain.protocol.replica_memory import ReplicaMemory
@@ -171,17 +171,21 @@ class ParameterServerStrategy:
         self.reporter.progress(global_step)
         self.reporter.write()
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:
         """See `Strategy.close`."""
         for link in self._heartbeats:
             link.close()
         self._heartbeats.clear()
         if self._leader is not None:
-            self._leader.farewell()
+            code = failure.exit_code(error) if error else 0
+            # A leader that failed may be started again, by the launcher or by hand: the servers wait for it.
+            if code == 0 or (self._hand_run is not None and code in STOPPED):
+                self._leader.farewell()
+            self._leader.close()
             self._leader = None
         self.reporter.close()
         if self._hand_run is not None:
-            self._hand_run.close()
+            self._hand_run.close(error)
 
 
 class ParameterServerSession:

@@ -177,7 +177,7 @@ class SingleStrategy:
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """Nobody asks."""
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:
         """The status stays."""
         if self._reporter is not None:
             self._reporter.close()

@@ -1,0 +1,71 @@
+"""Clusters without a launcher: by a spec with addresses, by TF_CONFIG, by the classic flags. All tasks end by themselves."""
+
+from itertools import chain
+
+from clusters.hand import DIGITS, LINE, HandCluster
+from launching import wait_until
+
+STEPS = 200
+
+
+def test_five_commands_and_an_evaluator_with_a_spec(launcher):
+    cluster = HandCluster(launcher, ps=2, chief=1, worker=2)
+    spec = cluster.spec(name="by-hand")
+    for task in (*cluster.tasks, "evaluator:0"):
+        index = task.partition(":")[2]
+        cluster.start(task, "--spec", spec, "--index", index, DIGITS, "--steps", str(STEPS))
+    cluster.succeed()
+    assert "held-out accuracy 0.9" in cluster.commands["chief:0"].out
+    assert f"evaluation at step {STEPS} - " in cluster.commands["evaluator:0"].out
+
+    status = cluster.status()
+    assert (status["name"], status["state"], status["exit_code"]) == ("by-hand", "succeeded", 0)
+    assert (status["global_step"], status["max_steps"]) == (STEPS, STEPS)
+    tasks = {task["task"]: task for task in status["tasks"]}
+    assert set(tasks) == {*cluster.tasks, "evaluator:0"}
+    assert {task["state"] for task in tasks.values()} == {"succeeded"}
+    assert {name: task["pid"] for name, task in tasks.items()} == {
+        name: command.process.pid for name, command in cluster.commands.items()
+    }, "the commands became the tasks"
+    assert [tasks[task]["address"] for task in cluster.tasks] == [*chain(*cluster.addresses.values())]
+    checkpoints = sorted(path.name for path in (cluster.run_dir / "checkpoints").glob("ckpt-*"))
+    assert (int(checkpoints[0][5:]), int(checkpoints[-1][5:])) == (0, STEPS)
+
+
+def test_tf_config_in_the_environment_is_enough(launcher):
+    cluster = HandCluster(launcher, ps=2, chief=1, worker=2)
+    for task in cluster.tasks:
+        cluster.start(task, DIGITS, "--steps", "50", environment={"TF_CONFIG": cluster.tf_config(task)})
+    cluster.succeed()
+    assert cluster.status()["global_step"] == 50
+
+
+def test_plain_python_with_the_classic_flags(launcher):
+    cluster = HandCluster(launcher, ps=2, worker=2)
+    runs = {}
+    for task in cluster.tasks:
+        job, _, index = task.partition(":")
+        hosts = [f"--{role}_hosts={','.join(them)}" for role, them in cluster.addresses.items()]
+        program = (LINE, "--learning_rate", "3e-3", "--max_steps", "200", "--print_every", "100")
+        runs[task] = launcher.run(*program, *hosts, f"--job_name={job}", f"--task_index={index}")
+    cluster.commands = runs
+    cluster.succeed()
+    assert "weight" in runs["worker:0"].out.splitlines()[-1], "worker 0 leads"
+    assert runs["worker:1"].out == ""
+
+
+def test_the_leader_keeps_account_of_all_tasks_while_they_train(launcher):
+    cluster = HandCluster(launcher, ps=1, chief=1, worker=1)
+    for task in cluster.tasks:
+        cluster.start(task, LINE, "--max_steps", "100000", environment={"TF_CONFIG": cluster.tf_config(task)})
+    wait_until(lambda: (cluster.run_dir / "run.json").exists(), "the run directory")
+
+    def all_running():
+        return {task["state"] for task in cluster.status()["tasks"]} == {"running"}
+
+    wait_until(all_running, "all tasks running, the server too")
+    cluster.commands["chief:0"].process.terminate()
+    assert cluster.end() == {"ps:0": 0, "chief:0": 143, "worker:0": 1}
+    assert "Error: chief:0 has ended training at step" in cluster.commands["worker:0"].err
+    status = cluster.status()
+    assert (status["state"], status["exit_code"], status["failure"]) == ("stopped", 143, None)

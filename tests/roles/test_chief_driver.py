@@ -1,0 +1,94 @@
+"""The leader's connections: one that breaks is opened again and asked again, unless the leader gives up."""
+
+import pytest
+
+from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
+from dtrain.messages import Farewell, Refusal, Snapshot, SnapshotReply
+from dtrain.roles.chief_driver import Leader
+from dtrain.wire.frames import Frame
+
+QUESTION = Snapshot(3, 2.0)
+
+
+class Line:
+    """A connection with answers prepared: messages, or errors to raise."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.sent = []
+        self.closed = False
+
+    def send(self, message, blocks=()):
+        self.sent.append(message)
+
+    def receive(self, into=()):
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return Frame(answer)
+
+    def abort(self, reason):
+        self.answers = [PeerLostError(reason)]
+
+    def close(self):
+        self.closed = True
+
+
+def reply(version):
+    return SnapshotReply(version, (), [])
+
+
+def leader(*lines):
+    """A leader of two servers that is connected to the first two lines, and to the others later."""
+    waiting = list(lines)
+    return Leader(2, lambda server, timeout_s: waiting.pop(0), 1.0)
+
+
+def versions(frames):
+    return [frame.message.version for frame in frames]
+
+
+def test_every_server_is_asked_before_the_first_answer_is_awaited():
+    lines = Line(reply(3)), Line(reply(3))
+    assert versions(leader(*lines).snapshot(QUESTION)) == [3, 3]
+    assert [line.sent for line in lines] == [[QUESTION], [QUESTION]]
+
+
+def test_a_connection_that_broke_is_opened_again_and_asked_again():
+    broken, other, new = Line(PeerLostError("gone")), Line(reply(3)), Line(reply(4), reply(5))
+    other.answers.append(reply(5))
+    chief = leader(broken, other, new)
+    assert versions(chief.snapshot(QUESTION)) == [4, 3]
+    assert broken.closed
+    assert versions(chief.snapshot(QUESTION)) == [5, 5]
+
+
+def test_a_refusal_of_one_leaves_no_answer_of_another_behind():
+    lines = Line(Refusal("too few replicas"), reply(4)), Line(reply(3), reply(4))
+    chief = leader(*lines)
+    with pytest.raises(PeerRefusedError, match="too few replicas"):
+        chief.snapshot(QUESTION)
+    assert versions(chief.snapshot(QUESTION)) == [4, 4]
+
+
+def test_after_giving_up_nothing_is_opened_again():
+    lines = Line(reply(3)), Line(reply(3)), Line(reply(3))
+    chief = leader(*lines)
+    chief.abort("ps:0 is gone")
+    with pytest.raises(PeerLostError, match="ps:0 is gone"):
+        chief.snapshot(QUESTION)
+    assert lines[2].sent == []
+
+
+def test_a_server_that_does_not_come_back_is_lost_by_name():
+    chief = leader(Line(PeerLostError("lost ps:0")), Line(reply(3)))
+    chief._connect = lambda server, timeout_s: (_ for _ in ()).throw(WaitTimeoutError("ps:0 did not accept a connection"))
+    with pytest.raises(WaitTimeoutError, match="ps:0"):
+        chief.snapshot(QUESTION)
+
+
+def test_a_farewell_is_said_to_every_server_whoever_is_gone():
+    lines = Line(PeerLostError("gone")), Line(Farewell())
+    leader(*lines).farewell()
+    assert [line.sent for line in lines] == [[Farewell()], [Farewell()]]
+    assert lines[1].answers == []
