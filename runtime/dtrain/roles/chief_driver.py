@@ -90,9 +90,9 @@ class Leader:
         return self._channels[server].receive()
 
     def farewell(self) -> None:
-        """Tell every server that nobody will train any more, and close the connections.
+        """Tell every server that nobody will train any more.
 
-        A server has heard it when it has answered: closing drops what is still under way.
+        A server has heard it when it has answered: closing the connection would drop what is still under way.
         """
         patience = threading.Timer(FAREWELL_S, self.abort, ["a server did not hear the farewell"])
         patience.start()
@@ -103,7 +103,6 @@ class Leader:
             with contextlib.suppress(PeerError):
                 channel.receive()
         patience.cancel()
-        self.close()
 
     def abort(self, reason: str) -> None:
         """From another thread: give up whatever is being waited for."""
