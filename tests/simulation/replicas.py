@@ -20,6 +20,7 @@ from dtrain.messages import (
     NotReady,
     Push,
     Reply,
+    Snapshot,
     SnapshotReply,
     Verdict,
 )
@@ -58,7 +59,8 @@ class Process:
         self._finite = True
         self._initialised = 0
         self._cut: Cut | None = None
-        self._cut_replies: list[SnapshotReply] = []
+        self._question = Snapshot(0, 0.0)
+        self._cut_replies: dict[int, SnapshotReply] = {}
         self._asking = False
         network.say(f"{task} starts")
         self._beat()
@@ -112,8 +114,8 @@ class Process:
         if wire is None and self._clock.now >= self._unreachable_until_s:
             wire = self._wires[kind, server] = self._network.connect(self.task, kind, self._servers[server], self)
             if wire is not None:
-                # The leader's driver does not mend its control connections: they go with the process.
-                wire.breakable = kind != "control"
+                # The leader mends its control connections while it asks for checkpoints only.
+                wire.breakable = kind != "control" or (self._training and not self.finished)
         return wire
 
     def broken(self, wire: Wire) -> None:
@@ -121,6 +123,8 @@ class Process:
         self._wires[kind, server] = None
         if kind == "heartbeat":
             self._clock.later(BEAT_S, self._beat)
+        elif kind == "control":
+            self._clock.later(RECONNECT_S + self._network.delay_s(), self._mend_control, server)
         else:
             self._clock.later(RECONNECT_S + self._network.delay_s(), self._reconnect, server)
 
@@ -197,12 +201,13 @@ class Process:
     def _control_answered(self, message: AnyMessage, blocks: Blocks, server: int) -> None:
         if isinstance(message, Initialised):
             self._initialised += 1
-            if self._initialised == len(self._servers):
+            if self._training:
+                self._let_control_break(True)
                 self._train()
                 self._clock.later(self._network.random.uniform(0.1, 2.0), self._ask_for_cut)
         elif isinstance(message, SnapshotReply):
             self._judge.check_values(server, message.version, blocks)
-            self._cut_replies.append(message)
+            self._cut_replies[server] = message
             if len(self._cut_replies) == len(self._servers):
                 self._judge_cut()
         elif isinstance(message, Farewell):
@@ -216,15 +221,34 @@ class Process:
             return
         self._asking = True
         self._cut = self._cut or Cut(self._judge.sync)
-        for index in range(len(self._servers)):
-            wire = self._wires.get(("control", index))
-            assert wire is not None
-            wire.send(self._cut.question(self.machine.global_step, self._judge.scenario.max_steps))
+        self._question = self._cut.question(self.machine.global_step, self._judge.scenario.max_steps)
+        for server in range(len(self._servers)):
+            if (wire := self._wires.get(("control", server))) is not None:
+                wire.send(self._question)
+
+    def _mend_control(self, server: int) -> None:
+        """Open a broken connection again, and repeat the question that was not answered."""
+        if self._not_now(self._mend_control, server):
+            return
+        wire = self._wire("control", server)
+        if wire is None:
+            self._clock.later(RECONNECT_S, self._mend_control, server)
+        elif self._asking and server not in self._cut_replies:
+            wire.send(self._question)
+
+    @property
+    def _training(self) -> bool:
+        return self._initialised == len(self._servers)
+
+    def _let_control_break(self, breakable: bool) -> None:
+        for (kind, _), wire in self._wires.items():
+            if kind == "control" and wire is not None:
+                wire.breakable = breakable
 
     def _judge_cut(self) -> None:
         assert self._cut is not None
-        versions = [reply.version for reply in self._cut_replies]
-        self._cut_replies, self._asking = [], False
+        versions = [self._cut_replies[server].version for server in range(len(self._servers))]
+        self._cut_replies, self._asking = {}, False
         accepted = self._cut.accept(versions)
         self._network.say(f"checkpoint of versions {versions}: {accepted}")
         assert self._cut.margin_steps < 2**10, "ten attempts at a checkpoint"
@@ -251,15 +275,18 @@ class Process:
             if (wire := self._wires.pop(("data", server), None)) is not None:
                 wire.cut()
         if self._leads:
+            self._let_control_break(False)
             self._initialise()
         else:
             self._train()
 
     def _say_farewell(self) -> None:
-        for index in range(len(self._servers)):
-            wire = self._wires.get(("control", index))
-            assert wire is not None
+        self._let_control_break(False)
+        wires = [wire for (kind, _), wire in self._wires.items() if kind == "control" and wire is not None]
+        for wire in wires:
             wire.send(Farewell())
+        if not wires:
+            self._leave()
 
     # Training
 
