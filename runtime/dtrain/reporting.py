@@ -4,6 +4,7 @@ The same account rides in the heartbeats to ps:0, so a leader started by hand ca
 of training: fields are plain attributes, the file is replaced about twice a second, and a disk that refuses costs a status.
 """
 
+import contextlib
 import os
 import socket
 import sys
@@ -33,6 +34,7 @@ class Reporter:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         self._waiting: tuple[str, float] | None = None
         self._stopped = threading.Event()
+        self._writing = threading.Lock()  # else an older account might replace a newer one
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
         self._rate_from = (time.monotonic(), 0)
         self._examples = 0
@@ -75,10 +77,8 @@ class Reporter:
     def write(self) -> None:
         """Replace the status file now."""
         if self._path is not None:
-            try:
+            with self._writing, contextlib.suppress(OSError):  # a full disk must not stop training; the heartbeat's age shows it
                 write_record(self._path, self.current())
-            except OSError:
-                return  # a full or read-only disk must not stop training; the heartbeat's age shows it
 
     def close(self) -> None:
         """The task is done; the last status stays."""
