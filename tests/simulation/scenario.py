@@ -1,6 +1,6 @@
 """What a seed stands for: a cluster, a rule of training, and what goes wrong when."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
 
 from dtrain.config import TrainingSection
@@ -46,7 +46,7 @@ class Scenario:
     compute_s: float
     nan_rate: float
     fits: int = 1
-    faults: tuple[Fault, ...] = field(default=())
+    faults: tuple[Fault, ...] = ()
 
     @property
     def tasks(self) -> int:

@@ -86,6 +86,8 @@ class Leader:
                 raise
         self._channels[server].close()
         self._channels[server] = self._connect(server, RECONNECT_S)
+        if self._aborted:
+            raise PeerLostError("given up while a connection was being opened again")
         self._channels[server].send(question)
         return self._channels[server].receive()
 

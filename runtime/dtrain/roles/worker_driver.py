@@ -3,6 +3,8 @@
 A connection that breaks is opened again and what was unanswered is said again, until the server has been away for too long.
 """
 
+import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable
 
@@ -16,6 +18,8 @@ from dtrain.roles.worker import Outcome, Outgoing, Phase, Replica
 from dtrain.wire.channel import Channel
 
 RECONNECT_PAUSE_S = 0.05
+STEADY_S = 1.0
+"""A connection that has lasted so long was a good one."""
 
 Connect = Callable[[int, float], Channel]
 """Opens a data connection to the server of an index, waiting at most the given seconds."""
@@ -109,22 +113,26 @@ class ReplicaDriver:
 
     def _receive(self, server: int) -> AnyMessage:
         self._reporter.waiting(str(TaskId(Role.PS, server)))
+        opened_s, deadline = -math.inf, 0.0
         while True:
             try:
                 return self._channels[server].receive(self._weights.blocks[server]).message
             except PeerLostError as error:
-                self._reconnect(server, error)
+                # Breaking again and again without an answer, it has no more time than if it were away.
+                if time.monotonic() - opened_s >= STEADY_S:
+                    deadline = time.monotonic() + self._patience_s
+                self._reconnect(server, error, deadline)
+                opened_s = time.monotonic()
 
-    def _reconnect(self, server: int, lost: PeerLostError) -> None:
-        deadline = time.monotonic() + self._patience_s
+    def _reconnect(self, server: int, lost: PeerLostError, deadline: float) -> None:
         self._channels[server].close()
-        while True:
-            if self._aborted:
-                raise PeerLostError(self._aborted)
-            try:
+        while not self._aborted:
+            if time.monotonic() >= deadline:
+                raise PeerLostError(f"{lost}; it did not come back within {self._patience_s:g} s")
+            time.sleep(RECONNECT_PAUSE_S)
+            with contextlib.suppress(WaitTimeoutError):
                 self._channels[server] = self._connect(server, min(1.0, max(0.0, deadline - time.monotonic())))
                 break
-            except WaitTimeoutError:
-                if time.monotonic() >= deadline:
-                    raise PeerLostError(f"{lost}; it did not come back within {self._patience_s:g} s") from None
+        if self._aborted:
+            raise PeerLostError(self._aborted)
         self._send(server, self.machine.unanswered[server])

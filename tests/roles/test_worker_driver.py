@@ -1,0 +1,182 @@
+"""A replica's connections: what breaks is opened again and said again, within the patience, unless all is given up."""
+
+import math
+
+import numpy as np
+import pytest
+from roles.by_hand import VARIABLES
+
+from dtrain.errors import PeerLostError, WaitTimeoutError
+from dtrain.messages import Pull, Push, Reply, Values, Verdict
+from dtrain.protocol import placement
+from dtrain.protocol.replica_memory import ReplicaMemory
+from dtrain.roles import worker_driver
+from dtrain.roles.worker import Phase, Replica
+from dtrain.roles.worker_driver import ReplicaDriver
+from dtrain.wire.frames import Frame
+
+PLAN = placement.plan(VARIABLES, 1)
+
+
+class Silent:
+    """A reporter that nobody reads."""
+
+    def waiting(self, for_whom):
+        pass
+
+
+class Line:
+    """A connection with answers prepared: messages (with a number to fill the blocks with), or errors to raise."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.sent = []
+        self.aborted = None
+        self.bytes_sent = self.bytes_received = 0
+
+    def send(self, message, blocks=()):
+        self.sent.append((message, [block.tolist() for block in blocks]))
+
+    def receive(self, into=()):
+        if self.aborted:
+            raise PeerLostError(self.aborted)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        message, number = answer
+        for block in into:
+            block[...] = number
+        return Frame(message, into)
+
+    def abort(self, reason):
+        self.aborted = reason
+
+    def close(self):
+        pass
+
+
+def values(version=0, number=0):
+    return Values(1, version, 10, {}), number
+
+
+def reply(version, number):
+    return Reply(Verdict.ACCEPTED, version, accepted=1), number
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """Time passes only when somebody sleeps."""
+
+    class Clock:
+        now = 0.0
+
+        def monotonic(self):
+            return self.now
+
+        def sleep(self, seconds):
+            self.now += seconds
+
+    clock = Clock()
+    monkeypatch.setattr(worker_driver, "time", clock)
+    return clock
+
+
+def driver(*lines, patience_s=5.0):
+    """A driver of one server: the first line, and then the others, or an error where one stands instead."""
+    waiting = list(lines)
+
+    def connect(server, timeout_s):
+        line = waiting.pop(0)
+        if isinstance(line, Exception):
+            worker_driver.time.sleep(timeout_s)
+            raise line
+        return line
+
+    machine = Replica(1, 1, 1, PLAN.hash, sync=True)
+    return ReplicaDriver(machine, ReplicaMemory(PLAN), ReplicaMemory(PLAN), connect, Silent(), connect_s=1.0, patience_s=patience_s)
+
+
+def test_gradients_go_out_of_memory_and_weights_come_into_it():
+    line = Line(values(0, 1), reply(1, 2))
+    replica = driver(line)
+    replica.start()
+    assert set(np.concatenate([a.ravel() for a in replica._weights.variables.values()])) == {1}
+    replica._gradients.variables["bias"][...] = 7
+    assert replica.push().verdict is Verdict.ACCEPTED
+    message, blocks = line.sent[1]
+    assert message == Push(1, 1, 1, 0, PLAN.hash)
+    assert blocks == [[0] * 4 + [7] * 3, [0, 0]]
+    assert replica._weights.variables["bias"].tolist() == [2, 2, 2]
+    assert replica.machine.phase is Phase.READY
+
+
+def test_a_gradient_that_is_not_finite_is_said_to_be_so():
+    line = Line(values(), reply(0, 0))
+    replica = driver(line)
+    replica.start()
+    replica._gradients.variables["kernel"][0, 0] = math.nan
+    replica.push()
+    assert not line.sent[1][0].finite
+
+
+def test_what_was_not_answered_is_said_again_on_a_new_connection():
+    old, new = Line(values(), PeerLostError("lost ps:0")), Line(reply(1, 3))
+    replica = driver(old, WaitTimeoutError("not yet"), new)
+    replica.start()
+    replica.push()
+    assert new.sent == [old.sent[-1]]
+    assert replica.machine.global_step == 1
+
+
+def test_a_server_that_does_not_come_back_is_lost_when_the_patience_is_over(clock):
+    replica = driver(Line(PeerLostError("lost ps:0 at a:1")), *[WaitTimeoutError("not yet")] * 20)
+    with pytest.raises(PeerLostError, match=r"lost ps:0 at a:1; it did not come back within 5 s"):
+        replica.start()
+    assert clock.now == pytest.approx(5.0)
+
+
+def test_a_server_that_takes_the_connection_and_never_answers_is_lost_too(clock):
+    replica = driver(*[Line(PeerLostError("lost ps:0 at a:1")) for _ in range(1000)])
+    with pytest.raises(PeerLostError, match="it did not come back within 5 s"):
+        replica.start()
+    assert clock.now == pytest.approx(5.0, abs=0.1)
+
+
+def test_a_connection_that_lasted_gives_the_next_break_all_the_patience_again(clock):
+    class Long(Line):
+        def receive(self, into=()):
+            clock.sleep(100.0)
+            return super().receive(into)
+
+    replica = driver(*[Long(PeerLostError("lost")) for _ in range(3)], WaitTimeoutError("not yet"), Line(values()))
+    replica.start()
+    assert replica.machine.phase is Phase.READY
+
+
+def test_after_giving_up_nothing_is_opened_and_nothing_waits():
+    replica = driver(Line(values()), Line())
+    replica.start()
+    replica.abort("too few replicas")
+    with pytest.raises(PeerLostError, match="too few replicas"):
+        replica.push()
+
+
+def test_giving_up_while_a_connection_is_being_opened_is_not_forgotten():
+    late = Line()
+    replica = driver(Line(PeerLostError("lost ps:0")), late)
+    opened = replica._connect
+    replica._connect = lambda server, timeout_s: replica.abort("the run has ended") or opened(server, timeout_s)
+    with pytest.raises(PeerLostError, match="the run has ended"):
+        replica.start()
+    assert late.sent == []
+
+
+def test_a_server_that_is_not_there_at_first_is_named():
+    with pytest.raises(WaitTimeoutError, match="ps:0 is not there"):
+        driver(WaitTimeoutError("ps:0 is not there"))
+
+
+def test_the_first_question_is_a_pull():
+    line = Line(values())
+    driver(line).start()
+    assert line.sent == [(Pull(1, 0, 5.0), [])]
