@@ -9,6 +9,7 @@ import msgspec
 
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import AnyMessage, Hello
+from dtrain.wire.allocation import keep_freed_memory
 from dtrain.wire.frames import Array, Frame, FrameDecoder, encode
 from dtrain.wire.grpc_options import CLIENT, HELLO_KEY, METHOD_NAME, METHOD_SERVICE
 
@@ -25,6 +26,7 @@ class GrpcChannel:
         Raises:
             WaitTimeoutError: nobody answers at the address within `timeout_s`.
         """
+        keep_freed_memory()
         self.peer = peer
         self.address = address
         self.bytes_sent = 0

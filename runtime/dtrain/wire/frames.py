@@ -22,9 +22,9 @@ from dtrain.errors import PeerRefusedError
 from dtrain.messages import AnyMessage
 from dtrain.variables import DTYPE_BYTES
 
-CHUNK_BYTES = 512 * 1024
-SMALL_BYTES = 64 * 1024
-"""Up to this size header and payload are one chunk."""
+CHUNK_BYTES = 2 * 1024 * 1024
+SMALL_BYTES = 512 * 1024
+"""Up to this size header and payload are one chunk: what a copy costs, waking the peer once more would cost as well."""
 _LENGTH = struct.Struct("<I")
 _HEADER_LIMIT_BYTES = 64 * 1024 * 1024
 _BLOCKS_LIMIT = 4096

@@ -1,0 +1,26 @@
+"""Memory for messages comes from memory that is there already.
+
+Left to itself, glibc gives a message's memory back to the kernel when the message is done, and the next message faults the same
+pages in again, one by one: 500 faults in a step that moves 2.7 MB, an eighth of its CPU time and more of its wall time.
+"""
+
+import ctypes
+from functools import cache
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
+
+KEPT_BYTES = 16 * 1024 * 1024
+"""At most so much free memory stays with an arena."""
+MAPPED_BYTES = 8 * 1024 * 1024
+"""From this size on an array is mapped and unmapped by itself: a large server holds no memory that it does not use."""
+ARENAS = 2
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Tell this process's allocator, once. Another C library than glibc is left alone."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
+        mallopt(_M_ARENA_MAX, ARENAS)
