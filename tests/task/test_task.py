@@ -11,7 +11,9 @@ import pytest
 from launching import PRELUDE, SOURCES, wait_until
 
 ALONE = ("--ps", "0", "--no-evaluator", "--workers", "0")
-USED = "import sys, types; sys.modules['dtrain.strategy'] = types.SimpleNamespace(was_used=lambda: True, close_default=lambda error: None)\n"
+USED = """import sys, types
+sys.modules["dtrain.strategy"] = types.SimpleNamespace(was_used=lambda: True, close_default=lambda error: None)
+"""
 TF_CONFIG = json.dumps({"cluster": {"worker": ["127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}})
 
 
