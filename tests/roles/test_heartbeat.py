@@ -1,0 +1,128 @@
+"""A task's lease: renewed, mended, given back; and what its end is called."""
+
+import threading
+
+import pytest
+
+from dtrain.errors import PeerLostError, PeerRefusedError, TooFewReplicasError, WaitTimeoutError
+from dtrain.messages import HeartbeatReply, Refusal
+from dtrain.roles import heartbeat
+from dtrain.roles.heartbeat import HeartbeatLink
+from dtrain.run_files import TaskStatus
+from dtrain.wire.frames import Frame
+
+TIMEOUT_S = 20.0
+
+
+def alive(incarnation=1, **more):
+    return HeartbeatReply(incarnation, 1, 5, False, **more)
+
+
+class Someone:
+    """A reporter."""
+
+    status = TaskStatus(task="worker:0", pid=1, host="h", attempt=2)
+
+    def current(self):
+        return self.status
+
+
+class Server:
+    """Answers as it was told to, the last answer again and again; an error breaks the connection."""
+
+    peer = "ps:0"
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.beats = []
+        self.connections = 0
+        self.changed = threading.Condition()
+
+    def connect(self, timeout_s):
+        self.connections += 1
+        return self
+
+    def send(self, message, blocks=()):
+        with self.changed:
+            self.beats.append(message)
+            self.changed.notify_all()
+
+    def receive(self, into=()):
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return Frame(answer)
+
+    def until_beats(self, count):
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.beats) >= count, TIMEOUT_S)
+
+    def abort(self, reason):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(heartbeat, "INTERVAL_S", 0.005)
+
+
+@pytest.fixture
+def link():
+    links = []
+
+    def link(server, patience_s=60.0):
+        links.append(HeartbeatLink(server.connect, Someone(), connect_s=1.0, patience_s=patience_s))
+        return links[-1]
+
+    yield link
+    for each in links:
+        each.close()
+
+
+def test_it_says_which_process_it_is_and_the_incarnation_that_it_was_given(link):
+    server = Server(alive(3))
+    assert link(server).incarnation == 3
+    server.until_beats(3)
+    assert [beat.incarnation for beat in server.beats[:3]] == [0, 3, 3]
+    assert len({beat.process for beat in server.beats}) == 1
+    assert server.beats[0].process[0] == 2, "the attempt"
+    assert server.beats[0].status["task"] == "worker:0"
+
+
+def test_a_connection_that_breaks_is_opened_again(link):
+    server = Server(alive(), PeerLostError("lost"), alive(2), alive(3))
+    connected = link(server)
+    server.until_beats(6)
+    assert server.connections == 2
+    assert connected.incarnation == 3
+    assert connected.failure is None
+
+
+@pytest.mark.parametrize(
+    ("answers", "error", "said"),
+    [
+        ([Refusal("another process has taken the place of worker:0")], PeerRefusedError, "taken the place"),
+        ([alive(failed="too few replicas: 3 are needed")], TooFewReplicasError, "3 are needed"),
+        ([PeerLostError("lost ps:0")], PeerLostError, "lost ps:0; it has been away for 0 s"),
+    ],
+)
+def test_what_ends_a_lease_is_kept(link, answers, error, said):
+    connected = link(Server(alive(), *answers), patience_s=0.0)
+    connected._thread.join(TIMEOUT_S)
+    assert isinstance(connected.failure, error)
+    assert said in str(connected.failure)
+
+
+def test_it_says_goodbye(link):
+    server = Server(alive())
+    link(server).close()
+    assert [beat.leaving for beat in server.beats].index(True) == len(server.beats) - 1
+
+
+@pytest.mark.parametrize("error", [PeerRefusedError("not you"), WaitTimeoutError("nobody there")])
+def test_one_that_is_not_wanted_or_finds_nobody_fails_at_once(link, error):
+    with pytest.raises(type(error), match=str(error)):
+        link(Server(error))
