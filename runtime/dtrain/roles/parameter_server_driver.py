@@ -13,7 +13,7 @@ import msgspec
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import DtrainError, PeerError, PeerLostError
-from dtrain.messages import AnyMessage, Commit, Complete, Hello, Initialise, Subscribe
+from dtrain.messages import AnyMessage, Commit, Complete, Heartbeat, Hello, Initialise, Subscribe
 from dtrain.reporting import Reporter
 from dtrain.roles.actions import Action, End, Report, Send
 from dtrain.roles.heartbeat import HeartbeatLink
@@ -68,6 +68,8 @@ class ServerHandler:
         sender = TaskId.parse(caller.hello.task)
         with self._lock:
             self._callers.add(caller)
+            if isinstance(frame.message, Heartbeat):  # its answer tells the leader of everybody, this server included
+                self.machine.statuses[self._hello.task] = msgspec.to_builtins(self.reporter.current(), str_keys=True)
             self._carry_out(self.machine.receive(caller, sender, frame.message, frame.blocks, time.monotonic()))
             self._report_progress(frame.message)
         return UNANSWERED.get(type(frame.message), Answer.ONE)
@@ -92,8 +94,6 @@ class ServerHandler:
     def tick(self) -> None:
         """Let time pass."""
         with self._lock:
-            if self.machine.index == 0:  # which nobody else tells it of
-                self.machine.statuses[self._hello.task] = msgspec.to_builtins(self.reporter.current(), str_keys=True)
             self._carry_out(self.machine.tick(time.monotonic(), connections=len(self._callers)))
 
     def _carry_out(self, actions: Iterator[Action]) -> None:
