@@ -30,7 +30,7 @@ def evaluate(
         value = float(np.mean(loss(batch.y, outputs, batch.sample_weight)))
         mean_loss.update_state(value + penalty, sample_weight=batch.size)
         for metric in metrics:
-            metric.update_state(batch.y, outputs, sample_weight=batch.sample_weight)
+            metric.update_state(batch.y, outputs)
         seen += batch.size
     if not seen:
         raise InputError("evaluate: expected at least one batch, found an empty dataset")

@@ -75,7 +75,7 @@ class EpochLog:
         """A batch was contributed."""
         self.loss.update_state(loss, sample_weight=batch.size)
         for metric in self.metrics:
-            metric.update_state(batch.y, outputs, sample_weight=batch.sample_weight)
+            metric.update_state(batch.y, outputs)
 
     def results(self) -> dict[str, float]:
         """The means so far."""

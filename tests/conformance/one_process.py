@@ -1,0 +1,35 @@
+"""One process that does what N synchronous replicas do together: the dumb twin of a deterministic cluster."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+import dtrain as dt
+
+SubBatch = tuple[Any, ...]
+"""x, y and perhaps a weight for each example."""
+
+
+def train_as_one(model: dt.Model, steps: Iterable[Sequence[SubBatch]]) -> Iterator[list[np.ndarray]]:
+    """Every variable, in the order of creation, after each step.
+
+    A step is given as one sub-batch a replica. Their gradients, and their new values of variables that are not trained, are summed
+    in the order of the replicas and divided once.
+    """
+    network, optimizer = model.network, model.optimizer
+    values = {name: value.copy() for name, value in model.weights.items()}
+    trained = [spec for spec in network.variables if spec.trainable]
+    slots = {spec.name: optimizer.initial_slots(values[spec.name]) for spec in trained}
+    for step, sub_batches in enumerate(steps):
+        total: dict[str, np.ndarray] = {}
+        for x, y, *weights in sub_batches:
+            gradients = {spec.name: np.empty(spec.shape, spec.dtype) for spec in trained}
+            weight, rng = next(iter(weights), None), np.random.default_rng(0)
+            result = network.loss_and_gradients(values, x, y, model.loss, gradients, sample_weight=weight, rng=rng)
+            for name, array in {**gradients, **result.state_updates}.items():
+                total[name] = total[name] + array if name in total else array
+        means = {name: array / np.float32(len(sub_batches)) for name, array in total.items()}
+        optimizer.apply(values, {spec.name: means.pop(spec.name) for spec in trained}, slots, step)
+        values.update(means)
+        yield [values[spec.name].copy() for spec in network.variables]
