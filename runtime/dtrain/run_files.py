@@ -118,9 +118,9 @@ class TaskStatus:
 
 
 def global_step(statuses: Iterable[TaskStatus]) -> int | None:
-    """Where a run stands: as ps:0 counts (rule 10); before it has said anything, and without servers, whoever is furthest."""
-    steps = {status.task: status.step for status in statuses if status.step is not None}
-    return steps.get(str(TaskId(Role.PS, 0)), max(steps.values(), default=None))
+    """Where a run stands: as ps:0 counts (rule 10), and as it has told the replicas; other servers' counts are their own."""
+    tasks = ((TaskId.parse(status.task), status.step) for status in statuses)
+    return max((step for task, step in tasks if step is not None and (task.role is not Role.PS or task.index == 0)), default=None)
 
 
 @dataclass(frozen=True)
