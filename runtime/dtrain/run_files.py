@@ -119,8 +119,9 @@ class TaskStatus:
 
 def global_step(statuses: Iterable[TaskStatus]) -> int | None:
     """Where a run stands: as ps:0 counts (rule 10), and as it has told the replicas; other servers' counts are their own."""
-    tasks = ((TaskId.parse(status.task), status.step) for status in statuses)
-    return max((step for task, step in tasks if step is not None and (task.role is not Role.PS or task.index == 0)), default=None)
+    first = str(TaskId(Role.PS, 0))
+    heard = (status.step for status in statuses if status.task == first or not status.task.startswith(f"{Role.PS}:"))
+    return max((step for step in heard if step is not None), default=None)
 
 
 @dataclass(frozen=True)
