@@ -1,7 +1,6 @@
 """The walk of a launch, from what the user asked for to the exit code of the run. Read `run` from top to bottom."""
 
 import os
-import re
 import resource
 import secrets
 import shutil
@@ -34,7 +33,6 @@ from dtrain_cli.supervisor import Limits, Outcome, Supervisor
 
 FILES_OF_OUR_OWN = 64
 FILES_PER_TASK = 2
-NAME_MAX = 40
 THREADS = "OMP_NUM_THREADS"
 
 
@@ -42,7 +40,7 @@ def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) 
     """Read the spec, take the directory and the ports, lay out the tasks, supervise them to the end."""
     inbox = SignalInbox()
     workload = _workload(options)
-    spec = _named(read_spec(options.spec, options.sets, options.shortcuts, options.foreign).resolved(), workload)
+    spec = workload.named(read_spec(options.spec, options.sets, options.shortcuts, options.foreign).resolved())
     directory, resume = _directory(options, spec)
     with locked_run_directory(directory, resume) as files:
         _allow_open_files(spec)
@@ -52,15 +50,6 @@ def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) 
             if not spec.hold_ports:
                 ports.close()
             return _supervise(options, plan, files, TaskProcesses(line, fork_server, inbox))
-
-
-def _named(spec: RunSpec, workload: Workload) -> RunSpec:
-    """A run that nobody has named is called after what it runs."""
-    if spec.name != RunSpec.name:
-        return spec
-    stem = Path(workload.program or workload.arguments[0]).stem
-    name = re.sub(r"[^\w.-]", "-", stem, flags=re.ASCII).lstrip(".-")[:NAME_MAX]
-    return replace(spec, name=name or spec.name)
 
 
 def _allow_open_files(spec: RunSpec) -> None:

@@ -5,6 +5,7 @@ same and what other frameworks read: RANK and its kin for the training tasks (th
 launcher holds the ports. Thread limits are set for every task and never replace the user's.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from dtrain.tf_config import write_tf_config
 
 START_ORDER = (Role.PS, Role.CHIEF, Role.WORKER, Role.EVALUATOR)
 MASKED = "***"
+NAME_MAX = 40
 THREAD_LIMITS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -55,6 +57,14 @@ class Workload:
     def foreign(self) -> bool:
         """Whether it is a foreign command, which knows nothing of dtrain."""
         return self.program is None
+
+    def named(self, spec: RunSpec) -> RunSpec:
+        """The spec; a run that nobody has named is called after what it runs."""
+        if spec.name != RunSpec.name:
+            return spec
+        stem = Path(self.program or self.arguments[0]).stem
+        name = re.sub(r"[^\w.-]", "-", stem, flags=re.ASCII).lstrip(".-")[:NAME_MAX]
+        return replace(spec, name=name or spec.name)
 
 
 @dataclass(frozen=True)

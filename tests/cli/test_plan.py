@@ -107,3 +107,13 @@ def test_a_cluster_without_a_chief_ranks_its_workers_from_zero():
     plan = build_plan(spec, ClusterSpec.from_lists(worker=["a:1", "a:2"]), RUN, COMMAND, MACHINE)
     assert [(str(launch.task), launch.environment["RANK"]) for launch in plan.tasks] == [("worker:0", "0"), ("worker:1", "1")]
     assert plan.tasks[0].task == TaskId.parse("worker:0")
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "name"),
+    [("digits.py", (), "digits"), (".a b.py", (), "a-b"), ("é.py", (), "run"), (None, ("/bin/sh", "-c", "x"), "sh")],
+)
+def test_a_run_that_nobody_has_named_is_called_after_what_it_runs(program, arguments, name):
+    workload = Workload(Path(program) if program else None, arguments, Path("/"))
+    assert workload.named(RunSpec()).name == name
+    assert workload.named(RunSpec(name="mine")).name == "mine"

@@ -101,7 +101,8 @@ def _example_plan(
     from dtrain_cli.run_directory import new_run_id
     from dtrain_cli.spec_file import read_spec
 
-    spec = read_spec(words.spec, sets, shortcuts, words.foreign)
+    workload = Workload(words.program, words.arguments, Path.cwd())
+    spec = workload.named(read_spec(words.spec, sets, shortcuts, words.foreign).resolved())
     run_id = new_run_id(spec.name, datetime.now())
     directory = run_dir or (runs_dir or default_runs_dir()) / run_id
     machine = Machine(sys.executable, len(os.sched_getaffinity(0)), os.environ, pick_port() if words.foreign else None)
@@ -109,7 +110,7 @@ def _example_plan(
         spec,
         example_addresses(spec.cluster),
         RunIdentity(run_id, directory.absolute(), MASKED),
-        Workload(words.program, words.arguments, Path.cwd()),
+        workload,
         machine,
     )
 
