@@ -183,7 +183,7 @@ class Heartbeat(Message, frozen=True, gc=False):
 
     Attributes:
         process: which process speaks: the attempt and when it began (seconds); a later one is larger.
-        incarnation: as the server said last; 0 if it has not yet.
+        incarnation: as the server said last; before that the millisecond at which the process began.
     """
 
     process: tuple[int, float]

@@ -47,7 +47,8 @@ class HeartbeatLink:
         self.on_failure: Callable[[str], None] = lambda reason: None
         self.on_reply: Callable[[HeartbeatReply], None] = lambda reply: None
         self.failure: DtrainError | None = None
-        self.reply = self._beat(incarnation=0)
+        # Larger than that of every earlier process, also of an earlier run whose checkpoint remembers what it pushed (rule 5).
+        self.reply = self._beat(incarnation=int(self._process[1] * 1000))
         self._thread.start()
 
     @property
