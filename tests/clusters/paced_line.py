@@ -1,0 +1,45 @@
+"""A line through points, some milliseconds a step: a training that tests can watch, interrupt and spoil. Not a test itself."""
+
+import argparse
+import json
+import os
+import time
+
+import numpy as np
+
+import dtrain as dt
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--pace_s", type=float, default=0.005)
+    parser.add_argument("--trouble", choices=["raise", "nan", "other model"], help="what goes wrong, and for whom:")
+    parser.add_argument("--task", help="worker:0; default: everybody")
+    parser.add_argument("--wait_for", help="a file without which nothing begins")
+    args = parser.parse_args()
+    while args.wait_for and not os.path.exists(args.wait_for):  # noqa: PTH110
+        time.sleep(0.01)
+    place = json.loads(os.environ["TF_CONFIG"])["task"]
+    trouble = args.trouble if args.task in (None, f"{place['type']}:{place['index']}") else None
+
+    def batches():
+        rng = np.random.default_rng(0)
+        while True:
+            time.sleep(args.pace_s)
+            if trouble == "raise":
+                raise ValueError("no more data today")
+            x = rng.normal(size=(8, 1)).astype(np.float32)
+            yield x * np.nan if trouble == "nan" else x, 2 * x + 10
+
+    strategy = dt.get_strategy()
+    with strategy.scope():
+        model = dt.Sequential([dt.layers.Dense(2 if trouble == "other model" else 1, input_shape=(1,))])
+        model.compile(optimizer=dt.optimizers.SGD(0.01), loss="mse")
+    model.fit(lambda context: dt.data.Dataset.from_generator(batches), epochs=1, steps_per_epoch=args.steps, verbose=0)
+    if strategy.is_leader:
+        print("weight", *model.get_weights()[0].ravel())
+
+
+if __name__ == "__main__":
+    main()

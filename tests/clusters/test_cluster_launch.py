@@ -1,0 +1,93 @@
+"""Launches that go well: the main job, a slow replica, a line, a run resumed, the exact last step."""
+
+import re
+
+import pytest
+from clusters.watching import DIGITS, ESTIMATOR, LINE, PACED, ROOT, report_of, saved_steps, step_of, succeeded, tasks_of
+
+SMALL = ("--workers", "1", "--ps", "1", "--no-evaluator")
+
+
+def test_the_main_job(launcher):
+    launch = launcher.start(DIGITS, "--steps", "200")
+    succeeded(launch)
+    assert "chief:0 | held-out accuracy 0.9" in launch.out
+    assert saved_steps(launch.run_dir)[0] == 0
+    assert saved_steps(launch.run_dir)[-1] == 200
+
+    report = report_of(launcher, launch.run_dir)
+    assert (report["state"], report["exit_code"], report["failure"]) == ("succeeded", 0, None)
+    assert (report["global_step"], report["max_steps"], report["rolled_back_steps"]) == (200, 200, 0)
+    assert report["evaluation"]["global_step"] == 200
+    assert report["evaluation"]["accuracy"] > 0.9
+    tasks = tasks_of(report)
+    assert list(tasks) == ["chief:0", "worker:0", "worker:1", "ps:0", "ps:1", "evaluator:0"]
+    assert {(task["state"], task["restarts"]) for task in tasks.values()} == {("succeeded", 0)}
+    assert {tasks["ps:0"]["step"], tasks["ps:1"]["step"]} == {200}, "both servers made every version"
+    for name in ("chief:0", "worker:0", "worker:1"):
+        assert tasks[name]["staleness_mean"] >= 0
+        assert min(tasks[name]["bytes_sent"], tasks[name]["bytes_received"]) > 10_000
+
+
+def test_a_slow_replica_among_synchronous_ones_with_a_backup(launcher):
+    spec = str(ROOT / "cluster_specs" / "laptop_sync_backup.yaml")
+    launch = launcher.start("--set", "simulate.slow.worker:2=5", spec, DIGITS, "--steps", "200")
+    succeeded(launch)
+    assert re.search(r"\d+ gradients came too late", launch.err)
+    report = report_of(launcher, launch.run_dir)
+    tasks = tasks_of(report)
+    assert (report["global_step"], tasks["ps:0"]["step"], tasks["ps:1"]["step"]) == (200, 200, 200)
+    assert tasks["worker:2"]["stale_gradients"] > 0
+    # Of each step's four contributions at most one is late; the slow one's are more than all others' together.
+    others = sum(tasks[name]["stale_gradients"] for name in ("chief:0", "worker:0", "worker:1"))
+    assert tasks["worker:2"]["stale_gradients"] + others <= 200
+
+
+def test_a_line_is_found(launcher):
+    spec = str(ROOT / "cluster_specs" / "line.yaml")
+    launch = launcher.start(spec, LINE, "--learning_rate", "3e-3", "--max_steps", "3000")
+    succeeded(launch)
+    weight, bias = map(float, re.search(r"worker:0 \| weight (\S+) \(true: 2\), bias (\S+) \(true: 10\)", launch.out).groups())
+    assert abs(weight - 2) < 0.1
+    assert abs(bias - 10) < 0.1
+    assert report_of(launcher, launch.run_dir)["global_step"] == 3000
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_asynchronous_training_ends_exactly_at_its_last_step(launcher, workers):
+    launch = launcher.start("--workers", str(workers), "--ps", "3", "--no-evaluator", "--updates", "async", PACED, "--steps", "37")
+    succeeded(launch)
+    report = report_of(launcher, launch.run_dir)
+    assert (report["global_step"], report["max_steps"]) == (37, 37)
+    # One variable and one bias: ps:2 holds nothing, and yet counts.
+    assert [tasks_of(report)[f"ps:{index}"]["step"] for index in range(3)] == [37, 37, 37]
+
+
+def test_a_resumed_run_is_the_same_as_one_without_a_break(launcher):
+    def weights(launch, attempt=0):
+        return [line for line in launch.log("chief:0", attempt).splitlines() if line.startswith("weights ")]
+
+    words = ("--workers", "1", "--ps", "2", "--no-evaluator", "--updates", "sync", "--set", "training.deterministic=true")
+    program = (ESTIMATOR, "--print_weights", "--max_steps")
+    whole = launcher.start(*words, *program, "20")
+    broken = launcher.start("--run-dir", "broken", *words, *program, "12", run_dir=launcher.folder / "broken")
+    succeeded(whole)
+    succeeded(broken)
+    resumed = launcher.start("--run-dir", "broken", "--resume", *words, *program, "20", run_dir=launcher.folder / "broken")
+    succeeded(resumed)
+    assert saved_steps(resumed.run_dir)[-1] == 20
+    assert weights(broken) == weights(whole)[:12]
+    assert weights(resumed, attempt=1) == weights(whole)[12:]
+
+
+def test_a_run_that_was_interrupted_goes_on(launcher):
+    first = launcher.start("--run-dir", "mine", *SMALL, PACED, run_dir=launcher.folder / "mine")
+    first.wait_for(lambda: step_of(first) >= 10, "ten steps")
+    first.process.terminate()
+    assert first.end() == 143
+    first.wait_gone()
+    reached = saved_steps(first.run_dir)[-1]
+    assert reached >= 10
+    again = launcher.start("--run-dir", "mine", "--resume", *SMALL, PACED, "--steps", str(reached + 7), run_dir=first.run_dir)
+    succeeded(again)
+    assert saved_steps(again.run_dir)[-1] == reached + 7

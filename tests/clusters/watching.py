@@ -1,0 +1,45 @@
+"""What the tests of whole clusters look at: a run's report, its checkpoints, how far it is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from launching import Launch, Launcher
+
+from dtrain import checkpoints
+
+ROOT = Path(__file__).parents[2]
+DIGITS = str(ROOT / "examples" / "digits.py")
+LINE = str(ROOT / "examples" / "linear_regression.py")
+ESTIMATOR = str(ROOT / "examples" / "migrate_estimator.py")
+PACED = str(Path(__file__).parent / "paced_line.py")
+
+
+def report_of(launcher: Launcher, run_dir: Path) -> dict[str, Any]:
+    """What `dtrain status --json` says of a run."""
+    command = launcher.dtrain("status", "--json", str(run_dir))
+    assert command.end() in (0, 1, 4), command.err
+    return json.loads(command.out)  # type: ignore[no-any-return]
+
+
+def tasks_of(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """A report's tasks by name."""
+    return {task["task"]: task for task in report["tasks"]}
+
+
+def step_of(launch: Launch) -> int:
+    """How far ps:0 is."""
+    path = launch.run_dir / "tasks" / "ps-0" / "status.json"
+    return (json.loads(path.read_text())["step"] or 0) if path.exists() else 0
+
+
+def saved_steps(run_dir: Path) -> list[int]:
+    """The steps of the checkpoints that are there and hold."""
+    folder = run_dir / "checkpoints"
+    return [found.step for found in checkpoints.list_checkpoints(folder)]
+
+
+def succeeded(launch: Launch) -> None:
+    """The launch ends with 0, and nothing is left of it."""
+    assert launch.end() == 0, launch.err
+    launch.wait_gone()
