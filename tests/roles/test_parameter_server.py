@@ -649,11 +649,13 @@ def test_warm_up_is_the_chief_s_alone():
     assert [(a.caller, a.message.ticket) for a in hand.push("chief:0")] == [("chief:0", True), ("worker:0", True)]
 
 
-def test_a_nan_keeps_its_ticket():
+def test_a_nan_gives_its_ticket_to_whoever_waits():
     hand = asynchronous(max_steps=1)
     hand.pull("worker:0")
-    assert only(hand.push("worker:0", finite=False)).ticket
-    assert hand.pull("worker:1") == []
+    assert hand.pull("worker:1") == [], "the only step is worker:0's to make"
+    refused, given = hand.push("worker:0", finite=False)
+    assert (refused.caller, refused.message.verdict, refused.message.ticket) == ("worker:0", Verdict.REFUSED, False)
+    assert (given.caller, given.message.ticket) == ("worker:1", True)
 
 
 def test_a_server_without_the_gate_lets_everybody_push():

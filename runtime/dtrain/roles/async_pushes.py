@@ -80,6 +80,12 @@ class AsyncPushes:
         """Whether `rank` may push next; other servers than ps:0 always say yes."""
         return self.gate is None or (rank in self.live and self.gate.request(rank))
 
+    def refused(self, rank: int) -> bool:
+        """A push of `rank` was refused: its ticket comes back, and it may ask for another one behind whoever waits."""
+        if self.gate is not None:
+            self.gate.settle(rank, accepted=False)
+        return self.gate is None
+
     def members_changed(self, live: Collection[int], seen: SeenPushes, now: float) -> Iterator[Action]:
         """ps:0: only these ranks are alive or still expected; the tickets of all others come back."""
         self.live = live

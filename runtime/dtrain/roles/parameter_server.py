@@ -224,7 +224,7 @@ class ParameterServer:
         elif row is None and not (message.finite and not any_non_finite(blocks)):
             held.seen.record(replica, Seen(message.incarnation, message.sequence, Verdict.REFUSED))
             reason = f"the gradient of {replica} from version {message.base_version} holds NaN or infinity"
-            ticket = held.pushes.ticket(rank)
+            ticket = held.pushes.refused(rank)
             yield Send(caller, Reply(Verdict.REFUSED, held.pushes.version, reason=reason, ticket=ticket), held.store.values)
         else:
             yield from held.pushes.push(caller, replica, rank, message, blocks, held.seen, now)

@@ -177,6 +177,10 @@ class SyncPushes:
         """Whether `rank` may push next: always, the newest-version rule needs no permission."""
         return True
 
+    def refused(self, rank: int) -> bool:
+        """A push of `rank` was refused; whether it may try again at once."""
+        return True
+
     def disconnected(self, caller: Caller) -> None:
         """Nobody to answer any more; what was contributed stays (it may be complete everywhere)."""
         self._waiting = [waiting for waiting in self._waiting if waiting.caller != caller]
