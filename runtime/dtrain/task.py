@@ -27,7 +27,7 @@ M_ARENA_MAX = -8
 
 def main(arguments: list[str]) -> int:
     """Run one task, or the warm process; return the exit code."""
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a peer that leaves is no news worth a line in every log
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters becomes an error with a message of our own
     _share_one_heap()
     _write_stacks_on_request()
     if arguments[:1] == ["--warm"]:

@@ -1,15 +1,11 @@
 """A cluster without a launcher: every task a command of its own, at addresses of this machine that were free a moment ago."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import portpicker
+from clusters.watching import report_of
 from launching import Command, Launcher
-
-ROOT = Path(__file__).parents[2]
-DIGITS = str(ROOT / "examples" / "digits.py")
-LINE = str(ROOT / "examples" / "linear_regression.py")
 
 
 class HandCluster:
@@ -62,6 +58,4 @@ class HandCluster:
 
     def status(self) -> dict[str, Any]:
         """What `dtrain status --json` says of the leader's run directory."""
-        command = self.launcher.dtrain("status", "--json", str(self.run_dir))
-        assert command.end() in (0, 1, 4), command.err
-        return json.loads(command.out)  # type: ignore[no-any-return]
+        return report_of(self.launcher, self.run_dir)

@@ -34,7 +34,8 @@ def main():
 
     strategy = dt.get_strategy()
     with strategy.scope():
-        model = dt.Sequential([dt.layers.Dense(2 if trouble == "other model" else 1, input_shape=(1,))])
+        layers = [dt.layers.Dense(1) for _ in range(2 if trouble == "other model" else 1)]
+        model = dt.Sequential([dt.layers.Input((1,)), *layers])
         model.compile(optimizer=dt.optimizers.SGD(0.01), loss="mse")
     model.fit(lambda context: dt.data.Dataset.from_generator(batches), epochs=1, steps_per_epoch=args.steps, verbose=0)
     if strategy.is_leader:

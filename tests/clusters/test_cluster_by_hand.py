@@ -2,7 +2,8 @@
 
 from itertools import chain
 
-from clusters.hand import DIGITS, LINE, HandCluster
+from clusters.hand import HandCluster
+from clusters.watching import DIGITS, LINE, saved_steps
 from launching import wait_until
 
 STEPS = 200
@@ -28,8 +29,7 @@ def test_five_commands_and_an_evaluator_with_a_spec(launcher):
         name: command.process.pid for name, command in cluster.commands.items()
     }, "the commands became the tasks"
     assert [tasks[task]["address"] for task in cluster.tasks] == [*chain(*cluster.addresses.values())]
-    checkpoints = sorted(path.name for path in (cluster.run_dir / "checkpoints").glob("ckpt-*"))
-    assert (int(checkpoints[0][5:]), int(checkpoints[-1][5:])) == (0, STEPS)
+    assert (saved_steps(cluster.run_dir)[0], saved_steps(cluster.run_dir)[-1]) == (0, STEPS)
 
 
 def test_tf_config_in_the_environment_is_enough(launcher):

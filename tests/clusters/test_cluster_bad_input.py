@@ -1,0 +1,138 @@
+"""What goes wrong is said once, by name, with the exit code that it has; and nothing is left running."""
+
+import json
+import os
+import signal
+
+import pytest
+from clusters.hand import HandCluster
+from clusters.watching import PACED, report_of, saved_steps, step_of, succeeded, tasks_of
+from launching import wait_until
+
+SMALL = ("--workers", "1", "--ps", "1", "--no-evaluator")
+
+
+def failed(launch, code):
+    """The launch ends with this code and a box, and nothing is left; what stderr says before the box, and the box."""
+    assert launch.end() == code, launch.err
+    launch.wait_gone()
+    assert launch.err.rstrip().endswith("╯"), "the box is the last thing on stderr"
+    before, _, box = launch.err.partition("╭")
+    return before, box
+
+
+def test_a_program_that_raises_in_fit(launcher):
+    before, box = failed(launcher.start(*SMALL, PACED, "--trouble", "raise", "--task", "chief:0"), 1)
+    assert "chief:0 failed: ValueError: no more data today" in before
+    assert "paced_line.py" in box
+    assert 'raise ValueError("no more data today")' in box
+
+
+def test_a_gradient_that_is_not_finite_ends_training_where_the_spec_says_so(launcher):
+    launch = launcher.start(*SMALL, "--set", "training.nan_policy=fail", PACED, "--trouble", "nan", "--task", "chief:0")
+    before, _ = failed(launch, 1)
+    assert "chief:0 failed: NonFiniteGradientError: the gradient of chief:0 from version " in before
+    assert "holds NaN or infinity" in before
+
+
+def test_a_gradient_that_is_not_finite_is_refused_by_default_and_training_goes_on(launcher):
+    launch = launcher.start(*SMALL, PACED, "--steps", "50", "--trouble", "nan", "--task", "worker:0")
+    succeeded(launch)
+    assert "the gradient of worker:0 from version" in launch.log("worker:0")
+    assert report_of(launcher, launch.run_dir)["global_step"] == 50
+    assert "nan" not in launch.out
+
+
+def test_a_model_that_differs_between_tasks(launcher):
+    words = ("--set", "success=all_workers", PACED, "--trouble", "other model", "--task", "worker:0")
+    before, _ = failed(launcher.start(*SMALL, *words), 1)
+    assert "worker:0 failed: PeerRefusedError: " in before
+    assert "do all tasks build the same model?" in before
+
+
+def test_a_server_that_does_not_answer_while_all_start(launcher):
+    launch = launcher.start(*SMALL, "--start-timeout", "4", PACED, "--wait_for", "go")
+    launch.wait_for(lambda: launch.task("ps:0")["state"] == "running", "the server is up")
+    os.kill(launch.task("ps:0")["pid"], signal.SIGSTOP)
+    (launcher.folder / "go").touch()
+    before, _ = failed(launch, 125)
+    assert "waits for ps:0" in before
+
+
+def test_an_address_that_is_taken(launcher):
+    cluster = HandCluster(launcher, ps=1, worker=1)
+    spec = cluster.spec()
+    first = cluster.start("ps:0", "--spec", spec)
+    worker = cluster.start("worker:0", "--spec", spec, PACED)
+    wait_until((cluster.run_dir / "run.json").exists, "the worker leads")
+    second = launcher.dtrain("ps", "--spec", spec)
+    assert second.end() == 1
+    assert second.err.count("\n") == 1, second.err
+    assert f"RunError: cannot serve at {cluster.addresses['ps'][0]}: " in second.err
+    worker.process.terminate()
+    assert cluster.end() == {"ps:0": 0, "worker:0": 143}
+    assert first.err == ""
+
+
+@pytest.mark.parametrize("role", ["worker", "chief", "evaluator"])
+def test_a_missing_program_is_the_commands_fault(launcher, role):
+    cluster = HandCluster(launcher, ps=1, chief=1, worker=1)
+    task = launcher.dtrain(role, "--spec", cluster.spec(), "missing.py")
+    assert task.end() == 2
+    assert "missing.py" in task.err
+    assert "Traceback" not in task.err
+    assert not task.pids()
+
+
+# Strangers
+
+
+def test_a_worker_of_another_run_is_refused(launcher):
+    launch = launcher.start(*SMALL, PACED)
+    launch.wait_for(lambda: step_of(launch) > 0, "a step")
+    plan = json.loads((launch.run_dir / "plan.json").read_text())
+    [place] = [task["environment"]["TF_CONFIG"] for task in plan["tasks"] if task["task"] == "worker:0"]
+    stranger = launcher.dtrain("worker", PACED, environment={"TF_CONFIG": place})
+    assert stranger.end() == 1
+    run = launch.record()["run"]
+    assert f"this is ps:0 of run {run}; worker:0 belongs to run hand-" in stranger.err
+    assert "Traceback" not in stranger.err
+
+    before = step_of(launch)
+    launch.wait_for(lambda: step_of(launch) > before, "training goes on")
+    launch.send(signal.SIGTERM)
+    assert launch.end() == 143
+    launch.wait_gone()
+
+
+def test_a_wrong_secret_is_refused(launcher):
+    cluster = HandCluster(launcher, ps=1, worker=2)
+    spec = cluster.spec()
+    server = cluster.start("ps:0", "--spec", spec, environment={"DTRAIN_SECRET": "right"})
+    for secret in ("wrong", ""):
+        worker = cluster.start("worker:1", "--spec", spec, "--index", "1", PACED, environment={"DTRAIN_SECRET": secret})
+        assert worker.end() == 1
+        said = "worker:1 did not present the secret of ps:0; give every task the same DTRAIN_SECRET or secret_file"
+        assert said in worker.err
+        assert "Traceback" not in worker.err
+    del cluster.commands["worker:1"]
+    server.process.terminate()
+    assert cluster.end() == {"ps:0": 143}
+
+
+# An ordered stop
+
+
+@pytest.mark.parametrize("updates", ["sync", "async"])
+def test_ctrl_c_during_training(launcher, updates):
+    launch = launcher.start("--workers", "2", "--ps", "2", "--updates", updates, PACED)
+    launch.wait_for(lambda: launch.record()["state"] == "running" and step_of(launch) >= 10, "ten steps")
+    launch.send(signal.SIGINT)
+    assert launch.end() == 130
+    launch.wait_gone()
+    assert len(saved_steps(launch.run_dir)) == 2, "the first checkpoint and one of the end"
+    assert saved_steps(launch.run_dir)[-1] >= 10
+    report = report_of(launcher, launch.run_dir)
+    assert (report["state"], report["exit_code"], report["failure"]) == ("stopped", 130, None)
+    assert {task["state"] for task in tasks_of(report).values()} <= {"stopped", "succeeded"}
+    assert "╭" not in launch.err
