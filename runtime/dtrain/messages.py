@@ -62,6 +62,7 @@ class Initialise(Message, frozen=True, gc=False):
         directory: of the run, where the leader saves; for the evaluator.
         slots: names of the slots that follow as blocks; empty for a fresh start.
         seen: the table of rule 5 from a checkpoint.
+        origin: the version at which the optimizer began.
     """
 
     generation: int
@@ -73,6 +74,7 @@ class Initialise(Message, frozen=True, gc=False):
     directory: str
     slots: tuple[str, ...] = ()
     seen: list[tuple[str, int, int]] = []
+    origin: int = 0
 
 
 class Initialised(Message, frozen=True, gc=False):

@@ -39,12 +39,14 @@ class Problem:
         initial_values: makes the first value of every variable; only the leader calls it.
         optimizer: `Optimizer.get_config()`.
         max_steps: how many global steps this call of `fit` makes, counted from `Session.first_step`.
+        owner: the same for every `fit` of one model with one optimizer: only then the optimizer goes on where it was.
     """
 
     variables: tuple[VariableSpec, ...]
     initial_values: Callable[[], Weights]
     optimizer: dict[str, Any]
     max_steps: int
+    owner: object = None
 
 
 @dataclass(frozen=True, slots=True)

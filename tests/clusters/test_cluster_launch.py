@@ -80,6 +80,36 @@ def test_a_resumed_run_is_the_same_as_one_without_a_break(launcher):
     assert weights(resumed, attempt=1) == weights(whole)[12:]
 
 
+TWICE = """
+import numpy as np
+import dtrain as dt
+
+x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(8, 1)
+strategy = dt.get_strategy()
+for width in (2, 2, 3):
+    with strategy.scope():
+        model = dt.Sequential([dt.layers.Dense(width, input_shape=(1,)), dt.layers.Dense(1)])
+        model.compile(optimizer=dt.optimizers.Adam(0.1), loss="mse")
+    model.set_weights([np.ones(spec.shape) for spec in model.network.variables])
+    for _ in range(2):
+        model.fit((x, 3 * x - 1), epochs=1, steps_per_epoch=5, batch_size=4, shuffle=False, verbose=0)
+    if strategy.is_leader:
+        print("trained", [value.tolist() for value in model.get_weights()])
+"""
+
+
+def test_several_models_one_after_the_other_as_in_one_process(launcher):
+    (launcher.folder / "twice.py").write_text(TWICE)
+    alone = launcher.run("twice.py")
+    assert alone.end() == 0, alone.err
+    launch = launcher.start("--workers", "0", "--ps", "2", "--no-evaluator", "twice.py")
+    succeeded(launch)
+    first, second, _ = alone.out.splitlines()
+    assert first == second
+    assert launch.log("chief:0").splitlines() == alone.out.splitlines()
+    assert report_of(launcher, launch.run_dir)["global_step"] == 30
+
+
 def test_a_run_that_was_interrupted_goes_on(launcher):
     first = launcher.start("--run-dir", "mine", *SMALL, PACED, run_dir=launcher.folder / "mine")
     first.wait_for(lambda: step_of(first) >= 10, "ten steps")

@@ -132,6 +132,7 @@ class CheckpointThread:
             "optimizer": generation.optimizer,
             "plan": generation.plan.to_dict(),
             "seen": seen,
+            "origin": generation.origin,
         }
         checkpoints.save(self._directory, step, arrays, extra, final=final, now=time.time())
         checkpoints.rotate(

@@ -60,6 +60,7 @@ class Leader:
                 directory,
                 tuple(slots),
                 list(start.seen[server]) if start.seen else [],
+                start.origin,
             )
             channel.send(message, blocks)
         answers = [self._expect(Initialised, channel.receive()).message for channel in self._channels]

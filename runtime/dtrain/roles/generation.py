@@ -9,10 +9,15 @@ from dtrain.protocol.placement import Plan
 
 @dataclass(frozen=True)
 class Generation:
-    """What one call of `fit` trains, as the servers are told."""
+    """What one call of `fit` trains, as the servers are told.
+
+    Attributes:
+        origin: the version at which the optimizer began; its own steps (schedules, Adam's corrections) count from there.
+    """
 
     number: int
     plan: Plan
     training: TrainingSection
     optimizer: dict[str, Any]
     max_steps: int
+    origin: int = 0

@@ -1,7 +1,7 @@
 """From where a training starts: the model's first values, a checkpoint, or where the `fit` before it ended."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ class Start:
         slots: by slot name, then by variable.
         seen: for each server, the table of rule 5; empty where it is not known.
         warning: what is to be said about the checkpoint.
+        origin: the version at which the optimizer began.
     """
 
     version: int
@@ -32,6 +33,7 @@ class Start:
     slots: Mapping[str, Mapping[str, Array]]
     seen: Sequence[Sequence[tuple[str, int, int]]] = ()
     warning: str | None = None
+    origin: int = 0
 
 
 def fresh(plan: Plan, optimizer: Mapping[str, Any], values: Mapping[str, Array], version: int = 0) -> Start:
@@ -42,7 +44,7 @@ def fresh(plan: Plan, optimizer: Mapping[str, Any], values: Mapping[str, Array],
         if spec.trainable:
             for slot, array in rule.initial_slots(np.asarray(values[spec.name])).items():
                 slots.setdefault(slot, {})[spec.name] = array
-    return Start(version, values, slots)
+    return Start(version, values, slots, origin=version)
 
 
 def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any]) -> Start:
@@ -64,14 +66,13 @@ def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any]) -> Start
         names = optimizers.from_config(optimizer).initial_slots(np.zeros(1, np.float32))
         slots = {slot: {name: checkpoint.read(checkpoints.slot_key(name, slot)) for name in trainable} for slot in names}
         seen = checkpoint.manifest.extra.get("seen", [])
-        return Start(checkpoint.step, values, slots, seen if len(seen) == plan.servers else [], checkpoint.warning)
+        seen = seen if len(seen) == plan.servers else []
+        return Start(checkpoint.step, values, slots, seen, checkpoint.warning, checkpoint.manifest.extra.get("origin", 0))
 
 
-def continued(directory: Path, plan: Plan, optimizer: Mapping[str, Any], values: Mapping[str, Array]) -> Start:
-    """Where the `fit` before ended, with the values that the model has now; a newly compiled optimizer starts afresh."""
+def continued(directory: Path, plan: Plan, optimizer: Mapping[str, Any], values: Mapping[str, Array], *, same_owner: bool) -> Start:
+    """Where the `fit` before ended, with the values that the model has now; a new optimizer, or another model's, starts afresh."""
+    if same_owner:
+        return replace(restored(directory, plan, optimizer), values=values)
     with checkpoints.open_checkpoint(directory) as checkpoint:
-        step, same = checkpoint.step, checkpoint.manifest.extra.get("optimizer") == optimizer
-    if not same:
-        return fresh(plan, optimizer, values, step)
-    before = restored(directory, plan, optimizer)
-    return Start(before.version, values, before.slots, before.seen, before.warning)
+        return fresh(plan, optimizer, values, checkpoint.step)

@@ -24,13 +24,16 @@ class Store:
         slots: for each slot of the optimizer, one flat array for each trainable group.
     """
 
-    def __init__(self, layout: ServerLayout, optimizer: dict[str, Any], values: Sequence[Array]) -> None:
+    def __init__(self, layout: ServerLayout, optimizer: dict[str, Any], values: Sequence[Array], origin: int = 0) -> None:
         """Take over first values, one flat array a group; arrays that cannot be written are copied.
+
+        `origin` is the version at which the optimizer began.
 
         Raises:
             InputError: they do not have the layout's dtypes and sizes.
         """
         self.layout = layout
+        self.origin = origin
         self.groups = layout.groups
         self.trainable = [index for index, group in enumerate(self.groups) if group.trainable]
         self.optimizer = optimizers.from_config(optimizer)
@@ -73,7 +76,7 @@ class Store:
 
         Args:
             gradients: in the order of the groups.
-            step: updates done before.
+            step: the version that is updated.
             rate_scale: factor on the learning rate (staleness).
         """
         if not self.optimizer.elementwise:
@@ -82,7 +85,7 @@ class Store:
         for index, (value, gradient) in enumerate(zip(self.values, gradients, strict=True)):
             if self.groups[index].trainable:
                 slots = {name: arrays[position] for name, arrays in self.slots.items()}
-                self.optimizer.update(value, gradient, slots, step, rate_scale=rate_scale)
+                self.optimizer.update(value, gradient, slots, step - self.origin, rate_scale=rate_scale)
                 position += 1
             else:
                 value[...] = gradient

@@ -77,6 +77,7 @@ class ParameterServerStrategy:
         self._leader: Leader | None = None
         self._heartbeats: list[HeartbeatLink] = []
         self._generation = 0
+        self._owner: object = None
         self.pushes_sent = 0
 
     @property
@@ -126,6 +127,7 @@ class ParameterServerStrategy:
         if self._leader is None:
             self._leader = Leader(len(self.assignment.cluster.servers), self.connect, CONNECT_S)
         start = self._start(generation, problem)
+        self._owner, generation = problem.owner, replace(generation, origin=start.origin)
         if start.warning:
             self.reporter.warn(start.warning)
         if generation.number > 1:
@@ -146,7 +148,7 @@ class ParameterServerStrategy:
     def _start(self, generation: Generation, problem: Problem) -> Start:
         directory, plan, optimizer = self._checkpoints_directory(), generation.plan, problem.optimizer
         if generation.number > 1:
-            return continued(directory, plan, optimizer, problem.initial_values())
+            return continued(directory, plan, optimizer, problem.initial_values(), same_owner=problem.owner is self._owner)
         if checkpoints.list_checkpoints(directory):
             return restored(directory, plan, optimizer)
         return fresh(plan, optimizer, problem.initial_values())

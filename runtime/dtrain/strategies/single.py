@@ -40,7 +40,7 @@ class SingleSession:
         for name, value in start.values.items():
             weights.variables[name][...] = value
         # The model reads the variables where the optimizer writes them.
-        self._store = Store(plan.layout(0), generation.optimizer, weights.blocks[0])
+        self._store = Store(plan.layout(0), generation.optimizer, weights.blocks[0], start.origin)
         for slot, by_variable in start.slots.items():
             views = self._store.slot_views(slot)
             for name, value in by_variable.items():
@@ -98,12 +98,12 @@ class SingleSession:
             names, arrays = self._store.snapshot()
             return [Frame(SnapshotReply(self._step, names, []), [array.copy() for array in arrays])]
 
-    def continuation(self, generation: Generation, values: Mapping[str, Array]) -> Start:
-        """Where the next `fit` starts; a newly compiled optimizer starts afresh."""
-        before = self._generation
-        if (generation.plan.hash, generation.optimizer) != (before.plan.hash, before.optimizer):
+    def continuation(self, generation: Generation, values: Mapping[str, Array], *, same_owner: bool) -> Start:
+        """Where the next `fit` starts; another model's optimizer, or a new one, starts afresh."""
+        if not same_owner:
             return fresh(generation.plan, generation.optimizer, values, self._step)
-        return Start(self._step, values, {slot: self._store.slot_views(slot) for slot in self._store.slots})
+        slots = {slot: self._store.slot_views(slot) for slot in self._store.slots}
+        return Start(self._step, values, slots, origin=self._generation.origin)
 
     def close(self, error: BaseException | None = None) -> None:
         """Write the final checkpoint, where there are any."""
@@ -131,6 +131,7 @@ class SingleStrategy:
         self._reporter = Reporter(assignment) if assignment is not None else None
         self._generation = 0
         self._last: SingleSession | None = None
+        self._owner: object = None
         self.training = assignment.spec.training if assignment else TrainingSection(seed=seed)
         self.directory: Path | None = assignment.run_dir if assignment else None
         self.seed = self.training.seed
@@ -141,6 +142,8 @@ class SingleStrategy:
         plan = placement.plan(problem.variables, servers=1)
         generation = Generation(self._generation, plan, self.training, problem.optimizer, problem.max_steps)
         start = self._start(generation, problem)
+        self._owner = problem.owner
+        generation = replace(generation, origin=start.origin)
         if generation.number > 1:
             generation = replace(generation, max_steps=start.version + problem.max_steps)
         session = self._last = SingleSession(generation, start, self._reporter)
@@ -161,7 +164,7 @@ class SingleStrategy:
         plan, optimizer = generation.plan, problem.optimizer
         directory = RunFiles(self.directory).checkpoints if self.directory else None
         if self._last is not None:
-            return self._last.continuation(generation, problem.initial_values())
+            return self._last.continuation(generation, problem.initial_values(), same_owner=problem.owner is self._owner)
         if directory is not None and checkpoints.list_checkpoints(directory):
             return restored(directory, plan, optimizer)
         return fresh(plan, optimizer, problem.initial_values())

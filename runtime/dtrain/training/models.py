@@ -34,6 +34,7 @@ class Model:
         self.loss: losses.Loss | None = None
         self.metrics: list[metrics.Metric] = []
         self.stop_training = False
+        self._owner = object()
 
     # What it is made of
 
@@ -104,6 +105,7 @@ class Model:
         self.optimizer = optimizers.get(optimizer)
         self.loss = losses.get(loss) if loss is not None else None
         self.metrics = [_metric(each) for each in metrics]
+        self._owner = object()
 
     def fit(
         self,
@@ -145,7 +147,7 @@ class Model:
         self._build_for(batches)
         plan = Epochs.of(batches, steps_per_epoch, epochs, initial_epoch, strategy.num_replicas_in_sync)
         values = self.weights
-        problem = Problem(self.network.variables, lambda: values, optimizer.get_config(), plan.max_steps)
+        problem = Problem(self.network.variables, lambda: values, optimizer.get_config(), plan.max_steps, self._owner)
         history = History()
         session = strategy.open(problem)
         self._values = session.weights
