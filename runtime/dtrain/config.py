@@ -5,6 +5,7 @@ fields. Whoever reads a spec (the launcher, with file, line and column; a constr
 `problems()` yields; nobody repeats the rules.
 """
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -222,6 +223,36 @@ class LinkFault:
     latency_ms: float = 0.0
     bandwidth_mbit_s: float | None = None
 
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong beyond types, and apart from which tasks exist."""
+        yield from _at_least(self, 0, "latency_ms")
+        bandwidth = self.bandwidth_mbit_s
+        if bandwidth is not None and not (math.isfinite(bandwidth) and bandwidth > 0):
+            yield ("bandwidth_mbit_s",), f"expected a number above 0, found {bandwidth}"
+        with contextlib.suppress(SpecError):  # that a name is no task is said where all names are looked at
+            if reason := _never_talk(*self.ends):
+                yield ("between",), reason
+
+    @property
+    def ends(self) -> tuple[clusters.TaskId, clusters.TaskId]:
+        """The two tasks.
+
+        Raises:
+            SpecError: a name is no task.
+        """
+        return clusters.TaskId.parse(self.between[0]), clusters.TaskId.parse(self.between[1])
+
+
+def _never_talk(one: clusters.TaskId, other: clusters.TaskId) -> str | None:
+    """Why no message ever goes between two tasks; None if some do."""
+    if one == other:
+        return f"expected two different tasks, found {one} twice"
+    if clusters.Role.PS not in (one.role, other.role):
+        return f"{one} and {other} never talk: expected a ps at one end"
+    if not (one.trains or other.trains) and clusters.TaskId(clusters.Role.PS, 0) not in (one, other):
+        return f"{one} and {other} never talk: servers and the evaluator talk to ps:0 alone"
+    return None
+
 
 @dataclass(frozen=True)
 class SimulateSection:
@@ -244,8 +275,16 @@ class SimulateSection:
             for index, fault in enumerate(getattr(self, kind)):
                 if (fault.at_step is None) == (fault.at_s is None):
                     yield (kind, index), "expected exactly one of at_step and at_s"
-        if self.network:
-            yield ("network",), "slow networks are not in this version; leave simulate.network out"
+        for index, link in enumerate(self.network):
+            yield from ((("network", index, *path), text) for path, text in link.problems())
+            with contextlib.suppress(SpecError):
+                if self.link(*link.between) is not link:
+                    yield ("network", index, "between"), f"the link of {' and '.join(link.between)} is described twice"
+
+    def link(self, one: str, other: str) -> LinkFault | None:
+        """What makes the connection of two tasks slow; None: nothing."""
+        ends = {clusters.TaskId.parse(one), clusters.TaskId.parse(other)}
+        return next((link for link in self.network if set(link.ends) == ends), None)
 
     def named_tasks(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """Every place that names a task, with the name."""

@@ -2,6 +2,7 @@
 
 The same account rides in the heartbeats to ps:0, so a leader started by hand can show every task's. Writing is never in the way
 of training: fields are plain attributes, the file is replaced about twice a second, and a disk that refuses costs a status.
+As often the thread looks for an order of `dtrain chaos` to be slow.
 """
 
 import contextlib
@@ -13,7 +14,8 @@ import time
 from pathlib import Path
 
 from dtrain.assignment import TaskAssignment
-from dtrain.run_files import RunFiles, TaskStatus, write_record
+from dtrain.errors import RunError
+from dtrain.run_files import RunFiles, SlowOrder, TaskStatus, read_record, write_record
 
 INTERVAL_S = 0.5
 WAIT_SHOWN_AFTER_S = 0.5
@@ -29,8 +31,12 @@ class Reporter:
     def __init__(self, assignment: TaskAssignment) -> None:
         self.status = TaskStatus(task=str(assignment.task), pid=os.getpid(), host=socket.gethostname(), attempt=assignment.attempt)
         self._path: Path | None = None
+        self._order: Path | None = None
+        self._slow_by_spec = self._slow = assignment.spec.simulate.slow.get(str(assignment.task), 1.0)
         if assignment.run_dir is not None:
-            self._path = RunFiles(assignment.run_dir).status(assignment.task)
+            files = RunFiles(assignment.run_dir)
+            self._path = files.status(assignment.task)
+            self._order = files.slow(assignment.task, assignment.attempt)
             self._path.parent.mkdir(parents=True, exist_ok=True)
         self._waiting: tuple[str, float] | None = None
         self._stopped = threading.Event()
@@ -62,6 +68,11 @@ class Reporter:
             self.status.loss = loss
         self._examples += examples
 
+    def slow_down(self, computed_s: float) -> None:
+        """`simulate.slow` and `dtrain chaos slow`: sleep in proportion to the CPU time that the task's own computation took."""
+        if self._slow > 1.0:
+            time.sleep((self._slow - 1.0) * computed_s)
+
     def current(self) -> TaskStatus:
         """The status as of now: heartbeat, rate and wait brought up to date."""
         now = time.monotonic()
@@ -88,4 +99,10 @@ class Reporter:
 
     def _run(self) -> None:
         while not self._stopped.wait(INTERVAL_S):
+            self._read_order()
             self.write()
+
+    def _read_order(self) -> None:
+        with contextlib.suppress(OSError, RunError):  # what cannot be read changes nothing
+            order = read_record(self._order, SlowOrder) if self._order is not None else None
+            self._slow = self._slow_by_spec if order is None else order.factor

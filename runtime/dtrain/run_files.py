@@ -11,6 +11,7 @@
             status.json             `TaskStatus`: written by the task itself about twice a second
             attempt-0/output.log    stdout and stderr of one attempt, together and complete
             attempt-0/failure.json  `FailureRecord`: why the attempt died, written by the task or by who reaped it
+            attempt-0/slow.json     `SlowOrder`: how slow the attempt is to be from now on, written by `dtrain chaos`
 
 Small JSON files are replaced as a whole (written aside, then renamed), so a reader never sees half of one.
 """
@@ -117,6 +118,13 @@ class TaskStatus:
     evaluation: dict[str, float] | None = None
 
 
+@dataclass(frozen=True)
+class SlowOrder:
+    """From now on a task's own computation takes `factor` times as long, in place of what the spec's `simulate.slow` says."""
+
+    factor: float
+
+
 def global_step(statuses: Iterable[TaskStatus]) -> int | None:
     """Where a run stands: as ps:0 counts (rule 10), and as it has told the replicas; other servers' counts are their own."""
     first = str(TaskId(Role.PS, 0))
@@ -184,6 +192,10 @@ class RunFiles:
     def failure(self, task: TaskId, attempt: int) -> Path:
         """Why one attempt of a task failed; absent if it did not."""
         return self.attempt(task, attempt) / "failure.json"
+
+    def slow(self, task: TaskId, attempt: int) -> Path:
+        """A `SlowOrder` for one attempt of a task; absent as long as the spec alone decides."""
+        return self.attempt(task, attempt) / "slow.json"
 
     def attempts(self, task: TaskId) -> Iterator[int]:
         """The numbers of the attempts that left files, oldest first."""

@@ -2,12 +2,14 @@
 
 import socket
 import threading
+from functools import partial
 
 import pytest
 
 from dtrain.messages import Commit, Complete, Hello, Subscribe
 from dtrain.roles.parameter_server_driver import DecisionLink
 from dtrain.wire.channel import Answer
+from dtrain.wire.client import GrpcChannel
 from dtrain.wire.service import GrpcService
 
 HELLO = Hello("run", "hash", "ps:1")
@@ -77,14 +79,19 @@ def address(first):
 
 
 @pytest.fixture
+def connect(address):
+    return partial(GrpcChannel, "ps:0", address, HELLO)
+
+
+@pytest.fixture
 def second():
     second = SecondServer()
     yield second
     second.ended.set()
 
 
-def test_it_subscribes_reports_what_is_held_and_hears_decisions(first, second, address):
-    link = DecisionLink(second, address, HELLO)
+def test_it_subscribes_reports_what_is_held_and_hears_decisions(first, second, connect):
+    link = DecisionLink(second, connect)
     first.until(lambda: Subscribe(1, 7) in first.heard and HELD in first.heard)
     link.report(Complete(1, 0, 1, 7, 0))
     first.until(lambda: Complete(1, 0, 1, 7, 0) in first.heard)
@@ -93,15 +100,15 @@ def test_it_subscribes_reports_what_is_held_and_hears_decisions(first, second, a
     assert second.decisions == [Commit(1, 7, ((2, 1, 0),))]
 
 
-def test_when_only_the_reports_connection_breaks_all_is_told_again(first, second, address):
-    link = DecisionLink(second, address, HELLO)
+def test_when_only_the_reports_connection_breaks_all_is_told_again(first, second, connect):
+    link = DecisionLink(second, connect)
     first.until(lambda: HELD in first.heard)
     link._reports._requests.put(iter([b"not a message: the server ends this connection"]))
     first.until(lambda: first.heard.count(HELD) == 2 and len(first.subscribers) == 2)
 
 
-def test_when_the_commits_connection_breaks_all_is_told_again(first, second, address):
-    DecisionLink(second, address, HELLO)
+def test_when_the_commits_connection_breaks_all_is_told_again(first, second, connect):
+    DecisionLink(second, connect)
     first.until(lambda: HELD in first.heard and first.subscribers)
     first.subscribers[0].hang_up()
     first.until(lambda: first.heard.count(HELD) == 2 and len(first.subscribers) == 2)

@@ -16,13 +16,14 @@ from dtrain.errors import DtrainError, PeerError, PeerLostError
 from dtrain.messages import AnyMessage, Commit, Complete, Heartbeat, Hello, Initialise, Subscribe
 from dtrain.reporting import Reporter
 from dtrain.roles.actions import Action, End, Report, Send
-from dtrain.roles.heartbeat import HeartbeatLink
+from dtrain.roles.heartbeat import Connect, HeartbeatLink
 from dtrain.roles.parameter_server import ParameterServer
-from dtrain.wire.channel import Answer, Caller
+from dtrain.wire.channel import Answer, Caller, Channel
 from dtrain.wire.client import GrpcChannel
 from dtrain.wire.frames import Frame, payload_chunks
 from dtrain.wire.handshake import refusal
 from dtrain.wire.service import GrpcService
+from dtrain.wire.slow_link import through_link
 
 TICK_S = 0.2
 PEER_CONNECT_S = 60.0
@@ -67,10 +68,12 @@ class ServerHandler:
         """See `Handler.received`."""
         sender = TaskId.parse(caller.hello.task)
         with self._lock:
+            mark_s = time.thread_time()
             self._callers.add(caller)
             if isinstance(frame.message, Heartbeat):  # its answer tells the leader of everybody, this server included
                 self.machine.statuses[self._hello.task] = msgspec.to_builtins(self.reporter.current(), str_keys=True)
             self._carry_out(self.machine.receive(caller, sender, frame.message, frame.blocks, time.monotonic()))
+            self.reporter.slow_down(time.thread_time() - mark_s)
             self._report_progress(frame.message)
         return UNANSWERED.get(type(frame.message), Answer.ONE)
 
@@ -129,11 +132,10 @@ class DecisionLink:
     When either breaks, both are opened again, and what ps:0 may have missed is told again.
     """
 
-    def __init__(self, handler: ServerHandler, address: str, hello: Hello) -> None:
+    def __init__(self, handler: ServerHandler, connect: Connect) -> None:
         self._handler = handler
-        self._address = address
-        self._hello = hello
-        self._reports: GrpcChannel | None = None
+        self._connect = connect
+        self._reports: Channel | None = None
         self._thread = threading.Thread(target=self._run, name="commits", daemon=True)
         self._thread.start()
 
@@ -150,8 +152,7 @@ class DecisionLink:
                 self._handler.ended.wait(RECONNECT_PAUSE_S)
 
     def _follow(self) -> None:
-        commits = GrpcChannel("ps:0", self._address, self._hello, PEER_CONNECT_S)
-        reports = GrpcChannel("ps:0", self._address, self._hello, PEER_CONNECT_S)
+        commits, reports = self._connect(PEER_CONNECT_S), self._connect(PEER_CONNECT_S)
         threading.Thread(target=_break_with, args=(reports, commits), name="reports", daemon=True).start()
         try:
             commits.send(self._handler.position()[0])
@@ -167,7 +168,7 @@ class DecisionLink:
             reports.close()
 
 
-def _break_with(reports: GrpcChannel, commits: GrpcChannel) -> None:
+def _break_with(reports: Channel, commits: Channel) -> None:
     """Wait for the end of one connection, on which nothing is ever answered, and end the other one too."""
     try:
         reports.receive()
@@ -211,12 +212,12 @@ def serve(assignment: TaskAssignment) -> None:
 
 def _join_first_server(assignment: TaskAssignment, handler: ServerHandler, hello: Hello, reporter: Reporter) -> list[HeartbeatLink]:
     first = assignment.cluster.servers[0]
+
+    def connect(timeout_s: float) -> Channel:
+        return through_link(GrpcChannel("ps:0", first, hello, timeout_s), assignment.spec.simulate, str(assignment.task))
+
     if assignment.spec.training.updates == "sync":
-        handler.link = DecisionLink(handler, first, hello)
-
-    def connect(timeout_s: float) -> GrpcChannel:
-        return GrpcChannel("ps:0", first, hello, timeout_s)
-
+        handler.link = DecisionLink(handler, connect)
     try:
         return [HeartbeatLink(connect, reporter, connect_s=PEER_CONNECT_S, patience_s=float("inf"))]
     except DtrainError as error:

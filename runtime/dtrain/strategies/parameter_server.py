@@ -36,6 +36,7 @@ from dtrain.run_files import RunFiles
 from dtrain.strategy import Array, Problem, Session, StepResult, Strategy, scope_of
 from dtrain.wire.channel import Channel
 from dtrain.wire.client import GrpcChannel
+from dtrain.wire.slow_link import through_link
 
 CONNECT_S = 60.0
 PATIENCE_S = 60.0
@@ -94,7 +95,8 @@ class ParameterServerStrategy:
     def connect(self, server: int, timeout_s: float) -> Channel:
         """Open a connection to a server."""
         address = self.assignment.cluster.servers[server]
-        return GrpcChannel(server_name(server), address, self.assignment.hello(), timeout_s)
+        channel = GrpcChannel(server_name(server), address, self.assignment.hello(), timeout_s)
+        return through_link(channel, self.assignment.spec.simulate, str(self.assignment.task))
 
     def open(self, problem: Problem) -> Session:
         """See `Strategy.open`."""
@@ -163,9 +165,17 @@ class ParameterServerStrategy:
         self._join()
         link = self._heartbeats[0]
         self.reporter.running()
-        return follow_checkpoints(
+        found = follow_checkpoints(
             lambda: self._run_dir or link.reply.directory, lambda: link.failure is not None or link.reply.ended, self.reporter
         )
+        return self._at_own_speed(found)
+
+    def _at_own_speed(self, found: Iterator[CheckpointWeights]) -> Iterator[CheckpointWeights]:
+        """The same; a task that is to be slow rests after each, in proportion to what its evaluation took."""
+        for weights in found:
+            mark_s = time.thread_time()
+            yield weights
+            self.reporter.slow_down(time.thread_time() - mark_s)
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """See `Strategy.evaluated`."""
@@ -217,7 +227,6 @@ class ParameterServerSession:
         self.replicas = strategy.num_replicas
         self.batches_per_step = strategy.num_replicas_in_sync
         self._staleness = StalenessHistogram()
-        self._slow = strategy.assignment.spec.simulate.slow.get(str(strategy.assignment.task), 1.0)
         machine = Replica(
             generation.plan.servers,
             generation.number,
@@ -265,7 +274,7 @@ class ParameterServerSession:
             PeerLostError: a server is gone for good.
             TrainingError: the rules of the spec end training.
         """
-        self._be_slow()
+        self._reporter.slow_down(time.thread_time() - self._cpu_mark_s)
         try:
             outcome = self._driver.push()
         except DtrainError as error:
@@ -282,11 +291,6 @@ class ParameterServerSession:
         retry = outcome.verdict is Verdict.STALE and self._training.on_stale == "retry_same_batch"
         self._cpu_mark_s = time.thread_time()
         return StepResult(outcome.verdict, self.global_step, retry)
-
-    def _be_slow(self) -> None:
-        """`simulate.slow`: sleep in proportion to the CPU time that this replica's own computation took."""
-        if self._slow > 1.0:
-            time.sleep((self._slow - 1.0) * (time.thread_time() - self._cpu_mark_s))
 
     def close(self, error: BaseException | None = None) -> None:
         """See `Session.close`; the leader writes the final checkpoint, also when it was ordered to stop."""

@@ -1,0 +1,135 @@
+"""`simulate.network`: a connection that is slower than it is, whatever carries it. A simulated link, not a measured one.
+
+A message arrives `latency_ms` after its last byte has left, in either direction, and a byte leaves no faster than
+`bandwidth_mbit_s` allows; messages keep their order. Only blocks take bandwidth, headers do not, so that a heartbeat is late by
+the latency alone and a narrow link never costs a lease. Each connection is a line of its own: a gradient under way to one server
+delays nothing that goes to another.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dtrain.config import LinkFault, SimulateSection
+from dtrain.errors import PeerLostError
+from dtrain.messages import AnyMessage
+from dtrain.wire.channel import Channel
+from dtrain.wire.frames import Array, Frame
+
+
+def through_link(channel: Channel, simulate: SimulateSection, task: str) -> Channel:
+    """The connection of `task` as the spec wants it: slow if it names the link, else as it is."""
+    fault = simulate.link(task, channel.peer)
+    return channel if fault is None else SlowChannel(channel, fault)
+
+
+@dataclass
+class Line:
+    """One direction of a link: says when what is sent arrives."""
+
+    fault: LinkFault
+    _free_s: float = 0.0
+
+    def arrival_s(self, now_s: float, blocks: Sequence[Array]) -> float:
+        """When a message that is handed over now will be there; the line is busy until its last byte has left."""
+        bandwidth = self.fault.bandwidth_mbit_s
+        sending_s = sum(block.nbytes for block in blocks) * 8e-6 / bandwidth if bandwidth else 0.0
+        self._free_s = max(now_s, self._free_s) + sending_s
+        return self._free_s + self.fault.latency_ms / 1000
+
+
+class SlowChannel:
+    """A channel behind a slow link; see `Channel`. Two threads of its own hold messages back, so `send` returns at once."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        fault: LinkFault,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] | None = None,
+    ) -> None:
+        """Take over an open connection.
+
+        Args:
+            channel: what carries the messages; nobody else may use it from now on.
+            fault: how slow the link is.
+            clock: seconds.
+            sleep: waits that many seconds; the default is woken by `abort` and `close`.
+        """
+        self.peer = channel.peer
+        self.bytes_sent = self.bytes_received = 0
+        self._channel = channel
+        self._clock = clock
+        self._lost: str | None = None
+        self._ended = threading.Event()
+        self._sleep = sleep or self._ended.wait
+        self._out, self._in = Line(fault), Line(fault)
+        self._outbox: queue.SimpleQueue[tuple[float, AnyMessage, Sequence[Array]] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[float, Frame] | Exception] = queue.SimpleQueue()
+        for run in (self._carry_out, self._carry_in):
+            threading.Thread(target=run, name=f"slow link to {self.peer}", daemon=True).start()
+
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
+        """See `Channel.send`."""
+        self._outbox.put((self._out.arrival_s(self._clock(), blocks), message, blocks))
+
+    def receive(self, into: Sequence[Array] = ()) -> Frame:
+        """See `Channel.receive`."""
+        item = self._inbox.get()
+        if isinstance(item, Exception):
+            self._inbox.put(item)  # whoever asks again hears it again
+            raise item
+        arrival_s, frame = item
+        self._wait_until(arrival_s)
+        if self._lost is not None:
+            raise PeerLostError(self._lost)
+        self.bytes_sent, self.bytes_received = self._channel.bytes_sent, self._channel.bytes_received
+        return Frame(frame.message, _written(frame.blocks, into))
+
+    def abort(self, reason: str) -> None:
+        """See `Channel.abort`."""
+        self._lost = self._lost or reason
+        self._ended.set()
+        self._channel.abort(reason)
+
+    def close(self) -> None:
+        """See `Channel.close`; what is still held back is dropped, as on any connection."""
+        self._outbox.put(None)
+        self._channel.close()
+        self.abort(f"the connection to {self.peer} is closed")
+
+    def _carry_out(self) -> None:
+        while (item := self._outbox.get()) is not None:
+            arrival_s, message, blocks = item
+            self._wait_until(arrival_s)
+            if self._ended.is_set():
+                return
+            try:
+                self._channel.send(message, blocks)
+            except Exception as error:  # it belongs to the thread that waits for the answer
+                self._inbox.put(error)
+                return
+
+    def _carry_in(self) -> None:
+        """Note when each message came, whoever it is that the training thread waits for now."""
+        try:
+            while True:
+                frame = self._channel.receive()
+                self._inbox.put((self._in.arrival_s(self._clock(), frame.blocks), frame))
+        except Exception as error:
+            self._inbox.put(error)
+
+    def _wait_until(self, arrival_s: float) -> None:
+        while (left_s := arrival_s - self._clock()) > 0 and not self._ended.is_set():
+            self._sleep(left_s)
+
+
+def _written(blocks: Sequence[Array], into: Sequence[Array]) -> Sequence[Array]:
+    """The blocks in the arrays that the receiver offers, if they fit."""
+    if [(array.dtype, array.size) for array in into] != [(block.dtype, block.size) for block in blocks]:
+        return blocks
+    for array, block in zip(into, blocks, strict=True):
+        array[...] = block
+    return into
