@@ -20,14 +20,15 @@ WATCH_EVERY_S = 1.0
 FOLLOW_EVERY_S = 0.2
 
 
-def _find(reference: str | None, runs_dir: Path | None) -> "KnownRun":
+def find(reference: str | None, runs_dir: Path | None) -> "KnownRun":
+    """The run that the words of a command mean; see `runs_index.find_run`."""
     from dtrain.run_files import default_runs_dir
     from dtrain_cli.runs_index import find_run
 
     return find_run(reference, runs_dir or default_runs_dir())
 
 
-def _complete_run(_context: click.Context, _parameter: click.Parameter, begin: str) -> list[str]:
+def complete_run(_context: click.Context, _parameter: click.Parameter, begin: str) -> list[str]:
     """The ids and names that a shell may offer."""
     from dtrain.run_files import default_runs_dir
     from dtrain_cli.runs_index import known_runs
@@ -40,7 +41,7 @@ def _complete_run(_context: click.Context, _parameter: click.Parameter, begin: s
     short_help="Show every task of a run.",
     epilog="\b\nExamples:\n  dtrain status\n  dtrain status digits --watch\n  dtrain status --json | jq .global_step\n",
 )
-@click.argument("run", required=False, shell_complete=_complete_run)
+@click.argument("run", required=False, shell_complete=complete_run)
 @click.option("--watch", is_flag=True, help="Show it again every second until the run ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @runs_dir_option
@@ -52,7 +53,7 @@ def status(run: str | None, watch: bool, as_json: bool, runs_dir: Path | None) -
     """
     from dtrain_cli.run_report import EXIT_CODES
 
-    directory = _find(run, runs_dir).files.directory
+    directory = find(run, runs_dir).files.directory
     state = "pending"
     for report in _reports(directory, watch):
         state = report["state"]
@@ -92,7 +93,7 @@ def _show(report: dict[str, Any], clear: bool = False) -> None:
     short_help="Show what tasks have printed.",
     epilog="\b\nExamples:\n  dtrain logs\n  dtrain logs worker:0 -n 20\n  dtrain logs digits chief:0 ps:1 -f\n",
 )
-@click.argument("run_and_tasks", nargs=-1, metavar="[RUN] [TASK]...", shell_complete=_complete_run)
+@click.argument("run_and_tasks", nargs=-1, metavar="[RUN] [TASK]...", shell_complete=complete_run)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is printed, until the run ends.")
 @click.option("-n", "last", type=click.IntRange(0), metavar="N", help="Begin with the last N lines of each task.")
 @runs_dir_option
@@ -101,7 +102,7 @@ def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_di
     from dtrain_cli.log_files import TaskOutput
 
     words = list(run_and_tasks)
-    run = _find(words.pop(0) if words and not _is_task(words[0]) else None, runs_dir)
+    run = find(words.pop(0) if words and not _is_task(words[0]) else None, runs_dir)
     known = [TaskId.parse(task.task) for task in run.record.tasks]
     tasks = [TaskId.parse(word) for word in words] or known
     for task in tasks:
@@ -147,7 +148,7 @@ def _print_output(output: Any, labelled: bool, width: int, ended: bool) -> None:
 
 
 @click.command(short_help="Stop a run in order.", epilog="\b\nExamples:\n  dtrain stop\n  dtrain stop digits\n")
-@click.argument("run", required=False, shell_complete=_complete_run)
+@click.argument("run", required=False, shell_complete=complete_run)
 @click.option("--wait", type=click.FloatRange(0), default=60.0, show_default=True, metavar="S", help="How long to wait.")
 @runs_dir_option
 def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
@@ -155,7 +156,7 @@ def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
     from dtrain_cli.run_report import LIVE_RUN_STATES, read_report
     from dtrain_cli.run_stop import stop_launcher
 
-    found = _find(run, runs_dir)
+    found = find(run, runs_dir)
     name = found.record.run
     state = read_report(found.files.directory)["state"]
     if state not in LIVE_RUN_STATES:

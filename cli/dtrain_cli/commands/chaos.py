@@ -1,0 +1,70 @@
+"""`dtrain chaos`: make a running cluster behave badly on purpose, to see what training does about it."""
+
+import time
+from pathlib import Path
+
+import click
+
+from dtrain.cluster import TaskId
+from dtrain_cli.commands.runs import complete_run, find
+from dtrain_cli.commands.spec_options import runs_dir_option
+
+ACTIONS = ("kill", "pause", "resume", "slow")
+DONE = {"kill": "killed", "pause": "paused", "resume": "goes on"}
+
+
+@click.command(
+    short_help="Kill, pause or slow a task, on purpose.",
+    epilog="\b\nExamples:\n  dtrain chaos digits kill worker:0\n  dtrain chaos digits pause ps:0 --for 3\n"
+    "  dtrain chaos digits slow worker:1 5\n",
+)
+@click.argument("run", shell_complete=complete_run)
+@click.argument("action", type=click.Choice(ACTIONS))
+@click.argument("task")
+@click.argument("factor", required=False, type=float)
+@click.option("--for", "for_s", type=click.FloatRange(0, min_open=True), metavar="S", help="pause, slow: undo it S seconds later.")
+@runs_dir_option
+def chaos(run: str, action: str, task: str, factor: float | None, for_s: float | None, runs_dir: Path | None) -> None:
+    """Do something bad to TASK of the running RUN.
+
+    kill sends SIGKILL to the task and all that it has started, pause and resume stop them and let them go on. slow makes the
+    task's own computation take FACTOR times as long, whatever the spec says of it, until the task is started anew or FACTOR is 1.
+
+    RUN is an id, a unique prefix of one, a name or a path. Exit code: 1 the run has ended or the task is not running, 2 wrong
+    command line or no such task, 3 no such run.
+    """
+    from dtrain_cli.task_faults import RunningTask
+
+    _check_words(action, factor, for_s)
+    target = RunningTask(find(run, runs_dir).files.directory, TaskId.parse(task))
+    if action == "slow":
+        target.slow(factor)
+        _say(f"{target.task} computes at full speed" if factor == 1 else f"{target.task} computes {factor:g} times slower")
+    else:
+        target.signal(action)
+        _say(f"{target.task} {DONE[action]}")
+    if for_s is not None:
+        try:
+            time.sleep(for_s)
+        finally:
+            target.slow(None) if action == "slow" else target.signal("resume")
+        _say(f"{target.task} {'computes as its spec says' if action == 'slow' else DONE['resume']}")
+
+
+def _check_words(action: str, factor: float | None, for_s: float | None) -> None:
+    if action == "slow":
+        if factor is None:
+            raise click.UsageError("slow needs a FACTOR, such as `dtrain chaos RUN slow worker:0 5`; 1 is full speed")
+        if not 1 <= factor < float("inf"):
+            raise click.UsageError(f"expected a FACTOR of at least 1, found {factor:g}")
+    elif factor is not None:
+        raise click.UsageError(f"{action} takes no FACTOR; found {factor:g}")
+    if for_s is not None and action not in ("pause", "slow"):
+        raise click.UsageError(f"--for belongs to pause and slow, not to {action}")
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+COMMANDS = (chaos,)
