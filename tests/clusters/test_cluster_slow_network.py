@@ -1,0 +1,26 @@
+"""A whole cluster of which every kind of link is slow: it trains as exactly as ever."""
+
+import pytest
+from clusters.watching import PACED, report_of, succeeded, tasks_of
+
+NETWORK = """
+    - {between: [chief:0, ps:0], latency_ms: 1}
+    - {between: [worker:0, ps:1], latency_ms: 3, bandwidth_mbit_s: 1}
+    - {between: [ps:1, ps:0], latency_ms: 2, bandwidth_mbit_s: 10}
+    - {between: [evaluator:0, ps:0], latency_ms: 5, bandwidth_mbit_s: 0.001}
+"""
+
+
+@pytest.mark.parametrize("updates", ["sync", "async"])
+def test_every_kind_of_link_may_be_slow(launcher, updates):
+    spec = launcher.folder / "slow.yaml"
+    cluster = "{chief: 1, worker: 1, ps: 2, evaluator: 1}"
+    spec.write_text(f"cluster: {cluster}\ntraining: {{updates: {updates}}}\nsimulate:\n  network:{NETWORK}")
+    launch = launcher.start(str(spec), PACED, "--steps", "40")
+    succeeded(launch)
+    report = report_of(launcher, launch.run_dir)
+    assert report["global_step"] == 40
+    tasks = tasks_of(report)
+    assert all(tasks[name]["restarts"] == 0 for name in tasks)
+    assert tasks["chief:0"]["bytes_sent"] > 0 < tasks["chief:0"]["bytes_received"]
+    assert report["evaluation"] is None or report["evaluation"]["global_step"] == 40
