@@ -1,0 +1,65 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from benchmarks.cluster_run import ClusterRun
+from benchmarks.figures import Figure
+
+FIGURES = pytest.StashKey[list[Figure]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--real", action="store_true", help="measure with real inputs, and print figures")
+    parser.addoption("--runs", type=int, help="how often each figure is measured (--real)")
+
+
+@pytest.fixture
+def real(request: pytest.FixtureRequest) -> bool:
+    """Whether to measure; else the benchmark is a test with a small input."""
+    return bool(request.config.getoption("--real", default=False))
+
+
+@pytest.fixture
+def runs(request: pytest.FixtureRequest, real: bool) -> int:
+    """How often to measure."""
+    return (request.config.getoption("--runs") or getattr(request, "param", 5)) if real else 1
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest, real: bool, capsys: pytest.CaptureFixture[str]) -> Callable[..., Figure]:
+    """Makes a Figure; with --real it is printed now and stands in the table at the end."""
+
+    def add(*args: object, **kwargs: object) -> Figure:
+        made = Figure(*args, **kwargs)  # type: ignore[arg-type]
+        if real:
+            request.config.stash.setdefault(FIGURES, []).append(made)
+            with capsys.disabled():
+                print(f"\n{made.to_json()}", flush=True)
+        return made
+
+    return add
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Callable[..., ClusterRun]]:
+    """Launches a cluster below a folder of the test's own, whose words follow `dtrain launch`; nothing is left of it."""
+    started: list[ClusterRun] = []
+
+    def launch(*words: object) -> ClusterRun:
+        started.append(ClusterRun(tmp_path / f"run-{len(started)}", words))
+        return started[-1]
+
+    yield launch
+    for run in started:
+        run.kill()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--real", default=False):
+        for item in items:
+            item.add_marker(pytest.mark.timeout(1800))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for made in config.stash.get(FIGURES, []):
+        terminalreporter.write_line(made.to_row())

@@ -1,0 +1,34 @@
+"""When the steps of one replica were done: for programs that are timed from outside, on the clock that all processes share."""
+
+import json
+import time
+from collections.abc import Iterator
+
+import dtrain as dt
+
+
+class StepClock:
+    """Sits between the data and the training loop: when a batch is asked for, the step before it is done.
+
+    Attributes:
+        marks: (steps done, seconds on the monotonic clock), at every `every`-th step.
+    """
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.marks: list[tuple[int, float]] = []
+
+    def watch(self, batches: dt.data.Dataset) -> dt.data.Dataset:
+        """The same batches, watched."""
+
+        def generate() -> Iterator[object]:
+            for done, batch in enumerate(batches):
+                if done % self.every == 0:
+                    self.marks.append((done, time.monotonic()))
+                yield batch
+
+        return dt.data.Dataset.from_generator(generate)
+
+    def report(self) -> None:
+        """One line for whoever started the program."""
+        print("marks", json.dumps(self.marks), flush=True)

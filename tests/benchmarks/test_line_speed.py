@@ -1,0 +1,35 @@
+"""Y = 2X + 10, asynchronous, 2 workers, 2 servers: the smallest step there is, so all of it is dtrain's own."""
+
+import re
+import sys
+
+import pytest
+from benchmarks.cluster_run import PROGRAMS, TWO_WORKERS
+
+WORKERS = ("worker:0", "worker:1")
+BARE = ("--workers", 2, "--ps", 2, "--set", "cluster.chief=0", "--set", "success=all_workers")
+TENSORFLOW = {"TensorFlow's lower run": 208.0, "TensorFlow's higher run": 233.0}
+
+
+def test_steps_per_second(cluster, figure, real, runs):
+    steps = 20_000 if real else 300
+    ours, bare = [], []
+    for _ in range(runs):
+        run = cluster(*TWO_WORKERS, PROGRAMS / "train.py", "--model", "line", "--steps", steps).end()
+        assert run.status["global_step"] == steps
+        ours.append(run.steps_per_s(*WORKERS))
+        words = ["--", sys.executable, PROGRAMS / "bare_streams.py", "--steps", steps // 2, "--bytes", 100, 100]
+        bare.append(cluster(*BARE, *words).end().steps_per_s(*WORKERS))
+    learned = round(float(re.search(r"^sum ([-\d.]+)$", run.log("chief:0"), re.M)[1]), 1)
+    limit = figure("line, bare grpc streams", bare, "steps/s")
+    figure("line", ours, "steps/s", ">= 1000", {"bare grpc streams": limit.median, **TENSORFLOW}, result=[steps, learned])
+    assert learned == 12 if real else 0 < learned < 12
+
+
+def test_what_is_learned(cluster, figure, real):
+    arguments = ["--max_steps", 120_000] if real else ["--max_steps", 300, "--learning_rate", 1e-2]
+    run = cluster(*TWO_WORKERS, "examples/linear_regression.py", *arguments).end()
+    weight, bias = map(float, re.search(r"weight ([-\d.]+) \(true: 2\), bias ([-\d.]+) \(true: 10\)", run.log("chief:0")).groups())
+    figure("line, error of weight", [abs(weight - 2)], "", "<= 0.05", result=round(weight))
+    figure("line, error of bias", [abs(bias - 10)], "", "<= 0.1", result=round(bias))
+    assert (weight, bias) == pytest.approx((2, 10), abs=0.2)

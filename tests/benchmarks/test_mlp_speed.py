@@ -1,0 +1,34 @@
+"""The 784-512-512-10 MLP at batch 64, asynchronous, 2 workers, 2 servers: 2.7 MB each way a step."""
+
+import re
+import sys
+
+from benchmarks.cluster_run import PROGRAMS, TWO_WORKERS
+
+WORKERS = ("worker:0", "worker:1")
+BARE = ("--workers", 2, "--ps", 2, "--set", "cluster.chief=0", "--set", "success=all_workers")
+BYTES = (2_670_000, 4_000)
+"""By round robin the kernels lie on ps:0, the biases on ps:1."""
+TENSORFLOW = {"TensorFlow's lower run": 70.0, "TensorFlow's higher run": 73.0}
+
+
+def test_steps_per_second(cluster, figure, real, runs):
+    steps, every = (3000, 50) if real else (20, 2)
+    ours, bare = [], []
+    for _ in range(runs):
+        run = cluster(*TWO_WORKERS, PROGRAMS / "train.py", "--model", "mlp", "--steps", steps, "--every", every).end()
+        assert run.status["global_step"] == steps
+        ours.append(run.steps_per_s(*WORKERS))
+        words = ["--", sys.executable, PROGRAMS / "bare_streams.py", "--steps", steps // 2, "--every", every, "--bytes", *BYTES]
+        bare.append(cluster(*BARE, *words).end().steps_per_s(*WORKERS))
+    limit = figure("mlp, bare grpc streams", bare, "steps/s", note="the bytes alone, nothing computed")
+    figure("mlp", ours, "steps/s", ">= 150", {"bare grpc streams": limit.median, **TENSORFLOW}, result=steps)
+
+
+def test_the_gradient_alone(cluster, figure, real):
+    """One process, one thread: what each of the two workers could do at most."""
+    run = cluster("--no-evaluator", "--workers", 0, "--ps", 1, PROGRAMS / "gradient_alone.py", "--steps", 300 if real else 5).end()
+    milliseconds, losses = re.search(r"^gradient ([\d.]+) ms, losses (.*)$", run.log("chief:0"), re.M).groups()
+    numpy_4_2 = {"DESIGN's plain numpy": 4.2, "TensorFlow with SGD": 5.7}
+    made = figure("mlp, gradient alone", [float(milliseconds)], "ms", versus=numpy_4_2, result=losses)
+    assert made.median > 0
