@@ -36,7 +36,22 @@ def test_help_loads_nothing_heavy():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-COMMANDS = ["launch", "plan", "chief", "worker", "ps", "evaluator", "status", "logs", "stop", "runs", "chaos", "check", "env", "completion"]
+COMMANDS = [
+    "launch",
+    "plan",
+    "chief",
+    "worker",
+    "ps",
+    "evaluator",
+    "status",
+    "logs",
+    "stop",
+    "runs",
+    "chaos",
+    "check",
+    "env",
+    "completion",
+]
 
 
 def test_every_command_has_help_with_an_example():
