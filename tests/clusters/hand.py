@@ -1,11 +1,13 @@
 """A cluster without a launcher: every task a command of its own, at addresses of this machine that were free a moment ago."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import portpicker
+import psutil
 from clusters.watching import report_of
-from launching import Command, Launcher
+from launching import Command, Launcher, wait_until
 
 
 class HandCluster:
@@ -17,6 +19,7 @@ class HandCluster:
             role: [f"127.0.0.1:{portpicker.pick_unused_port()}" for _ in range(count)] for role, count in counts.items()
         }
         self.tasks = [f"{role}:{index}" for role, count in counts.items() for index in range(count)]
+        self.leader = "chief:0" if "chief" in counts else "worker:0"
         self.commands: dict[str, Command] = {}
         self.run_dir = launcher.folder / "run"
 
@@ -34,14 +37,27 @@ class HandCluster:
     def start(self, task: str, *words: str, environment: dict[str, str] | None = None) -> Command:
         """`dtrain ROLE` with these words, the leader with a run directory of its own."""
         options = ["--run-dir", str(self.run_dir)] if task == self.leader else []
-        command = self.launcher.dtrain(task.partition(":")[0], *options, *words, environment=environment or {})
-        self.commands[task] = command
-        return command
+        words = ("-m", "dtrain_cli.main", task.partition(":")[0], *options, *words)
+        return self.start_python(task, *words, environment=environment or {})
 
-    @property
-    def leader(self) -> str:
-        """Who leads."""
-        return "chief:0" if "chief" in self.addresses else "worker:0"
+    def start_python(self, task: str, *words: str, **options: Any) -> Command:
+        """A task by plain Python."""
+        self.commands[task] = self.launcher.run(*words, **options)
+        return self.commands[task]
+
+    def start_all(self, start: Callable[[str], Command], *others: str) -> None:
+        """Start every task, the leader when all others are there: alone it might be done before they have come."""
+        for task in (*self.tasks, *others):
+            if task != self.leader:
+                start(task)
+        wait_until(lambda: all(map(self._has_joined, self.commands)), "everybody but the leader")
+        start(self.leader)
+
+    def _has_joined(self, task: str) -> bool:
+        """Whether a task is connected to ps:0."""
+        pid, port = self.commands[task].process.pid, int(self.addresses["ps"][0].rpartition(":")[2])
+        remote = [link.raddr.port for link in psutil.net_connections("tcp") if link.pid == pid and link.raddr]
+        return task == "ps:0" or port in remote
 
     def end(self) -> dict[str, int]:
         """Wait for the end of every task: their exit codes. Nothing that they started is left."""

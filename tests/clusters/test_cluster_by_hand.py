@@ -12,9 +12,8 @@ STEPS = 200
 def test_five_commands_and_an_evaluator_with_a_spec(launcher):
     cluster = HandCluster(launcher, ps=2, chief=1, worker=2)
     spec = cluster.spec(name="by-hand")
-    for task in (*cluster.tasks, "evaluator:0"):
-        index = task.partition(":")[2]
-        cluster.start(task, "--spec", spec, "--index", index, DIGITS, "--steps", str(STEPS))
+    words = (DIGITS, "--steps", str(STEPS))
+    cluster.start_all(lambda task: cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], *words), "evaluator:0")
     cluster.succeed()
     assert "held-out accuracy 0.9" in cluster.commands["chief:0"].out
     assert f"evaluation at step {STEPS} - " in cluster.commands["evaluator:0"].out
@@ -34,24 +33,25 @@ def test_five_commands_and_an_evaluator_with_a_spec(launcher):
 
 def test_tf_config_in_the_environment_is_enough(launcher):
     cluster = HandCluster(launcher, ps=2, chief=1, worker=2)
-    for task in cluster.tasks:
-        cluster.start(task, DIGITS, "--steps", "50", environment={"TF_CONFIG": cluster.tf_config(task)})
+    words = (DIGITS, "--steps", "50")
+    cluster.start_all(lambda task: cluster.start(task, *words, environment={"TF_CONFIG": cluster.tf_config(task)}))
     cluster.succeed()
     assert cluster.status()["global_step"] == 50
 
 
 def test_plain_python_with_the_classic_flags(launcher):
     cluster = HandCluster(launcher, ps=2, worker=2)
-    runs = {}
-    for task in cluster.tasks:
+    program = (LINE, "--learning_rate", "3e-3", "--max_steps", "200", "--print_every", "100")
+    hosts = [f"--{role}_hosts={','.join(them)}" for role, them in cluster.addresses.items()]
+
+    def start(task):
         job, _, index = task.partition(":")
-        hosts = [f"--{role}_hosts={','.join(them)}" for role, them in cluster.addresses.items()]
-        program = (LINE, "--learning_rate", "3e-3", "--max_steps", "200", "--print_every", "100")
-        runs[task] = launcher.run(*program, *hosts, f"--job_name={job}", f"--task_index={index}")
-    cluster.commands = runs
+        return cluster.start_python(task, *program, *hosts, f"--job_name={job}", f"--task_index={index}")
+
+    cluster.start_all(start)
     cluster.succeed()
-    assert "weight" in runs["worker:0"].out.splitlines()[-1], "worker 0 leads"
-    assert runs["worker:1"].out == ""
+    assert "weight" in cluster.commands["worker:0"].out.splitlines()[-1], "worker 0 leads"
+    assert cluster.commands["worker:1"].out == ""
 
 
 def test_the_leader_keeps_account_of_all_tasks_while_they_train(launcher):

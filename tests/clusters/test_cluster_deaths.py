@@ -43,3 +43,20 @@ def test_with_a_backup_synchronous_training_goes_on_without_a_dead_worker(launch
         "worker:0": "failed"
     }
     assert "worker:0 has failed: killed by SIGKILL (signal 9); training goes on without it" in launch.err
+
+
+def test_a_killed_server_ends_the_run_by_name_and_the_run_can_be_resumed(launcher):
+    words = ("--workers", "1", "--ps", "2", "--set", "checkpoint.every_steps=10", "--run-dir", "mine", *QUICK)
+    mine = launcher.folder / "mine"
+    launch = launcher.start(*words, PACED, run_dir=mine)
+    launch.wait_for(lambda: launch.record()["state"] == "running" and saved_steps(mine)[-1] >= 10, "a checkpoint")
+    os.kill(launch.task("ps:1")["pid"], signal.SIGKILL)
+    assert launch.end() == 1, launch.err
+    launch.wait_gone()
+    assert "ps:1 holds no variables of generation 1: it was restarted" in launch.err
+    assert "ps:1 failed" in launch.err.partition("╭")[2], "the box names the cause, not what followed from it"
+
+    saved = saved_steps(mine)[-1]
+    again = launcher.start(*words, "--resume", PACED, "--steps", str(saved + 20), run_dir=mine)
+    succeeded(again)
+    assert saved_steps(mine)[-1] == saved + 20
