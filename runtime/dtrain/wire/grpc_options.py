@@ -9,6 +9,9 @@ COMMON = (
     ("grpc.max_receive_message_length", -1),
     # A retry of gRPC's own would keep every message's history; dtrain's retries are idempotent instead (rule 5).
     ("grpc.enable_retries", 0),
+    # What a peer may send before it is read. gRPC's own estimate grows to whole messages, and so would a server's memory.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
     # A dead host is noticed although nothing is being sent.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),

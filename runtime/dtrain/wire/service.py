@@ -5,7 +5,6 @@ pool: there are as many threads as connections.
 """
 
 import queue
-import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from dtrain.wire.allocation import keep_freed_memory
 from dtrain.wire.channel import Answer, Handler
 from dtrain.wire.frames import Array, FrameDecoder, payload_chunks, with_payload
 from dtrain.wire.grpc_options import HELLO_KEY, METHOD_NAME, METHOD_SERVICE, SERVER
-from dtrain.wire.transfers import LARGE_BYTES, Turn
+from dtrain.wire.transfers import LARGE_BYTES, Traffic, Turn
 
 
 class GrpcCaller:
@@ -56,8 +55,7 @@ class GrpcService:
         """
         keep_freed_memory()
         self._handler = handler
-        self._receiving = threading.Lock()
-        self._sending = threading.Lock()
+        self._traffic = Traffic()
         self._pool = ThreadPoolExecutor(max_workers=connections, thread_name_prefix="connection")
         options = (*SERVER, ("grpc.so_reuseport", int(share_port)))
         self._server = grpc.server(self._pool, options=options)
@@ -94,13 +92,15 @@ class GrpcService:
 
     def _answers(self, caller: GrpcCaller, requests: Iterator[bytes]) -> Iterator[bytes]:
         decoder = FrameDecoder(self._handler.limit_bytes)
-        receiving, sending = Turn(self._receiving), Turn(self._sending)
+        traffic = self._traffic
+        receiving, sending = Turn(traffic, traffic.receiving), Turn(traffic, traffic.sending)
         try:
             for chunk in requests:
                 decoder.limit_bytes = self._handler.limit_bytes
                 frame = decoder.feed(chunk)
                 if decoder.pending_bytes >= LARGE_BYTES and self._handler.answers_at_once:
                     receiving.take()
+                receiving.moved()
                 if frame is None:
                     continue
                 if receiving.taken:
@@ -113,6 +113,7 @@ class GrpcService:
                 while (chunks := caller.outbox.get()) is not None:
                     while chunks:  # a chunk that is sent is not kept
                         yield chunks.popleft()
+                        sending.moved()
                     if answer is Answer.ONE:
                         break
                 else:

@@ -2,13 +2,29 @@
 
 A gradient that is being received and an answer that is being sent are each a copy of the server's variables. Where answers are
 given at once (asynchronous training), one of each is allowed: whoever comes next waits while its bytes stay at the sender, held
-back by flow control. A peer that has stalled holds the others up for `STALL_S` at most: it may cost memory, never progress.
+back by flow control. When nothing has moved for `STALL_S`, whoever waits goes on: a stalled peer may cost memory, never progress.
 """
 
 import threading
+from dataclasses import dataclass, field
 
 LARGE_BYTES = 1024 * 1024
 STALL_S = 1.0
+
+
+@dataclass
+class Traffic:
+    """The large transfers of one server.
+
+    Attributes:
+        receiving: held by the connection that receives a large message.
+        sending: held by the one that sends.
+        moved: chunks that the two have moved so far.
+    """
+
+    receiving: threading.Lock = field(default_factory=threading.Lock)
+    sending: threading.Lock = field(default_factory=threading.Lock)
+    moved: int = 0
 
 
 class Turn:
@@ -18,16 +34,23 @@ class Turn:
         taken: whether this connection is having its turn (or has waited long enough for it).
     """
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, traffic: Traffic, lock: threading.Lock) -> None:
+        self._traffic = traffic
         self._lock = lock
         self._held = False
         self.taken = False
 
     def take(self) -> None:
-        """Wait for the turn, for `STALL_S` at most; taking it twice is taking it once."""
-        if not self.taken:
-            self.taken = True
-            self._held = self._lock.acquire(timeout=STALL_S)
+        """Wait for the turn as long as something moves; taking it twice is taking it once."""
+        moved = -1
+        while not self.taken:
+            stalled, moved = moved == self._traffic.moved, self._traffic.moved
+            self._held = not stalled and self._lock.acquire(timeout=STALL_S)
+            self.taken = self._held or stalled
+
+    def moved(self) -> None:
+        """A chunk of this connection's has been moved."""
+        self._traffic.moved += self._held
 
     def give_back(self) -> None:
         """The transfer is over; giving back what was not taken changes nothing."""

@@ -1,0 +1,51 @@
+import threading
+
+from dtrain.wire.transfers import Traffic, Turn
+
+
+def test_a_turn_waits_as_long_as_something_moves_and_no_longer():
+    traffic = Traffic()
+    first, second = Turn(traffic, traffic.receiving), Turn(traffic, traffic.receiving)
+    waits = []
+
+    class Lock:
+        """In whose waits the first one moves two chunks, and then stalls."""
+
+        def acquire(self, timeout):
+            waits.append(timeout)
+            if len(waits) <= 2:
+                first.moved()
+            return False
+
+    first.take()
+    second._lock = Lock()
+    second.take()
+    assert second.taken
+    assert len(waits) == 3  # two in which something moved, one in which nothing did
+
+
+def test_whoever_gives_back_lets_the_next_one_in():
+    traffic = Traffic()
+    first, second = Turn(traffic, traffic.sending), Turn(traffic, traffic.sending)
+    first.take()
+    first.take()
+    waiting = threading.Thread(target=second.take)
+    waiting.start()
+    assert not second.taken
+    first.give_back()
+    first.give_back()
+    waiting.join(timeout=20)
+    assert second.taken
+    assert traffic.sending.locked()
+    second.give_back()
+    assert not traffic.sending.locked()
+
+
+def test_only_the_holder_counts_as_moving():
+    traffic = Traffic()
+    turn = Turn(traffic, traffic.sending)
+    turn.moved()
+    assert traffic.moved == 0
+    turn.take()
+    turn.moved()
+    assert traffic.moved == 1
