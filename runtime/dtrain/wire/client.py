@@ -90,5 +90,5 @@ class GrpcChannel:
     def close(self) -> None:
         """See `Channel.close`."""
         self._requests.put(None)
-        self._call.cancel()
+        # This cancels the call too. `_call.cancel()` would wait for ever for a lock that a signal's SystemExit left in `receive`.
         self._channel.close()
