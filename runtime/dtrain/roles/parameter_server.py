@@ -193,6 +193,9 @@ class ParameterServer:
             return Send(request.caller, SnapshotReply(held.pushes.version, names, held.seen.export()), arrays)
         rank = self.ranks.get(request.task)
         finished = held.pushes.version >= held.max_steps
+        if rank is None and self.index == 0 and held.pushes.version < message.at_least:
+            # A leader that does not train waits for the end, which ps:0 reaches; values on the way would be one more copy.
+            return Send(request.caller, NotReady("training goes on"))
         ticket = not finished and rank is not None and held.pushes.ticket(rank)
         if rank is not None and not (ticket or finished or late):
             return None
