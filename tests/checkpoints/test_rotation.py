@@ -1,8 +1,7 @@
 """Which checkpoints stay."""
 
-import multiprocessing
-import os
-import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -71,24 +70,25 @@ def test_one_that_is_read_is_passed_by_and_goes_the_next_time(tmp_path):
     assert steps(tmp_path) == [2]
 
 
-def _read_for_ever(path, ready):
-    checkpoint = checkpoints.open_checkpoint(path)
-    ready.send(checkpoint.step)
-    signal.pause()
+READER = """
+import sys, time
+from pathlib import Path
+from dtrain import checkpoints
+with checkpoints.open_checkpoint(Path(sys.argv[1])):
+    print("reading", flush=True)
+    time.sleep(60)
+"""
 
 
 def test_the_lock_of_another_process_ends_with_it(tmp_path):
     for step in range(2):
         save(tmp_path, step)
-    ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    reader = multiprocessing.get_context("spawn").Process(target=_read_for_ever, args=(tmp_path / "ckpt-0", theirs))
-    reader.start()
-    assert ours.poll(30)
-    ours.recv()
-    rotate(tmp_path, keep=1, now=0.0)
-    assert steps(tmp_path) == [0, 1]
-    os.kill(reader.pid, signal.SIGKILL)
-    reader.join()
+    with subprocess.Popen([sys.executable, "-c", READER, tmp_path / "ckpt-0"], stdout=subprocess.PIPE) as reader:
+        assert reader.stdout.readline() == b"reading\n"
+        rotate(tmp_path, keep=1, now=0.0)
+        assert steps(tmp_path) == [0, 1]
+        reader.kill()
+        reader.wait()
     rotate(tmp_path, keep=1, now=0.0)
     assert steps(tmp_path) == [1]
 
