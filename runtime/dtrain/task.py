@@ -8,13 +8,16 @@ it fails, writes the stacks of its threads to its log on SIGUSR1, and leaves in 
 the main thread (training turns it into a last checkpoint); a second SIGTERM kills.
 """
 
+import atexit
 import contextlib
 import ctypes
 import faulthandler
 import os
 import signal
 import sys
+import threading
 from types import FrameType
+from typing import NoReturn
 
 from dtrain import failure, program
 from dtrain.assignment import TaskAssignment
@@ -84,5 +87,17 @@ def _leave(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
+def _end(code: int) -> NoReturn:
+    """End as Python does - threads, exit functions, output - but without taking gRPC apart, which may wait for ever."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # a reader or a disk that is gone
+            stream.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    _end(main(sys.argv[1:]))
