@@ -669,3 +669,16 @@ def test_the_one_decision_of_synchronous_training_is_none_of_an_asynchronous_ser
     assert hand.say("ps:1", Subscribe(1, 0)) == hand.say("ps:1", Complete(1, 0, 1, 0, 0)) == []
     assert hand.say("ps:0", Commit(1, 0, ()), server=1) == []
     assert hand.servers[1].position() == (Subscribe(0, 0), [])
+
+
+def test_a_stale_gradient_is_compensated_for_the_way_the_weights_have_gone():
+    hand = Hand(updates="async", stale_gradients="compensate", compensation=0.5, optimizer=optimizers.SGD(1.0))
+    hand.initialise()
+    for task in ("chief:0", "worker:0"):
+        hand.pull(task)
+    hand.push("chief:0", value=2)  # the weights go from 0 to -2
+    [answer] = hand.push("worker:0", value=1)  # 1 + 0.5 * 1 * 1 * (-2 - 0) = 0
+    assert (answer.message.verdict, answer.message.staleness) == (Verdict.ACCEPTED, 1)
+    assert answer.blocks[0].tolist() == [-2.0] * 7
+    [answer] = hand.push("worker:0", sequence=2, base=2, value=1)  # fresh: as it is
+    assert answer.blocks[0].tolist() == [-3.0] * 7

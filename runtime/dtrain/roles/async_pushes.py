@@ -12,6 +12,7 @@ import numpy as np
 from dtrain.config import TrainingSection
 from dtrain.messages import Push, Reply, Verdict
 from dtrain.protocol.async_updates import TicketGate
+from dtrain.protocol.delay_compensation import DelayCompensation
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.staleness import StalenessRule
 from dtrain.roles.actions import Action, Caller, Send
@@ -28,6 +29,7 @@ class AsyncPushes:
         version: how many were applied.
         gate: at ps:0.
         live: at ps:0: the ranks that may have tickets; the ticket of one that is lost would never come back.
+        compensation: with ``stale_gradients: compensate``.
     """
 
     store: Store
@@ -36,12 +38,21 @@ class AsyncPushes:
     gate: TicketGate | None = None
     failed: str | None = None
     live: Collection[int] = ()
+    compensation: DelayCompensation | None = None
 
     @classmethod
     def of(cls, store: Store, training: TrainingSection, *, version: int, max_steps: int, server: int) -> "AsyncPushes":
         """As the spec says; only ps:0 has a gate."""
         gate = TicketGate(version, max_steps, training.warmup_steps, training.staleness_bound) if server == 0 else None
-        return cls(store, StalenessRule(training.stale_gradients, training.max_staleness), version, gate)
+        compensate = training.stale_gradients == "compensate"
+        compensation = DelayCompensation(training.compensation, store.trainable) if compensate else None
+        return cls(store, StalenessRule(training.stale_gradients, training.max_staleness), version, gate, compensation=compensation)
+
+    def values_for(self, rank: int) -> Blocks:
+        """The newest values, to be sent to a replica that goes on from them."""
+        if self.compensation is not None:
+            self.compensation.remember(rank, self.version, self.store.values)
+        return self.store.values
 
     def push(
         self, caller: Caller, replica: str, rank: int, push: Push, blocks: Blocks, seen: SeenPushes, now: float
@@ -50,16 +61,18 @@ class AsyncPushes:
         if self.gate is not None and self.gate.finished:
             verdict, staleness = Verdict.FINISHED, 0
         else:
-            verdict, staleness = self._judge_and_apply(push, blocks)
+            verdict, staleness = self._judge_and_apply(rank, push, blocks)
         seen.record(replica, Seen(push.incarnation, push.sequence, verdict, staleness))
         if self.gate is not None:
             self.gate.settle(rank, verdict is Verdict.ACCEPTED)
-        yield Send(caller, self.reply(rank, verdict, staleness), self.store.values)
+        yield Send(caller, self.reply(rank, verdict, staleness), self.values_for(rank))
 
-    def _judge_and_apply(self, push: Push, blocks: Blocks) -> tuple[Verdict, int]:
+    def _judge_and_apply(self, rank: int, push: Push, blocks: Blocks) -> tuple[Verdict, int]:
         staleness = max(0, self.version - push.base_version)
         verdict, rate_scale = self.rule.judge(staleness)
         if verdict is Verdict.ACCEPTED:
+            if self.compensation is not None and staleness:
+                blocks = self.compensation.compensate(rank, push.base_version, blocks, self.store.values)
             self.store.apply(blocks, self.version, rate_scale)
             self.version += 1
         return verdict, staleness

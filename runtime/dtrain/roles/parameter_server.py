@@ -200,7 +200,7 @@ class ParameterServer:
         if rank is not None and not (ticket or finished or late):
             return None
         values = Values(held.generation, held.pushes.version, held.max_steps, held.plan.to_dict(), ticket)
-        return Send(request.caller, values, held.store.values)
+        return Send(request.caller, values, held.store.values if rank is None else held.pushes.values_for(rank))
 
     def _moved_on(self, caller: Caller) -> Send:
         """To one who is a generation behind: there is another one now. Its values may be of another shape."""
@@ -227,8 +227,8 @@ class ParameterServer:
         elif row is None and not (message.finite and not any_non_finite(blocks)):
             held.seen.record(replica, Seen(message.incarnation, message.sequence, Verdict.REFUSED))
             reason = f"the gradient of {replica} from version {message.base_version} holds NaN or infinity"
-            ticket = held.pushes.refused(rank)
-            yield Send(caller, Reply(Verdict.REFUSED, held.pushes.version, reason=reason, ticket=ticket), held.store.values)
+            reply = Reply(Verdict.REFUSED, held.pushes.version, reason=reason, ticket=held.pushes.refused(rank))
+            yield Send(caller, reply, held.pushes.values_for(rank))
         else:
             yield from held.pushes.push(caller, replica, rank, message, blocks, held.seen, now)
 
@@ -265,7 +265,7 @@ class ParameterServer:
             reason="a repeated gradient held NaN or infinity" if row.verdict is Verdict.REFUSED else None,
         )
         # One that is pending goes on computing with the values that it has.
-        return Send(caller, reply, () if row.verdict is Verdict.PENDING else self.held.store.values)
+        return Send(caller, reply, () if row.verdict is Verdict.PENDING else pushes.values_for(rank))
 
     # The one decision of a synchronous run
 

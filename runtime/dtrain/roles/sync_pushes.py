@@ -173,6 +173,10 @@ class SyncPushes:
         self._undecided.clear()
         self._waiting.clear()
 
+    def values_for(self, rank: int) -> Blocks:
+        """The newest values, to be sent to a replica that goes on from them."""
+        return self._store.values
+
     def ticket(self, rank: int) -> bool:
         """Whether `rank` may push next: always, the newest-version rule needs no permission."""
         return True
