@@ -1,91 +1,23 @@
 """The training loop: one replica's part of a call of `fit`, from the first batch to the last global step.
 
-It reads top to bottom: take a batch, compute a gradient, give it to the session, note what came of it. Epochs are counted in
-global steps, so they mean the same in every strategy and for any number of replicas.
+It reads top to bottom: take a batch, compute a gradient, give it to the session, note what came of it.
 """
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from math import ceil
+from dataclasses import dataclass
 
 import numpy as np
 
 from dtrain.callbacks import CallbackList
-from dtrain.errors import InputError
 from dtrain.learning.losses import Loss
-from dtrain.learning.metrics import Mean, Metric
 from dtrain.learning.networks import Network
 from dtrain.messages import Verdict
 from dtrain.strategy import Session
-from dtrain.training.batches import Batch, Batches
+from dtrain.training.batches import Batch
+from dtrain.training.epochs import EpochLog, Epochs
 
 Validate = Callable[[], dict[str, float]]
-
-
-@dataclass(frozen=True)
-class Epochs:
-    """How long training goes on, in global steps."""
-
-    steps_per_epoch: int
-    epochs: int
-    initial_epoch: int = 0
-
-    @classmethod
-    def of(cls, batches: Batches, steps_per_epoch: int | None, epochs: int, initial_epoch: int, batches_per_step: int) -> "Epochs":
-        """As the user said; by default an epoch sees every batch once, over all replicas.
-
-        Raises:
-            InputError: the data are endless and nobody said how long an epoch is, or a number is out of range.
-        """
-        if steps_per_epoch is None:
-            if batches.count is None:
-                raise InputError("fit: the dataset's length is unknown or infinite; expected steps_per_epoch")
-            steps_per_epoch = ceil(batches.count / batches_per_step)
-        if steps_per_epoch < 1 or not 0 <= initial_epoch <= epochs:
-            raise InputError(
-                "fit: expected steps_per_epoch >= 1 and 0 <= initial_epoch <= epochs, found "
-                f"steps_per_epoch {steps_per_epoch}, initial_epoch {initial_epoch}, epochs {epochs}"
-            )
-        return cls(steps_per_epoch, epochs, initial_epoch)
-
-    @property
-    def max_steps(self) -> int:
-        """The global step at which this call of fit ends."""
-        return (self.epochs - self.initial_epoch) * self.steps_per_epoch
-
-    def epoch_of(self, session: Session) -> int:
-        """The epoch that the session's next step belongs to."""
-        return self.initial_epoch + (session.global_step - session.first_step) // self.steps_per_epoch
-
-    def step_in_epoch(self, session: Session) -> int:
-        """The number within its epoch of the step just made, from 0."""
-        return (session.global_step - session.first_step - 1) % self.steps_per_epoch
-
-
-@dataclass
-class EpochLog:
-    """The leader's account of the epoch under way."""
-
-    metrics: list[Metric]
-    loss: Mean = field(default_factory=lambda: Mean(name="loss"))
-    started_s: float = field(default_factory=time.monotonic)
-
-    def add(self, batch: Batch, loss: float, outputs: object) -> None:
-        """A batch was contributed."""
-        self.loss.update_state(loss, sample_weight=batch.size)
-        for metric in self.metrics:
-            metric.update_state(batch.y, outputs)
-
-    def results(self) -> dict[str, float]:
-        """The means so far."""
-        return {"loss": float(self.loss.result()), **{str(metric.name): float(metric.result()) for metric in self.metrics}}
-
-    def restart(self) -> None:
-        """A new epoch begins."""
-        self.started_s = time.monotonic()
-        for metric in (self.loss, *self.metrics):
-            metric.reset_state()
 
 
 @dataclass

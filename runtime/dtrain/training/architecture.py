@@ -1,0 +1,93 @@
+"""What a model is before anybody trains it: layers, their variables, and the variables' values."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import InputError
+from dtrain.learning.layers import Layer
+from dtrain.learning.networks import Network
+from dtrain.strategies.choice import get_strategy
+from dtrain.strategy import Array, Strategy
+from dtrain.training.batches import Batch, Batches
+
+
+class Architecture:
+    """A network with the strategy in whose scope it was made; what `Model` adds is training."""
+
+    def __init__(self, network: Network | None, name: str | None) -> None:
+        self.name = name or type(self).__name__.lower()
+        self.strategy: Strategy = get_strategy()
+        self._network = network
+        self._values: dict[str, Array] | None = None
+
+    @property
+    def network(self) -> Network:
+        """The layers as a whole.
+
+        Raises:
+            InputError: there are none yet.
+        """
+        if self._network is None:
+            raise InputError(f"{self.name}: has no layers; give them to the constructor")
+        return self._network
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Every layer once, in the order of use."""
+        return self.network.layers
+
+    @property
+    def built(self) -> bool:
+        """Whether the variables' shapes are known."""
+        return self._network is not None and self._network.built
+
+    def build(self, input_shape: Any) -> None:
+        """Fix the shapes for inputs of this shape, without the batch axis."""
+        if not self.network.built:
+            self.network.build(input_shape)
+
+    def build_for(self, batches: Batches) -> None:
+        """Fix the shapes, if they are not known, for inputs like these."""
+        if not self.built:
+            self.build(batches.first().input_shape)
+
+    @property
+    def weights(self) -> dict[str, Array]:
+        """Every variable by name: of the training under way or the last one, else the first values."""
+        if self._values is None:
+            if not self.built:
+                raise InputError(
+                    f"{self.name}: its variables' shapes are unknown; give the first layer an input_shape or call build"
+                )
+            self._values = self.network.initial_values(self.strategy.seed)
+        return self._values
+
+    @weights.setter
+    def weights(self, values: dict[str, Array]) -> None:
+        """Use these arrays from now on, every variable by name; see `set_weights` for copies that are checked."""
+        self._values = values
+
+    def get_weights(self) -> list[Array]:
+        """Copies of every variable, in the order of creation."""
+        return [np.array(self.weights[spec.name]) for spec in self.network.variables]
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Set every variable, in the order of creation.
+
+        Raises:
+            InputError: there are more or fewer, or a shape differs.
+        """
+        variables = self.network.variables
+        if len(weights) != len(variables):
+            raise InputError(f"set_weights: expected {len(variables)} arrays, found {len(weights)}")
+        for spec, value in zip(variables, weights, strict=True):
+            if np.shape(value) != spec.shape:
+                raise InputError(f"set_weights: {spec.name} has shape {spec.shape}, found {np.shape(value)}")
+        self.weights = {spec.name: np.array(value, spec.dtype) for spec, value in zip(variables, weights, strict=True)}
+
+    def __call__(self, x: Any) -> Any:
+        """The outputs for one batch, in inference mode."""
+        self.build(Batch(x).input_shape)
+        return self.network.predict(self.weights, x)
