@@ -132,6 +132,11 @@ class Graph:
                 yield step.layer, weight, name
             seen.add(step.layer)
 
+    def readers(self, number: int) -> int:
+        """How often the outputs of a step are read, by other steps or as the model's."""
+        read = [*self.outputs, *(slot for step in self.steps for slot in step.inputs)]
+        return sum(slot.step == number for slot in read)
+
     def get_config(self) -> dict[str, Any]:
         """The graph in JSON types: its layers, and for each step the layer's number and where its inputs come from."""
         number = {layer: index for index, layer in enumerate(self.layers)}

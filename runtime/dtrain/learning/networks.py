@@ -5,29 +5,22 @@ are written into arrays that are passed too. It does hold scratch memory, so one
 thread makes its own with ``Network.from_config(network.get_config())``.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.learning import initializers, regularizers
+from dtrain.learning.activations import Activation
 from dtrain.learning.arrays import Array, Shape, as_float32, fits, shape_text
 from dtrain.learning.graph import Graph, Slot, Step
-from dtrain.learning.layers import Call, Layer, SymbolicTensor
+from dtrain.learning.layers import Layer, SymbolicTensor
+from dtrain.learning.losses import Loss
+from dtrain.learning.passes import OnGradients, Pass, only
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.variables import VariableSpec
-
-OnGradients = Callable[[tuple[str, ...]], None]
-
-
-class Loss(Protocol):
-    """What `Network.loss_and_gradients` needs of a loss."""
-
-    def value_and_gradient(self, y_true: Any, y_pred: Array, sample_weight: Any) -> tuple[float, Array]:
-        """The loss of a batch, and its gradient by `y_pred`: a new array of y_pred's shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +38,26 @@ class StepResult:
     outputs: Any
     state_updates: dict[str, Array]
     row_gradients: dict[str, SparseRows]
+
+
+class Head(NamedTuple):
+    """An output and its loss, which is computed from what goes into the last activation function if it knows how.
+
+    So a softmax or sigmoid whose result is rounded to 0 or 1 still has a gradient. Keras's `fit` does the same.
+
+    Attributes:
+        loss: of what the layer in the output's place gives.
+        stand_in: the output's layer without its activation function; None where the loss wants what the layer gives.
+        activation: what is left out.
+    """
+
+    loss: Loss
+    stand_in: Layer | None = None
+    activation: Activation | None = None
+
+    def output(self, value: Array) -> Array:
+        """The model's output, a new array."""
+        return np.array(value) if self.activation is None else self.activation(value)
 
 
 class Network:
@@ -125,9 +138,27 @@ class Network:
 
     def predict(self, weights: Mapping[str, Array], x: Any) -> Any:
         """The outputs for a batch `x` in inference mode: a new array, or a list of them if the model has several outputs."""
-        run = _Run(self.graph, weights, training=False, rng=None)
+        run = Pass(self.graph, weights, training=False)
         run.forward(self._entering(x))
-        return _only([np.array(output) for output in run.outputs])
+        return only([np.array(output) for output in run.outputs])
+
+    def forward(self, weights: Mapping[str, Array], x: Any, rng: np.random.Generator) -> Pass:
+        """A pass in training mode whose outputs are known; for `loss_and_gradients` in two halves."""
+        run = Pass(self.graph, weights, training=True, rng=rng)
+        run.forward(self._entering(x))
+        return run
+
+    def loss_and_outputs(
+        self, weights: Mapping[str, Array], x: Any, y: Any, loss: Loss | Sequence[Loss], sample_weight: Any = None
+    ) -> tuple[float, Any]:
+        """The loss of a batch, with the penalties of regularizers, and the outputs, in inference mode."""
+        heads = self._heads(loss)
+        run = Pass(self.graph, weights, training=False, stand_ins=self._stand_ins(heads))
+        run.forward(self._entering(x))
+        total = self.regularization_loss(weights)
+        for value, target, head in zip(run.outputs, self._targets(y), heads, strict=True):
+            total += float(np.mean(head.loss(target, value, sample_weight)))
+        return total, only([head.output(value) for value, head in zip(run.outputs, heads, strict=True)])
 
     def loss_and_gradients(
         self,
@@ -160,26 +191,49 @@ class Network:
         entering = self._entering(x)
         if not len(entering[0]):
             raise InputError(f"{self.graph.inputs[0].layer.label}: expected at least one example, found an empty batch")
-        run = _Run(self.graph, weights, training=True, rng=rng)
+        heads = self._heads(loss)
+        run = Pass(self.graph, weights, training=True, rng=rng, stand_ins=self._stand_ins(heads))
         run.forward(entering)
-        count = len(run.outputs)
-        targets = list(y) if count > 1 else [y]
-        losses = list(loss) if isinstance(loss, Sequence) else [loss] * count
-        if not len(targets) == len(losses) == count:
-            raise InputError(f"expected targets and losses for {count} outputs, found {len(targets)} and {len(losses)}")
         total = self.regularization_loss(weights)
         upstream = []
-        for output, target, each in zip(run.outputs, targets, losses, strict=True):
-            value, gradient = each.value_and_gradient(target, output, sample_weight)
-            total += value
+        for value, target, head in zip(run.outputs, self._targets(y), heads, strict=True):
+            lost, gradient = head.loss.value_and_gradient(target, value, sample_weight)
+            total += lost
             upstream.append(as_float32(gradient, "loss"))
+        outputs = only([head.output(value) for value, head in zip(run.outputs, heads, strict=True)])
         rows = run.backward(upstream, gradients, on_gradients)
-        return StepResult(total, _only([np.array(output) for output in run.outputs]), run.state_updates(), rows)
+        return StepResult(total, outputs, run.state_updates(), rows)
 
     def regularization_loss(self, weights: Mapping[str, Array]) -> float:
         """The sum of all penalties."""
         penalties = ((regularizers.get(weight.regularizer), name) for _, weight, name in self.graph.weights())
         return sum(penalty(weights[name]) for penalty, name in penalties if penalty is not None)
+
+    def _heads(self, loss: Loss | Sequence[Loss]) -> list[Head]:
+        """Each output with its loss."""
+        slots = self.graph.outputs
+        losses = list(loss) if isinstance(loss, Sequence) else [loss] * len(slots)
+        if len(losses) != len(slots):
+            raise InputError(f"expected losses for {len(slots)} outputs, found {len(losses)}")
+        return [self._head(slot, each) for slot, each in zip(slots, losses, strict=True)]
+
+    def _head(self, slot: Slot, loss: Loss) -> Head:
+        layer, activation = self.graph.steps[slot.step].layer.before_activation()
+        from_logits = None if activation is None else loss.from_logits_of(activation.name)
+        if from_logits is None or self.graph.readers(slot.step) > 1:
+            return Head(loss)
+        return Head(from_logits, layer, activation)
+
+    def _stand_ins(self, heads: Sequence[Head]) -> dict[int, Layer]:
+        slots = zip(self.graph.outputs, heads, strict=True)
+        return {slot.step: head.stand_in for slot, head in slots if head.stand_in is not None}
+
+    def _targets(self, y: Any) -> list[Any]:
+        count = len(self.graph.outputs)
+        targets = [y] if count == 1 else list(y)
+        if len(targets) != count:
+            raise InputError(f"expected targets for {count} outputs, found {len(targets)}")
+        return targets
 
     def _entering(self, x: Any) -> list[Array]:
         """The inputs as arrays, checked against their shapes."""
@@ -208,134 +262,5 @@ class Network:
         return any(self.graph.steps[slot.step] is source for slot in step.inputs)
 
 
-class _Run:
-    """One pass over one batch: forward, and then perhaps backward."""
-
-    def __init__(self, graph: Graph, weights: Mapping[str, Array], training: bool, rng: np.random.Generator | None) -> None:
-        self._graph = graph
-        self._values: list[list[Array]] = []
-        self._caches: list[Any] = []
-        self._weights = [{weight.name: weights[name] for weight, name in step.weights} for step in graph.steps]
-        self._needed: list[bool] = []  # for each step: whether it, or anything before it, is trained
-        self._calls: list[Call] = []
-        for step in graph.steps:
-            before = any(self._needed[slot.step] for slot in step.inputs)
-            self._needed.append(before or (step.layer.trainable and bool(step.trained)))
-            self._calls.append(Call(training, rng, needs_input_gradient=before, memory=step.memory))
-
-    @property
-    def outputs(self) -> list[Array]:
-        """The model's outputs: scratch memory."""
-        return [self._values[slot.step][slot.output] for slot in self._graph.outputs]
-
-    def state_updates(self) -> dict[str, Array]:
-        """What the layers want their untrained weights to become."""
-        steps = zip(self._graph.steps, self._calls, strict=True)
-        return {f"{step.layer.name}/{name}": value for step, call in steps for name, value in call.updates.items()}
-
-    def forward(self, entering: Iterable[Array]) -> None:
-        """First step first."""
-        source = iter(entering)
-        for step, weights, call in zip(self._graph.steps, self._weights, self._calls, strict=True):
-            layer = step.layer
-            arriving = [self._values[slot.step][slot.output] for slot in step.inputs] or [next(source)]
-            if not layer.any_dtype:
-                arriving = [as_float32(array, layer.label) for array in arriving]
-            y, cache = layer.forward(weights, arriving if layer.takes_list else arriving[0], call)
-            self._values.append(y if isinstance(y, list) else [y])
-            self._caches.append(cache)
-
-    def backward(
-        self, upstream: Iterable[Array], gradients: Mapping[str, Array], on_gradients: OnGradients | None
-    ) -> dict[str, SparseRows]:
-        """Last step first: fill `gradients`, and return those that are sparse."""
-        arrived = _Arrived()
-        for slot, gradient in zip(self._graph.outputs, upstream, strict=True):
-            arrived.add(slot, gradient)
-        collected = _Collected(gradients, Counter(step.layer for step in self._graph.steps))
-        for index in reversed(range(len(self._graph.steps))):
-            step, weights, call = self._graph.steps[index], self._weights[index], self._calls[index]
-            if not self._needed[index]:
-                continue
-            places = collected.places(step, call)
-            dy = arrived.take(index, self._values[index])
-            dx = step.layer.backward(weights, self._caches[index], dy, places, call)
-            for slot, gradient in zip(step.inputs, dx if step.layer.takes_list else [dx], strict=True):
-                arrived.add(slot, gradient)
-            if collected.finish(step, weights, places, call) and on_gradients is not None:
-                on_gradients(tuple(name for _, name in step.trained))
-        return collected.rows
-
-
-class _Arrived:
-    """Gradients by the steps' outputs, added up where an output is read more than once."""
-
-    def __init__(self) -> None:
-        self._gradients: dict[Slot, Array] = {}
-
-    def add(self, slot: Slot, gradient: Array | None) -> None:
-        """Add a gradient; the array is ours from now on."""
-        if slot in self._gradients and gradient is not None:
-            self._gradients[slot] += gradient
-        elif gradient is not None:
-            self._gradients[slot] = gradient
-
-    def take(self, step: int, outputs: list[Array]) -> Any:
-        """The gradient by the outputs of a step; 0 for an output that nobody read."""
-        taken = [self._gradients.pop(Slot(step, index), None) for index in range(len(outputs))]
-        return _only([np.zeros_like(y) if dy is None else dy for dy, y in zip(taken, outputs, strict=True)])
-
-
-class _Collected:
-    """The gradients by the weights. A frozen layer's, and those of a layer's second use, go to scratch memory first."""
-
-    def __init__(self, gradients: Mapping[str, Array], uses: dict[Layer, int]) -> None:
-        self.rows: dict[str, SparseRows] = {}
-        self._gradients = gradients
-        self._uses_left = uses
-        self._begun: set[Layer] = set()
-
-    def places(self, step: Step, call: Call) -> dict[str, Array]:
-        """Where a step's layer shall write its gradients."""
-        places: dict[str, Array] = {}
-        for weight, name in step.trained:
-            if weight.may_be_sparse and name not in self._gradients:
-                continue
-            if step.layer in self._begun or not step.layer.trainable:
-                places[weight.name] = call.scratch(f"gradient of {weight.name}", weight.shape)
-            else:
-                places[weight.name] = self._gradients[name]
-        return places
-
-    def finish(self, step: Step, weights: Mapping[str, Array], places: Mapping[str, Array], call: Call) -> bool:
-        """Take what a step's layer wrote; True if that completes the gradients of a layer that is trained."""
-        layer = step.layer
-        self._uses_left[layer] -= 1
-        complete = self._uses_left[layer] == 0
-        if not layer.trainable or not step.trained:
-            return False
-        for weight, name in step.trained:
-            if weight.name in call.sparse_gradients:
-                self._add_rows(name, call.sparse_gradients[weight.name])
-            elif layer in self._begun:
-                self._gradients[name][...] += places[weight.name]
-            penalty = regularizers.get(weight.regularizer)
-            if complete and penalty is not None:
-                penalty.add_gradient(weights[weight.name], self._gradients[name])
-        self._begun.add(layer)
-        return complete
-
-    def _add_rows(self, name: str, rows: SparseRows) -> None:
-        if name in self.rows:
-            before = self.rows[name]
-            rows = SparseRows(np.concatenate([before.ids, rows.ids]), np.concatenate([before.rows, rows.rows])).summed()
-        self.rows[name] = rows
-
-
 def _generator(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, *name.encode()])
-
-
-def _only(items: list[Any]) -> Any:
-    """The single item, or the list if there are several."""
-    return items[0] if len(items) == 1 else items

@@ -5,6 +5,7 @@ arrays that are passed in too. Shapes are those of one example, without the batc
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, field
 from math import prod
 from typing import Any, ClassVar
@@ -12,6 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dtrain.errors import InputError, ProgramError
+from dtrain.learning import activations
+from dtrain.learning.activations import Activation
 from dtrain.learning.arrays import Array, Shape, shape_text
 from dtrain.learning.configuration import Configurable, snake_case
 from dtrain.learning.initializers import InitializerLike
@@ -143,6 +146,10 @@ class Layer(Configurable):
         """Given dy, the gradient by the output, fill `gradients` by the weights and return the gradient by the input."""
         raise NotImplementedError(f"{type(self).__name__}.backward")
 
+    def before_activation(self) -> "tuple[Layer, Activation | None]":
+        """This layer without the activation function that it ends with, and that function; None if there is none."""
+        return self, None
+
     def __call__(self, inputs: SymbolicTensor | Sequence[SymbolicTensor]) -> Any:
         """Use the layer in a functional model: the symbolic output (a list of them if the layer has several)."""
         tensors = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
@@ -179,6 +186,20 @@ class Layer(Configurable):
         length = shape[axis]
         assert length is not None
         return length
+
+
+class ActivatedLayer(Layer):
+    """A layer that ends with an activation function: `function`, set by the constructor."""
+
+    function: Activation
+
+    def before_activation(self) -> tuple[Layer, Activation | None]:
+        """A copy whose function is the identity, and the function."""
+        if self.function is activations.linear:
+            return self, None
+        bare = copy(self)
+        bare.function = activations.linear
+        return bare, self.function
 
 
 @dataclass(eq=False)

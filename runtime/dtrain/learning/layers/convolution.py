@@ -17,7 +17,7 @@ from dtrain.learning import activations
 from dtrain.learning.activations import ActivationLike
 from dtrain.learning.arrays import Array, Shape
 from dtrain.learning.initializers import InitializerLike
-from dtrain.learning.layers.base import Call, Layer, Weight
+from dtrain.learning.layers.base import ActivatedLayer, Call, Layer, Weight
 from dtrain.learning.layers.windows import Lengths, Windows, require_channels_last, window_counts
 from dtrain.learning.regularizers import RegularizerLike
 
@@ -25,7 +25,7 @@ _ROWS_BYTES = 1 << 20
 
 
 @dataclass(eq=False)
-class _Convolution(Layer):
+class _Convolution(ActivatedLayer):
     """What the convolutions share: arguments, geometry, the activation."""
 
     RANK: ClassVar[int]
@@ -48,7 +48,7 @@ class _Convolution(Layer):
         require_channels_last(self.label, self.data_format)
         if self.filters < 1 or self.groups < 1 or self.filters % self.groups:
             raise SpecError(f"{self.label}: filters {self.filters} must be a positive multiple of groups {self.groups}")
-        self._function = activations.get(self.activation)
+        self.function = activations.get(self.activation)
         self._windows = Windows.of(self.RANK, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate)
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
@@ -74,13 +74,13 @@ class _Convolution(Layer):
             matrix = self._matrix(weights, outer)
             for part, rows in _rows(self._windows, wide[..., inner], call, with_ones=self.use_bias):
                 np.matmul(rows, matrix, out=z[part].reshape(-1, self.filters)[:, outer])
-        y, kept = self._function.apply(z)
+        y, kept = self.function.apply(z)
         return y, (wide, x.shape, kept)
 
     def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
         """With dz = dy times the derivative: dkernel = rowsᵀ dz; dz kernelᵀ is added to the places of each window."""
         wide, shape, kept = cache
-        dz = self._function.apply_back(kept, dy)
+        dz = self.function.apply_back(kept, dy)
         dwide = call.scratch("dwide", wide.shape if call.needs_input_gradient else ())
         dwide.fill(0)
         for inner, outer in self._groups(shape[-1]):
@@ -157,13 +157,13 @@ class Conv2DTranspose(_Convolution):
         z = np.ascontiguousarray(self._windows.unpadded(wide, shape))
         if self.use_bias:
             z += weights["bias"]
-        y, kept = self._function.apply(z)
+        y, kept = self.function.apply(z)
         return y, (x_rows, x.shape, kept)
 
     def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
         """What `forward` of a convolution does, on dz."""
         x_rows, shape, kept = cache
-        dz = self._function.apply_back(kept, dy)
+        dz = self.function.apply_back(kept, dy)
         if self.use_bias:
             np.sum(dz, axis=(0, 1, 2), out=gradients["bias"])
         matrix = weights["kernel"].reshape(-1, shape[-1])
@@ -195,7 +195,7 @@ class DepthwiseConv2D(Layer):
 
     def __post_init__(self) -> None:
         require_channels_last(self.label, self.data_format)
-        self._function = activations.get(self.activation)
+        self.function = activations.get(self.activation)
         self._windows = Windows.of(2, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate)
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
@@ -220,13 +220,13 @@ class DepthwiseConv2D(Layer):
         z = z.reshape(len(x), *lengths, channels * self.depth_multiplier)
         if self.use_bias:
             z += weights["bias"]
-        y, kept = self._function.apply(z)
+        y, kept = self.function.apply(z)
         return y, (wide, x.shape, kept)
 
     def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
         """The same sums, by weight and by place."""
         wide, shape, kept = cache
-        flat = self._function.apply_back(kept, dy)
+        flat = self.function.apply_back(kept, dy)
         if self.use_bias:
             np.sum(flat, axis=(0, 1, 2), out=gradients["bias"])
         dz = flat.reshape(*flat.shape[:-1], shape[-1], self.depth_multiplier)

@@ -8,16 +8,15 @@ import numpy as np
 
 from dtrain.errors import SpecError
 from dtrain.learning import activations
-from dtrain.learning.activations import Activation as ActivationFunction
 from dtrain.learning.activations import ActivationLike
 from dtrain.learning.arrays import Array, Shape
 from dtrain.learning.initializers import InitializerLike
-from dtrain.learning.layers.base import Call, Layer, Weight
+from dtrain.learning.layers.base import ActivatedLayer, Call, Layer, Weight
 from dtrain.learning.regularizers import RegularizerLike
 
 
 @dataclass(eq=False)
-class Dense(Layer):
+class Dense(ActivatedLayer):
     """``activation(x @ kernel + bias)`` over the last axis."""
 
     units: int
@@ -31,7 +30,7 @@ class Dense(Layer):
     def __post_init__(self) -> None:
         if self.units < 1:
             raise SpecError(f"{self.label}: units: expected a positive integer, found {self.units}")
-        self._function = activations.get(self.activation)
+        self.function = activations.get(self.activation)
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Kernel [inputs, units] and bias [units]."""
@@ -51,13 +50,13 @@ class Dense(Layer):
         z = np.matmul(rows, weights["kernel"], out=call.scratch("z", (len(rows), self.units)))
         if self.use_bias:
             z += weights["bias"]
-        y, kept = self._function.apply(z)
+        y, kept = self.function.apply(z)
         return y.reshape(*x.shape[:-1], self.units), (rows, x.shape, kept)
 
     def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
         """With dz = dy times the derivative: dkernel = xᵀ dz, dbias = sum of dz, dx = dz kernelᵀ."""
         rows, shape, kept = cache
-        dz = self._function.apply_back(kept, dy.reshape(-1, self.units))
+        dz = self.function.apply_back(kept, dy.reshape(-1, self.units))
         np.matmul(rows.T, dz, out=gradients["kernel"])
         if self.use_bias:
             np.sum(dz, axis=0, out=gradients["bias"])
@@ -66,10 +65,8 @@ class Dense(Layer):
         return np.matmul(dz, weights["kernel"].T, out=call.scratch("dx", rows.shape)).reshape(shape)
 
 
-class _ElementWise(Layer):
-    """A layer without weights that applies the activation function `function`."""
-
-    function: ActivationFunction
+class _ElementWise(ActivatedLayer):
+    """A layer without weights that applies its function."""
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """The function's value."""
@@ -97,6 +94,10 @@ class Softmax(Layer):
     """exp(x) / sum of exp(x) along `axis`, counted with the batch axis as 0."""
 
     axis: int = -1
+
+    def before_activation(self) -> tuple[Layer, activations.Activation | None]:
+        """The identity and softmax, where it goes along the last axis."""
+        return (Activation("linear", name=self.name), activations.softmax) if self.axis == -1 else (self, None)
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """The softmax."""

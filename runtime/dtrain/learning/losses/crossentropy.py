@@ -1,6 +1,7 @@
 """Losses for classes. From logits, softmax and logarithm are one stable step; from probabilities they are kept off 0 and 1."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -10,10 +11,24 @@ from dtrain.learning.losses.loss import EPSILON, ElementMean, Gradient, Loss
 
 
 @dataclass
-class BinaryCrossentropy(ElementMean):
-    """-t · log(p) - (1 - t) · log(1 - p), mean over the last axis."""
+class _Crossentropy(Loss):
+    """What the cross-entropies share: predictions are probabilities, or the logits that `activation` makes them of."""
+
+    activation: ClassVar[str]
 
     from_logits: bool = False
+
+    def from_logits_of(self, activation: str) -> Loss | None:
+        """Of the logits, if the activation is the one that belongs to this loss."""
+        return replace(self, from_logits=True) if activation == self.activation else None
+
+
+@dataclass
+class BinaryCrossentropy(_Crossentropy, ElementMean):
+    """-t · log(p) - (1 - t) · log(1 - p), mean over the last axis."""
+
+    activation: ClassVar[str] = "sigmoid"
+
     label_smoothing: float = 0.0
 
     def _elements(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
@@ -29,10 +44,11 @@ class BinaryCrossentropy(ElementMean):
 
 
 @dataclass
-class CategoricalCrossentropy(Loss):
+class CategoricalCrossentropy(_Crossentropy):
     """-Σ t · log(p) over classes along the last axis; targets are distributions, such as one-hot vectors."""
 
-    from_logits: bool = False
+    activation: ClassVar[str] = "softmax"
+
     label_smoothing: float = 0.0
 
     def _losses(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
@@ -54,7 +70,7 @@ class CategoricalCrossentropy(Loss):
 
 
 @dataclass
-class SparseCategoricalCrossentropy(Loss):
+class SparseCategoricalCrossentropy(_Crossentropy):
     """-log(p[t]): targets are class numbers, shape [batch, ...] or [batch, ..., 1].
 
     Attributes:
@@ -62,7 +78,8 @@ class SparseCategoricalCrossentropy(Loss):
         ignore_class: a class number whose examples count for nothing, not even in the mean's divisor.
     """
 
-    from_logits: bool = False
+    activation: ClassVar[str] = "softmax"
+
     ignore_class: int | None = None
 
     def _losses(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:

@@ -67,6 +67,10 @@ class Loss(Described):
             gradient *= np.broadcast_to(weights / divisor, losses.shape)[..., np.newaxis]
         return float(value / divisor), gradient.reshape(np.shape(y_pred))
 
+    def from_logits_of(self, activation: str) -> "Loss | None":
+        """This loss of what goes into an activation function; None if it must be given what comes out."""
+        return None
+
     # What a rule says
 
     def _losses(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:

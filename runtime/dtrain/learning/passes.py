@@ -1,0 +1,153 @@
+"""One pass over one batch: every layer's forward in the order of the graph, and then perhaps every layer's backward."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dtrain.learning import regularizers
+from dtrain.learning.arrays import Array, as_float32
+from dtrain.learning.graph import Graph, Slot, Step
+from dtrain.learning.layers import Call, Layer
+from dtrain.learning.sparse_rows import SparseRows
+
+OnGradients = Callable[[tuple[str, ...]], None]
+
+
+class Pass:
+    """One pass over one batch: forward, and then perhaps backward."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        weights: Mapping[str, Array],
+        *,
+        training: bool,
+        rng: np.random.Generator | None = None,
+        stand_ins: Mapping[int, Layer] | None = None,
+    ) -> None:
+        """Prepare; `stand_ins` are layers that compute in the place of those of some steps, by the steps' numbers."""
+        self._graph = graph
+        self._layers = [(stand_ins or {}).get(index, step.layer) for index, step in enumerate(graph.steps)]
+        self._values: list[list[Array]] = []
+        self._caches: list[Any] = []
+        self._weights = [{weight.name: weights[name] for weight, name in step.weights} for step in graph.steps]
+        self._needed: list[bool] = []  # for each step: whether it, or anything before it, is trained
+        self._calls: list[Call] = []
+        for step in graph.steps:
+            before = any(self._needed[slot.step] for slot in step.inputs)
+            self._needed.append(before or (step.layer.trainable and bool(step.trained)))
+            self._calls.append(Call(training, rng, needs_input_gradient=before, memory=step.memory))
+
+    @property
+    def outputs(self) -> list[Array]:
+        """The model's outputs: scratch memory."""
+        return [self._values[slot.step][slot.output] for slot in self._graph.outputs]
+
+    def state_updates(self) -> dict[str, Array]:
+        """What the layers want their untrained weights to become."""
+        steps = zip(self._graph.steps, self._calls, strict=True)
+        return {f"{step.layer.name}/{name}": value for step, call in steps for name, value in call.updates.items()}
+
+    def forward(self, entering: Iterable[Array]) -> None:
+        """First step first."""
+        source = iter(entering)
+        for layer, step, weights, call in zip(self._layers, self._graph.steps, self._weights, self._calls, strict=True):
+            arriving = [self._values[slot.step][slot.output] for slot in step.inputs] or [next(source)]
+            if not layer.any_dtype:
+                arriving = [as_float32(array, layer.label) for array in arriving]
+            y, cache = layer.forward(weights, arriving if layer.takes_list else arriving[0], call)
+            self._values.append(y if isinstance(y, list) else [y])
+            self._caches.append(cache)
+
+    def backward(
+        self, upstream: Iterable[Array], gradients: Mapping[str, Array], on_gradients: OnGradients | None
+    ) -> dict[str, SparseRows]:
+        """Last step first: fill `gradients`, and return those that are sparse."""
+        arrived = Arrived()
+        for slot, gradient in zip(self._graph.outputs, upstream, strict=True):
+            arrived.add(slot, gradient)
+        collected = Collected(gradients, Counter(step.layer for step in self._graph.steps))
+        for index in reversed(range(len(self._graph.steps))):
+            step, weights, call = self._graph.steps[index], self._weights[index], self._calls[index]
+            if not self._needed[index]:
+                continue
+            places = collected.places(step, call)
+            dy = arrived.take(index, self._values[index])
+            dx = self._layers[index].backward(weights, self._caches[index], dy, places, call)
+            for slot, gradient in zip(step.inputs, dx if step.layer.takes_list else [dx], strict=True):
+                arrived.add(slot, gradient)
+            if collected.finish(step, weights, places, call) and on_gradients is not None:
+                on_gradients(tuple(name for _, name in step.trained))
+        return collected.rows
+
+
+class Arrived:
+    """Gradients by the steps' outputs, added up where an output is read more than once."""
+
+    def __init__(self) -> None:
+        self._gradients: dict[Slot, Array] = {}
+
+    def add(self, slot: Slot, gradient: Array | None) -> None:
+        """Add a gradient; the array is ours from now on."""
+        if slot in self._gradients and gradient is not None:
+            self._gradients[slot] += gradient
+        elif gradient is not None:
+            self._gradients[slot] = gradient
+
+    def take(self, step: int, outputs: list[Array]) -> Any:
+        """The gradient by the outputs of a step; 0 for an output that nobody read."""
+        taken = [self._gradients.pop(Slot(step, index), None) for index in range(len(outputs))]
+        return only([np.zeros_like(y) if dy is None else dy for dy, y in zip(taken, outputs, strict=True)])
+
+
+class Collected:
+    """The gradients by the weights. A frozen layer's, and those of a layer's second use, go to scratch memory first."""
+
+    def __init__(self, gradients: Mapping[str, Array], uses: dict[Layer, int]) -> None:
+        self.rows: dict[str, SparseRows] = {}
+        self._gradients = gradients
+        self._uses_left = uses
+        self._begun: set[Layer] = set()
+
+    def places(self, step: Step, call: Call) -> dict[str, Array]:
+        """Where a step's layer shall write its gradients."""
+        places: dict[str, Array] = {}
+        for weight, name in step.trained:
+            if weight.may_be_sparse and name not in self._gradients:
+                continue
+            if step.layer in self._begun or not step.layer.trainable:
+                places[weight.name] = call.scratch(f"gradient of {weight.name}", weight.shape)
+            else:
+                places[weight.name] = self._gradients[name]
+        return places
+
+    def finish(self, step: Step, weights: Mapping[str, Array], places: Mapping[str, Array], call: Call) -> bool:
+        """Take what a step's layer wrote; True if that completes the gradients of a layer that is trained."""
+        layer = step.layer
+        self._uses_left[layer] -= 1
+        complete = self._uses_left[layer] == 0
+        if not layer.trainable or not step.trained:
+            return False
+        for weight, name in step.trained:
+            if weight.name in call.sparse_gradients:
+                self._add_rows(name, call.sparse_gradients[weight.name])
+            elif layer in self._begun:
+                self._gradients[name][...] += places[weight.name]
+            penalty = regularizers.get(weight.regularizer)
+            if complete and penalty is not None:
+                penalty.add_gradient(weights[weight.name], self._gradients[name])
+        self._begun.add(layer)
+        return complete
+
+    def _add_rows(self, name: str, rows: SparseRows) -> None:
+        if name in self.rows:
+            before = self.rows[name]
+            rows = SparseRows(np.concatenate([before.ids, rows.ids]), np.concatenate([before.rows, rows.rows])).summed()
+        self.rows[name] = rows
+
+
+def only(items: list[Any]) -> Any:
+    """The single item, or the list if there are several."""
+    return items[0] if len(items) == 1 else items
