@@ -5,6 +5,7 @@ from dtrain import data as data
 from dtrain import distribute as distribute
 from dtrain import errors as errors
 from dtrain.data.input_context import InputContext as InputContext
+from dtrain.learning import activations as activations
 from dtrain.learning import initializers as initializers
 from dtrain.learning import layers as layers
 from dtrain.learning import losses as losses
@@ -17,8 +18,10 @@ from dtrain.training.estimator import Estimator as Estimator
 from dtrain.training.estimator import EvalSpec as EvalSpec
 from dtrain.training.estimator import TrainSpec as TrainSpec
 from dtrain.training.estimator import train_and_evaluate as train_and_evaluate
+from dtrain.training.functions import from_function as from_function
 from dtrain.training.models import Model as Model
 from dtrain.training.models import Sequential as Sequential
+from dtrain.training.torch_module import from_torch as from_torch
 
 __version__: str
 

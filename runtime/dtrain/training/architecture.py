@@ -1,6 +1,6 @@
 """What a model is before anybody trains it: layers, their variables, and the variables' values."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,9 @@ from dtrain.learning.layers import Layer
 from dtrain.learning.networks import Network
 from dtrain.strategies.choice import get_strategy
 from dtrain.strategy import Array, Strategy
-from dtrain.training.batches import Batch, Batches
+from dtrain.training.batches import Batches
+from dtrain.training.summary import LINE_LENGTH, summary
+from dtrain.variables import VariableSpec
 
 
 class Architecture:
@@ -39,13 +41,18 @@ class Architecture:
         return self.network.layers
 
     @property
+    def variables(self) -> tuple[VariableSpec, ...]:
+        """What is trained, and what is kept beside it, in the order of creation."""
+        return self.network.variables
+
+    @property
     def built(self) -> bool:
         """Whether the variables' shapes are known."""
         return self._network is not None and self._network.built
 
     def build(self, input_shape: Any) -> None:
         """Fix the shapes for inputs of this shape, without the batch axis."""
-        if not self.network.built:
+        if not self.built:
             self.network.build(input_shape)
 
     def build_for(self, batches: Batches) -> None:
@@ -61,7 +68,7 @@ class Architecture:
                 raise InputError(
                     f"{self.name}: its variables' shapes are unknown; give the first layer an input_shape or call build"
                 )
-            self._values = self.network.initial_values(self.strategy.seed)
+            self._values = self.initial_values(self.strategy.seed)
         return self._values
 
     @weights.setter
@@ -69,9 +76,13 @@ class Architecture:
         """Use these arrays from now on, every variable by name; see `set_weights` for copies that are checked."""
         self._values = values
 
+    def initial_values(self, seed: int) -> dict[str, Array]:
+        """The first value of every variable: of a seed always the same."""
+        return self.network.initial_values(seed)
+
     def get_weights(self) -> list[Array]:
         """Copies of every variable, in the order of creation."""
-        return [np.array(self.weights[spec.name]) for spec in self.network.variables]
+        return [np.array(self.weights[spec.name]) for spec in self.variables]
 
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Set every variable, in the order of creation.
@@ -79,7 +90,7 @@ class Architecture:
         Raises:
             InputError: there are more or fewer, or a shape differs.
         """
-        variables = self.network.variables
+        variables = self.variables
         if len(weights) != len(variables):
             raise InputError(f"set_weights: expected {len(variables)} arrays, found {len(weights)}")
         for spec, value in zip(variables, weights, strict=True):
@@ -87,7 +98,14 @@ class Architecture:
                 raise InputError(f"set_weights: {spec.name} has shape {spec.shape}, found {np.shape(value)}")
         self.weights = {spec.name: np.array(value, spec.dtype) for spec, value in zip(variables, weights, strict=True)}
 
-    def __call__(self, x: Any) -> Any:
-        """The outputs for one batch, in inference mode."""
-        self.build(Batch(x).input_shape)
-        return self.network.predict(self.weights, x)
+    def summary(self, line_length: int = LINE_LENGTH, print_fn: Callable[[str], object] = print) -> None:
+        """Print layers, shapes and numbers of parameters; see `tf.keras.Model.summary`.
+
+        Raises:
+            InputError: the shapes are not known.
+        """
+        if not self.built:
+            raise InputError(
+                f"{self.name}: its shapes are unknown; give the first layer an input_shape, or call build or fit first"
+            )
+        print_fn(summary(self.name, self.network.graph, self.variables, line_length))

@@ -1,7 +1,7 @@
 """What fit, evaluate and predict are fed with: batches of (x, y, sample_weight), dealt to replicas."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,19 @@ class Batch:
         if isinstance(self.x, list | tuple):
             return [np.shape(value)[1:] for value in self.x]
         return np.shape(self.x)[1:]
+
+    def weighted(self, class_weight: Mapping[int, float]) -> "Batch":
+        """The same examples, their weights multiplied by those of their classes.
+
+        Raises:
+            InputError: the targets are not classes 0 to n - 1 (or one-hot vectors) of which each has a weight.
+        """
+        y = np.asarray(self.y)
+        classes = y.argmax(axis=-1) if y.ndim > 1 and y.shape[-1] > 1 else y.reshape(len(y)).astype(np.int64)
+        if unknown := set(classes.tolist()) - set(class_weight):
+            raise InputError(f"class_weight: expected a weight for each class; found class {min(unknown)}, not in {class_weight}")
+        weights = np.array([class_weight[each] for each in classes.tolist()], np.float32)
+        return replace(self, sample_weight=weights if self.sample_weight is None else weights * np.reshape(self.sample_weight, -1))
 
 
 def joined(x: Any, y: Any, sample_weight: Any) -> Any:

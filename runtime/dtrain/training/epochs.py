@@ -1,13 +1,11 @@
 """Epochs are counted in global steps, so they mean the same in every strategy and for any number of replicas."""
 
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil
 
 from dtrain.errors import InputError
-from dtrain.learning.metrics import Mean, Metric
 from dtrain.strategy import Session
-from dtrain.training.batches import Batch, Batches
+from dtrain.training.batches import Batches
 
 
 @dataclass(frozen=True)
@@ -48,28 +46,3 @@ class Epochs:
     def step_in_epoch(self, session: Session) -> int:
         """The number within its epoch of the step just made, from 0."""
         return (session.global_step - session.first_step - 1) % self.steps_per_epoch
-
-
-@dataclass
-class EpochLog:
-    """The leader's account of the epoch under way."""
-
-    metrics: list[Metric]
-    loss: Mean = field(default_factory=lambda: Mean(name="loss"))
-    started_s: float = field(default_factory=time.monotonic)
-
-    def add(self, batch: Batch, loss: float, outputs: object) -> None:
-        """A batch was contributed."""
-        self.loss.update_state(loss, sample_weight=batch.size)
-        for metric in self.metrics:
-            metric.update_state(batch.y, outputs)
-
-    def results(self) -> dict[str, float]:
-        """The means so far."""
-        return {"loss": float(self.loss.result()), **{str(metric.name): float(metric.result()) for metric in self.metrics}}
-
-    def restart(self) -> None:
-        """A new epoch begins."""
-        self.started_s = time.monotonic()
-        for metric in (self.loss, *self.metrics):
-            metric.reset_state()

@@ -1,19 +1,20 @@
-"""Passes over data with fixed weights: evaluate and predict."""
+"""Passes over data with fixed weights: evaluate and predict; and the numbers that come of many batches."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dtrain.errors import InputError
+from dtrain.errors import InputError, SpecError
 from dtrain.learning import metrics
 from dtrain.learning.losses import Loss
 from dtrain.learning.metrics import Mean, Metric
-from dtrain.learning.networks import Network
 from dtrain.learning.optimizers import Optimizer
-from dtrain.strategy import Weights
 from dtrain.training.batches import Batch, Batches
+from dtrain.training.steps import EvaluationStep, Logs
+
+MakeStep = Callable[[Batch], EvaluationStep]
 
 
 @dataclass(frozen=True)
@@ -22,53 +23,119 @@ class Validation:
 
     Attributes:
         steps: batches of one evaluation; None: all there are.
+        frequency: every so many epochs; or the epochs, counted from 1, after which it is done.
     """
 
     batches: Batches
     steps: int | None = None
+    frequency: int | Collection[int] = 1
 
     def once(self) -> Iterator[Batch]:
         """The batches of one evaluation."""
         return self.batches.once(self.steps)
 
+    def is_due(self, epochs: Iterable[int]) -> bool:
+        """Whether it follows one of these epochs, counted from 0."""
+        frequency = self.frequency
+        return any((epoch + 1) % frequency == 0 if isinstance(frequency, int) else epoch + 1 in frequency for epoch in epochs)
+
 
 @dataclass(frozen=True)
 class Compiled:
-    """What `compile` was told."""
+    """What `compile` was told.
+
+    Attributes:
+        metrics: of every example alike.
+        weighted_metrics: to which sample weights apply.
+    """
 
     optimizer: Optimizer
-    loss: Loss
+    loss: Loss | None
     metrics: tuple[Metric, ...] = ()
-
-    def fresh_metrics(self) -> list[Metric]:
-        """Metrics of one's own, in their first state: never shared between loops."""
-        return [metrics.get(metric.get_config()) for metric in self.metrics]
-
-    def evaluate(self, network: Network, weights: Weights, batches: Iterable[Batch]) -> dict[str, float]:
-        """Loss and metrics over all batches: means over examples.
-
-        Raises:
-            InputError: there is no batch.
-        """
-        mean_loss, seen, fresh = Mean(name="loss"), 0, self.fresh_metrics()
-        penalty = network.regularization_loss(weights)
-        for batch in batches:
-            outputs = network.predict(weights, batch.x)
-            value = float(np.mean(self.loss(batch.y, outputs, batch.sample_weight)))
-            mean_loss.update_state(value + penalty, sample_weight=batch.size)
-            for metric in fresh:
-                metric.update_state(batch.y, outputs)
-            seen += batch.size
-        if not seen:
-            raise InputError("evaluate: expected at least one batch, found an empty dataset")
-        return {"loss": float(mean_loss.result()), **{str(metric.name): float(metric.result()) for metric in fresh}}
+    weighted_metrics: tuple[Metric, ...] = ()
 
 
-def predict(network: Network, weights: Weights, batches: Iterable[Batch]) -> Any:
-    """The outputs of all batches, one after the other in one array (a list of arrays for several outputs)."""
-    outputs = [network.predict(weights, batch.x) for batch in batches]
+def named(plain: Sequence[str | Metric], weighted: Sequence[str | Metric]) -> tuple[list[Metric], list[Metric]]:
+    """Metrics of the model's own, each with a name of its own: a weighted one's begins with ``weighted_`` if it must.
+
+    Raises:
+        SpecError: two have the same name.
+    """
+    own = [metrics.get(each.get_config() if isinstance(each, Metric) else each) for each in (*plain, *weighted)]
+    taken: set[str] = set()
+    for index, metric in enumerate(own):
+        if index >= len(plain) and metric.name in taken:
+            metric.name = f"weighted_{metric.name}"
+        if metric.name in taken or metric.name == "loss":
+            raise SpecError(f"compile: expected metrics of different names, found {metric.name!r} twice")
+        taken.add(str(metric.name))
+    return own[: len(plain)], own[len(plain) :]
+
+
+class Totals:
+    """Means over batches: of what the steps returned, and the metrics. They are its own, in their first state."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self._metrics = [metrics.get(metric.get_config()) for metric in compiled.metrics]
+        self._weighted = [metrics.get(metric.get_config()) for metric in compiled.weighted_metrics]
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self._means: dict[str, Mean] = {}
+        self.examples = 0
+        for metric in (*self._metrics, *self._weighted):
+            metric.reset_state()
+
+    def add(self, batch: Batch, step: EvaluationStep, logs: Logs) -> None:
+        """A batch is done."""
+        self.examples += batch.size
+        for name, value in logs.items():
+            self._means.setdefault(name, Mean(name=name)).update_state(float(value), sample_weight=batch.size)
+        if step.outputs is None and (self._metrics or self._weighted):
+            raise InputError("metrics need the model's outputs, and the step has computed none; set step.outputs")
+        for metric in self._metrics:
+            metric.update_state(step.y, step.outputs)
+        for metric in self._weighted:
+            metric.update_state(step.y, step.outputs, sample_weight=step.sample_weight)
+
+    def results(self) -> dict[str, float]:
+        """The numbers so far, the loss first."""
+        means: Mapping[str, Metric] = self._means
+        by_name = {**means, **{str(metric.name): metric for metric in (*self._metrics, *self._weighted)}}
+        return {name: _number(metric.result()) for name, metric in by_name.items()}
+
+
+def evaluate(
+    batches: Iterable[Batch], compiled: Compiled, make_step: MakeStep, test_step: Callable[[Any], Logs]
+) -> dict[str, float]:
+    """Loss and metrics over all batches: means over examples.
+
+    Raises:
+        InputError: there is no batch.
+    """
+    totals = Totals(compiled)
+    for batch in batches:
+        step = make_step(batch)
+        totals.add(batch, step, test_step(step))
+    if not totals.examples:
+        raise InputError("evaluate: expected at least one example, found an empty dataset")
+    return totals.results()
+
+
+def predict(batches: Iterable[Batch], make_step: MakeStep, predict_step: Callable[[Any], Any]) -> Any:
+    """The outputs of all batches, one after the other in one array (a list of arrays for several outputs).
+
+    Raises:
+        InputError: there is no batch.
+    """
+    outputs = [predict_step(make_step(batch)) for batch in batches]
     if not outputs:
         raise InputError("predict: expected at least one batch, found an empty dataset")
     if isinstance(outputs[0], list):
         return [np.concatenate(each) for each in zip(*outputs, strict=True)]
     return np.concatenate(outputs)
+
+
+def _number(value: Any) -> Any:
+    return float(value) if np.ndim(value) == 0 else value

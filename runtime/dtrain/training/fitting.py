@@ -3,19 +3,20 @@
 In the evaluator it is `follow`: every newest checkpoint is evaluated, until training has ended.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from dtrain.callbacks import Callback, CallbackList, History
 from dtrain.errors import CheckpointError
-from dtrain.strategy import Problem, Session
+from dtrain.strategy import Problem, Session, Weights
 from dtrain.training.architecture import Architecture
-from dtrain.training.batches import Batches
-from dtrain.training.epochs import EpochLog, Epochs
-from dtrain.training.evaluation import Compiled, Validation
-from dtrain.training.loop import TrainingLoop, Validate
+from dtrain.training.batches import Batch, Batches
+from dtrain.training.epochs import Epochs
+from dtrain.training.evaluation import Compiled, Totals, Validation
+from dtrain.training.loop import EpochLog, TrainingLoop, Validate
+from dtrain.training.steps import Logs, TrainingStep
 
 
 @dataclass
@@ -24,15 +25,21 @@ class Fit:
 
     Attributes:
         owner: the same for every `fit` of one model with one optimizer; see `Problem`.
+        train_step: the model's.
+        evaluate: loss and metrics of batches with given weights.
         callbacks: run on the leader.
         validation: None if there is none.
+        class_weight: factors of the examples' weights, by class.
     """
 
     model: Architecture
     compiled: Compiled
     owner: object
+    train_step: Callable[[TrainingStep], Logs]
+    evaluate: Callable[[Weights, Iterable[Batch]], dict[str, float]]
     callbacks: Sequence[Callback] = ()
     validation: Validation | None = None
+    class_weight: Mapping[int, float] | None = None
     verbose: bool = True
     history: History = field(default_factory=History)
 
@@ -40,18 +47,14 @@ class Fit:
         """Train this replica until the last global step."""
         model, strategy = self.model, self.model.strategy
         values = model.weights
-        problem = Problem(
-            model.network.variables, lambda: values, self.compiled.optimizer.get_config(), epochs.max_steps, self.owner
-        )
+        problem = Problem(model.variables, lambda: values, self.compiled.optimizer.get_config(), epochs.max_steps, self.owner)
         session = strategy.open(problem)
         model.weights = session.weights
         try:
-            rng = np.random.default_rng([strategy.seed, session.rank + 1])
-            loop = TrainingLoop(model.network, self.compiled.loss, session, epochs, rng)
-            if strategy.is_leader:
-                self._account(loop)
+            loop = self._loop(session, epochs)
             used = (session.global_step - session.first_step) * session.batches_per_step
-            loop.run(batches.forever(session.rank, session.replicas, used))
+            stream = batches.forever(session.rank, session.replicas, used)
+            loop.run(stream if self.class_weight is None else (batch.weighted(self.class_weight) for batch in stream))
         except BaseException as error:
             session.close(error)
             raise
@@ -62,18 +65,28 @@ class Fit:
             loop.callbacks.call("on_train_end")
         return self.history
 
-    def _account(self, loop: TrainingLoop) -> None:
-        """Give the leader's loop its log, its callbacks and its validation."""
-        params = {"epochs": loop.epochs.epochs, "steps": loop.epochs.steps_per_epoch}
-        loop.log = EpochLog(self.compiled.fresh_metrics())
-        loop.callbacks = CallbackList([*self.callbacks, self.history], self.model, params)
-        loop.verbose = self.verbose
-        if self.validation is not None and (loop.callbacks.monitor_validation or not self.model.strategy.has_evaluator):
-            loop.validate = self._validate(loop.session, self.validation)
-        loop.callbacks.call("on_train_begin")
+    def _loop(self, session: Session, epochs: Epochs) -> TrainingLoop:
+        """The loop of this replica; the leader's has a log, callbacks and validation."""
+        model, loss = self.model, self.compiled.loss
+        rng = np.random.default_rng([model.strategy.seed, session.rank + 1])
+        loop = TrainingLoop(session, epochs, lambda batch: TrainingStep(model, loss, batch, session, rng), self.train_step)
+        if model.strategy.is_leader:
+            loop.log = EpochLog(Totals(self.compiled))
+            loop.verbose = self.verbose
+            params = {"epochs": epochs.epochs, "steps": epochs.steps_per_epoch}
+            loop.callbacks = CallbackList([*self.callbacks, self.history], model, params)
+            if self.validation is not None and (loop.callbacks.monitor_validation or not model.strategy.has_evaluator):
+                loop.validate = self._validate(session, self.validation)
+            loop.callbacks.call("on_train_begin")
+        return loop
 
     def _validate(self, session: Session, validation: Validation) -> Validate:
-        return lambda: self.compiled.evaluate(self.model.network, session.weights, validation.once())
+        def validate(epochs: Iterable[int]) -> dict[str, float]:
+            if not validation.is_due(epochs):
+                return {}
+            return {f"val_{name}": value for name, value in self.evaluate(session.weights, validation.once()).items()}
+
+        return validate
 
     def follow(self) -> History:
         """The evaluator's part.
@@ -86,13 +99,13 @@ class Fit:
             print("the evaluator has nothing to do: fit was given no validation_data", flush=True)
             return self.history
         model.build_for(self.validation.batches)
-        expected = {spec.name: spec.shape for spec in model.network.variables}
+        expected = {spec.name: spec.shape for spec in model.variables}
         for checkpoint in model.strategy.checkpoints():
             found = {name: np.shape(value) for name, value in checkpoint.weights.items()}
             if found != expected:
                 raise CheckpointError(f"the checkpoint of step {checkpoint.global_step} holds {found}; this model has {expected}")
             model.weights = dict(checkpoint.weights)
-            results = self.compiled.evaluate(model.network, model.weights, self.validation.once())
+            results = self.evaluate(model.weights, self.validation.once())
             numbers = " - ".join(f"{name}: {value:.4f}" for name, value in results.items())
             print(f"evaluation at step {checkpoint.global_step} - {numbers}", flush=True)
             model.strategy.evaluated(checkpoint.global_step, results)

@@ -5,30 +5,54 @@ It reads top to bottom: take a batch, compute a gradient, give it to the session
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, field
+from math import nan
 
 from dtrain.callbacks import CallbackList
-from dtrain.learning.losses import Loss
-from dtrain.learning.networks import Network
 from dtrain.messages import Verdict
 from dtrain.strategy import Session
 from dtrain.training.batches import Batch
-from dtrain.training.epochs import EpochLog, Epochs
+from dtrain.training.epochs import Epochs
+from dtrain.training.evaluation import Totals
+from dtrain.training.steps import Logs, TrainingStep
 
-Validate = Callable[[], dict[str, float]]
+Validate = Callable[[range], dict[str, float]]
+
+
+@dataclass
+class EpochLog:
+    """The leader's account of the epoch under way; one without a batch of its own shows the numbers of the one before."""
+
+    totals: Totals
+    started_s: float = field(default_factory=time.monotonic)
+    shown: dict[str, float] = field(default_factory=lambda: {"loss": nan})
+
+    def results(self) -> dict[str, float]:
+        """The means so far."""
+        if self.totals.examples:
+            self.shown = self.totals.results()
+        return dict(self.shown)
+
+    def restart(self) -> None:
+        """A new epoch begins."""
+        self.started_s = time.monotonic()
+        self.totals.reset()
 
 
 @dataclass
 class TrainingLoop:
-    """Everything that one replica needs; `run` is the loop."""
+    """Everything that one replica needs; `run` is the loop.
 
-    network: Network
-    loss: Loss
+    Attributes:
+        make_step: of a batch.
+        train_step: computes the gradients of a step and returns numbers, the loss among them.
+        validate: numbers to add to those of epochs that end together.
+    """
+
     session: Session
     epochs: Epochs
-    rng: np.random.Generator
+    make_step: Callable[[Batch], TrainingStep]
+    train_step: Callable[[TrainingStep], Logs]
     log: EpochLog | None = None
     callbacks: CallbackList | None = None
     validate: Validate | None = None
@@ -51,17 +75,15 @@ class TrainingLoop:
         """One batch: a gradient, a verdict; tried again on new weights where the session says so."""
         session, retry = self.session, True
         while retry and not session.finished:
-            result = self.network.loss_and_gradients(
-                session.weights, batch.x, batch.y, self.loss, session.gradients, sample_weight=batch.sample_weight, rng=self.rng
-            )
-            for name, value in result.state_updates.items():
-                session.updates[name][...] = value
-            answer = session.step(result.loss, batch.size)
+            step = self.make_step(batch)
+            logs = self.train_step(step)
+            loss = step.contribute(logs)
+            answer = session.step(loss, batch.size)
             retry = answer.retry
         if self.log is not None and answer.verdict is not Verdict.REFUSED:
-            self.log.add(batch, result.loss, result.outputs)
+            self.log.totals.add(batch, step, logs)
             if self.callbacks is not None:
-                self.callbacks.call("on_train_batch_end", self.epochs.step_in_epoch(session), {"loss": result.loss})
+                self.callbacks.call("on_train_batch_end", self.epochs.step_in_epoch(session), {"loss": loss})
 
     def _end_epochs(self, epoch: int, reached: int) -> None:
         """Close every epoch from `epoch` on that ended before `reached`; others' steps may end several at once."""
@@ -69,7 +91,7 @@ class TrainingLoop:
             return
         results = self.log.results()
         if self.validate is not None:
-            results.update({f"val_{name}": value for name, value in self.validate().items()})
+            results.update(self.validate(range(epoch, reached)))
         for ended in range(epoch, min(reached, self.epochs.epochs)):
             if self.verbose:
                 numbers = " - ".join(f"{name}: {value:.4f}" for name, value in results.items())

@@ -1,20 +1,22 @@
 """`Model` and `Sequential`: what a program holds. Names, arguments and defaults are Keras's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dtrain.callbacks import Callback, History
 from dtrain.data.input_context import InputContext
 from dtrain.errors import InputError
 from dtrain.learning import losses, metrics, optimizers
-from dtrain.learning.layers import Layer
+from dtrain.learning.layers import InputLayer, Layer
 from dtrain.learning.networks import Network
-from dtrain.training import evaluation
+from dtrain.strategy import Weights
 from dtrain.training.architecture import Architecture
-from dtrain.training.batches import Batches, joined
+from dtrain.training.batches import Batch, Batches, joined
 from dtrain.training.epochs import Epochs
-from dtrain.training.evaluation import Compiled, Validation
+from dtrain.training.evaluation import Compiled, Validation, evaluate, named, predict
 from dtrain.training.fitting import Fit
+from dtrain.training.steps import EvaluationStep, Logs, TrainingStep
 
 
 class Model(Architecture):
@@ -28,6 +30,7 @@ class Model(Architecture):
         self.optimizer: optimizers.Optimizer | None = None
         self.loss: losses.Loss | None = None
         self.metrics: list[metrics.Metric] = []
+        self.weighted_metrics: list[metrics.Metric] = []
         self.stop_training = False
         self._owner = object()
 
@@ -36,11 +39,19 @@ class Model(Architecture):
         optimizer: str | Mapping[str, Any] | optimizers.Optimizer = "rmsprop",
         loss: str | losses.Loss | None = None,
         metrics: Sequence[str | metrics.Metric] = (),
+        weighted_metrics: Sequence[str | metrics.Metric] = (),
     ) -> None:
-        """Say how the model is trained; see `tf.keras.Model.compile`."""
+        """Say how the model is trained; see `tf.keras.Model.compile`.
+
+        Args:
+            metrics: of every example alike; sample weights and class weights apply to `weighted_metrics`.
+
+        Raises:
+            SpecError: a name is unknown, or two metrics have the same.
+        """
         self.optimizer = optimizers.get(optimizer)
         self.loss = losses.get(loss) if loss is not None else None
-        self.metrics = [_metric(each) for each in metrics]
+        self.metrics, self.weighted_metrics = named(metrics, weighted_metrics)
         self._owner = object()
 
     def fit(
@@ -50,14 +61,16 @@ class Model(Architecture):
         batch_size: int | None = None,
         epochs: int = 1,
         verbose: int | str = "auto",
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[Callback] | None = None,
         validation_data: Any = None,
         shuffle: bool = True,
+        class_weight: Mapping[int, float] | None = None,
         sample_weight: Any = None,
         initial_epoch: int = 0,
         steps_per_epoch: int | None = None,
         validation_steps: int | None = None,
         validation_batch_size: int | None = None,
+        validation_freq: int | Collection[int] = 1,
     ) -> History:
         """Train until the global step has reached epochs x steps_per_epoch; see CONTRACT section 4 and `tf.keras.Model.fit`.
 
@@ -66,6 +79,7 @@ class Model(Architecture):
         Args:
             x: ``(x, y)`` arrays, a Dataset of batches, or a function of an InputContext that returns one.
             batch_size: of one replica; only for arrays. 32 by default.
+            class_weight: factors of the examples' weights, by class number.
             steps_per_epoch: global steps; by default every batch is seen once an epoch over all replicas.
 
         Raises:
@@ -74,8 +88,8 @@ class Model(Architecture):
         strategy, validation = self.strategy, None
         if validation_data is not None:
             held_out = Batches.of(validation_data, batch_size=validation_batch_size or batch_size, shuffle=False, seed=0)
-            validation = Validation(held_out, validation_steps)
-        fit = Fit(self, self._compiled(), self._owner, callbacks, validation, verbose=bool(verbose))
+            validation = Validation(held_out, validation_steps, validation_freq)
+        fit = self._fit(callbacks=callbacks or (), validation=validation, class_weight=class_weight, verbose=bool(verbose))
         if strategy.evaluates:
             return fit.follow()
         batches = Batches.of(
@@ -97,21 +111,86 @@ class Model(Architecture):
         """Loss and metrics: a number, a list, or with `return_dict` a dict; see `tf.keras.Model.evaluate`."""
         batches = Batches.of(joined(x, y, sample_weight), batch_size=batch_size, shuffle=False, seed=0)
         self.build_for(batches)
-        results = self._compiled().evaluate(self.network, self.weights, batches.once(steps))
-        if return_dict:
-            return results
-        return list(results.values()) if len(results) > 1 else results["loss"]
+        return _reported(self._evaluate(self.weights, batches.once(steps)), return_dict)
 
     def predict(self, x: Any, batch_size: int | None = None, verbose: int | str = "auto", steps: int | None = None) -> Any:
-        """The outputs for all inputs; see `tf.keras.Model.predict`."""
+        """The outputs for all inputs, in their order; see `tf.keras.Model.predict`."""
         batches = Batches.of(x, batch_size=batch_size, shuffle=False, seed=0)
         self.build_for(batches)
-        return evaluation.predict(self.network, self.weights, batches.once(steps))
+        return predict(batches.once(steps), lambda batch: EvaluationStep(self, None, batch, self.weights), self.predict_step)
+
+    def __call__(self, x: Any) -> Any:
+        """The outputs for one batch, in inference mode."""
+        return self.predict_on_batch(x)
+
+    # One batch
+
+    def train_step(self, step: TrainingStep) -> Logs:
+        """What training does with one batch; override it for a step of your own, see `dtrain.training.steps`.
+
+        It runs in every replica of every strategy: it adds to `step.gradients`, which the strategy then applies.
+
+        Returns:
+            Numbers for the log by name, ``loss`` among them.
+        """
+        return {"loss": step.loss_and_gradients()}
+
+    def test_step(self, step: EvaluationStep) -> Logs:
+        """What evaluation does with one batch: returns numbers for the log, and sets `step.outputs` for the metrics."""
+        return {"loss": step.compute_loss()}
+
+    def predict_step(self, step: EvaluationStep) -> Any:
+        """What prediction does with one batch: returns the outputs."""
+        return step.forward()
+
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Mapping[int, float] | None = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Train on one batch of each replica: a `fit` of its own, which on a cluster costs a round of all tasks.
+
+        For a loop of your own over many batches override `train_step` instead.
+
+        Returns:
+            Loss and metrics of this replica's batch, as `evaluate`; None in tasks that do not lead.
+        """
+        strategy = self.strategy
+        batch = Batches.of(joined(x, y, sample_weight), batch_size=Batch(x).size, shuffle=False, seed=0)
+        batches = replace(batch, own=True)
+        self.build_for(batches)
+        epoch = Epochs(strategy.num_replicas // strategy.num_replicas_in_sync, epochs=1)
+        history = self._fit(class_weight=class_weight, verbose=False).run(batches, epoch).history
+        return _reported({name: values[-1] for name, values in history.items()}, return_dict) if strategy.is_leader else None
+
+    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
+        """Loss and metrics of one batch, as `evaluate`."""
+        batch = Batch(x, y, sample_weight)
+        self.build(batch.input_shape)
+        return _reported(self._evaluate(self.weights, [batch]), return_dict)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """The outputs for one batch."""
+        batch = Batch(x)
+        self.build(batch.input_shape)
+        return self.predict_step(EvaluationStep(self, None, batch, self.weights))
+
+    # Inner parts
 
     def _compiled(self) -> Compiled:
-        if self.loss is None or self.optimizer is None:
+        if self.optimizer is None:
             raise InputError(f"{self.name}: call compile with an optimizer and a loss first")
-        return Compiled(self.optimizer, self.loss, tuple(self.metrics))
+        return Compiled(self.optimizer, self.loss, tuple(self.metrics), tuple(self.weighted_metrics))
+
+    def _fit(self, **options: Any) -> Fit:
+        return Fit(self, self._compiled(), self._owner, self.train_step, self._evaluate, **options)
+
+    def _evaluate(self, weights: Weights, batches: Iterable[Batch]) -> dict[str, float]:
+        compiled = self._compiled()
+        return evaluate(batches, compiled, lambda batch: EvaluationStep(self, compiled.loss, batch, weights), self.test_step)
 
     def _input_context(self) -> InputContext:
         """What a data function is told: one pipeline a replica."""
@@ -144,11 +223,18 @@ class Sequential(Model):
         return super().network
 
     @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Every layer once, in the order of use, without the input that stands before them."""
+        return tuple(layer for layer in super().layers if not isinstance(layer, InputLayer))
+
+    @property
     def built(self) -> bool:
         """Whether the variables' shapes are known."""
         return bool(self._stack) and self.network.built
 
 
-def _metric(identifier: str | Mapping[str, Any] | metrics.Metric) -> metrics.Metric:
-    """A metric of the model's own."""
-    return metrics.get(identifier.get_config() if isinstance(identifier, metrics.Metric) else identifier)
+def _reported(results: Mapping[str, float], return_dict: bool) -> Any:
+    """As Keras gives them: a dict, a list, or the loss alone."""
+    if return_dict:
+        return dict(results)
+    return list(results.values()) if len(results) > 1 else results["loss"]

@@ -1,0 +1,186 @@
+"""One batch, as `Model.train_step` and `Model.test_step` are given it.
+
+A training step fills `gradients`; whoever called it hands them to the strategy, so a step of your own runs on every strategy:
+
+    class Noisy(dt.Sequential):                                # other data, other gradients
+        def train_step(self, step):
+            loss = step.loss_and_gradients(step.x + step.rng.normal(0, 0.1, step.x.shape))
+            for gradient in step.gradients.values():
+                gradient += step.rng.normal(0, 0.01, gradient.shape)
+            return {"loss": loss}
+
+    class Distilled(dt.Sequential):                            # a loss of your own, in two halves
+        def train_step(self, step):
+            error = step.forward() - self.teacher(step.x)
+            step.backward(2 * error / error.size)
+            return {"loss": np.mean(error**2), "largest": np.max(abs(error))}
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dtrain.errors import InputError, ProgramError
+from dtrain.learning.losses import Loss
+from dtrain.learning.passes import Pass
+from dtrain.strategy import Array, Session, Weights
+from dtrain.training.architecture import Architecture
+from dtrain.training.batches import Batch
+
+Logs = Mapping[str, Any]
+"""Numbers by name, ``loss`` among them: what a step returns. The log has their means over an epoch's batches."""
+
+T = TypeVar("T")
+
+
+class EvaluationStep:
+    """One batch and fixed weights.
+
+    Attributes:
+        x, y, sample_weight: of the batch.
+        weights: every variable by name; read only.
+        outputs: of the model, for the metrics; set by the methods, or by you.
+    """
+
+    def __init__(self, model: Architecture, loss: Loss | None, batch: Batch, weights: Weights) -> None:
+        self.x, self.y, self.sample_weight = batch.x, batch.y, batch.sample_weight
+        self.weights = weights
+        self.outputs: Any = None
+        self._model = model
+        self._loss = loss
+
+    @property
+    def loss(self) -> Loss:
+        """The compiled loss.
+
+        Raises:
+            InputError: `compile` was given none.
+        """
+        if self._loss is None:
+            raise InputError(f"{self._model.name}: call compile with a loss first")
+        return self._loss
+
+    def compute_loss(self) -> float:
+        """The compiled loss of the outputs, with the penalties of regularizers."""
+        network = self._model.network
+        value, self.outputs = network.loss_and_outputs(self.weights, self.x, self.y, self.loss, self.sample_weight)
+        return value
+
+    def forward(self) -> Any:
+        """The outputs."""
+        self.outputs = self._model.network.predict(self.weights, self.x)
+        return self.outputs
+
+
+class TrainingStep(EvaluationStep):
+    """One replica's batch, the newest weights, and the gradients that it will contribute.
+
+    Attributes:
+        rng: a source of chance of this replica's own.
+        updates: new values of variables that are not trained, by name, such as moving averages; the methods fill it.
+    """
+
+    def __init__(self, model: Architecture, loss: Loss | None, batch: Batch, session: Session, rng: np.random.Generator) -> None:
+        super().__init__(model, loss, batch, session.weights)
+        self.rng = rng
+        self.updates: dict[str, Array] = {}
+        self._session = session
+        self._begun = False
+        self._pass: Pass | None = None
+
+    @property
+    def gradients(self) -> dict[str, Array]:
+        """One array for every trained variable, by name: zero at first; every `backward` and `loss_and_gradients` adds to it."""
+        if not self._begun:
+            for array in self._session.gradients.values():
+                array.fill(0)
+            self._begun = True
+        return self._session.gradients
+
+    def loss_and_gradients(self, x: Any = None, y: Any = None, sample_weight: Any = None, loss: Loss | None = None) -> float:
+        """Add the gradients of a loss, with the penalties of regularizers, and return it.
+
+        Args:
+            x, y, sample_weight: the batch's, where they are None.
+            loss: the compiled one, if None.
+        """
+        x, y = self.x if x is None else x, self.y if y is None else y
+        weight = self.sample_weight if sample_weight is None else sample_weight
+        network = self._model.network
+        result = self._added(
+            lambda gradients: network.loss_and_gradients(
+                self.weights, x, y, loss or self.loss, gradients, sample_weight=weight, rng=self.rng
+            )
+        )
+        self.outputs = result.outputs
+        self.updates.update(result.state_updates)
+        return result.loss
+
+    def forward(self, x: Any = None) -> Any:
+        """The outputs in training mode, of which you compute a loss; then call `backward`."""
+        self._pass = self._model.network.forward(self.weights, self.x if x is None else x, self.rng)
+        outputs = [np.array(output) for output in self._pass.outputs]
+        self.outputs = outputs[0] if len(outputs) == 1 else outputs
+        self.updates.update(self._pass.state_updates())
+        return self.outputs
+
+    def backward(self, gradient: Any) -> None:
+        """Add the gradients that follow from the gradient of a loss by the outputs of `forward` (a list, for several).
+
+        Raises:
+            ProgramError: there was no `forward` since the last `backward`.
+            InputError: a gradient does not have its output's shape.
+        """
+        if self._pass is None:
+            raise ProgramError(f"{self._model.name}: backward needs a forward before it, each time")
+        run, self._pass = self._pass, None
+        upstream = [np.array(each, np.float32) for each in (gradient if isinstance(gradient, list | tuple) else [gradient])]
+        expected = [output.shape for output in run.outputs]
+        if [each.shape for each in upstream] != expected:
+            raise InputError(f"{self._model.name}: backward: expected {expected}, found {[each.shape for each in upstream]}")
+        self._added(lambda gradients: run.backward(upstream, gradients, None))
+
+    def add_gradients(self, gradients: Mapping[str, Any]) -> None:
+        """Add gradients that you computed, by the variables' names.
+
+        Raises:
+            InputError: a variable's is missing, has no variable, or has another shape.
+        """
+        name, arrays = self._model.name, self._session.gradients
+        if set(gradients) != set(arrays):
+            raise InputError(f"{name}: expected gradients of {sorted(arrays)}, found {sorted(gradients)}")
+        for key, array in arrays.items():
+            if np.shape(gradients[key]) != array.shape:
+                raise InputError(f"{name}: {key}: expected a gradient of shape {array.shape}, found {np.shape(gradients[key])}")
+
+        def fill(places: dict[str, Array]) -> None:
+            for key, place in places.items():
+                place[...] = gradients[key]
+
+        self._added(fill)
+
+    def contribute(self, logs: Logs) -> float:
+        """Complete what the session will take: new values of what is not trained; the loss.
+
+        Raises:
+            ProgramError: the step computed no gradients, or no loss.
+        """
+        if not self._begun:
+            raise ProgramError(f"{self._model.name}: train_step: expected gradients (loss_and_gradients, backward), found none")
+        if not isinstance(logs, Mapping) or "loss" not in logs:
+            raise ProgramError(f"{self._model.name}: train_step: expected a dict of numbers with 'loss' in it, found {logs!r}")
+        for name, array in self._session.updates.items():
+            array[...] = self.updates.get(name, self.weights[name])
+        return float(logs["loss"])
+
+    def _added(self, fill: Callable[[dict[str, Array]], T]) -> T:
+        """Let `fill` overwrite gradients, and add them to those that are there."""
+        if not self._begun:
+            self._begun = True
+            return fill(self._session.gradients)
+        more = {name: np.empty_like(array) for name, array in self._session.gradients.items()}
+        result = fill(more)
+        for name, array in more.items():
+            self._session.gradients[name] += array
+        return result

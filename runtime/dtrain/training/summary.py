@@ -1,0 +1,52 @@
+"""A model as a table: layers, shapes, numbers of parameters. The form is `tf.keras.Model.summary`'s."""
+
+from collections.abc import Iterable
+from math import prod
+
+from dtrain.learning.arrays import Shape
+from dtrain.learning.graph import Graph
+from dtrain.learning.layers import InputLayer
+from dtrain.variables import VariableSpec
+
+LINE_LENGTH = 65
+UNITS = ("Byte", "KB", "MB", "GB", "TB")
+
+
+def summary(name: str, graph: Graph, variables: Iterable[VariableSpec], line_length: int = LINE_LENGTH) -> str:
+    """The table of a built graph, as wide as its cells and at least `line_length`; a stack's has no column of connections."""
+    is_stack = all([slot.step for slot in step.inputs] == [index - 1] for index, step in enumerate(graph.steps) if step.inputs)
+    rows = _rows(graph, is_stack)
+    widths = [max(len(row[column]) for row in rows) + 2 for column in range(len(rows[0]))]
+    length = max(line_length, sum(widths))
+    head, *body = (" " + "".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    specs = list(variables)
+    totals = [
+        _total("Total", specs),
+        _total("Trainable", [spec for spec in specs if spec.trainable]),
+        _total("Non-trainable", [spec for spec in specs if not spec.trainable]),
+    ]
+    return "\n".join([f'Model: "{name}"', "_" * length, head, "=" * length, *body, "=" * length, *totals, "_" * length])
+
+
+def _rows(graph: Graph, is_stack: bool) -> list[list[str]]:
+    """The header, and a row for each step; a layer that is used again has its parameters in its first row."""
+    rows, counted = [["Layer (type)", "Output Shape", "Param #", "Connected to"]], set()
+    for step in graph.steps:
+        if is_stack and isinstance(step.layer, InputLayer):
+            continue
+        count = 0 if step.layer in counted else sum(prod(weight.shape) for weight, _ in step.weights)
+        counted.add(step.layer)
+        sources = [f"{graph.steps[slot.step].layer.name}[{slot.output}]" for slot in step.inputs]
+        rows.append([step.layer.label, ", ".join(map(_shape, step.shapes)), str(count), ", ".join(sources)])
+    return [row[:3] for row in rows] if is_stack else rows
+
+
+def _shape(shape: Shape) -> str:
+    return f"({', '.join(str(length) for length in (None, *shape))}{',' if not shape else ''})"
+
+
+def _total(what: str, specs: list[VariableSpec]) -> str:
+    size, unit = float(sum(spec.nbytes for spec in specs)), 0
+    while size >= 1024 and unit < len(UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{what} params: {sum(spec.size for spec in specs)} ({size:.2f} {UNITS[unit]})"
