@@ -63,6 +63,8 @@ class Initialise(Message, frozen=True, gc=False):
         slots: names of the slots that follow as blocks; empty for a fresh start.
         seen: the table of rule 5 from a checkpoint.
         origin: the version at which the optimizer began.
+        batches: how many this `fit` takes if none is refused or stale.
+        dealt: which batches have been given out; see `protocol.batch_dealer`.
     """
 
     generation: int
@@ -75,6 +77,8 @@ class Initialise(Message, frozen=True, gc=False):
     slots: tuple[str, ...] = ()
     seen: list[tuple[str, int, int]] = []
     origin: int = 0
+    batches: int = 0
+    dealt: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
 
 class Initialised(Message, frozen=True, gc=False):
@@ -106,7 +110,8 @@ class Values(Message, frozen=True, gc=False):
 
     To a replica that speaks of an earlier generation it says, without plan and blocks, that there is a later one.
 
-    `ticket` (async, ps:0 only) is the permission to push once more; without one the replica pulls again.
+    `ticket` (async, ps:0 only) is the permission to push once more; without one the replica pulls again. With it ps:0 says
+    which `batch` of the stream is to be computed next; see `protocol.batch_dealer`.
     """
 
     generation: int
@@ -114,13 +119,14 @@ class Values(Message, frozen=True, gc=False):
     max_steps: int
     plan: dict[str, Any]
     ticket: bool = True
+    batch: int = -1
 
 
 class Push(Message, frozen=True, gc=False):
     """Replica to server: one gradient. Blocks: the gradient of every trainable group, the new values of every other group.
 
     `sequence` counts the replica's pushes; `ordinal` those to `base_version` (sync with quotas). `finite` speaks of the whole
-    gradient, so that every server refuses one whose NaN lies on another server (rule 2).
+    gradient, so that every server refuses one whose NaN lies on another server (rule 2). `batch` is the one that ps:0 gave.
     """
 
     generation: int
@@ -130,6 +136,7 @@ class Push(Message, frozen=True, gc=False):
     plan_hash: str
     ordinal: int = 0
     finite: bool = True
+    batch: int = -1
 
 
 class Reply(Message, frozen=True, gc=False):
@@ -143,6 +150,7 @@ class Reply(Message, frozen=True, gc=False):
         accepted: of this replica's contributions to the version just made, how many count (sync with quotas: may exceed 1).
         stale: of them, how many do not.
         ticket: as in `Values`.
+        batch: as in `Values`.
     """
 
     verdict: Verdict
@@ -153,6 +161,7 @@ class Reply(Message, frozen=True, gc=False):
     stale: int = 0
     ticket: bool = True
     reason: str | None = None
+    batch: int = -1
 
 
 class Complete(Message, frozen=True, gc=False):
@@ -231,6 +240,7 @@ class SnapshotReply(Message, frozen=True, gc=False):
     version: int
     slots: tuple[str, ...]
     seen: list[tuple[str, int, int]]
+    dealt: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
 
 class Farewell(Message, frozen=True, gc=False):

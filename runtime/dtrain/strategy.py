@@ -56,12 +56,10 @@ class StepResult:
     Attributes:
         verdict: see `Verdict`.
         global_step: after it.
-        retry: whether the same batch should be tried again on the new weights (`on_stale: retry_same_batch`).
     """
 
     verdict: Verdict
     global_step: int
-    retry: bool = False
 
 
 class Session(Protocol):
@@ -90,6 +88,10 @@ class Session(Protocol):
     @property
     def first_step(self) -> int:
         """The global step at which this call of `fit` began: 0, or where the one before it ended."""
+
+    @property
+    def batch(self) -> int:
+        """Which batch of the stream that all replicas share this one is to compute next; after a step it may be the same again."""
 
     @property
     def finished(self) -> bool:

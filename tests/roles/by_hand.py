@@ -6,7 +6,7 @@ import numpy as np
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import TrainingSection
 from dtrain.learning import optimizers
-from dtrain.messages import Heartbeat, Initialise, Pull, Push
+from dtrain.messages import Heartbeat, Initialise, Pull, Push, Reply, Values
 from dtrain.protocol import placement
 from dtrain.roles.actions import Send
 from dtrain.roles.parameter_server import ParameterServer
@@ -31,6 +31,7 @@ class Hand:
         self.max_steps = max_steps
         self.now = 0.0
         self.processes = {}
+        self.batches = {}
         self.servers = [ParameterServer(i, self.cluster, self.training, self.now) for i in range(servers)]
 
     def blocks(self, server=0, value=0):
@@ -48,9 +49,19 @@ class Hand:
         return [self.say("chief:0", message, self.blocks(server), server=server)[0].message for server in range(len(self.servers))]
 
     def say(self, task, message, blocks=(), server=0, caller=None):
-        """Hand a message to a server; returns its actions, with their blocks as they are now."""
+        """Hand a message to a server; returns its actions, with their blocks as they are now.
+
+        The batches that are dealt are left out of them and stand in `batches`, by caller.
+        """
         actions = list(self.servers[server].receive(caller or task, TaskId.parse(task), message, blocks, self.now))
-        return [Send(a.caller, a.message, [b.copy() for b in a.blocks]) if isinstance(a, Send) else a for a in actions]
+        return [self._noted(action) if isinstance(action, Send) else action for action in actions]
+
+    def _noted(self, action):
+        message = action.message
+        if isinstance(message, Values | Reply):
+            self.batches[action.caller] = message.batch
+            message = msgspec.structs.replace(message, batch=-1)
+        return Send(action.caller, message, [block.copy() for block in action.blocks])
 
     def push(self, task, sequence=1, base=0, value=1, server=0, caller=None, blocks=None, **changes):
         """A gradient of equal numbers; returns the actions."""

@@ -8,16 +8,16 @@ from dtrain.data.structure import Element
 
 
 class DatasetIterator(Iterator[Element]):
-    """Elements `position`, `position` + `stride`, ... of one iteration.
+    """The elements of one iteration from `position` on.
 
     `state` is a few plain numbers, from which a new iterator goes on where this one stands: at once where the pipeline is
     addressable, else by reading and dropping what comes before.
     """
 
-    def __init__(self, node: Node, iteration: Iteration = (0,), position: int = 0, stride: int = 1) -> None:
-        self._node, self._iteration, self._position, self._stride = node, iteration, position, stride
+    def __init__(self, node: Node, iteration: Iteration = (0,), position: int = 0) -> None:
+        self._node, self._iteration, self._position = node, iteration, position
         self._end = float("inf") if node.cardinality == INFINITE else node.cardinality
-        self._stream = None if node.addressable else islice(node.iterate(iteration), position, None, stride)
+        self._stream = None if node.addressable else islice(node.iterate(iteration), position, None)
 
     def __next__(self) -> Element:
         if self._stream is not None:
@@ -26,8 +26,20 @@ class DatasetIterator(Iterator[Element]):
             element = self._node.element(self._position, self._iteration)
         else:
             raise StopIteration
-        self._position += self._stride
+        self._position += 1
         return element
+
+    @property
+    def position(self) -> int:
+        """Of the next element in the iteration."""
+        return self._position
+
+    def skip_to(self, position: int) -> None:
+        """Leave out the elements before `position`, which must not lie behind."""
+        if self._stream is not None:
+            for _ in islice(self._stream, position - self._position):
+                pass
+        self._position = position
 
     def state(self) -> dict[str, int]:
         """The iteration, and the position of the next element in it."""

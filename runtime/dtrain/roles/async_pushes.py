@@ -12,6 +12,7 @@ import numpy as np
 from dtrain.config import TrainingSection
 from dtrain.messages import Push, Reply, Verdict
 from dtrain.protocol.async_updates import TicketGate
+from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.delay_compensation import DelayCompensation
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.staleness import StalenessRule
@@ -30,23 +31,30 @@ class AsyncPushes:
         gate: at ps:0.
         live: at ps:0: the ranks that may have tickets; the ticket of one that is lost would never come back.
         compensation: with ``stale_gradients: compensate``.
+        retry: whether a batch whose gradient was too stale is to be computed again.
     """
 
     store: Store
+    dealer: BatchDealer
     rule: StalenessRule
     version: int
     gate: TicketGate | None = None
     failed: str | None = None
     live: Collection[int] = ()
     compensation: DelayCompensation | None = None
+    retry: bool = False
 
     @classmethod
-    def of(cls, store: Store, training: TrainingSection, *, version: int, max_steps: int, server: int) -> "AsyncPushes":
+    def of(
+        cls, store: Store, dealer: BatchDealer, training: TrainingSection, *, version: int, max_steps: int, server: int
+    ) -> "AsyncPushes":
         """As the spec says; only ps:0 has a gate."""
         gate = TicketGate(version, max_steps, training.warmup_steps, training.staleness_bound) if server == 0 else None
         compensate = training.stale_gradients == "compensate"
         compensation = DelayCompensation(training.compensation, store.trainable) if compensate else None
-        return cls(store, StalenessRule(training.stale_gradients, training.max_staleness), version, gate, compensation=compensation)
+        rule = StalenessRule(training.stale_gradients, training.max_staleness)
+        retry = training.on_stale == "retry_same_batch"
+        return cls(store, dealer, rule, version, gate, compensation=compensation, retry=retry)
 
     def values_for(self, rank: int) -> Blocks:
         """The newest values, to be sent to a replica that goes on from them."""
@@ -65,6 +73,10 @@ class AsyncPushes:
         seen.record(replica, Seen(push.incarnation, push.sequence, verdict, staleness))
         if self.gate is not None:
             self.gate.settle(rank, verdict is Verdict.ACCEPTED)
+        if verdict is Verdict.STALE and self.retry:
+            self.dealer.repeat(push.batch)
+        else:
+            self.dealer.done(push.batch)
         yield Send(caller, self.reply(rank, verdict, staleness), self.values_for(rank))
 
     def _judge_and_apply(self, rank: int, push: Push, blocks: Blocks) -> tuple[Verdict, int]:
@@ -79,6 +91,7 @@ class AsyncPushes:
 
     def reply(self, rank: int, verdict: Verdict, staleness: int, duplicate: bool = False) -> Reply:
         """The answer to a push, with a ticket for the next one if there is one."""
+        ticket = self.ticket(rank)
         return Reply(
             verdict,
             self.version,
@@ -86,7 +99,8 @@ class AsyncPushes:
             duplicate=duplicate,
             accepted=int(verdict is Verdict.ACCEPTED),
             stale=int(verdict is Verdict.STALE),
-            ticket=self.ticket(rank),
+            ticket=ticket,
+            batch=self.dealer.give(rank) if ticket else -1,
         )
 
     def ticket(self, rank: int) -> bool:

@@ -12,6 +12,7 @@ from dtrain import checkpoints
 from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointError, DtrainError
 from dtrain.messages import Snapshot, SnapshotReply
+from dtrain.protocol.batch_dealer import Dealt
 from dtrain.roles.chief import CheckpointSchedule, Cut
 from dtrain.roles.generation import Generation
 from dtrain.roles.start import Start
@@ -66,7 +67,7 @@ class CheckpointThread:
         arrays = {name: start.values[name] for name in start.values}
         for slot, by_variable in start.slots.items():
             arrays.update({checkpoints.slot_key(name, slot): array for name, array in by_variable.items()})
-        self._save(start.version, arrays, [list(rows) for rows in start.seen], final=False)
+        self._save(start.version, arrays, [list(rows) for rows in start.seen], start.dealt, final=False)
         self._schedule = CheckpointSchedule(self._section, time.monotonic(), start.version)
         self._thread.start()
 
@@ -99,7 +100,7 @@ class CheckpointThread:
             replies = [frame.message for frame in frames if isinstance(frame.message, SnapshotReply)]
             if attempt.accept([reply.version for reply in replies]):
                 arrays = self._arrays(frames, replies)
-                self._save(replies[0].version, arrays, [reply.seen for reply in replies], final)
+                self._save(replies[0].version, arrays, [reply.seen for reply in replies], replies[0].dealt, final)
                 return
         raise CheckpointError(f"the servers did not reach one version together in {CUT_ATTEMPTS} attempts")
 
@@ -125,7 +126,9 @@ class CheckpointThread:
                         arrays[checkpoints.part_key(key, shard.row_start)] = views[shard.name]
         return arrays
 
-    def _save(self, step: int, arrays: Mapping[str, Array], seen: list[list[tuple[str, int, int]]], final: bool) -> None:
+    def _save(
+        self, step: int, arrays: Mapping[str, Array], seen: list[list[tuple[str, int, int]]], dealt: Dealt, final: bool
+    ) -> None:
         generation = self._generation
         extra = {
             "generation": generation.number,
@@ -133,6 +136,7 @@ class CheckpointThread:
             "plan": generation.plan.to_dict(),
             "seen": seen,
             "origin": generation.origin,
+            "dealt": dealt,
         }
         checkpoints.save(self._directory, step, arrays, extra, final=final, now=time.time())
         checkpoints.rotate(

@@ -61,6 +61,8 @@ class Leader:
                 tuple(slots),
                 list(start.seen[server]) if start.seen else [],
                 start.origin,
+                generation.batches,
+                start.dealt,
             )
             channel.send(message, blocks)
         answers = [self._expect(Initialised, channel.receive()).message for channel in self._channels]

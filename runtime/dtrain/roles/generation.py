@@ -12,6 +12,7 @@ class Generation:
     """What one call of `fit` trains, as the servers are told.
 
     Attributes:
+        batches: how many this `fit` takes if none is refused or stale.
         origin: the version at which the optimizer began; its own steps (schedules, Adam's corrections) count from there.
     """
 
@@ -20,4 +21,5 @@ class Generation:
     training: TrainingSection
     optimizer: dict[str, Any]
     max_steps: int
+    batches: int
     origin: int = 0

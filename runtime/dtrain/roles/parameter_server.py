@@ -35,9 +35,11 @@ from dtrain.messages import (
     Values,
     Verdict,
 )
+from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.membership import Membership, MemberState
 from dtrain.protocol.placement import Plan
+from dtrain.protocol.sync_round import quota
 from dtrain.roles.actions import Action, Caller, End, Send
 from dtrain.roles.async_pushes import AsyncPushes
 from dtrain.roles.store import Store, any_non_finite
@@ -59,6 +61,7 @@ class Held:
     max_steps: int
     directory: str
     store: Store
+    dealer: BatchDealer
     pushes: SyncPushes | AsyncPushes
     seen: SeenPushes
 
@@ -141,22 +144,29 @@ class ParameterServer:
         if message.slots:
             store.restore_slots(message.slots, blocks[len(layout.groups) :])
         self.training, self.ranks = training, self._ranks(training)
+        replicas = len(self.ranks)
+        quota_ = quota(training.replicas_needed(replicas), replicas)
+        dealer = BatchDealer.of(replicas, quota_, message.batches, message.dealt)
         pushes: SyncPushes | AsyncPushes
         if training.updates == "sync":
             pushes = SyncPushes(
                 store,
+                dealer,
                 training,
                 self._subscribers,
                 generation=message.generation,
                 version=message.version,
                 max_steps=message.max_steps,
-                replicas=len(self.ranks),
+                replicas=replicas,
                 server=self.index,
                 servers=servers,
             )
         else:
-            pushes = AsyncPushes.of(store, training, version=message.version, max_steps=message.max_steps, server=self.index)
-        return Held(message.generation, plan, message.max_steps, message.directory, store, pushes, SeenPushes.restore(message.seen))
+            pushes = AsyncPushes.of(
+                store, dealer, training, version=message.version, max_steps=message.max_steps, server=self.index
+            )
+        seen = SeenPushes.restore(message.seen)
+        return Held(message.generation, plan, message.max_steps, message.directory, store, dealer, pushes, seen)
 
     # Reading
 
@@ -190,7 +200,8 @@ class ParameterServer:
             return None
         if isinstance(message, Snapshot):
             names, arrays = held.store.snapshot()
-            return Send(request.caller, SnapshotReply(held.pushes.version, names, held.seen.export()), arrays)
+            reply = SnapshotReply(held.pushes.version, names, held.seen.export(), held.dealer.export())
+            return Send(request.caller, reply, arrays)
         rank = self.ranks.get(request.task)
         finished = held.pushes.version >= held.max_steps
         if rank is None and self.index == 0 and held.pushes.version < message.at_least:
@@ -199,7 +210,8 @@ class ParameterServer:
         ticket = not finished and rank is not None and held.pushes.ticket(rank)
         if rank is not None and not (ticket or finished or late):
             return None
-        values = Values(held.generation, held.pushes.version, held.max_steps, held.plan.to_dict(), ticket)
+        batch = held.dealer.give(rank) if rank is not None and ticket else -1
+        values = Values(held.generation, held.pushes.version, held.max_steps, held.plan.to_dict(), ticket, batch)
         return Send(request.caller, values, held.store.values if rank is None else held.pushes.values_for(rank))
 
     def _moved_on(self, caller: Caller) -> Send:
@@ -225,12 +237,22 @@ class ParameterServer:
         elif row is not None and row.verdict is not None:
             yield self._duplicate(caller, rank, row)
         elif row is None and not (message.finite and not any_non_finite(blocks)):
-            held.seen.record(replica, Seen(message.incarnation, message.sequence, Verdict.REFUSED))
-            reason = f"the gradient of {replica} from version {message.base_version} holds NaN or infinity"
-            reply = Reply(Verdict.REFUSED, held.pushes.version, reason=reason, ticket=held.pushes.refused(rank))
-            yield Send(caller, reply, held.pushes.values_for(rank))
+            held.dealer.pushed(rank, message.batch)
+            yield self._refuse(caller, replica, message)
         else:
+            held.dealer.pushed(rank, message.batch)
             yield from held.pushes.push(caller, replica, rank, message, blocks, held.seen, now)
+
+    def _refuse(self, caller: Caller, replica: str, message: Push) -> Send:
+        assert self.held is not None
+        held, rank = self.held, self.ranks[replica]
+        held.seen.record(replica, Seen(message.incarnation, message.sequence, Verdict.REFUSED))
+        held.dealer.done(message.batch)
+        reason = f"the gradient of {replica} from version {message.base_version} holds NaN or infinity"
+        ticket = held.pushes.refused(rank)
+        batch = held.dealer.give(rank) if ticket else -1
+        reply = Reply(Verdict.REFUSED, held.pushes.version, reason=reason, ticket=ticket, batch=batch)
+        return Send(caller, reply, held.pushes.values_for(rank))
 
     def _push_refusal(self, replica: str, message: Push, blocks: Blocks) -> str | None:
         held = self.held
@@ -253,7 +275,7 @@ class ParameterServer:
     def _duplicate(self, caller: Caller, rank: int, row: Seen) -> Send:
         assert self.held is not None
         assert row.verdict is not None
-        pushes = self.held.pushes
+        pushes, ticket = self.held.pushes, self.held.pushes.ticket(rank)
         reply = Reply(
             row.verdict,
             pushes.version,
@@ -261,8 +283,9 @@ class ParameterServer:
             duplicate=True,
             accepted=int(row.verdict is Verdict.ACCEPTED),
             stale=int(row.verdict is Verdict.STALE),
-            ticket=pushes.ticket(rank),
+            ticket=ticket,
             reason="a repeated gradient held NaN or infinity" if row.verdict is Verdict.REFUSED else None,
+            batch=self.held.dealer.give(rank) if ticket else -1,
         )
         # One that is pending goes on computing with the values that it has.
         return Send(caller, reply, () if row.verdict is Verdict.PENDING else pushes.values_for(rank))
@@ -335,6 +358,7 @@ class ParameterServer:
         if self.held is not None and self.index == 0:
             gone = self.membership.tasks(MemberState.LOST, MemberState.LEFT)
             live = [rank for task, rank in self.ranks.items() if task not in gone]
+            self.held.dealer.lose([rank for rank in self.ranks.values() if rank not in live])
             yield from self.held.pushes.members_changed(live, self.held.seen, now)
 
     def disconnected(self, caller: Caller) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from dtrain import checkpoints
 from dtrain.errors import CheckpointError
 from dtrain.learning import optimizers
+from dtrain.protocol.batch_dealer import NOTHING_DEALT, Dealt, dealt_from
 from dtrain.protocol.placement import Plan
 
 Array = np.ndarray[Any, Any]
@@ -26,6 +27,7 @@ class Start:
         seen: for each server, the table of rule 5; empty where it is not known.
         warning: what is to be said about the checkpoint.
         origin: the version at which the optimizer began.
+        dealt: which batches have been used up; see `protocol.batch_dealer`.
     """
 
     version: int
@@ -34,6 +36,7 @@ class Start:
     seen: Sequence[Sequence[tuple[str, int, int]]] = ()
     warning: str | None = None
     origin: int = 0
+    dealt: Dealt = NOTHING_DEALT
 
 
 def fresh(plan: Plan, optimizer: Mapping[str, Any], values: Mapping[str, Array], version: int = 0) -> Start:
@@ -67,12 +70,14 @@ def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any]) -> Start
         slots = {slot: {name: checkpoint.read(checkpoints.slot_key(name, slot)) for name in trainable} for slot in names}
         seen = checkpoint.manifest.extra.get("seen", [])
         seen = seen if len(seen) == plan.servers else []
-        return Start(checkpoint.step, values, slots, seen, checkpoint.warning, checkpoint.manifest.extra.get("origin", 0))
+        extra = checkpoint.manifest.extra
+        dealt = dealt_from(extra.get("dealt", NOTHING_DEALT))
+        return Start(checkpoint.step, values, slots, seen, checkpoint.warning, extra.get("origin", 0), dealt)
 
 
 def continued(directory: Path, plan: Plan, optimizer: Mapping[str, Any], values: Mapping[str, Array], *, same_owner: bool) -> Start:
     """Where the `fit` before ended, with the values that the model has now; a new optimizer, or another model's, starts afresh."""
     if same_owner:
-        return replace(restored(directory, plan, optimizer), values=values)
+        return replace(restored(directory, plan, optimizer), values=values, dealt=NOTHING_DEALT)
     with checkpoints.open_checkpoint(directory) as checkpoint:
         return fresh(plan, optimizer, values, checkpoint.step)

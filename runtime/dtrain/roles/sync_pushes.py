@@ -12,6 +12,7 @@ import numpy as np
 
 from dtrain.config import TrainingSection
 from dtrain.messages import Commit, Complete, Push, Reply, Subscribe, Verdict
+from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.sync_round import Contribution, SyncDecision, SyncRound, TooFew, quota
 from dtrain.roles.actions import Action, Caller, Report, Send
@@ -35,6 +36,7 @@ class SyncPushes:
     def __init__(
         self,
         store: Store,
+        dealer: BatchDealer,
         training: TrainingSection,
         subscribers: Sequence[Caller],
         *,
@@ -46,6 +48,7 @@ class SyncPushes:
         servers: int,
     ) -> None:
         self._store = store
+        self._dealer = dealer
         self._training = training
         self._subscribers = subscribers
         self._generation = generation
@@ -56,6 +59,7 @@ class SyncPushes:
         self._decision = SyncDecision(version, servers, needed, self._quota, training.too_few == "shrink") if server == 0 else None
         self._max_steps = max_steps
         self._undecided: dict[str, Contribution] = {}
+        self._batches: dict[Contribution, int] = {}
         self._waiting: list[Waiting] = []
         self._last_commit: Commit | None = None
         self._live: Collection[int] = range(replicas)
@@ -84,11 +88,14 @@ class SyncPushes:
             late = push.base_version < self.version
             verdict = Verdict.STALE if late else Verdict.FINISHED
             seen.record(replica, Seen(push.incarnation, push.sequence, verdict))
-            yield Send(caller, Reply(verdict, self.version, stale=int(late)), self._store.values)
+            self._too_late(push.batch)
+            reply = Reply(verdict, self.version, stale=int(late), batch=self._dealer.give(rank))
+            yield Send(caller, reply, self._store.values)
             return
+        self._batches[contribution] = push.batch
         if push.ordinal + 1 < self._quota:
             seen.record(replica, Seen(push.incarnation, push.sequence, Verdict.PENDING))
-            yield Send(caller, Reply(Verdict.PENDING, self.version))
+            yield Send(caller, Reply(Verdict.PENDING, self.version, batch=self._dealer.give(rank)))
         else:
             seen.record(replica, Seen(push.incarnation, push.sequence))
             self._undecided[replica] = contribution
@@ -161,6 +168,7 @@ class SyncPushes:
             return
         self._store.apply(_mean(gradients), version)
         counted = set(contributors)
+        self._settle_batches(counted)
         for replica, contribution in self._undecided.items():
             # Also for one whose connection is broken: its repetition is answered with this verdict.
             seen.decide(replica, Verdict.ACCEPTED if contribution in counted else Verdict.STALE)
@@ -168,10 +176,30 @@ class SyncPushes:
             mine = [c for c in held if c[:2] == waiting.contribution[:2]]
             accepted = sum(c in counted for c in mine)
             verdict = Verdict.ACCEPTED if waiting.contribution in counted else Verdict.STALE
-            reply = Reply(verdict, self.version, duplicate=waiting.duplicate, accepted=accepted, stale=len(mine) - accepted)
+            batch = self._dealer.give(waiting.contribution[0])
+            reply = Reply(
+                verdict, self.version, duplicate=waiting.duplicate, accepted=accepted, stale=len(mine) - accepted, batch=batch
+            )
             yield Send(waiting.caller, reply, self._store.values)
         self._undecided.clear()
         self._waiting.clear()
+
+    def _settle_batches(self, counted: Collection[Contribution]) -> None:
+        """A version was made of the counted contributions; the others that are held have come too late."""
+        for contribution, batch in self._batches.items():
+            if contribution in counted:
+                self._dealer.done(batch)
+            elif contribution[0] in self._live:
+                self._too_late(batch)
+            else:
+                self._dealer.give_back(batch)
+        self._batches.clear()
+
+    def _too_late(self, batch: int) -> None:
+        if self._training.on_stale == "retry_same_batch":
+            self._dealer.repeat(batch)
+        else:
+            self._dealer.done(batch)
 
     def values_for(self, rank: int) -> Blocks:
         """The newest values, to be sent to a replica that goes on from them."""

@@ -59,6 +59,7 @@ class Replica:
         patience_s: how long a server may take to answer a pull before it must say why.
         versions: of the values at hand, a server.
         unanswered: by server, what was asked and not yet answered.
+        batch: of the stream: which one to compute next, as ps:0 says.
     """
 
     servers: int
@@ -75,6 +76,7 @@ class Replica:
     versions: list[int] = field(default_factory=list)
     unanswered: dict[int, AnyMessage] = field(default_factory=dict)
     outcome: Outcome | None = None
+    batch: int = -1
     _ordinal: int = 0
     _contributed_to: int = -1
     _ticket: bool = True
@@ -103,7 +105,9 @@ class Replica:
         if self._contributed_to != self.global_step:
             self._contributed_to, self._ordinal = self.global_step, 0
         for server, version in enumerate(self.versions):
-            message = Push(self.generation, self.incarnation, self.sequence, version, self.plan_hash, self._ordinal, finite)
+            message = Push(
+                self.generation, self.incarnation, self.sequence, version, self.plan_hash, self._ordinal, finite, self.batch
+            )
             self.unanswered[server] = message
             yield server, message
 
@@ -147,7 +151,7 @@ class Replica:
         self.versions[server] = message.version
         self.max_steps = message.max_steps
         if server == 0:
-            self._ticket = message.ticket
+            self._ticket, self.batch = message.ticket, message.batch
         if not self.unanswered:
             yield from self._settle()
 
@@ -156,7 +160,7 @@ class Replica:
         if reply.verdict is not Verdict.PENDING:
             self.versions[server] = reply.version
         if server == 0:
-            self._ticket = reply.ticket
+            self._ticket, self.batch = reply.ticket, reply.batch
         if self.unanswered:
             return
         replies = list(self._replies.values())

@@ -107,7 +107,8 @@ class ParameterServerStrategy:
         )
         if reason := unclippable(problem.optimizer, plan):
             raise SpecError(reason)
-        generation = Generation(self._generation, plan, self.training, problem.optimizer, problem.max_steps)
+        batches = problem.max_steps * self.num_replicas_in_sync
+        generation = Generation(self._generation, plan, self.training, problem.optimizer, problem.max_steps, batches)
         saver = self._lead(generation, problem) if self.is_leader else None
         return ParameterServerSession(self, generation, problem.max_steps, self._heartbeats[0], saver)
 
@@ -263,6 +264,11 @@ class ParameterServerSession:
         return self._driver.machine.max_steps - self._max_steps
 
     @property
+    def batch(self) -> int:
+        """See `Session.batch`."""
+        return self._driver.machine.batch
+
+    @property
     def finished(self) -> bool:
         """Whether the last step is done."""
         return self._driver.machine.phase is Phase.FINISHED
@@ -288,9 +294,8 @@ class ParameterServerSession:
             status.staleness_mean, status.staleness_counts = self._staleness.mean, self._staleness.counts
         if outcome.verdict is Verdict.REFUSED and self._training.nan_policy == "refuse":
             self._reporter.warn(f"step {self.global_step}: {outcome.reason}; it was not applied")
-        retry = outcome.verdict is Verdict.STALE and self._training.on_stale == "retry_same_batch"
         self._cpu_mark_s = time.thread_time()
-        return StepResult(outcome.verdict, self.global_step, retry)
+        return StepResult(outcome.verdict, self.global_step)
 
     def close(self, error: BaseException | None = None) -> None:
         """See `Session.close`; the leader writes the final checkpoint, also when it was ordered to stop."""

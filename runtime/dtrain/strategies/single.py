@@ -15,6 +15,7 @@ from dtrain.config import TrainingSection
 from dtrain.errors import NonFiniteGradientError
 from dtrain.messages import Snapshot, SnapshotReply, Verdict
 from dtrain.protocol import placement
+from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.reporting import Reporter
 from dtrain.roles.checkpoint_thread import CheckpointThread
@@ -46,6 +47,7 @@ class SingleSession:
             for name, value in by_variable.items():
                 views[name][...] = value
         self._lock = threading.Lock()
+        self._dealer = BatchDealer.of(1, 1, generation.batches, start.dealt)
         self._generation = generation
         self._reporter = reporter
         self._step = start.version
@@ -64,6 +66,11 @@ class SingleSession:
         return self._step
 
     @property
+    def batch(self) -> int:
+        """See `Session.batch`."""
+        return self._dealer.give(0)
+
+    @property
     def finished(self) -> bool:
         """Whether the last step is done."""
         return self._step >= self._generation.max_steps
@@ -75,6 +82,7 @@ class SingleSession:
             NonFiniteGradientError: they hold NaN or infinity and the spec's `nan_policy` is ``fail``.
         """
         blocks = self._gradients.blocks[0]
+        self._use_up_batch()
         if any_non_finite(blocks):
             return self._refuse(loss)
         with self._lock:
@@ -83,6 +91,11 @@ class SingleSession:
         if self._reporter is not None:
             self._reporter.progress(self._step, loss, examples)
         return StepResult(Verdict.ACCEPTED, self._step)
+
+    def _use_up_batch(self) -> None:
+        batch = self.batch
+        self._dealer.pushed(0, batch)
+        self._dealer.done(batch)
 
     def _refuse(self, loss: float) -> StepResult:
         text = f"the gradient of step {self._step + 1} holds NaN or infinity (loss {loss})"
@@ -96,7 +109,7 @@ class SingleSession:
         """A copy of everything between two updates; see `checkpoint_thread.Holder`."""
         with self._lock:
             names, arrays = self._store.snapshot()
-            return [Frame(SnapshotReply(self._step, names, []), [array.copy() for array in arrays])]
+            return [Frame(SnapshotReply(self._step, names, [], self._dealer.export()), [array.copy() for array in arrays])]
 
     def continuation(self, generation: Generation, values: Mapping[str, Array], *, same_owner: bool) -> Start:
         """Where the next `fit` starts; another model's optimizer, or a new one, starts afresh."""
@@ -140,7 +153,7 @@ class SingleStrategy:
         """See `Strategy.open`."""
         self._generation += 1
         plan = placement.plan(problem.variables, servers=1)
-        generation = Generation(self._generation, plan, self.training, problem.optimizer, problem.max_steps)
+        generation = Generation(self._generation, plan, self.training, problem.optimizer, problem.max_steps, problem.max_steps)
         start = self._start(generation, problem)
         self._owner = problem.owner
         generation = replace(generation, origin=start.origin)

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.dataset import Dataset
-from dtrain.data.dealing import as_dataset, deal
 from dtrain.data.input_context import InputContext
+from dtrain.data.iterator import DatasetIterator
 from dtrain.data.node import INFINITE, UNKNOWN
+from dtrain.data.user_data import as_dataset
 from dtrain.errors import InputError
 
 DEFAULT_BATCH_SIZE = 32
@@ -74,7 +75,7 @@ def joined(x: Any, y: Any, sample_weight: Any) -> Any:
 
 @dataclass(frozen=True)
 class Batches:
-    """A stream of batches, of which each replica gets every T-th.
+    """A stream of batches, which the replicas share.
 
     Attributes:
         dataset: of batches.
@@ -86,7 +87,7 @@ class Batches:
 
     @classmethod
     def of(cls, data: Any, *, batch_size: int | None, shuffle: bool, seed: int, context: InputContext | None = None) -> "Batches":
-        """What the user gave; see `dtrain.data.dealing.as_dataset`."""
+        """What the user gave; see `dtrain.data.user_data.as_dataset`."""
         if data is None:
             raise InputError("data: expected (x, y) arrays, a dtrain.data.Dataset or a function that returns one; found None")
         dataset = as_dataset(data, batch_size or DEFAULT_BATCH_SIZE, shuffle, seed, context)
@@ -108,15 +109,57 @@ class Batches:
             return Batch.of(element)
         raise InputError("data: expected at least one batch, found an empty dataset")
 
-    def forever(self, rank: int, replicas: int, skip: int = 0) -> Iterator[Batch]:
-        """This replica's batches, pass after pass; `skip` batches of the whole stream have been used up before."""
-        endless = self.dataset.repeat()
-        if self.own:
-            yield from map(Batch.of, deal(endless, 0, 1, {"iteration": 0, "position": skip // replicas}))
-        else:
-            first = skip + (rank - skip) % replicas
-            yield from map(Batch.of, deal(endless, rank, replicas, {"iteration": 0, "position": first}))
+    def stream(self, replicas: int, class_weight: Mapping[int, float] | None = None) -> "BatchStream":
+        """Pass after pass without end, by the numbers that a session deals."""
+        return BatchStream(self.dataset.repeat(), replicas if self.own else None, class_weight)
 
     def once(self, limit: int | None = None) -> Iterator[Batch]:
         """Every batch of one pass, or the first `limit`."""
         return map(Batch.of, self.dataset if limit is None else self.dataset.take(limit))
+
+
+OPEN_ITERATORS = 2
+"""A replica's own batches come in order, and so do those in which it helps others."""
+
+
+class BatchStream:
+    """Batches by number: at once where the pipeline is addressable, else by reading and dropping what lies between."""
+
+    def __init__(self, dataset: Dataset, own_among: int | None, class_weight: Mapping[int, float] | None = None) -> None:
+        """Begin.
+
+        Args:
+            dataset: of batches, without end.
+            own_among: None if all replicas share the stream; else it is this replica's alone, one of so many, and is read from
+                front to back.
+            class_weight: factors of the examples' weights, by class.
+        """
+        self._class_weight = class_weight
+        self._dataset = dataset
+        self._own_among = own_among
+        self._iterators: list[DatasetIterator] = []
+        self._last: tuple[int, Batch] | None = None
+
+    def at(self, number: int) -> Batch:
+        """The batch of a number; asking for the last one again costs nothing."""
+        if self._last is None or self._last[0] != number:
+            batch = Batch.of(self._own(number) if self._own_among else self._shared(number))
+            self._last = number, batch if self._class_weight is None else batch.weighted(self._class_weight)
+        return self._last[1]
+
+    def _own(self, number: int) -> Any:
+        if not self._iterators:
+            # The first number says how far training had come; from then on only the order counts.
+            self._open(number // (self._own_among or 1))
+        return next(self._iterators[0])
+
+    def _shared(self, number: int) -> Any:
+        before = [iterator for iterator in self._iterators if iterator.position <= number]
+        iterator = max(before, key=lambda iterator: iterator.position) if before else self._open(number)
+        iterator.skip_to(number)
+        return next(iterator)
+
+    def _open(self, position: int) -> DatasetIterator:
+        del self._iterators[: len(self._iterators) - OPEN_ITERATORS + 1]
+        self._iterators.append(DatasetIterator(self._dataset.node, position=position))
+        return self._iterators[-1]

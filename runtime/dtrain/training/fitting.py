@@ -52,9 +52,7 @@ class Fit:
         model.weights = session.weights
         try:
             loop = self._loop(session, epochs)
-            used = (session.global_step - session.first_step) * session.batches_per_step
-            stream = batches.forever(session.rank, session.replicas, used)
-            loop.run(stream if self.class_weight is None else (batch.weighted(self.class_weight) for batch in stream))
+            loop.run(batches.stream(session.replicas, self.class_weight))
         except BaseException as error:
             session.close(error)
             raise

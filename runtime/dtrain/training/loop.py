@@ -4,14 +4,14 @@ It reads top to bottom: take a batch, compute a gradient, give it to the session
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import nan
 
 from dtrain.callbacks import CallbackList
 from dtrain.messages import Verdict
 from dtrain.strategy import Session
-from dtrain.training.batches import Batch
+from dtrain.training.batches import Batch, BatchStream
 from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import Totals
 from dtrain.training.steps import Logs, TrainingStep
@@ -58,29 +58,27 @@ class TrainingLoop:
     validate: Validate | None = None
     verbose: bool = True
 
-    def run(self, batches: Iterator[Batch]) -> None:
+    def run(self, batches: BatchStream) -> None:
         """Train until the session is finished; the leader (who has a log) also accounts for every epoch."""
         session = self.session
         epoch = self.epochs.epoch_of(session)
         self._call("on_epoch_begin", epoch)
         while not session.finished:
-            batch = next(batches)
-            self._contribute(batch)
+            self._contribute(batches.at(session.batch))
             reached = self.epochs.epoch_of(session)
             if reached != epoch:
                 self._end_epochs(epoch, reached)
                 epoch = reached
 
     def _contribute(self, batch: Batch) -> None:
-        """One batch: a gradient, a verdict; tried again on new weights where the session says so."""
-        session, retry = self.session, True
-        while retry and not session.finished:
-            step = self.make_step(batch)
-            logs = self.train_step(step)
-            loss = step.contribute(logs)
-            answer = session.step(loss, batch.size)
-            retry = answer.retry
-        if self.log is not None and answer.verdict is not Verdict.REFUSED:
+        """One batch: a gradient, a verdict. The next batch may be the same again, on new weights (`on_stale`)."""
+        session, number = self.session, self.session.batch
+        step = self.make_step(batch)
+        logs = self.train_step(step)
+        loss = step.contribute(logs)
+        answer = session.step(loss, batch.size)
+        repeated = session.batch == number and not session.finished
+        if self.log is not None and not repeated and answer.verdict is not Verdict.REFUSED:
             self.log.totals.add(batch, step, logs)
             if self.callbacks is not None:
                 self.callbacks.call("on_train_batch_end", self.epochs.step_in_epoch(session), {"loss": loss})

@@ -1,4 +1,4 @@
-"""Who gets which batch: batch k of the whole stream goes to replica k mod T; and what counts as data for `fit`."""
+"""What counts as data for `fit`, `evaluate` and `predict`."""
 
 from typing import Any
 
@@ -6,7 +6,6 @@ import numpy as np
 
 from dtrain.data.dataset import Dataset
 from dtrain.data.input_context import InputContext
-from dtrain.data.iterator import DatasetIterator
 from dtrain.errors import InputError
 
 Data = Any
@@ -38,25 +37,6 @@ def as_dataset(
     if shuffle:
         dataset = dataset.shuffle(max(1, len(dataset)), seed=seed)
     return dataset.batch(batch_size)
-
-
-def deal(dataset: Dataset, rank: int, replicas: int, state: dict[str, int] | None = None, iteration: int = 0) -> DatasetIterator:
-    """The batches k of an iteration with k mod `replicas` = `rank`.
-
-    The other batches are not computed where the pipeline is addressable. Dealing goes on from one epoch to the next without a seam
-    if the dataset repeats: `deal(dataset.repeat(), ...)`.
-
-    Args:
-        dataset: of batches.
-        rank: of this replica, from 0.
-        replicas: how many share the stream.
-        state: of an earlier iterator of the same rank and replicas, to go on from.
-        iteration: which iteration of the dataset; ignored with a state.
-    """
-    if not 0 <= rank < replicas:
-        raise InputError(f"deal: expected 0 <= rank < replicas, found rank {rank} of {replicas}.")
-    state = state or {"iteration": iteration, "position": rank}
-    return DatasetIterator(dataset.node, (state["iteration"],), state["position"], replicas)
 
 
 def _lists_as_tuples(data: Any) -> Any:
