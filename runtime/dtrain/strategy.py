@@ -72,6 +72,7 @@ class Session(Protocol):
         rank: of this replica; replicas are numbered from 0, the chief first.
         replicas: how many train (T).
         batches_per_step: how many of the replicas' batches make one global step: N in sync, 1 in async.
+        entered_step: the global step when this task came to the training; others may have gone on since.
     """
 
     weights: dict[str, Array]
@@ -80,6 +81,7 @@ class Session(Protocol):
     rank: int
     replicas: int
     batches_per_step: int
+    entered_step: int
 
     @property
     def global_step(self) -> int:

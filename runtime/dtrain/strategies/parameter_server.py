@@ -109,8 +109,8 @@ class ParameterServerStrategy:
             raise SpecError(reason)
         batches = problem.max_steps * self.num_replicas_in_sync
         generation = Generation(self._generation, plan, self.training, problem.optimizer, problem.max_steps, batches)
-        saver = self._lead(generation, problem) if self.is_leader else None
-        return ParameterServerSession(self, generation, problem.max_steps, self._heartbeats[0], saver)
+        saver, entered_step = self._lead(generation, problem) if self.is_leader else (None, None)
+        return ParameterServerSession(self, generation, problem.max_steps, self._heartbeats[0], saver, entered_step)
 
     def _join(self) -> None:
         """Take a lease at ps:0; the leader at every server (each must know when it is gone)."""
@@ -126,7 +126,8 @@ class ParameterServerStrategy:
             self._heartbeats[0].on_reply = self._hand_run.update
         self.reporter.waiting(None)
 
-    def _lead(self, generation: Generation, problem: Problem) -> CheckpointThread:
+    def _lead(self, generation: Generation, problem: Problem) -> tuple[CheckpointThread, int]:
+        """Make the variables exist; who saves them, and the version that they are at."""
         if self._leader is None:
             self._leader = Leader(len(self.assignment.cluster.servers), self.connect, CONNECT_S)
         start = self._start(generation, problem)
@@ -146,7 +147,7 @@ class ParameterServerStrategy:
             step=lambda: max(link.reply.version, version),
         )
         saver.save_first(start)
-        return saver
+        return saver, version
 
     def _start(self, generation: Generation, problem: Problem) -> Start:
         directory, plan, optimizer = self._checkpoints_directory(), generation.plan, problem.optimizer
@@ -211,6 +212,7 @@ class ParameterServerSession:
         max_steps: int,
         link: HeartbeatLink,
         saver: CheckpointThread | None,
+        entered_step: int | None,
     ) -> None:
         training = strategy.training
         self._strategy = strategy
@@ -251,6 +253,7 @@ class ParameterServerSession:
         self._reporter.status.max_steps = machine.max_steps
         self._reporter.progress(self.global_step)
         self._reporter.running()
+        self.entered_step = self.global_step if entered_step is None else entered_step
         self._cpu_mark_s = time.thread_time()
 
     @property

@@ -50,7 +50,7 @@ class SingleSession:
         self._dealer = BatchDealer.of(1, 1, generation.batches, start.dealt)
         self._generation = generation
         self._reporter = reporter
-        self._step = start.version
+        self._step = self.entered_step = start.version
         self.first_step = start.version if generation.number > 1 else 0
         self.saver: CheckpointThread | None = None
         self.weights: dict[str, Array] = weights.variables

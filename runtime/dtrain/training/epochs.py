@@ -39,9 +39,9 @@ class Epochs:
         """The global step at which this call of fit ends."""
         return (self.epochs - self.initial_epoch) * self.steps_per_epoch
 
-    def epoch_of(self, session: Session) -> int:
-        """The epoch that the session's next step belongs to."""
-        return self.initial_epoch + (session.global_step - session.first_step) // self.steps_per_epoch
+    def epoch_at(self, step: int, session: Session) -> int:
+        """The epoch that the step after this one belongs to."""
+        return self.initial_epoch + (step - session.first_step) // self.steps_per_epoch
 
     def step_in_epoch(self, session: Session) -> int:
         """The number within its epoch of the step just made, from 0."""

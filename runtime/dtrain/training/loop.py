@@ -61,14 +61,16 @@ class TrainingLoop:
     def run(self, batches: BatchStream) -> None:
         """Train until the session is finished; the leader (who has a log) also accounts for every epoch."""
         session = self.session
-        epoch = self.epochs.epoch_of(session)
+        epoch = self.epochs.epoch_at(session.entered_step, session)
         self._call("on_epoch_begin", epoch)
-        while not session.finished:
-            self._contribute(batches.at(session.batch))
-            reached = self.epochs.epoch_of(session)
+        while True:
+            reached = self.epochs.epoch_at(session.global_step, session)
             if reached != epoch:
                 self._end_epochs(epoch, reached)
                 epoch = reached
+            if session.finished:
+                return
+            self._contribute(batches.at(session.batch))
 
     def _contribute(self, batch: Batch) -> None:
         """One batch: a gradient, a verdict. The next batch may be the same again, on new weights (`on_stale`)."""

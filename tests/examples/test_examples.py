@@ -1,0 +1,135 @@
+"""Every example runs as a user would run it, and reaches what it promises."""
+
+import gzip
+import importlib.util
+import json
+import re
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NO_PROGRAMS = {"images.py"}
+ACCURACY = r"accuracy on images not seen ([\d.]+)"
+
+
+@pytest.fixture
+def output(launcher):
+    """The leader's output of an example on a cluster, whose words follow `dtrain launch`."""
+
+    def run(*words, leader="chief:0"):
+        launch = launcher.start(*words)
+        assert launch.end() == 0, launch.err
+        launch.wait_gone()
+        return launch.log(leader)
+
+    return run
+
+
+def numbers(pattern, text):
+    """Every number of a pattern with one group."""
+    return [float(found) for found in re.findall(pattern, text)]
+
+
+def test_digits(output):
+    (accuracy,) = numbers(r"held-out accuracy ([\d.]+)", output(EXAMPLES / "digits.py", "--steps", "300"))
+    assert accuracy > 0.9
+
+
+def test_linear_regression(output):
+    words = ("--workers", "2", "--ps", "1", "--set", "cluster.chief=0", "--no-evaluator", EXAMPLES / "linear_regression.py")
+    log = output(*words, "--learning_rate", "3e-3", "--max_steps", "2000", leader="worker:0")
+    weight, bias = re.search(r"^weight ([\d.]+) .*bias ([\d.]+)", log, re.M).groups()
+    assert (float(weight), float(bias)) == (pytest.approx(2, abs=0.1), pytest.approx(10, abs=0.2))
+
+
+def test_migrate_estimator(output):
+    assert numbers(r"evaluation after step 30: loss ([\d.]+)", output(EXAMPLES / "migrate_estimator.py"))
+
+
+def test_migrate_keras(output):
+    log = output("--workers", "3", "--updates", "sync", EXAMPLES / "migrate_keras.py")
+    losses = numbers(r"epoch \d: loss ([\d.]+)", log)
+    assert len(losses) == 5
+    assert losses == sorted(losses, reverse=True)
+    assert numbers(r"evaluation: loss ([\d.]+)", log)
+
+
+def test_mnist_mlp(output):
+    (accuracy,) = numbers(ACCURACY, output(EXAMPLES / "mnist_mlp.py", "--quick"))
+    assert accuracy > 0.9
+
+
+def test_tuned_trial(output):
+    words = ("--n_hidden", "2", "--n_neurons", "30", "--learning_rate", "0.01", "--optimizer", "adam", "--epochs", "4")
+    log = output(EXAMPLES / "tuned_trial.py", "--quick", *words)
+    reports = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    assert [report["global_step"] for report in reports] == [45, 90, 135, 180]
+    assert {report["metric"] for report in reports} == {"accuracy"}
+    assert reports[-1]["value"] > 0.8
+
+
+def test_own_model(output):
+    (error,) = numbers(r"not seen: ([\d.]+)", output(EXAMPLES / "own_model.py"))
+    assert error < 0.2
+
+
+def test_torch_mlp(output):
+    pytest.importorskip("torch")
+    (accuracy,) = numbers(ACCURACY, output(EXAMPLES / "torch_mlp.py", "--quick"))
+    assert accuracy > 0.9
+
+
+def test_every_example_is_run_here():
+    tests = {name.removeprefix("test_") + ".py" for name in globals() if name.startswith("test_")}
+    assert {path.name for path in EXAMPLES.glob("*.py")} <= tests | NO_PROGRAMS
+
+
+# The files of the image examples
+
+
+@pytest.fixture
+def images(monkeypatch):
+    """The module that the image examples share."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.delenv("DTRAIN_DATA", raising=False)
+    for name in ("images", "digits"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return importlib.import_module("images")
+
+
+def arguments(**given):
+    return Namespace(**{"dataset": "mnist", "data": None, "quick": False, **given})
+
+
+def write_idx(path, array):
+    content = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_idx_files_are_read(images, tmp_path, ending):
+    pixels = np.arange(2 * 3 * 4).reshape(2, 3, 4)
+    for prefix in ("train", "t10k"):
+        write_idx(tmp_path / f"{prefix}-images-idx3-ubyte{ending}", pixels)
+        write_idx(tmp_path / f"{prefix}-labels-idx1-ubyte{ending}", np.array([7, 2]))
+    (x, y), _ = images.load(arguments(data=str(tmp_path)))
+    np.testing.assert_allclose(x * 255, pixels, rtol=1e-6)
+    assert y.tolist() == [7, 2]
+
+
+def test_without_files_it_says_how_to_get_them(images, tmp_path):
+    with pytest.raises(SystemExit, match=r"no mnist files in .*; try --quick(.|\n)*https://"):
+        images.load(arguments(data=str(tmp_path)))
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(b"PNG!")
+    with pytest.raises(SystemExit, match="expected an idx file"):
+        images.load(arguments(data=str(tmp_path)))
+
+
+def test_quick_is_what_is_shipped(images):
+    (x, y), (x_test, y_test) = images.load(arguments(quick=True))
+    assert (len(x), x.shape[1:], x.max()) == (len(y), (8, 8), 1)
+    assert len(x_test) == len(y_test) == 1797 - len(x)

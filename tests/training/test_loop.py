@@ -1,0 +1,70 @@
+"""The training loop, with a session of the test's own: epochs that end elsewhere are accounted for."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from dtrain.callbacks import CallbackList, LambdaCallback
+from dtrain.data import Dataset
+from dtrain.learning.losses import MeanSquaredError
+from dtrain.learning.optimizers import SGD
+from dtrain.messages import Verdict
+from dtrain.strategy import StepResult
+from dtrain.training.batches import Batches
+from dtrain.training.epochs import Epochs
+from dtrain.training.evaluation import Compiled, Totals
+from dtrain.training.loop import EpochLog, TrainingLoop
+from dtrain.training.steps import TrainingStep
+
+
+@dataclass
+class OthersTrainToo:
+    """A session in which each of this replica's steps finds the global step where `course` says."""
+
+    course: list[int]
+    entered_step: int = 0
+    first_step: int = 0
+    batch: int = 0
+    weights: dict = field(default_factory=dict)
+    gradients: dict = field(default_factory=dict)
+    updates: dict = field(default_factory=dict)
+
+    @property
+    def global_step(self):
+        return self.course[0]
+
+    @property
+    def finished(self):
+        return len(self.course) == 1
+
+    def step(self, loss, examples):
+        self.course.pop(0)
+        self.batch += 1
+        return StepResult(Verdict.ACCEPTED, self.global_step)
+
+
+@pytest.mark.parametrize(
+    ("course", "entered", "begun", "ended"),
+    [
+        ([0, 1, 2, 3, 4, 5, 6], 0, [0, 1, 2], [0, 1, 2]),
+        ([0, 5, 6], 0, [0, 1, 2], [0, 1, 2]),
+        ([3, 6], 0, [0, 1, 2], [0, 1, 2]),  # the others began before it had its first values
+        ([6], 0, [0, 1, 2], [0, 1, 2]),
+        ([4, 6], 4, [2], [2]),  # it has taken up a training under way
+    ],
+)
+def test_every_epoch_begins_and_ends_once(course, entered, begun, ended):
+    session, seen = OthersTrainToo(course, entered), {"begin": [], "end": []}
+    note = LambdaCallback(
+        on_epoch_begin=lambda epoch: seen["begin"].append(epoch), on_epoch_end=lambda epoch, logs: seen["end"].append(epoch)
+    )
+
+    def step(batch):
+        made = TrainingStep(None, None, batch, session, None)
+        assert made.gradients == {}
+        return made
+
+    loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=3), step, lambda step: {"loss": 1.0}, verbose=False)
+    loop.log, loop.callbacks = EpochLog(Totals(Compiled(SGD(), MeanSquaredError()))), CallbackList([note], None, {})
+    loop.run(Batches(Dataset.range(10).batch(1)).stream(replicas=1))
+    assert seen == {"begin": begun, "end": ended}
