@@ -41,6 +41,7 @@ FLOORS = {
     "strategies": 5,
     "callbacks": 5,
     "distribute": 5,
+    "saving": 5,
     "training": 6,
     "task": 7,
     "program": 7,

@@ -6,16 +6,19 @@ arrays that are not C-contiguous. Source: https://github.com/huggingface/safeten
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
+
+import numpy as np
 
 from dtrain.errors import CheckpointDamagedError, CheckpointError
 from dtrain.variables import DTYPE_BYTES
 
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.safetensors")
 MAX_HEADER_BYTES = 100_000_000
+METADATA = "__metadata__"
 _LENGTH_BYTES = 8
 _CODES = {
     "float16": "F16",
@@ -56,18 +59,18 @@ class Entry:
         return prod(self.shape) * DTYPE_BYTES[self.dtype]
 
 
-def encode_header(entries: Sequence[Entry]) -> bytes:
-    """The beginning of a file whose arrays follow in the order of `entries`.
+def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The beginning of a file whose arrays follow in the order of `entries`; `metadata` is what else it says.
 
     Raises:
         CheckpointError: two entries have the same key, or the format has no such dtype.
     """
-    header: dict[str, Any] = {}
+    header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     offset = 0
     for entry in entries:
         if entry.dtype not in _CODES:
             raise CheckpointError(f"{entry.key} has dtype {entry.dtype}; a checkpoint holds {', '.join(_CODES)}")
-        if entry.key in header or entry.key == "__metadata__":
+        if entry.key in header or entry.key == METADATA:
             raise CheckpointError(f"a checkpoint cannot hold two arrays called {entry.key!r}")
         end = offset + entry.nbytes
         header[entry.key] = {"dtype": _CODES[entry.dtype], "shape": list(entry.shape), "data_offsets": [offset, end]}
@@ -97,7 +100,7 @@ def decode_header(text: bytes, file: str, file_bytes: int) -> list[Entry]:
     """
     try:
         header = json.loads(text[_LENGTH_BYTES:], object_pairs_hook=_unique_keys)
-        described = [(*_offsets(fields), key, fields) for key, fields in header.items() if key != "__metadata__"]
+        described = [(*_offsets(fields), key, fields) for key, fields in header.items() if key != METADATA]
         described.sort(key=lambda item: item[:2])
         entries = []
         position = 0
@@ -112,6 +115,24 @@ def decode_header(text: bytes, file: str, file_bytes: int) -> list[Entry]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointDamagedError(f"its header is not one of arrays: {type(error).__name__}: {error}") from None
     return entries
+
+
+def decode_metadata(text: bytes) -> dict[str, str]:
+    """What else a file says, from a beginning that `decode_header` has read.
+
+    Raises:
+        CheckpointDamagedError: it is not text by name.
+    """
+    metadata = json.loads(text[_LENGTH_BYTES:]).get(METADATA, {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise CheckpointDamagedError("the metadata in its header are not text by name")
+    return metadata
+
+
+def array_bytes(array: np.ndarray[Any, Any]) -> memoryview:
+    """The bytes of an array of any layout as they lie in a file: its elements, little-endian, in C order."""
+    ordered = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+    return ordered.reshape(-1).view(np.uint8).data
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from dtrain.checkpoints.folder import (
 )
 from dtrain.checkpoints.keys import join_parts
 from dtrain.checkpoints.manifest import MANIFEST, FileRecord, Manifest
-from dtrain.checkpoints.tensor_file import FILE_NAME, Entry, encode_header
+from dtrain.checkpoints.tensor_file import FILE_NAME, Entry, array_bytes, encode_header
 from dtrain.errors import CheckpointError
 
 Array = np.ndarray[Any, Any]
@@ -53,7 +53,7 @@ class DataFile:
         Raises:
             CheckpointError: the disk is full or failing.
         """
-        data = _bytes_of(block)
+        data = array_bytes(block) if isinstance(block, np.ndarray) else memoryview(block).cast("B")
         for start in range(0, len(data), BLOCK_BYTES):
             part = data[start : start + BLOCK_BYTES]
             self._crc32 = zlib.crc32(part, self._crc32)
@@ -70,13 +70,6 @@ class DataFile:
             raise CheckpointError(f"{self._file.name} got {self._nbytes} bytes; its arrays have {self._expected_bytes}")
         self._disk.sync(self._file)
         return FileRecord(self._nbytes, self._crc32)
-
-
-def _bytes_of(block: Array | bytes | memoryview) -> memoryview:
-    if not isinstance(block, np.ndarray):
-        return memoryview(block).cast("B")
-    array = np.asarray(block, block.dtype.newbyteorder("<"), order="C")
-    return array.reshape(-1).view(np.uint8).data
 
 
 class CheckpointWriter:

@@ -8,6 +8,8 @@ import numpy as np
 from dtrain.errors import InputError
 from dtrain.learning.layers import Layer
 from dtrain.learning.networks import Network
+from dtrain.saving.destination import FilePath
+from dtrain.saving.weights import load_weights, save_weights
 from dtrain.strategies.choice import get_strategy
 from dtrain.strategy import Array, Strategy
 from dtrain.training.batches import Batches
@@ -97,6 +99,22 @@ class Architecture:
             if np.shape(value) != spec.shape:
                 raise InputError(f"set_weights: {spec.name} has shape {spec.shape}, found {np.shape(value)}")
         self.weights = {spec.name: np.array(value, spec.dtype) for spec, value in zip(variables, weights, strict=True)}
+
+    def save_weights(self, filepath: FilePath, overwrite: bool = True) -> None:
+        """Write every variable to a safetensors file, whatever its name ends in; see `tf.keras.Model.save_weights`.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        save_weights(filepath, self.weights, self.strategy, overwrite=overwrite)
+
+    def load_weights(self, filepath: FilePath, skip_mismatch: bool = False, by_name: bool = False) -> None:
+        """Set the variables from a file of `save_weights` or `save`, or a checkpoint; see `dtrain.saving.weights.load_weights`.
+
+        Raises:
+            CheckpointError: the file is damaged, or holds other variables than this model has.
+        """
+        self.weights = self.weights | load_weights(filepath, self.variables, by_name=by_name, skip_mismatch=skip_mismatch)
 
     def summary(self, line_length: int = LINE_LENGTH, print_fn: Callable[[str], object] = print) -> None:
         """Print layers, shapes and numbers of parameters; see `tf.keras.Model.summary`.

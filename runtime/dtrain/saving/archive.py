@@ -1,0 +1,108 @@
+"""One file of arrays with a description: safetensors, whose metadata say what it is and hold a checksum over the whole file."""
+
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from dtrain.checkpoints.tensor_file import Entry, array_bytes, decode_header, decode_metadata, encode_header, header_bytes
+from dtrain.errors import CheckpointDamagedError, CheckpointError
+from dtrain.saving.destination import write_whole
+
+Array = np.ndarray[Any, Any]
+
+FORMAT = "dtrain"
+VERSION = "1"
+_CHECKSUM = b'"crc32":"%08x"'
+_FOREIGN = {
+    b"\x89HDF": "an HDF5 file (Keras's .h5)",
+    b"PK\x03\x04": "a zip archive (Keras's .keras, PyTorch's .pt)",
+    b"\x93NUM": "a .npy file",
+}
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What a file holds.
+
+    Attributes:
+        arrays: by key, in the order in which they were written.
+        description: JSON that tells what they are; None in a file of another program.
+    """
+
+    path: Path
+    arrays: dict[str, Array]
+    description: str | None
+
+
+def write_archive(path: Path, arrays: Mapping[str, Array], description: str, *, overwrite: bool = True) -> None:
+    """Write a file.
+
+    Raises:
+        CheckpointError: it cannot be written, or safetensors has no such dtype.
+    """
+    entries = [Entry(key, array.dtype.name, array.shape) for key, array in arrays.items()]
+    metadata = {"format": FORMAT, "version": VERSION, "description": description, "crc32": f"{0:08x}"}
+    header = encode_header(entries, metadata)
+    blocks = [array_bytes(array) for array in arrays.values()]
+    # Quotes within strings are escaped in JSON, so this text is found once.
+    header = header.replace(_CHECKSUM % 0, _CHECKSUM % _crc32([header, *blocks]))
+    write_whole(path, [header, *blocks], overwrite=overwrite)
+
+
+def read_archive(path: Path) -> Archive:
+    """Read a file of `write_archive`, or any other in the safetensors format.
+
+    Raises:
+        CheckpointError: there is none, it is of another kind, or a newer version of dtrain wrote it.
+        CheckpointDamagedError: it is not as it was written.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise CheckpointError(f"{path} cannot be read: expected a file")
+        with path.open("rb") as file:
+            return _read(path, file)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
+    except CheckpointDamagedError as error:
+        raise CheckpointDamagedError(f"{path} cannot be used: {error}") from None
+
+
+def _read(path: Path, file: BinaryIO) -> Archive:
+    nbytes = os.fstat(file.fileno()).st_size
+    start = file.read(8)
+    if start[:4] in _FOREIGN:
+        raise CheckpointError(f"{path} cannot be used: it is {_FOREIGN[start[:4]]}; expected a file of dtrain, or safetensors")
+    text = start + file.read(header_bytes(start, nbytes) - len(start))
+    entries, metadata = decode_header(text, path.name, nbytes), decode_metadata(text)
+    try:
+        arrays = {entry.key: _filled(np.empty(entry.shape, entry.dtype), file) for entry in entries}
+    except ValueError as error:  # more axes, or with a length of 0 larger others, than numpy has
+        raise CheckpointDamagedError(f"its header declares an impossible shape: {error}") from None
+    if metadata.get("format") != FORMAT and "crc32" not in metadata:
+        return Archive(path, arrays, None)
+    said = _CHECKSUM[:9] + metadata.get("crc32", "").encode() + b'"'
+    found = _CHECKSUM % _crc32([text.replace(said, _CHECKSUM % 0), *map(array_bytes, arrays.values())])
+    if said != found:
+        raise CheckpointDamagedError("its bytes are not those that were written: the checksum is wrong")
+    if metadata.get("version") != VERSION:
+        raise CheckpointError(f"{path} was written by a newer dtrain: format {metadata.get('version')}, this one reads {VERSION}")
+    return Archive(path, arrays, metadata.get("description"))
+
+
+def _filled(array: Array, file: BinaryIO) -> Array:
+    target = array.reshape(-1).view(np.uint8).data
+    if file.readinto(target) != len(target):  # type: ignore[attr-defined]
+        raise CheckpointDamagedError("it was cut short while it was being read")
+    return array
+
+
+def _crc32(blocks: Iterable[bytes | memoryview]) -> int:
+    value = 0
+    for block in blocks:
+        value = zlib.crc32(block, value)
+    return value

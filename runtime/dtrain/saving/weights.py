@@ -1,0 +1,77 @@
+"""Files of weights: every variable of a model under its name."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtrain import checkpoints
+from dtrain.errors import CheckpointError
+from dtrain.saving.archive import read_archive, write_archive
+from dtrain.saving.destination import FilePath, destination
+from dtrain.strategy import Strategy
+from dtrain.variables import VariableSpec
+
+Array = np.ndarray[Any, Any]
+
+
+def save_weights(path: FilePath, values: Mapping[str, Array], strategy: Strategy, *, overwrite: bool = True) -> None:
+    """Write every variable's value.
+
+    Raises:
+        CheckpointError: the file cannot be written.
+    """
+    with destination(strategy, path) as target:
+        write_archive(target, values, '{"kind":"weights"}', overwrite=overwrite)
+
+
+def load_weights(
+    path: FilePath, variables: Sequence[VariableSpec], *, by_name: bool = False, skip_mismatch: bool = False
+) -> dict[str, Array]:
+    """Values for a model's variables, by the variables' names.
+
+    Args:
+        path: a file of weights or of a whole model, any safetensors file, or a checkpoint or a folder of checkpoints.
+        by_name: take what has the name of a variable, and leave the others as they are. Otherwise every variable must have a value:
+            under its name or, where a file has other names, in the order of creation.
+        skip_mismatch: leave variables as they are whose shape is another in the file.
+
+    Raises:
+        CheckpointError: the file does not fit, or cannot be read.
+    """
+    found = stored_weights(Path(path))
+    names = [spec.name for spec in variables]
+    if not by_name and set(found) != set(names):
+        if len(found) != len(names):
+            missing = [name for name in names if name not in found]
+            surplus = [name for name in found if name not in names]
+            raise CheckpointError(
+                f"{path} does not fit this model: expected {len(names)} variables, found {len(found)} "
+                f"(missing: {_listed(missing)}; unknown: {_listed(surplus)}); by_name=True takes those that have the same name"
+            )
+        found = dict(zip(names, found.values(), strict=True))
+    values = {}
+    for spec in variables:
+        value = found.get(spec.name)
+        if value is None or (skip_mismatch and value.shape != spec.shape):
+            continue
+        if value.shape != spec.shape or not np.can_cast(value.dtype, spec.dtype, "same_kind"):
+            raise CheckpointError(
+                f"{path} does not fit this model: {spec.name} is {spec.dtype}{list(spec.shape)} here "
+                f"and {value.dtype}{list(value.shape)} there"
+            )
+        values[spec.name] = value.astype(spec.dtype, copy=False)
+    return values
+
+
+def stored_weights(path: Path) -> dict[str, Array]:
+    """Every variable in a file, or in the newest sound checkpoint of a folder; an optimizer's slots are left out."""
+    if path.is_dir():
+        with checkpoints.open_checkpoint(path) as checkpoint:
+            return {name: checkpoint.read(name) for name in checkpoint.variables}
+    return {key: array for key, array in read_archive(path).arrays.items() if not checkpoints.is_slot(key)}
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") or "none"
