@@ -37,7 +37,7 @@ class Problem:
     Attributes:
         variables: in the order of creation, which is also the order of placement.
         initial_values: makes the first value of every variable; only the leader calls it.
-        optimizer: `Optimizer.get_config()`.
+        optimizer: as `optimizers.serialize` makes it.
         max_steps: how many global steps this call of `fit` makes, counted from `Session.first_step`.
         owner: the same for every `fit` of one model with one optimizer: only then the optimizer goes on where it was.
     """

@@ -116,7 +116,7 @@ def test_wrong_arrays_are_named(call, message):
 
 
 def test_wrong_arguments_are_named():
-    with pytest.raises(SpecError, match="none is called 'mes'"):
+    with pytest.raises(SpecError, match="unknown loss 'mes'"):
         losses.get("mes")
     with pytest.raises(SpecError, match="has no gradient"):
         losses.get(lambda y_true, y_pred: 0.0)

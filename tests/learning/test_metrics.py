@@ -80,7 +80,7 @@ def test_wrong_arrays_are_named(call, message):
 
 
 def test_wrong_arguments_are_named():
-    with pytest.raises(SpecError, match="none is called 'acuracy'"):
+    with pytest.raises(SpecError, match="unknown metric 'acuracy'"):
         metrics.get("acuracy")
     with pytest.raises(SpecError, match="curve"):
         metrics.AUC(curve="RoC")

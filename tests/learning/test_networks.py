@@ -155,7 +155,7 @@ def test_a_layer_of_ones_own():
     assert network.variables[0].name == "scale/scale"
     assert_gradients_agree(network, network.initial_values(0), np.ones((3, 2), np.float32), np.zeros((3, 1)))
     config = json.loads(json.dumps(network.get_config()))
-    assert Network.from_config(config, custom_layers=[Scale]).variables == network.variables
+    assert Network.from_config(config, custom_objects={"Scale": Scale}).variables == network.variables
     with pytest.raises(SpecError, match="unknown layer 'Scale'"):
         Network.from_config(config)
 

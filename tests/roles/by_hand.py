@@ -40,7 +40,7 @@ class Hand:
     def initialisation(self, **changes):
         """What the leader says to every server."""
         training = msgspec.to_builtins(self.training)
-        message = Initialise(1, self.plan.to_dict(), training, self.optimizer.get_config(), 0, self.max_steps, "run-dir")
+        message = Initialise(1, self.plan.to_dict(), training, optimizers.serialize(self.optimizer), 0, self.max_steps, "run-dir")
         return msgspec.structs.replace(message, **changes)
 
     def initialise(self, **changes):

@@ -10,6 +10,7 @@ from simulation.network import Blocks, Network, Wire
 from simulation.servers import Server
 
 from dtrain.errors import TooFewReplicasError
+from dtrain.learning import optimizers
 from dtrain.messages import (
     AnyMessage,
     Farewell,
@@ -191,7 +192,7 @@ class Process:
                 self._generation,
                 self._judge.plan.to_dict(),
                 training,
-                OPTIMIZER.get_config(),
+                optimizers.serialize(OPTIMIZER),
                 0,
                 self._judge.scenario.max_steps,
                 directory="d",

@@ -1,19 +1,25 @@
 """Objects as data: a class name and its constructor arguments in JSON types, there and back.
 
-The one rule: every constructor argument is kept in an attribute of the same name. Nothing is pickled or evaluated; a name that is
-not in the table of known classes is an error.
+Layers, losses, metrics, optimizers, schedules, initializers and regularizers are all such objects. The one rule: every constructor
+argument is kept in an attribute of the same name. Nothing is pickled or evaluated; a name that is neither in the table of known
+classes nor among the custom objects that a program hands in is an error.
 """
 
 import inspect
 import re
 from collections.abc import Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 
 from dtrain.errors import SpecError
 
 T = TypeVar("T")
+
+CustomObjects: TypeAlias = Mapping[str, Any]
+"""A program's own classes (and `Activation`s) by the names under which data mention them."""
+
+NO_OBJECTS: CustomObjects = {}
 
 
 class Configurable:
@@ -27,6 +33,10 @@ class Configurable:
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         """An equal object from the result of `get_config`."""
         return cls(**config)
+
+    def copy(self) -> Self:
+        """Another object with the same arguments, as if just made."""
+        return self.from_config(self.get_config())
 
 
 def to_data(value: Any) -> Any:
@@ -48,19 +58,46 @@ def to_data(value: Any) -> Any:
     raise SpecError(f"{value!r} cannot be written as data; expected JSON types, or an object with get_config()")
 
 
-def from_data(data: Any, kind: str, classes: Mapping[str, type[T]]) -> T:
-    """The object that ``{"class_name", "config"}`` describes, looked up in `classes`; `kind` names it in errors."""
-    match data:
-        case {"class_name": str(class_name), "config": dict(config)}:
-            if class_name not in classes:
-                raise SpecError(f"unknown {kind} {class_name!r}; known are {', '.join(sorted(classes))}")
-            cls: Any = classes[class_name]
-            try:
-                built: T = cls.from_config(config)
-            except TypeError as error:
-                raise SpecError(f"{kind} {class_name}: its config does not fit: {error}") from error
-            return built
-    raise SpecError(f"{kind}: expected {{'class_name': ..., 'config': {{...}}}}, found {data!r}")
+def from_data(
+    identifier: str | Mapping[str, Any] | T, kind: str, classes: Mapping[str, type[T]], custom_objects: CustomObjects = NO_OBJECTS
+) -> T:
+    """What a name (with default arguments) or the result of `to_data` stands for; an object is returned as it is.
+
+    Args:
+        identifier: a name, ``{"class_name", "config"}``, or an object.
+        kind: what is looked for, for the message of an error.
+        classes: the known classes by name.
+        custom_objects: others, which come first; they are also looked up for the arguments.
+
+    Raises:
+        SpecError: there is none of that name, or the arguments are wrong.
+    """
+    if isinstance(identifier, Configurable):
+        return identifier
+    name: Any = identifier
+    arguments: Any = {}
+    if isinstance(identifier, Mapping):
+        name, arguments = identifier.get("class_name"), identifier.get("config", {})
+    known = {**classes, **{key: each for key, each in custom_objects.items() if isinstance(each, type)}}
+    if not isinstance(name, str) or name not in known:
+        raise SpecError(f"unknown {kind} {name!r}; known are {', '.join(known)}")
+    if not isinstance(arguments, Mapping):
+        raise SpecError(f"{kind} {name}: expected its arguments by name, found {arguments!r}")
+    cls: Any = known[name]
+    try:
+        built: T = cls.from_config({key: _argument(key, value, custom_objects) for key, value in arguments.items()})
+    except TypeError as error:
+        raise SpecError(f"{kind} {name}: its arguments do not fit: {error}") from error
+    return built
+
+
+def _argument(name: str, value: Any, custom_objects: CustomObjects) -> Any:
+    """An argument in which custom objects stand where the data name them."""
+    if isinstance(value, str) and name.endswith("activation"):
+        return custom_objects.get(value, value)
+    if isinstance(value, Mapping) and value.get("class_name") in custom_objects:
+        return from_data(value, name, {}, custom_objects)
+    return value
 
 
 def snake_case(class_name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning.arrays import Array, Shape
-from dtrain.learning.configuration import from_data, to_data
+from dtrain.learning.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
 from dtrain.learning.layers import CLASSES, InputLayer, Layer, SymbolicTensor, Weight
 from dtrain.learning.layers.base import Node
 
@@ -147,15 +147,14 @@ class Graph:
         }
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], custom_layers: Iterable[type[Layer]] = ()) -> Self:
-        """The graph that `get_config` described; layers of your own must be named in `custom_layers`.
+    def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
+        """The graph that `get_config` described; classes of your own must be among `custom_objects`.
 
         Raises:
             SpecError: an unknown layer, or a config that is none.
         """
-        classes = {**CLASSES, **{layer.__name__: layer for layer in custom_layers}}
         try:
-            layers = [from_data(each, "layer", classes) for each in config["layers"]]
+            layers = [from_data(each, "layer", CLASSES, custom_objects) for each in config["layers"]]
             steps = [Step(layers[step["layer"]], tuple(Slot(*slot) for slot in step["inputs"])) for step in config["steps"]]
             return cls(steps, [Slot(*slot) for slot in config["outputs"]])
         except (KeyError, IndexError, TypeError, AttributeError) as error:

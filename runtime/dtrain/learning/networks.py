@@ -5,7 +5,7 @@ are written into arrays that are passed too. It does hold scratch memory, so one
 thread makes its own with ``Network.from_config(network.get_config())``.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -15,6 +15,7 @@ from dtrain.errors import InputError
 from dtrain.learning import initializers, regularizers
 from dtrain.learning.activations import Activation
 from dtrain.learning.arrays import Array, Shape, as_float32, fits, shape_text
+from dtrain.learning.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.graph import Graph, Slot, Step
 from dtrain.learning.layers import Layer, SymbolicTensor
 from dtrain.learning.losses import Loss
@@ -80,9 +81,9 @@ class Network:
         return self.graph.get_config()
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], custom_layers: Iterable[type[Layer]] = ()) -> Self:
-        """The network that `get_config` described; `SpecError` for unknown layers, but for those in `custom_layers`."""
-        return cls(Graph.from_config(config, custom_layers))
+    def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
+        """The network that `get_config` described; `SpecError` for unknown layers, but for those in `custom_objects`."""
+        return cls(Graph.from_config(config, custom_objects))
 
     # Declaring
 

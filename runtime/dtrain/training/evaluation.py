@@ -61,7 +61,7 @@ def named(plain: Sequence[str | Metric], weighted: Sequence[str | Metric]) -> tu
     Raises:
         SpecError: two have the same name.
     """
-    own = [metrics.get(each.get_config() if isinstance(each, Metric) else each) for each in (*plain, *weighted)]
+    own = [each.copy() if isinstance(each, Metric) else metrics.get(each) for each in (*plain, *weighted)]
     taken: set[str] = set()
     for index, metric in enumerate(own):
         if index >= len(plain) and metric.name in taken:
@@ -76,8 +76,8 @@ class Totals:
     """Means over batches: of what the steps returned, and the metrics. They are its own, in their first state."""
 
     def __init__(self, compiled: Compiled) -> None:
-        self._metrics = [metrics.get(metric.get_config()) for metric in compiled.metrics]
-        self._weighted = [metrics.get(metric.get_config()) for metric in compiled.weighted_metrics]
+        self._metrics = [metric.copy() for metric in compiled.metrics]
+        self._weighted = [metric.copy() for metric in compiled.weighted_metrics]
         self.reset()
 
     def reset(self) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from dtrain.callbacks import Callback, CallbackList, History
 from dtrain.errors import CheckpointError
+from dtrain.learning import optimizers
 from dtrain.strategy import Problem, Session, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch, Batches
@@ -47,7 +48,8 @@ class Fit:
         """Train this replica until the last global step."""
         model, strategy = self.model, self.model.strategy
         values = model.weights
-        problem = Problem(model.variables, lambda: values, self.compiled.optimizer.get_config(), epochs.max_steps, self.owner)
+        optimizer = optimizers.serialize(self.compiled.optimizer)
+        problem = Problem(model.variables, lambda: values, optimizer, epochs.max_steps, self.owner)
         session = strategy.open(problem)
         model.weights = session.weights
         try:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dtrain.errors import SpecError
-from dtrain.learning.described import from_description
+from dtrain.learning.configuration import NO_OBJECTS, CustomObjects, from_data
 from dtrain.learning.losses.average import compute_average_loss
 from dtrain.learning.losses.crossentropy import BinaryCrossentropy, CategoricalCrossentropy, SparseCategoricalCrossentropy
 from dtrain.learning.losses.loss import ElementMean, Loss
@@ -62,12 +62,12 @@ NAMES: dict[type[Loss], tuple[str, ...]] = {
 BY_NAME: dict[str, type[Loss]] = {name: loss for loss, names in NAMES.items() for name in (loss.__name__, *names)}
 
 
-def get(identifier: str | Mapping[str, Any] | Loss) -> Loss:
-    """A loss from one of its Keras names, from its config, or itself.
+def get(identifier: str | Mapping[str, Any] | Loss, custom_objects: CustomObjects = NO_OBJECTS) -> Loss:
+    """A loss from one of its Keras names, from data, or itself.
 
     Raises:
         SpecError: there is no loss of that name, or its arguments are wrong, or it is a plain function.
     """
     if callable(identifier) and not isinstance(identifier, Loss):
         raise SpecError(f"loss: {identifier!r} has no gradient; expected a name or a Loss, for example a class derived from Loss.")
-    return from_description(identifier, "loss", BY_NAME)
+    return from_data(identifier, "loss", BY_NAME, custom_objects)

@@ -12,7 +12,7 @@ import numpy as np
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning.arrays import Array
-from dtrain.learning.described import Described
+from dtrain.learning.configuration import Configurable
 
 Gradient = Callable[[], Array]
 
@@ -23,7 +23,7 @@ REDUCTIONS = ("auto", "sum_over_batch_size", "sum", "none")
 
 
 @dataclass
-class Loss(Described):
+class Loss(Configurable):
     """Base of all losses.
 
     Attributes:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dtrain.learning.described import from_description
+from dtrain.learning.configuration import NO_OBJECTS, CustomObjects, from_data
 from dtrain.learning.metrics.accuracy import (
     Accuracy,
     AccuracyByShape,
@@ -146,8 +146,8 @@ BY_NAME: dict[str, type[Metric]] = {
 }
 
 
-def get(identifier: str | Mapping[str, Any] | Metric) -> Metric:
-    """A metric from one of its Keras names, from its config, or itself.
+def get(identifier: str | Mapping[str, Any] | Metric, custom_objects: CustomObjects = NO_OBJECTS) -> Metric:
+    """A metric from one of its Keras names, from data, or itself.
 
     "accuracy" is the binary, sparse categorical or categorical accuracy, as the shapes of each batch say. A metric that is asked
     for by name reports under that name.
@@ -157,4 +157,4 @@ def get(identifier: str | Mapping[str, Any] | Metric) -> Metric:
     """
     if isinstance(identifier, str):
         identifier = {"class_name": identifier, "config": {"name": identifier}}
-    return from_description(identifier, "metrics", BY_NAME)
+    return from_data(identifier, "metric", BY_NAME, custom_objects)

@@ -12,13 +12,13 @@ import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.learning.arrays import Array
-from dtrain.learning.described import Described
+from dtrain.learning.configuration import Configurable
 
 State = dict[str, Array]
 
 
 @dataclass(eq=False)
-class Metric(Described):
+class Metric(Configurable):
     """Base of all metrics.
 
     Attributes:

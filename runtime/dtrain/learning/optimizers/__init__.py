@@ -6,7 +6,7 @@ Learning rate schedules are in `.schedules`, the optimizers of Keras before 2.11
 from collections.abc import Mapping
 from typing import Any
 
-from dtrain.learning.described import from_description
+from dtrain.learning.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
 from dtrain.learning.optimizers import legacy, schedules
 from dtrain.learning.optimizers.adadelta import Adadelta
 from dtrain.learning.optimizers.adagrad import Adagrad
@@ -33,6 +33,7 @@ __all__ = [
     "get",
     "legacy",
     "schedules",
+    "serialize",
 ]
 
 RULES: dict[str, type[Optimizer]] = {
@@ -40,20 +41,25 @@ RULES: dict[str, type[Optimizer]] = {
 }
 
 
-def from_config(config: Mapping[str, Any]) -> Optimizer:
-    """The optimizer that `Optimizer.get_config` described.
+def from_config(config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Optimizer:
+    """The optimizer that `serialize` described.
 
     Raises:
         SpecError: there is no optimizer of that name, or its arguments are wrong.
     """
-    return from_description(config, "optimizer", legacy.RULES if config.get("is_legacy_optimizer") else RULES)
+    return from_data(config, "optimizer", legacy.RULES if config.get("is_legacy_optimizer") else RULES, custom_objects)
+
+
+def serialize(optimizer: Optimizer) -> dict[str, Any]:
+    """An optimizer as JSON types: its class's name and its arguments; so it travels to servers and is written into files."""
+    return {**to_data(optimizer), "is_legacy_optimizer": optimizer.is_legacy_optimizer}
 
 
 def get(identifier: str | Mapping[str, Any] | Optimizer) -> Optimizer:
-    """An optimizer from its name in any case (with default arguments), its config, or itself."""
+    """An optimizer from its name in any case (with default arguments), its data, or itself."""
     if isinstance(identifier, Mapping):
         return from_config(identifier)
     if isinstance(identifier, str):
         names = {name.lower(): name for name in RULES}
         identifier = names.get(identifier.lower(), identifier)
-    return from_description(identifier, "optimizer", RULES)
+    return from_data(identifier, "optimizer", RULES)

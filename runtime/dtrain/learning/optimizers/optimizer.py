@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from numbers import Real
 from types import NoneType
-from typing import Any, ClassVar, get_args
+from typing import ClassVar, get_args
 
 import numpy as np
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import clipping
 from dtrain.learning.arrays import Array
-from dtrain.learning.described import Described, from_description
+from dtrain.learning.configuration import Configurable, from_data
 from dtrain.learning.optimizers.schedules import SCHEDULES, LearningRateSchedule
 from dtrain.learning.sparse_rows import SparseRows
 
@@ -34,7 +34,7 @@ BLOCK_ELEMENTS = 64 * 1024
 
 
 @dataclass
-class Optimizer(Described):
+class Optimizer(Configurable):
     """Base of all optimizers: everything but the rule.
 
     Attributes:
@@ -67,7 +67,7 @@ class Optimizer(Described):
     def __post_init__(self) -> None:
         self.name = self.name or type(self).__name__
         if isinstance(self.learning_rate, Mapping):
-            self.learning_rate = from_description(self.learning_rate, "learning_rate", SCHEDULES)
+            self.learning_rate = from_data(self.learning_rate, "learning_rate", SCHEDULES)
         for field in fields(self):
             value = getattr(self, field.name)
             optional = NoneType in get_args(field.type)
@@ -81,12 +81,6 @@ class Optimizer(Described):
         for limit in limits:
             if getattr(self, limit) <= 0:
                 raise SpecError(f"{type(self).__name__}: expected {limit} > 0, found {getattr(self, limit)}.")
-
-    # What an optimizer is, as data
-
-    def get_config(self) -> dict[str, Any]:
-        """Class name and arguments, as JSON takes them; `dtrain.learning.optimizers.from_config` reads it."""
-        return super().get_config() | {"is_legacy_optimizer": self.is_legacy_optimizer}
 
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of the update that has `step` updates before it."""

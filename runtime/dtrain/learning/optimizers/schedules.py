@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dtrain.errors import SpecError
-from dtrain.learning.described import Described
+from dtrain.learning.configuration import Configurable
 
 
 @dataclass
-class LearningRateSchedule(Described):
+class LearningRateSchedule(Configurable):
     """A learning rate as a function of the 0-based step. `name` is Keras's and has no effect."""
 
     def __call__(self, step: int) -> float:
