@@ -64,7 +64,7 @@ def test_every_epoch_begins_and_ends_once(course, entered, begun, ended):
         assert made.gradients == {}
         return made
 
-    loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=3), step, lambda step: {"loss": 1.0}, verbose=False)
+    loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=3), step, lambda step: {"loss": 1.0}, str, verbose=False)
     loop.log, loop.callbacks = EpochLog(Totals(Compiled(SGD(), MeanSquaredError()))), CallbackList([note], None, {})
     loop.run(Batches(Dataset.range(10).batch(1)).stream(replicas=1))
     assert seen == {"begin": begun, "end": ended}

@@ -85,6 +85,23 @@ def test_train_on_batch_is_a_step_of_fit():
     np.testing.assert_allclose(by_hand.predict_on_batch(X), by_hand.predict(X, batch_size=7), rtol=1e-6)
 
 
+def test_training_ends_with_the_moving_average():
+    def trained(**optimizer):
+        made, seen = classifier(optimizer=dt.optimizers.SGD(0.5, **optimizer)), []
+        made.set_weights([np.full((3, 3), 0.1), np.zeros(3)])
+        note = dt.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(made.get_weights()[0]))
+        made.fit(X, LABELS, batch_size=5, epochs=2, shuffle=False, verbose=0, callbacks=[note])
+        return made.get_weights()[0], seen
+
+    averaged, seen = trained(use_ema=True, ema_momentum=0.9)
+    _, plain = trained()
+    np.testing.assert_array_equal(seen[:-1], plain[:-1])
+    expected = np.full((3, 3), 0.1)
+    for weights in plain:
+        expected = 0.9 * expected + 0.1 * weights
+    np.testing.assert_allclose(averaged, expected, rtol=1e-5)
+
+
 def test_two_inputs_in_every_form():
     left, right = dt.layers.Input((3,), name="left"), dt.layers.Input((2,), name="right")
     hidden = dt.layers.Dense(2, activation="relu")(left)

@@ -5,7 +5,8 @@ are written into arrays that are passed too. It does hold scratch memory, so one
 thread makes its own with ``Network.from_config(network.get_config())``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -47,14 +48,27 @@ class Head(NamedTuple):
     So a softmax or sigmoid whose result is rounded to 0 or 1 still has a gradient. Keras's `fit` does the same.
 
     Attributes:
+        label: of the output's layer, for errors.
         loss: of what the layer in the output's place gives.
         stand_in: the output's layer without its activation function; None where the loss wants what the layer gives.
         activation: what is left out.
     """
 
+    label: str
     loss: Loss
     stand_in: Layer | None = None
     activation: Activation | None = None
+
+    def value_and_gradient(self, target: Any, value: Array, sample_weight: Any) -> tuple[float, Array]:
+        """The loss and its gradient by the value."""
+        with _about(self.label):
+            lost, gradient = self.loss.value_and_gradient(target, value, sample_weight)
+        return lost, as_float32(gradient, self.label)
+
+    def value(self, target: Any, value: Array, sample_weight: Any) -> float:
+        """The loss alone."""
+        with _about(self.label):
+            return float(np.mean(self.loss(target, value, sample_weight)))
 
     def output(self, value: Array) -> Array:
         """The model's output, a new array."""
@@ -149,6 +163,12 @@ class Network:
         run.forward(self._entering(x))
         return run
 
+    def outputs_of_layers(self, weights: Mapping[str, Array], x: Any) -> Iterator[tuple[Layer, list[Array]]]:
+        """Every use of a layer, in order, with what it gives in inference mode: scratch memory."""
+        run = Pass(self.graph, weights, training=False)
+        run.forward(self._entering(x))
+        yield from run.values()
+
     def loss_and_outputs(
         self, weights: Mapping[str, Array], x: Any, y: Any, loss: Loss | Sequence[Loss], sample_weight: Any = None
     ) -> tuple[float, Any]:
@@ -158,7 +178,7 @@ class Network:
         run.forward(self._entering(x))
         total = self.regularization_loss(weights)
         for value, target, head in zip(run.outputs, self._targets(y), heads, strict=True):
-            total += float(np.mean(head.loss(target, value, sample_weight)))
+            total += head.value(target, value, sample_weight)
         return total, only([head.output(value) for value, head in zip(run.outputs, heads, strict=True)])
 
     def loss_and_gradients(
@@ -198,9 +218,9 @@ class Network:
         total = self.regularization_loss(weights)
         upstream = []
         for value, target, head in zip(run.outputs, self._targets(y), heads, strict=True):
-            lost, gradient = head.loss.value_and_gradient(target, value, sample_weight)
+            lost, gradient = head.value_and_gradient(target, value, sample_weight)
             total += lost
-            upstream.append(as_float32(gradient, "loss"))
+            upstream.append(gradient)
         outputs = only([head.output(value) for value, head in zip(run.outputs, heads, strict=True)])
         rows = run.backward(upstream, gradients, on_gradients)
         return StepResult(total, outputs, run.state_updates(), rows)
@@ -222,8 +242,8 @@ class Network:
         layer, activation = self.graph.steps[slot.step].layer.before_activation()
         from_logits = None if activation is None else loss.from_logits_of(activation.name)
         if from_logits is None or self.graph.readers(slot.step) > 1:
-            return Head(loss)
-        return Head(from_logits, layer, activation)
+            return Head(layer.label, loss)
+        return Head(layer.label, from_logits, layer, activation)
 
     def _stand_ins(self, heads: Sequence[Head]) -> dict[int, Layer]:
         slots = zip(self.graph.outputs, heads, strict=True)
@@ -265,3 +285,12 @@ class Network:
 
 def _generator(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, *name.encode()])
+
+
+@contextmanager
+def _about(label: str) -> Iterator[None]:
+    """Within it, an `InputError` is about the layer of this label."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{label}: {error}") from None

@@ -1,7 +1,7 @@
 """One pass over one batch: every layer's forward in the order of the graph, and then perhaps every layer's backward."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,10 @@ class Pass:
     def outputs(self) -> list[Array]:
         """The model's outputs: scratch memory."""
         return [self._values[slot.step][slot.output] for slot in self._graph.outputs]
+
+    def values(self) -> Iterator[tuple[Layer, list[Array]]]:
+        """Every use of a layer, and its outputs."""
+        return zip(self._layers, self._values, strict=True)
 
     def state_updates(self) -> dict[str, Array]:
         """What the layers want their untrained weights to become."""

@@ -140,7 +140,7 @@ class ParameterServer:
         if plan.servers != servers:
             raise InputError(f"a plan for {plan.servers} servers, and the cluster has {servers}")
         layout = plan.layout(self.index)
-        store = Store(layout, message.optimizer, blocks[: len(layout.groups)], message.origin)
+        store = Store(layout, message.optimizer, blocks[: len(layout.groups)], message.origin, message.max_steps)
         if message.slots:
             store.restore_slots(message.slots, blocks[len(layout.groups) :])
         self.training, self.ranks = training, self._ranks(training)

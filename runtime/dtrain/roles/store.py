@@ -24,16 +24,24 @@ class Store:
         slots: for each slot of the optimizer, one flat array for each trainable group.
     """
 
-    def __init__(self, layout: ServerLayout, optimizer: dict[str, Any], values: Sequence[Array], origin: int = 0) -> None:
+    def __init__(
+        self,
+        layout: ServerLayout,
+        optimizer: dict[str, Any],
+        values: Sequence[Array],
+        origin: int = 0,
+        max_steps: int | None = None,
+    ) -> None:
         """Take over first values, one flat array a group; arrays that cannot be written are copied.
 
-        `origin` is the version at which the optimizer began.
+        `origin` is the version at which the optimizer began, `max_steps` the last one, at which it completes its work.
 
         Raises:
             InputError: they do not have the layout's dtypes and sizes.
         """
         self.layout = layout
         self.origin = origin
+        self.max_steps = max_steps
         self.groups = layout.groups
         self.trainable = [index for index, group in enumerate(self.groups) if group.trainable]
         self.optimizer = optimizers.from_config(optimizer)
@@ -86,6 +94,8 @@ class Store:
             if self.groups[index].trainable:
                 slots = {name: arrays[position] for name, arrays in self.slots.items()}
                 self.optimizer.update(value, gradient, slots, step - self.origin, rate_scale=rate_scale)
+                if step + 1 == self.max_steps:
+                    self.optimizer.finalize(value, slots)
                 position += 1
             else:
                 value[...] = gradient

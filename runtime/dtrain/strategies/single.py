@@ -41,7 +41,7 @@ class SingleSession:
         for name, value in start.values.items():
             weights.variables[name][...] = value
         # The model reads the variables where the optimizer writes them.
-        self._store = Store(plan.layout(0), generation.optimizer, weights.blocks[0], start.origin)
+        self._store = Store(plan.layout(0), generation.optimizer, weights.blocks[0], start.origin, generation.max_steps)
         for slot, by_variable in start.slots.items():
             views = self._store.slot_views(slot)
             for name, value in by_variable.items():

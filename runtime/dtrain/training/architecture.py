@@ -38,6 +38,11 @@ class Architecture:
         return self._network
 
     @property
+    def has_layers(self) -> bool:
+        """Whether there is a network."""
+        return self._network is not None
+
+    @property
     def layers(self) -> tuple[Layer, ...]:
         """Every layer once, in the order of use."""
         return self.network.layers

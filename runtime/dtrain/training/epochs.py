@@ -26,6 +26,8 @@ class Epochs:
         if steps_per_epoch is None:
             if batches.count is None:
                 raise InputError("fit: the dataset's length is unknown or infinite; expected steps_per_epoch")
+            if batches.count == 0:
+                raise InputError("fit: expected at least one batch, found an empty dataset")
             steps_per_epoch = ceil(batches.count / batches_per_step)
         if steps_per_epoch < 1 or not 0 <= initial_epoch <= epochs:
             raise InputError(

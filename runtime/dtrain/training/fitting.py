@@ -14,6 +14,7 @@ from dtrain.learning import optimizers
 from dtrain.strategy import Problem, Session, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch, Batches
+from dtrain.training.diagnosis import why_not_finite
 from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import Compiled, Totals, Validation
 from dtrain.training.loop import EpochLog, TrainingLoop, Validate
@@ -69,7 +70,13 @@ class Fit:
         """The loop of this replica; the leader's has a log, callbacks and validation."""
         model, loss = self.model, self.compiled.loss
         rng = np.random.default_rng([model.strategy.seed, session.rank + 1])
-        loop = TrainingLoop(session, epochs, lambda batch: TrainingStep(model, loss, batch, session, rng), self.train_step)
+        loop = TrainingLoop(
+            session,
+            epochs,
+            make_step=lambda batch: TrainingStep(model, loss, batch, session, rng),
+            train_step=self.train_step,
+            explain=lambda step: why_not_finite(model.network if model.has_layers else None, step),
+        )
         if model.strategy.is_leader:
             loop.log = EpochLog(Totals(self.compiled))
             loop.verbose = self.verbose

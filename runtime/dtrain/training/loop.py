@@ -3,18 +3,23 @@
 It reads top to bottom: take a batch, compute a gradient, give it to the session, note what came of it.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import nan
 
 from dtrain.callbacks import CallbackList
+from dtrain.errors import NonFiniteGradientError
 from dtrain.messages import Verdict
 from dtrain.strategy import Session
 from dtrain.training.batches import Batch, BatchStream
 from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import Totals
 from dtrain.training.steps import Logs, TrainingStep
+
+MAX_REFUSED = 100
+"""Gradients in a row that are not finite, after which training has failed: it would never reach its last step."""
 
 Validate = Callable[[range], dict[str, float]]
 
@@ -46,17 +51,23 @@ class TrainingLoop:
     Attributes:
         make_step: of a batch.
         train_step: computes the gradients of a step and returns numbers, the loss among them.
+        explain: why a step's gradients are not finite.
         validate: numbers to add to those of epochs that end together.
+        refused: how many gradients in a row were not finite.
+        explained: why the first of all was not.
     """
 
     session: Session
     epochs: Epochs
     make_step: Callable[[Batch], TrainingStep]
     train_step: Callable[[TrainingStep], Logs]
+    explain: Callable[[TrainingStep], str]
     log: EpochLog | None = None
     callbacks: CallbackList | None = None
     validate: Validate | None = None
     verbose: bool = True
+    refused: int = 0
+    explained: str = ""
 
     def run(self, batches: BatchStream) -> None:
         """Train until the session is finished; the leader (who has a log) also accounts for every epoch."""
@@ -78,12 +89,29 @@ class TrainingLoop:
         step = self.make_step(batch)
         logs = self.train_step(step)
         loss = step.contribute(logs)
-        answer = session.step(loss, batch.size)
+        try:
+            answer = session.step(loss, batch.size)
+        except NonFiniteGradientError as error:
+            raise NonFiniteGradientError(f"{error}; {self.explain(step)}") from error
+        if answer.verdict is Verdict.REFUSED:
+            self._call("on_train_batch_end", self.epochs.step_in_epoch(session), {"loss": loss})
+            self._note_refusal(step)
+            return
+        self.refused = 0
         repeated = session.batch == number and not session.finished
-        if self.log is not None and not repeated and answer.verdict is not Verdict.REFUSED:
+        if self.log is not None and not repeated:
             self.log.totals.add(batch, step, logs)
-            if self.callbacks is not None:
-                self.callbacks.call("on_train_batch_end", self.epochs.step_in_epoch(session), {"loss": loss})
+            self._call("on_train_batch_end", self.epochs.step_in_epoch(session), {"loss": loss})
+
+    def _note_refusal(self, step: TrainingStep) -> None:
+        """A gradient held NaN or infinity; say why, once, and give up when nothing else comes."""
+        self.refused += 1
+        if not self.explained:
+            self.explained = self.explain(step)
+            where = f"step {self.session.global_step + 1}"
+            print(f"dtrain: {where}: a gradient was not applied: {self.explained}", file=sys.stderr, flush=True)
+        if self.refused == MAX_REFUSED:
+            raise NonFiniteGradientError(f"{MAX_REFUSED} gradients in a row held NaN or infinity; the first: {self.explained}")
 
     def _end_epochs(self, epoch: int, reached: int) -> None:
         """Close every epoch from `epoch` on that ended before `reached`; others' steps may end several at once."""

@@ -115,7 +115,13 @@ class SparseCategoricalCrossentropy(_Crossentropy):
                 f"{type(self).__name__}: expected class numbers of shape {y_pred.shape[:-1]} for predictions of shape "
                 f"{y_pred.shape}, found {y_true.shape}."
             )
-        return y_true if y_true.dtype.kind in "iu" else y_true.astype(np.int64)
+        if y_true.dtype.kind in "iu":
+            return y_true
+        with np.errstate(invalid="ignore"):
+            labels = y_true.astype(np.int64) if y_true.dtype.kind in "fb" else np.zeros(0)
+        if labels.shape != y_true.shape or not np.array_equal(labels, y_true):
+            raise InputError(f"{type(self).__name__}: expected whole class numbers, found {y_true.dtype} such as {y_true.flat[0]}.")
+        return labels
 
     def _examples(self, y_true: Array, losses: Array) -> int:
         return losses.size if self.ignore_class is None else int((y_true != self.ignore_class).sum())

@@ -92,6 +92,8 @@ class Loss(Configurable):
     # Inner parts
 
     def _weighted(self, y_true: Any, y_pred: Any, sample_weight: Any) -> tuple[Array, Array | None, int, Gradient]:
+        if y_true is None:
+            raise InputError(f"{type(self).__name__}: expected targets, found none.")
         y_true, y_pred = np.asarray(y_true), np.asarray(y_pred)
         if y_pred.dtype.kind != "f":
             y_pred = y_pred.astype(np.float32)

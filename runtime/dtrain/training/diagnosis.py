@@ -1,0 +1,38 @@
+"""Why a gradient holds NaN or infinity: the first place on the way from the batch to the gradient that is not finite."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from dtrain.learning.networks import Network
+from dtrain.training.steps import TrainingStep
+
+
+def why_not_finite(network: Network | None, step: TrainingStep) -> str:
+    """One line that names the place, what was expected there and what was found.
+
+    Args:
+        network: None for a model without layers.
+        step: one that has filled its gradients.
+    """
+    with np.errstate(all="ignore"):
+        for place, given in _places(network, step):
+            array = np.asarray(given)
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                found = "NaN" if np.isnan(array).any() else "infinity"
+                at = np.argwhere(~np.isfinite(array))[0].tolist()
+                return f"{place}: expected finite numbers, found {found}, first at {at} of shape {array.shape}"
+    return "the loss alone is not finite"
+
+
+def _places(network: Network | None, step: TrainingStep) -> Iterator[tuple[str, Any]]:
+    """Everything that a gradient is made of, in the order of cause and effect."""
+    for place, given in (("inputs", step.x), ("targets", step.y), ("sample weights", step.sample_weight)):
+        parts = list(given.values()) if isinstance(given, Mapping) else given
+        yield from ((place, part) for part in (parts if isinstance(parts, list | tuple) else [parts]))
+    yield from ((f"variable {name}", weight) for name, weight in step.weights.items())
+    if network is not None:
+        for layer, outputs in network.outputs_of_layers(step.weights, step.x):
+            yield from ((f"outputs of {layer.label}", output) for output in outputs)
+    yield from ((f"gradient of {name}", gradient) for name, gradient in step.gradients.items())

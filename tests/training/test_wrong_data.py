@@ -1,0 +1,89 @@
+"""What does not fit is refused in one sentence that says where, what was expected and what was found."""
+
+import numpy as np
+import pytest
+
+import dtrain as dt
+from dtrain.errors import InputError, NonFiniteGradientError
+from dtrain.strategies.single import SingleStrategy
+
+X = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+Y = np.arange(8) % 2
+LABELS = "sparse_categorical_crossentropy"
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    with SingleStrategy().scope():
+        yield
+
+
+def model(loss=LABELS, **first):
+    made = dt.Sequential([dt.layers.Dense(4, activation="relu", input_shape=(3,), **first), dt.layers.Dense(2)])
+    made.compile(dt.optimizers.SGD(0.1), loss)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "loss", "message"),
+    [
+        (X[:, :2], Y, LABELS, r"^dense \(Dense\): expected an input of shape \(batch, 3\), found \(8, 2\)$"),
+        (X.astype(str), Y, LABELS, r"^dense \(Dense\): expected numbers, found dtype object"),
+        (X.astype(complex), Y, LABELS, r"^dense \(Dense\): expected numbers, found dtype complex128"),
+        (X, Y + 1, LABELS, r"dense_1 \(Dense\): SparseCategoricalCrossentropy: expected class numbers in \[0, 2\), found 2"),
+        (X, Y - 1, LABELS, r"dense_1 \(Dense\): SparseCategoricalCrossentropy: expected class numbers in \[0, 2\), found -1"),
+        (X, np.eye(3)[Y], LABELS, r"expected class numbers of shape \(8,\) for predictions of shape \(8, 2\), found \(8, 3\)"),
+        (X, np.eye(3)[Y], "mse", r"expected y_true of y_pred's shape \(8, 2\), found \(8, 3\)"),
+        (X, Y[:5], LABELS, r"expected arrays of one length, found shapes \[\(8, 3\), \(5,\)\]"),
+        (X[:0], Y[:0], LABELS, "expected at least one batch, found an empty dataset"),
+        (X, None, LABELS, "expected targets"),
+        (X, Y.astype(str), LABELS, "expected whole class numbers, found object such as 0"),
+        (X, Y + 0.5, LABELS, "expected whole class numbers, found float64 such as 0.5"),
+        (None, None, LABELS, "expected .* found None"),
+    ],
+)
+def test_data_that_do_not_fit(x, y, loss, message):
+    with pytest.raises(InputError, match=message):
+        model(loss).fit(x, y, verbose=0)
+
+
+def test_sample_weights_and_validation_data_that_do_not_fit():
+    with pytest.raises(InputError, match=r"sample_weight to broadcast to the losses' shape \(8,\), found \(8, 2\)"):
+        model().fit(X, Y, sample_weight=np.ones((8, 2)), verbose=0)
+    with pytest.raises(InputError, match=r"dense \(Dense\): expected an input of shape \(batch, 3\), found \(8, 2\)"):
+        model().fit(X, Y, validation_data=(X[:, :2], Y), verbose=0)
+    for use in (model().evaluate, lambda x, y: model().predict(x)):
+        with pytest.raises(InputError, match="found an empty dataset"):
+            use(X[:0], Y[:0])
+
+
+def test_one_gradient_that_is_not_finite_is_told_of_and_left_out(capsys):
+    x = np.concatenate([X] * 4)
+    x[5, 1] = np.nan
+    made, losses = model(), []
+    note = dt.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: losses.append(logs["loss"]))
+    made.fit(x, np.concatenate([Y] * 4), batch_size=8, shuffle=False, epochs=2, verbose=0, callbacks=[note])
+    assert np.isfinite(made.get_weights()[0]).all()
+    assert np.isnan(losses).sum() >= 1, "callbacks that look for NaN are told"
+    assert capsys.readouterr().err.splitlines() == [
+        "dtrain: step 1: a gradient was not applied: inputs: expected finite numbers, found NaN, first at [5, 1] of shape (8, 3)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "weight", "message"),
+    [
+        (X * np.nan, X[:, :2], 1.0, r"inputs: expected finite numbers, found NaN, first at \[0, 0\] of shape \(8, 3\)"),
+        (X, X[:, :2] * np.inf, 1.0, "targets: expected finite numbers, found infinity"),
+        (X, X[:, :2], np.nan, "variable dense/kernel: expected finite numbers, found NaN"),
+        (np.abs(X) * 1e30, X[:, :2], 1e30, r"outputs of dense \(Dense\): expected finite numbers, found infinity"),
+        (X, X[:, :2], 1e25, "gradient of dense_1/kernel: expected finite numbers, found"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_training_that_goes_nowhere_fails_and_says_where_it_began(x, y, weight, message, capsys):
+    made = model("mse")
+    made.set_weights([np.full(spec.shape, weight if spec.name == "dense/kernel" else 1.0) for spec in made.variables])
+    with pytest.raises(NonFiniteGradientError, match=f"100 gradients in a row held NaN or infinity; the first: {message}"):
+        made.fit(x, y, verbose=0)
+    assert len(capsys.readouterr().err.splitlines()) == 1
