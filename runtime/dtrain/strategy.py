@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dtrain.messages import Verdict
-from dtrain.roles.evaluator import CheckpointWeights
+from dtrain.roles.evaluator import CheckpointWeights, Pace
 from dtrain.variables import VariableSpec
 
 Array = np.ndarray[Any, Any]
@@ -136,8 +136,8 @@ class Strategy(Protocol):
     def open(self, problem: Problem) -> Session:
         """Make the variables exist in the cluster and join the training."""
 
-    def checkpoints(self) -> Iterator[CheckpointWeights]:
-        """Evaluator: each newest checkpoint that was not yet seen, until training has ended and the final one was."""
+    def checkpoints(self, pace: Pace) -> Iterator[CheckpointWeights]:
+        """Evaluator: each newest checkpoint that was not yet seen, at this pace, until training has ended and the final one was."""
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """Publish the result of an evaluation for `dtrain status`."""

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrain.roles.evaluator import EvaluationSchedule, Next
+from dtrain.roles.evaluator import EvaluationSchedule, Next, Pace
 
 
 def test_the_newest_once_and_then_the_next():
@@ -34,6 +34,18 @@ def test_it_ends_when_training_has_ended_without_a_final_one_but_evaluates_what_
     schedule.done(7, final=False)
     assert schedule.next(7, False, training_ended=True) is Next.DONE
     assert EvaluationSchedule().next(None, False, training_ended=True) is Next.DONE
+
+
+def test_the_first_one_may_wait_and_the_others_keep_their_distance_but_the_last():
+    schedule = EvaluationSchedule(Pace(start_delay_s=10, throttle_s=5))
+    assert schedule.next(1, False, training_ended=False, now_s=9) is Next.WAIT
+    assert schedule.next(1, False, training_ended=False, now_s=10) == 1
+    schedule.done(1, final=False)
+    assert schedule.next(2, False, training_ended=False, now_s=14) is Next.WAIT
+    assert schedule.next(3, False, training_ended=False, now_s=15) == 3
+    schedule.done(3, final=False)
+    assert schedule.next(4, True, training_ended=False, now_s=16) == 4
+    assert EvaluationSchedule(Pace(10, 5)).next(1, False, training_ended=True, now_s=0) == 1
 
 
 @settings(deadline=None, max_examples=100)

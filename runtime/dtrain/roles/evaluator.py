@@ -28,25 +28,43 @@ class Next(Enum):
     DONE = "done"
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How often checkpoints are evaluated while training goes on.
+
+    Attributes:
+        start_delay_s: from the evaluator's start to its first evaluation.
+        throttle_s: from the beginning of one evaluation to the next.
+    """
+
+    start_delay_s: float = 0.0
+    throttle_s: float = 0.0
+
+
 @dataclass
 class EvaluationSchedule:
-    """Keeps the newest evaluated step."""
+    """Keeps the newest evaluated step; times are seconds since the evaluator's start."""
 
+    pace: Pace = Pace()
     evaluated: int | None = None
     final_done: bool = False
+    begun_s: float | None = None
 
-    def next(self, newest: int | None, final: bool, training_ended: bool) -> int | Next:
+    def next(self, newest: int | None, final: bool, training_ended: bool, now_s: float = 0.0) -> int | Next:
         """The step of the checkpoint to evaluate, or what else to do.
 
         Args:
             newest: the newest checkpoint's step; None if there is none.
             final: whether it is the final one (the same step may be written once more, as the final one).
             training_ended: nobody will write another checkpoint.
+            now_s: the time.
         """
         self.final_done = self.final_done or (final and newest == self.evaluated)
         if self.final_done:
             return Next.DONE
-        if newest is not None and newest != self.evaluated:
+        earliest_s = self.pace.start_delay_s if self.begun_s is None else self.begun_s + self.pace.throttle_s
+        if newest is not None and newest != self.evaluated and (final or training_ended or now_s >= earliest_s):
+            self.begun_s = now_s
             return newest
         return Next.DONE if training_ended else Next.WAIT
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from dtrain import checkpoints
 from dtrain.errors import CheckpointError
 from dtrain.reporting import Reporter
-from dtrain.roles.evaluator import CheckpointWeights, EvaluationSchedule, Next
+from dtrain.roles.evaluator import CheckpointWeights, EvaluationSchedule, Next, Pace
 from dtrain.run_files import RunFiles
 
 POLL_S = 0.2
 
 
 def follow_checkpoints(
-    run_dir: Callable[[], Path | str | None], training_ended: Callable[[], bool], reporter: Reporter
+    run_dir: Callable[[], Path | str | None], training_ended: Callable[[], bool], reporter: Reporter, pace: Pace
 ) -> Iterator[CheckpointWeights]:
     """Each newest checkpoint that was not yet evaluated, until training has ended and the final one was.
 
@@ -22,15 +22,17 @@ def follow_checkpoints(
         run_dir: the run directory; None until it is known.
         training_ended: nobody will write another checkpoint.
         reporter: told of the wait.
+        pace: how often.
     """
-    schedule = EvaluationSchedule()
+    schedule, start_s = EvaluationSchedule(pace), time.monotonic()
     while True:
         ended = training_ended()  # before the look at the folder: what was written before the end is seen
         known = run_dir()
         directory = RunFiles(Path(known)).checkpoints if known else None
         found = checkpoints.list_checkpoints(directory) if directory else []
         newest = found[-1] if found else None
-        step = schedule.next(newest.step if newest else None, newest is not None and is_final(newest.path), ended)
+        final = newest is not None and is_final(newest.path)
+        step = schedule.next(newest.step if newest else None, final, ended, time.monotonic() - start_s)
         if step is Next.DONE:
             if not found:
                 reporter.warn(f"training has ended and there is no checkpoint in {directory}: is it on this machine?")

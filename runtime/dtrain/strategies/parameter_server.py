@@ -24,7 +24,7 @@ from dtrain.protocol.staleness import StalenessHistogram
 from dtrain.reporting import Reporter
 from dtrain.roles.checkpoint_thread import CheckpointThread
 from dtrain.roles.chief_driver import Leader, server_name
-from dtrain.roles.evaluator import CheckpointWeights
+from dtrain.roles.evaluator import CheckpointWeights, Pace
 from dtrain.roles.evaluator_driver import follow_checkpoints
 from dtrain.roles.generation import Generation
 from dtrain.roles.heartbeat import HeartbeatLink
@@ -162,13 +162,13 @@ class ParameterServerStrategy:
             raise AssertionError("a leader has a run directory")
         return RunFiles(self._run_dir).checkpoints
 
-    def checkpoints(self) -> Iterator[CheckpointWeights]:
+    def checkpoints(self, pace: Pace) -> Iterator[CheckpointWeights]:
         """See `Strategy.checkpoints`; the leader's folder of checkpoints must be visible under the same path."""
         self._join()
         link = self._heartbeats[0]
         self.reporter.running()
         found = follow_checkpoints(
-            lambda: self._run_dir or link.reply.directory, lambda: link.failure is not None or link.reply.ended, self.reporter
+            lambda: self._run_dir or link.reply.directory, lambda: link.failure is not None or link.reply.ended, self.reporter, pace
         )
         return self._at_own_speed(found)
 

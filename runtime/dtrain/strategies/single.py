@@ -19,7 +19,7 @@ from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.reporting import Reporter
 from dtrain.roles.checkpoint_thread import CheckpointThread
-from dtrain.roles.evaluator import CheckpointWeights
+from dtrain.roles.evaluator import CheckpointWeights, Pace
 from dtrain.roles.generation import Generation
 from dtrain.roles.start import Start, fresh, restored
 from dtrain.roles.store import Store, any_non_finite
@@ -186,7 +186,7 @@ class SingleStrategy:
         """Within it, models belong to this strategy."""
         return scope_of(self)
 
-    def checkpoints(self) -> Iterator[CheckpointWeights]:
+    def checkpoints(self, pace: Pace) -> Iterator[CheckpointWeights]:
         """There is no evaluator."""
         return iter(())
 

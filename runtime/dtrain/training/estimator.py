@@ -13,6 +13,9 @@ from typing import Any
 
 from dtrain.callbacks import Callback
 from dtrain.errors import InputError
+from dtrain.roles.evaluator import Pace
+from dtrain.training.batches import Batches
+from dtrain.training.evaluation import Validation
 from dtrain.training.models import Model
 
 InputFunction = Callable[[], Any]
@@ -58,17 +61,23 @@ class EvalSpec:
     Attributes:
         input_fn: returns a Dataset of batches (or arrays).
         steps: batches of one evaluation; None: all there are.
+        start_delay_secs: from the evaluator's start to its first evaluation. The final checkpoint is evaluated at once.
+        throttle_secs: from the beginning of one evaluation to the next.
 
     Raises:
-        InputError: steps is not positive.
+        InputError: steps is not positive, or a time is negative.
     """
 
     input_fn: InputFunction
     steps: int | None = 100
+    start_delay_secs: float = 120
+    throttle_secs: float = 600
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.steps < 1:
             raise InputError(f"EvalSpec: expected steps of at least 1 or None, found {self.steps}")
+        if min(self.start_delay_secs, self.throttle_secs) < 0:
+            raise InputError(f"EvalSpec: expected times of at least 0 s, found {self.start_delay_secs} and {self.throttle_secs}")
 
 
 def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> tuple[Model, dict[str, float] | None]:
@@ -80,13 +89,14 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
     model = estimator.model_fn()
     strategy = model.strategy
     evaluation_data = eval_spec.input_fn()
+    held_out = Batches.of(evaluation_data, batch_size=None, shuffle=False, seed=0)
+    pace = Pace(eval_spec.start_delay_secs, eval_spec.throttle_secs)
     model.fit(
         train_spec.input_fn(),
         epochs=1,
         steps_per_epoch=train_spec.max_steps,
         callbacks=train_spec.callbacks,
-        validation_data=evaluation_data,
-        validation_steps=eval_spec.steps,
+        validation_data=Validation(held_out, eval_spec.steps, pace=pace),
     )
     if not (strategy.is_leader or strategy.evaluates):
         return model, None

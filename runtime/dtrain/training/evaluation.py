@@ -1,7 +1,7 @@
 """Passes over data with fixed weights: evaluate and predict; and the numbers that come of many batches."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from dtrain.learning import metrics
 from dtrain.learning.losses import Loss
 from dtrain.learning.metrics import Mean, Metric
 from dtrain.learning.optimizers import Optimizer
+from dtrain.roles.evaluator import Pace
 from dtrain.training.batches import Batch, Batches
 from dtrain.training.steps import EvaluationStep, Logs
 
@@ -24,11 +25,13 @@ class Validation:
     Attributes:
         steps: batches of one evaluation; None: all there are.
         frequency: every so many epochs; or the epochs, counted from 1, after which it is done.
+        pace: the evaluator's.
     """
 
     batches: Batches
     steps: int | None = None
     frequency: int | Collection[int] = 1
+    pace: Pace = field(default_factory=Pace)
 
     def once(self) -> Iterator[Batch]:
         """The batches of one evaluation."""

@@ -107,7 +107,7 @@ class Fit:
             return self.history
         model.build_for(self.validation.batches)
         expected = {spec.name: spec.shape for spec in model.variables}
-        for checkpoint in model.strategy.checkpoints():
+        for checkpoint in model.strategy.checkpoints(self.validation.pace):
             found = {name: np.shape(value) for name, value in checkpoint.weights.items()}
             if found != expected:
                 raise CheckpointError(f"the checkpoint of step {checkpoint.global_step} holds {found}; this model has {expected}")

@@ -85,8 +85,8 @@ class Model(Architecture):
         Raises:
             InputError: data or arguments do not fit.
         """
-        strategy, validation = self.strategy, None
-        if validation_data is not None:
+        strategy, validation = self.strategy, validation_data
+        if validation_data is not None and not isinstance(validation_data, Validation):
             held_out = Batches.of(validation_data, batch_size=validation_batch_size or batch_size, shuffle=False, seed=0)
             validation = Validation(held_out, validation_steps, validation_freq)
         fit = self._fit(callbacks=callbacks or (), validation=validation, class_weight=class_weight, verbose=bool(verbose))
