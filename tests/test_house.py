@@ -53,8 +53,8 @@ FILES_IN_ONE_ROOM = {0, 1, 7}
 # cli/ sees of the runtime only the lowest floors.
 SEEN_BY_CLI = {name for name, floor in FLOORS.items() if floor <= 1}
 
-# What in roles/ owns a thread and a clock, besides the drivers.
-THREADS = {"heartbeat", "checkpoint_thread"}
+# What in roles/ owns a thread or a clock, besides the drivers.
+THREADS = {"heartbeat", "checkpoint_thread", "keeper", "saver"}
 MACHINES = [
     *(RUNTIME / "protocol").glob("*.py"),
     *(RUNTIME / "learning").rglob("*.py"),

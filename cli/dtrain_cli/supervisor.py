@@ -216,6 +216,7 @@ class Supervisor:
         if now_s >= self._next_status_s:
             self._next_status_s = now_s + STATUS_EVERY_S
             self._read_statuses()
+            self._carry_out_kill_orders()
         if self._order is None:
             self._restart_those_due(now_s)
             self._bring_about_faults(now_s)
@@ -234,6 +235,13 @@ class Supervisor:
         if self.state == "starting" and all(life.is_up for life in self.lives.values()):
             self._journal.record.state = "running"
             self._journal.event("up")
+
+    def _carry_out_kill_orders(self) -> None:
+        for life in self.lives.values():
+            if life.task.role is Role.PS and life.state == "running" and (order := life.kill_order()):
+                self._console.say(f"{life.task} is killed: {order.reason}")
+                self._journal.event("kill order", task=str(life.task), reason=order.reason)
+                self._processes.signal(life.task, signal.SIGKILL)
 
     def _restart_those_due(self, now_s: float) -> None:
         for life in self.lives.values():

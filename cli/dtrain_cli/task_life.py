@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError
-from dtrain.run_files import FailureRecord, RunFiles, TaskRecord, TaskStatus, read_record
+from dtrain.run_files import FailureRecord, KillOrder, RunFiles, TaskRecord, TaskStatus, read_record
 from dtrain_cli.plan import TaskLaunch
 from dtrain_cli.restart_policy import exit_code
 from dtrain_cli.success_rule import ENDED
@@ -76,6 +76,13 @@ class TaskLife:
             status = read_record(RunFiles(self.launch.run_dir).status(self.task), TaskStatus)
             if status is not None and status.attempt == self.launch.attempt:
                 self.status = status
+
+    def kill_order(self) -> KillOrder | None:
+        """The order to kill the present attempt, if there is one."""
+        with contextlib.suppress(RunError):
+            if self.launch.program is not None:
+                return read_record(RunFiles(self.launch.run_dir).kill(self.task, self.launch.attempt), KillOrder)
+        return None
 
     def to_record(self, host: str) -> TaskRecord:
         """For run.json."""

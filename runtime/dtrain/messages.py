@@ -7,11 +7,16 @@ blocks, is said at each class. Messages are msgspec structs, so nothing that arr
 The life of a run, in messages:
 
     everybody  -> every server   Hello on opening a connection (rule 7); the server refuses or lets in
-    leader     -> every server   Initialise (plan, optimizer, first values); Initialised
+    leader     -> every server   Initialise (plan, optimizer, values); Initialised; again, in a new *term*, when a server died
     replica    -> every server   Pull until initialised; then Push / Reply, one pair a step and server (rules 1-5, 8)
     ps:i       -> ps:0           Complete;  ps:0 -> ps:i  Commit (rule 2)
     everybody  -> ps:0           Heartbeat / HeartbeatReply each second, beside the tensors (rule 6)
     leader     -> every server   Snapshot / SnapshotReply for a checkpoint (rule 11); Farewell / Farewell at the end (rule 12)
+    leader     -> ps:0           Conclude / Conclude: the last step is saved, so nobody can be needed again for this generation
+
+Two numbers say which variables are meant. The *generation* counts the calls of `fit`. The *term* counts, within the run, how often
+all servers were given their variables: when one of them dies, the leader begins a new term from the newest checkpoint on every
+server, and whatever was said in an earlier term is void.
 """
 
 from enum import StrEnum
@@ -33,6 +38,8 @@ class Verdict(StrEnum):
     """It breaks the rules (shape, plan, non-finite values) and was not applied; `reason` says which."""
     FINISHED = "finished"
     """Training has reached its last step; it was not applied."""
+    VOID = "void"
+    """The servers have gone back to a checkpoint: whatever it was, it is not part of what they hold now."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -48,11 +55,24 @@ class Hello(Message, frozen=True, gc=False):
     secret: str | None = None
 
 
-class Initialise(Message, frozen=True, gc=False):
-    """Leader to server: hold these variables. Blocks: first values of every group; then, on a restore, every slot of every group.
+class Lineage(msgspec.Struct, frozen=True):
+    """Where the variables of a term come from.
 
-    `generation` counts the calls of `fit`; a server that already holds this generation with this plan keeps what it has, so a
-    restarted leader re-attaches.
+    Attributes:
+        first_step: the version at which this generation began.
+        origin: the version at which the optimizer began; its own steps (schedules, Adam's corrections) count from there.
+        rolled_back_steps: versions that were made in this run and lost again with a server.
+    """
+
+    first_step: int = 0
+    origin: int = 0
+    rolled_back_steps: int = 0
+
+
+class Initialise(Message, frozen=True, gc=False):
+    """Leader to server: hold these variables. Blocks: values of every group; then every slot of every trainable group.
+
+    Generation and term must be later than those of what the server holds, which is given up with whatever waits on it.
 
     Attributes:
         plan: of `protocol.placement`, as a dict.
@@ -62,7 +82,6 @@ class Initialise(Message, frozen=True, gc=False):
         directory: of the run, where the leader saves; for the evaluator.
         slots: names of the slots that follow as blocks; empty for a fresh start.
         seen: the table of rule 5 from a checkpoint.
-        origin: the version at which the optimizer began.
         batches: how many this `fit` takes if none is refused or stale.
         dealt: which batches have been given out; see `protocol.batch_dealer`.
     """
@@ -76,31 +95,34 @@ class Initialise(Message, frozen=True, gc=False):
     directory: str
     slots: tuple[str, ...] = ()
     seen: list[tuple[str, int, int]] = []
-    origin: int = 0
+    lineage: Lineage = Lineage()
     batches: int = 0
     dealt: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    term: int = 0
 
 
 class Initialised(Message, frozen=True, gc=False):
-    """Server to leader: done; `kept` if the generation was already there."""
+    """Server to leader: done. `given_up` is the version of the same generation that it held before; -1 if it held none."""
 
-    version: int
-    kept: bool
+    given_up: int = -1
 
 
 class Pull(Message, frozen=True, gc=False):
-    """Replica to server: the newest values, once the generation is there and the version is at least `at_least`.
+    """Replica to server: the newest values, once the generation and term are there and the version is at least `at_least`.
 
-    The server answers after `wait_s` at the latest, with what it has.
+    The server answers after `wait_s` at the latest, with what it has. `term` 0 means any; `concluded` asks ps:0 for no values but
+    whether the last step has been saved.
     """
 
     generation: int
     at_least: int
     wait_s: float
+    term: int = 0
+    concluded: bool = False
 
 
 class NotReady(Message, frozen=True, gc=False):
-    """Server to replica: `wait_s` is over and the generation has not been initialised."""
+    """Server to replica: `wait_s` is over and what was asked for is not there."""
 
     reason: str
 
@@ -108,7 +130,7 @@ class NotReady(Message, frozen=True, gc=False):
 class Values(Message, frozen=True, gc=False):
     """Server to replica: a version of everything it holds. Blocks: every group's values.
 
-    To a replica that speaks of an earlier generation it says, without plan and blocks, that there is a later one.
+    To a replica that speaks of an earlier generation or term it says, without plan and blocks, that there is a later one.
 
     `ticket` (async, ps:0 only) is the permission to push once more; without one the replica pulls again. With it ps:0 says
     which `batch` of the stream is to be computed next; see `protocol.batch_dealer`.
@@ -120,6 +142,7 @@ class Values(Message, frozen=True, gc=False):
     plan: dict[str, Any]
     ticket: bool = True
     batch: int = -1
+    term: int = 0
 
 
 class Push(Message, frozen=True, gc=False):
@@ -137,6 +160,7 @@ class Push(Message, frozen=True, gc=False):
     ordinal: int = 0
     finite: bool = True
     batch: int = -1
+    term: int = 0
 
 
 class Reply(Message, frozen=True, gc=False):
@@ -172,13 +196,15 @@ class Complete(Message, frozen=True, gc=False):
     incarnation: int
     version: int
     ordinal: int
+    term: int = 0
 
 
 class Subscribe(Message, frozen=True, gc=False):
-    """ps:i to ps:0: send me every commit from this version of this generation on."""
+    """ps:i to ps:0: send me every commit from this version of this generation and term on."""
 
     generation: int
     version: int
+    term: int = 0
 
 
 class Commit(Message, frozen=True, gc=False):
@@ -187,6 +213,7 @@ class Commit(Message, frozen=True, gc=False):
     generation: int
     version: int
     contributors: tuple[tuple[int, int, int], ...]
+    term: int = 0
 
 
 class Heartbeat(Message, frozen=True, gc=False):
@@ -215,6 +242,8 @@ class HeartbeatReply(Message, frozen=True, gc=False):
         failed: why training cannot go on, by the rules of the spec.
         directory: of the run, as the leader named it.
         statuses: to the leader: the newest status of every member.
+        term: of the variables; 0 before the first.
+        lineage: of the same.
     """
 
     incarnation: int
@@ -225,13 +254,16 @@ class HeartbeatReply(Message, frozen=True, gc=False):
     failed: str | None = None
     directory: str | None = None
     statuses: tuple[dict[str, Any], ...] = ()
+    term: int = 0
+    lineage: Lineage = Lineage()
 
 
 class Snapshot(Message, frozen=True, gc=False):
-    """Leader to server: your state for a checkpoint, as soon as your version is at least `at_least`, within `wait_s`."""
+    """Leader to server: your state for a checkpoint, once your version in this term is at least `at_least`, within `wait_s`."""
 
     at_least: int
     wait_s: float
+    term: int = 0
 
 
 class SnapshotReply(Message, frozen=True, gc=False):
@@ -241,6 +273,12 @@ class SnapshotReply(Message, frozen=True, gc=False):
     slots: tuple[str, ...]
     seen: list[tuple[str, int, int]]
     dealt: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+
+
+class Conclude(Message, frozen=True, gc=False):
+    """Leader to ps:0: the last step of this generation is saved; its replicas may go. The server answers with the same."""
+
+    generation: int
 
 
 class Farewell(Message, frozen=True, gc=False):
@@ -269,6 +307,7 @@ AnyMessage = (
     | HeartbeatReply
     | Snapshot
     | SnapshotReply
+    | Conclude
     | Farewell
     | Refusal
 )

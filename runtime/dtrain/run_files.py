@@ -12,6 +12,7 @@
             attempt-0/output.log    stdout and stderr of one attempt, together and complete
             attempt-0/failure.json  `FailureRecord`: why the attempt died, written by the task or by who reaped it
             attempt-0/slow.json     `SlowOrder`: how slow the attempt is to be from now on, written by `dtrain chaos`
+            attempt-0/kill.json     `KillOrder`: it does not answer; written by the chief, carried out by the launcher
 
 Small JSON files are replaced as a whole (written aside, then renamed), so a reader never sees half of one.
 """
@@ -125,6 +126,13 @@ class SlowOrder:
     factor: float
 
 
+@dataclass(frozen=True)
+class KillOrder:
+    """A server is past its lease: the launcher kills it, and starts it again by its restart rule."""
+
+    reason: str
+
+
 def global_step(statuses: Iterable[TaskStatus]) -> int | None:
     """Where a run stands: as ps:0 counts (rule 10), and as it has told the replicas; other servers' counts are their own."""
     first = str(TaskId(Role.PS, 0))
@@ -196,6 +204,10 @@ class RunFiles:
     def slow(self, task: TaskId, attempt: int) -> Path:
         """A `SlowOrder` for one attempt of a task; absent as long as the spec alone decides."""
         return self.attempt(task, attempt) / "slow.json"
+
+    def kill(self, task: TaskId, attempt: int) -> Path:
+        """A `KillOrder` for one attempt of a task."""
+        return self.attempt(task, attempt) / "kill.json"
 
     def attempts(self, task: TaskId) -> Iterator[int]:
         """The numbers of the attempts that left files, oldest first."""

@@ -11,10 +11,13 @@ from dtrain.learning import optimizers
 from dtrain.messages import (
     Commit,
     Complete,
+    Conclude,
     Farewell,
     Hello,
     Initialised,
+    Lineage,
     NotReady,
+    Pull,
     Refusal,
     Reply,
     Snapshot,
@@ -38,15 +41,68 @@ def hand(request):
 # Initialising
 
 
-def test_a_leader_that_starts_again_finds_what_is_there(hand):
+@pytest.mark.parametrize("order", [{}, {"term": 3}, {"generation": 1, "term": 2}])
+def test_what_is_not_later_than_what_is_held_is_refused(hand, order):
+    hand.initialise(term=3)
     before = hand.image()
-    assert hand.initialise() == [Initialised(0, kept=True)]
+    assert hand.initialise(**order) == [Refusal("ps:0 holds term 3 of generation 1 already")]
     assert hand.image() == before
 
 
 def test_a_new_generation_takes_the_place_of_the_old_one(hand):
-    assert hand.initialise(generation=2, version=7) == [Initialised(7, kept=False)]
+    assert hand.initialise(generation=2, version=7) == [Initialised(-1)]
     assert hand.version() == 7
+
+
+def test_a_new_term_takes_the_place_of_the_old_one_and_says_what_was_given_up():
+    hand = Hand(updates="async")
+    hand.initialise(term=1)
+    hand.push("worker:0", term=1)
+    assert hand.initialise(term=2, lineage=Lineage(rolled_back_steps=1)) == [Initialised(1)]
+    assert hand.version() == 0
+    [reply] = hand.beat("chief:0")
+    assert (reply.message.term, reply.message.version, reply.message.lineage.rolled_back_steps) == (2, 0, 1)
+
+
+def test_what_waits_on_an_earlier_term_is_told_of_the_later_one():
+    hand = Hand(updates="sync")
+    hand.initialise(term=1)
+    assert hand.push("worker:0", term=1, caller="a push") == []
+    assert hand.say("worker:1", Pull(1, 3, 5.0, 1), caller="a pull") == []
+    answers = hand.say("chief:0", hand.initialisation(term=2), hand.blocks())
+    later = Values(1, 0, 10, {}, ticket=False, term=2)
+    assert [(a.caller, a.message) for a in answers[1:]] == [("a push", later), ("a pull", later)]
+    before = hand.image()
+    assert only(hand.push("worker:0", term=1)) == later
+    hand.say("ps:1", Complete(1, 1, 1, 0, 0, term=1))
+    assert hand.image() == before
+    assert hand.pull("worker:0")[0].message.term == 2, "who knows no term yet"
+
+
+def test_a_push_to_a_server_that_lost_its_memory_waits_for_the_next_term():
+    hand = Hand(updates="sync")
+    assert hand.push("worker:0", term=1, caller="a push") == []
+    hand.now = 5.0
+    assert only(hand.tick()) == NotReady("ps:0 waits for chief:0 to initialise the variables")
+    assert hand.push("worker:0", term=1, caller="a push") == []
+    _, answer = hand.say("chief:0", hand.initialisation(term=2), hand.blocks())
+    assert (answer.caller, answer.message) == ("a push", Values(1, 0, 10, {}, ticket=False, term=2))
+
+
+def test_a_commit_that_cannot_follow_ends_the_server():
+    hand = Hand(servers=2, updates="sync")
+    hand.initialise()
+    [end] = hand.say("ps:0", Commit(1, 3, ((0, 1, 0),)), server=1)
+    assert end.failed.startswith("ps:1 cannot follow ps:0: commit of version 3 cannot follow version 0")
+
+
+def test_a_replica_is_let_go_when_the_last_step_is_saved(hand):
+    question = Pull(1, 0, 5.0, concluded=True)
+    assert hand.say("worker:0", question) == []
+    assert only(hand.say("worker:1", Conclude(1))) == Refusal("only chief:0 may conclude a generation, not worker:1")
+    answers = hand.say("chief:0", Conclude(1))
+    assert [(a.caller, a.message) for a in answers] == [("chief:0", Conclude(1)), ("worker:0", Conclude(1))]
+    assert only(hand.say("worker:0", question)) == Conclude(1)
 
 
 def test_one_who_is_a_generation_behind_is_told_that_there_is_a_later_one(hand):
@@ -98,16 +154,16 @@ def test_slots_of_a_checkpoint_are_restored_and_those_of_a_wrong_size_refused():
         answer = only(hand.say("chief:0", message, [*hand.blocks(), wrong]))
         assert isinstance(answer, Refusal)
         assert hand.servers[0].held is None
-    assert only(hand.say("chief:0", message, [*hand.blocks(), np.arange(7, dtype=np.float32)])) == Initialised(3, kept=False)
+    assert only(hand.say("chief:0", message, [*hand.blocks(), np.arange(7, dtype=np.float32)])) == Initialised()
     assert hand.servers[0].held.store.slots["m"][0].tolist() == list(range(7))
     assert only(hand.push("worker:0", sequence=8, base=3)).duplicate
 
 
 def test_a_server_with_nothing_to_hold_takes_part():
     hand = Hand(servers=3, variables=[VariableSpec("one", (2,))], optimizer=optimizers.Adagrad(0.1), updates="async")
-    assert hand.initialise() == [Initialised(0, kept=False)] * 3
+    assert hand.initialise() == [Initialised()] * 3
     message = hand.initialisation(generation=2, slots=("accumulator",))
-    assert only(hand.say("chief:0", message, [], server=2)) == Initialised(0, kept=False)
+    assert only(hand.say("chief:0", message, [], server=2)) == Initialised()
     assert only(hand.push("worker:0", server=2, generation=2)).verdict is Verdict.ACCEPTED
     reply = only(hand.say("chief:0", Snapshot(0, 0.0), server=2))
     assert (reply.version, reply.slots) == (1, ("accumulator",))
@@ -175,7 +231,6 @@ def test_a_snapshot_waits_for_its_version_then_holds_values_slots_and_what_was_s
     ("changes", "said"),
     [
         ({"plan_hash": "other"}, "worker:0 pushes by plan other, the run's is"),
-        ({"generation": 2}, "holds no variables of generation 2"),
         ({"base": 1}, "pushes from version 1, the newest is 0"),
         ({"blocks": []}, "a gradient of worker:0 does not fit: expected"),
         ({"blocks": [np.zeros(6, np.float32), np.zeros(2, np.int64)]}, "does not fit"),

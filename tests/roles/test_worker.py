@@ -3,7 +3,7 @@
 import pytest
 
 from dtrain.errors import NonFiniteGradientError, PeerRefusedError, TooFewReplicasError
-from dtrain.messages import HeartbeatReply, NotReady, Pull, Push, Refusal, Reply, Values, Verdict
+from dtrain.messages import Conclude, HeartbeatReply, NotReady, Pull, Push, Refusal, Reply, Values, Verdict
 from dtrain.roles.worker import Outcome, Phase, Replica
 
 MAX = 10
@@ -35,10 +35,10 @@ class Talk:
         return self.machine.phase
 
 
-def ready(servers=2, version=0, **more):
+def ready(servers=2, version=0, term=0, **more):
     talk = Talk(servers, **more)
     for server in range(servers):
-        talk.values(server, version)
+        talk.values(server, version, term=term)
     assert talk.phase is Phase.READY
     return talk
 
@@ -159,12 +159,15 @@ def test_at_the_last_step_it_has_the_final_values_of_every_server():
     talk = ready(version=MAX - 1)
     talk.push()
     talk.reply(0, MAX, accepted=1)
-    talk.reply(1, MAX, accepted=1)
-    assert (talk.phase, talk.machine.global_step) == (Phase.FINISHED, MAX)
+    assert talk.reply(1, MAX, accepted=1) == [(0, Pull(1, MAX, 5.0, concluded=True))]
+    assert (talk.phase, talk.machine.global_step) == (Phase.CLOSING, MAX)
+    assert talk.hear(0, NotReady("chief:0 has not saved the last step")) == [(0, Pull(1, MAX, 5.0, concluded=True))]
+    assert talk.hear(0, Conclude(1)) == []
+    assert (talk.phase, talk.machine.unanswered) == (Phase.FINISHED, {})
 
 
 def test_a_server_that_never_gets_to_the_last_step_is_asked_once():
-    talk = Talk(sync=False)
+    talk = Talk(sync=False, saves=True)
     assert talk.values(0, MAX, ticket=False) == [(1, Pull(1, MAX, 5.0))]
     talk.values(1, MAX - 1)
     assert talk.phase is Phase.FINISHED
@@ -172,13 +175,13 @@ def test_a_server_that_never_gets_to_the_last_step_is_asked_once():
 
 
 def test_one_that_comes_when_all_is_done_is_finished_at_once():
-    talk = Talk(servers=1)
+    talk = Talk(servers=1, saves=True)
     assert talk.values(0, MAX, ticket=False) == []
     assert talk.phase is Phase.FINISHED
 
 
 def test_a_leader_that_does_not_train_waits_for_the_last_step():
-    talk = Talk(trains=False)
+    talk = Talk(trains=False, saves=True)
     assert talk.values(0, 3, ticket=False) == [(0, Pull(1, MAX, 5.0))]
     assert talk.values(0, 5, ticket=False) == [(0, Pull(1, MAX, 5.0))]
     assert talk.values(0, MAX, ticket=False) == [(1, Pull(1, MAX, 5.0))]
@@ -210,3 +213,40 @@ def test_refusals_are_errors_of_their_kind():
         Talk().hear(0, Refusal("another plan"))
     with pytest.raises(PeerRefusedError, match="ps:0 answered Pull with HeartbeatReply"):
         Talk().hear(0, HeartbeatReply(1, 1, 0, False))
+
+
+# Servers that went back to a checkpoint
+
+
+def later(talk, server, version=3, term=8):
+    """A server says that there is a later term."""
+    return talk.hear(server, Values(1, version, MAX, {}, ticket=False, term=term))
+
+
+def test_in_a_later_term_it_begins_again_when_everything_it_asked_for_is_answered():
+    talk = ready(version=4, term=7)
+    talk.push()
+    assert later(talk, 1) == []
+    assert talk.reply(0, 5, accepted=1) == [(0, Pull(1, 0, 5.0, 8))], "what it has heard of the earlier term is void"
+    assert talk.machine.outcome.verdict is Verdict.VOID
+    assert talk.values(0, 3, term=8) == [(1, Pull(1, 3, 5.0, 8))]
+    talk.values(1, 3, term=8)
+    assert (talk.phase, talk.machine.versions) == (Phase.READY, [3, 3])
+    assert talk.push()[0] == (0, Push(1, 3, 2, 3, "p", term=8)), "the numbers of pushes go on"
+
+
+def test_a_server_that_lost_its_memory_is_asked_for_what_comes_instead_of_the_push():
+    talk = ready(servers=1, version=4, term=7)
+    talk.push()
+    assert talk.hear(0, NotReady("ps:0 waits for chief:0")) == [(0, Pull(1, 0, 5.0, 7))]
+    assert later(talk, 0) == [(0, Pull(1, 0, 5.0, 8))]
+
+
+def test_who_waits_for_the_last_step_to_be_saved_may_be_needed_again():
+    talk = ready(servers=1, version=MAX - 1, term=7)
+    talk.push()
+    talk.reply(0, MAX, accepted=1)
+    assert later(talk, 0) == [(0, Pull(1, 0, 5.0, 8))]
+    talk.values(0, 3, term=8)
+    assert talk.phase is Phase.READY
+    assert talk.machine.outcome.verdict is Verdict.VOID

@@ -38,6 +38,10 @@ class TicketGate:
         """Whether the last step has been accepted."""
         return self.accepted >= self.max_steps
 
+    def possible(self, live: Collection[int]) -> bool:
+        """Whether any of the ranks that are alive may make the next version, now or when others have made theirs."""
+        return 0 in live if self.accepted < self.warmup_steps else bool(live)
+
     def join(self, rank: int) -> None:
         """A replica takes part from now on (again)."""
         self.clocks.setdefault(rank, min(self.clocks.values(), default=0))

@@ -30,6 +30,7 @@ class AsyncPushes:
         version: how many were applied.
         gate: at ps:0.
         live: at ps:0: the ranks that may have tickets; the ticket of one that is lost would never come back.
+        too_few_timeout_s: at ps:0: how long nobody may be alive who could make the next version.
         compensation: with ``stale_gradients: compensate``.
         retry: whether a batch whose gradient was too stale is to be computed again.
     """
@@ -41,8 +42,10 @@ class AsyncPushes:
     gate: TicketGate | None = None
     failed: str | None = None
     live: Collection[int] = ()
+    too_few_timeout_s: float = 0.0
     compensation: DelayCompensation | None = None
     retry: bool = False
+    _too_few_since_s: float | None = None
 
     @classmethod
     def of(
@@ -53,8 +56,16 @@ class AsyncPushes:
         compensate = training.stale_gradients == "compensate"
         compensation = DelayCompensation(training.compensation, store.trainable) if compensate else None
         rule = StalenessRule(training.stale_gradients, training.max_staleness)
-        retry = training.on_stale == "retry_same_batch"
-        return cls(store, dealer, rule, version, gate, compensation=compensation, retry=retry)
+        return cls(
+            store,
+            dealer,
+            rule,
+            version,
+            gate,
+            too_few_timeout_s=0.0 if training.too_few == "fail" else training.too_few_timeout_s,
+            compensation=compensation,
+            retry=training.on_stale == "retry_same_batch",
+        )
 
     def values_for(self, rank: int) -> Blocks:
         """The newest values, to be sent to a replica that goes on from them."""
@@ -120,6 +131,21 @@ class AsyncPushes:
             for rank in {*self.gate.holders, *self.gate.clocks} - set(live):
                 self.gate.leave(rank)
         return iter(())
+
+    def decide(self, seen: SeenPushes, now: float) -> Iterator[Action]:
+        """ps:0: gradients need no decision in common; but without anybody who could send one, training has failed."""
+        if self.gate is None or self.gate.finished or self.gate.possible(self.live):
+            self._too_few_since_s = None
+        else:
+            self._too_few_since_s = now if self._too_few_since_s is None else self._too_few_since_s
+            waited_s = now - self._too_few_since_s
+            if waited_s >= self.too_few_timeout_s:
+                self.failed = f"too few replicas: nobody is alive who could make version {self.version + 1}, for {waited_s:.1f} s"
+        return iter(())
+
+    def callers(self) -> list[Caller]:
+        """Nobody waits for the next version."""
+        return []
 
     def disconnected(self, caller: Caller) -> None:
         """A lost connection alone changes nothing: the replica comes back, or its lease runs out."""

@@ -49,15 +49,17 @@ class Cut:
 
     Attributes:
         sync: whether a checkpoint must be one version; asynchronous servers each give what they have.
+        term: in which all servers must be.
     """
 
     sync: bool
+    term: int = 0
     margin_steps: int = FIRST_MARGIN_STEPS
 
     def question(self, newest: int, max_steps: int) -> Snapshot:
         """What to ask every server."""
         at_least = min(newest + self.margin_steps, max_steps) if self.sync else 0
-        return Snapshot(at_least, ANSWER_WAIT_S if self.sync else 0.0)
+        return Snapshot(at_least, ANSWER_WAIT_S if self.sync else 0.0, self.term)
 
     def accept(self, versions: Sequence[int]) -> bool:
         """Whether the answers make a checkpoint; if not, the next question looks further ahead."""

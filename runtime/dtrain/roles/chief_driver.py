@@ -1,17 +1,17 @@
 """The leader's way to the servers: makes the variables exist on every one, asks for their state, says farewell.
 
-On connections of its own, beside those of training; `checkpoint_thread` uses it to save.
+On connections of its own, beside those of training; `checkpoint_thread` uses it to save and to restore.
 """
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import PeerError, PeerLostError, PeerRefusedError
-from dtrain.messages import AnyMessage, Farewell, Initialise, Initialised, Refusal, SnapshotReply
+from dtrain.messages import AnyMessage, Conclude, Farewell, Initialise, Initialised, NotReady, Refusal, SnapshotReply
 from dtrain.protocol.replica_memory import cut
 from dtrain.roles.generation import Generation
 from dtrain.roles.start import Start
@@ -25,7 +25,7 @@ RECONNECT_S = 10.0
 
 
 class Leader:
-    """The leader's connections to every server."""
+    """The leader's connections to every server. One thread at a time uses it; `abort` alone may come from another."""
 
     def __init__(self, servers: int, connect: Connect, connect_s: float) -> None:
         """Connect to every server.
@@ -35,38 +35,43 @@ class Leader:
         """
         self._connect = connect
         self._aborted = False
+        self._answers_open = False
         self._channels = [connect(server, connect_s) for server in range(servers)]
-        self._lock = threading.Lock()
 
-    def initialise(self, generation: Generation, start: Start, directory: str) -> int:
-        """Make the variables exist everywhere; returns the version that they are at (a re-attached leader finds them kept).
+    def initialise(self, generation: Generation, start: Start, term: int, directory: str) -> int:
+        """Begin a term: give every server its variables; returns the highest version that was given up for it, or -1.
+
+        It is never repeated within a term: a server might have begun it, trained, and died in the meantime.
 
         Raises:
-            PeerRefusedError: a server will not have them.
+            PeerLostError: a server is gone: whoever has the term must be given another one.
+            PeerRefusedError: a server will not have it.
         """
         plan = generation.plan
         values = cut(plan, start.values)
         slots = {name: cut(plan, by_variable) for name, by_variable in start.slots.items()}
-        for server, channel in enumerate(self._channels):
-            trainable = [i for i, group in enumerate(plan.layout(server).groups) if group.trainable]
-            blocks = [*values[server], *(slots[name][server][i] for name in slots for i in trainable)]
-            message = Initialise(
-                generation.number,
-                plan.to_dict(),
-                msgspec.to_builtins(generation.training),
-                generation.optimizer,
-                start.version,
-                generation.max_steps,
-                directory,
-                tuple(slots),
-                list(start.seen[server]) if start.seen else [],
-                start.origin,
-                generation.batches,
-                start.dealt,
-            )
-            channel.send(message, blocks)
-        answers = [self._expect(Initialised, channel.receive()).message for channel in self._channels]
-        return max(answer.version for answer in answers if isinstance(answer, Initialised))
+        with self._asking():
+            for server, channel in enumerate(self._channels):
+                trainable = [i for i, group in enumerate(plan.layout(server).groups) if group.trainable]
+                message = Initialise(
+                    generation.number,
+                    plan.to_dict(),
+                    msgspec.to_builtins(generation.training),
+                    generation.optimizer,
+                    start.version,
+                    generation.max_steps,
+                    directory,
+                    tuple(slots),
+                    list(start.seen[server]) if start.seen else [],
+                    start.lineage,
+                    generation.batches,
+                    start.dealt,
+                    term,
+                )
+                channel.send(message, [*values[server], *(slots[name][server][i] for name in slots for i in trainable)])
+            frames = [channel.receive() for channel in self._channels]
+        answers = [_expect(Initialised, frame).message for frame in frames]
+        return max(answer.given_up for answer in answers if isinstance(answer, Initialised))
 
     def snapshot(self, question: AnyMessage) -> list[Frame]:
         """Ask every server for its state.
@@ -74,11 +79,32 @@ class Leader:
         Raises:
             PeerError: a server is gone, or will not answer.
         """
-        with self._lock:
+        with self._asking():
             for channel in self._channels:
                 channel.send(question)
             frames = [self._hear(server, question) for server in range(len(self._channels))]
-        return [self._expect(SnapshotReply, frame) for frame in frames]
+        return [_expect(SnapshotReply, frame) for frame in frames]
+
+    def conclude(self, generation: int) -> None:
+        """Tell ps:0 that the last step of a generation is saved.
+
+        Raises:
+            PeerError: ps:0 is gone, or will not answer.
+        """
+        question = Conclude(generation)
+        with self._asking():
+            self._channels[0].send(question)
+            frame = self._hear(0, question)
+        _expect(Conclude, frame)
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """A question whose answers were not all heard would have them taken for the next one's: then on new connections."""
+        if self._answers_open:
+            self.reconnect()
+        self._answers_open = True
+        yield
+        self._answers_open = False
 
     def _hear(self, server: int, question: AnyMessage) -> Frame:
         """A server's answer; if the connection is broken, on a new one."""
@@ -87,12 +113,25 @@ class Leader:
         except PeerLostError:
             if self._aborted:
                 raise
+        self._reconnect(server)
+        self._channels[server].send(question)
+        return self._channels[server].receive()
+
+    def reconnect(self) -> None:
+        """Open every connection again.
+
+        Raises:
+            WaitTimeoutError: a server is not there.
+        """
+        for server in range(len(self._channels)):
+            self._reconnect(server)
+        self._answers_open = False
+
+    def _reconnect(self, server: int) -> None:
         self._channels[server].close()
         self._channels[server] = self._connect(server, RECONNECT_S)
         if self._aborted:
             raise PeerLostError("given up while a connection was being opened again")
-        self._channels[server].send(question)
-        return self._channels[server].receive()
 
     def farewell(self) -> None:
         """Tell every server that nobody will train any more.
@@ -115,18 +154,22 @@ class Leader:
         for channel in self._channels:
             channel.abort(reason)
 
+    def break_with(self, server: int, reason: str) -> None:
+        """From another thread: a server does not answer; what is being asked of it is asked again on a new connection."""
+        self._channels[server].abort(reason)
+
     def close(self) -> None:
         """Close the connections."""
         for channel in self._channels:
             channel.close()
 
-    @staticmethod
-    def _expect(kind: type[AnyMessage], frame: Frame) -> Frame:
-        if isinstance(frame.message, Refusal):
-            raise PeerRefusedError(frame.message.reason)
-        if not isinstance(frame.message, kind):
-            raise PeerRefusedError(f"a server answered {type(frame.message).__name__} where {kind.__name__} was expected")
-        return frame
+
+def _expect(kind: type[AnyMessage], frame: Frame) -> Frame:
+    if isinstance(frame.message, Refusal | NotReady):
+        raise PeerRefusedError(frame.message.reason)
+    if not isinstance(frame.message, kind):
+        raise PeerRefusedError(f"a server answered {type(frame.message).__name__} where {kind.__name__} was expected")
+    return frame
 
 
 def server_name(server: int) -> str:

@@ -13,7 +13,6 @@ class Generation:
 
     Attributes:
         batches: how many this `fit` takes if none is refused or stale.
-        origin: the version at which the optimizer began; its own steps (schedules, Adam's corrections) count from there.
     """
 
     number: int
@@ -22,4 +21,3 @@ class Generation:
     optimizer: dict[str, Any]
     max_steps: int
     batches: int
-    origin: int = 0

@@ -1,12 +1,14 @@
 """The thread that keeps a task's lease at ps:0: a heartbeat each second on a connection that tensors do not share. Rule 6.
 
 It is also the watchman of every wait: when ps:0 is gone for good, has declared training failed, or knows another process in this
-task's place, `failure` says so and the callback breaks whatever the task waits on.
+task's place, `failure` says so and the callback breaks whatever the task waits on. The leader, which has a link to every server,
+is told of each that has been silent for a lease.
 """
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -16,6 +18,9 @@ from dtrain.reporting import Reporter
 from dtrain.wire.channel import Channel
 
 INTERVAL_S = 1.0
+RETRY_S = 0.05
+LEASE_S = 5.0
+"""As long as ps:0 waits for a task, a task waits for an answer."""
 
 Connect = Callable[[float], Channel]
 """Opens a connection to the server, waiting at most the given seconds."""
@@ -34,51 +39,77 @@ class HeartbeatLink:
             patience_s: how long it may be away later before it counts as lost.
 
         Raises:
-            WaitTimeoutError: nobody is there within `connect_s`.
+            PeerLostError: nobody answers within `connect_s`; a WaitTimeoutError if nobody is there at all.
             PeerRefusedError: the server does not want this task.
         """
         self._connect = connect
         self._reporter = reporter
         self._patience_s = patience_s
         self._process = (reporter.status.attempt, time.time())
-        self._channel: Channel | None = connect(connect_s)
+        self._channel: Channel | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.on_failure: Callable[[str], None] = lambda reason: None
         self.on_reply: Callable[[HeartbeatReply], None] = lambda reply: None
+        self.on_silence: Callable[[], None] = lambda: None
         self.failure: DtrainError | None = None
         # Larger than that of every earlier process, also of an earlier run whose checkpoint remembers what it pushed (rule 5).
-        self.reply = self._beat(incarnation=int(self._process[1] * 1000))
+        self.answer = self._first_beat(int(self._process[1] * 1000), connect_s)
         self._thread.start()
+
+    @property
+    def reply(self) -> HeartbeatReply:
+        """The newest."""
+        return self.answer[1]
 
     @property
     def incarnation(self) -> int:
         """The one by which the server knows this task."""
         return self.reply.incarnation
 
-    def _beat(self, incarnation: int, leaving: bool = False) -> HeartbeatReply:
+    def _first_beat(self, incarnation: int, connect_s: float) -> tuple[float, HeartbeatReply]:
+        """A server that dies between the connection and its answer is waited for like one that is not there yet."""
+        deadline = time.monotonic() + connect_s
+        while True:
+            self._channel = self._connect(max(RETRY_S, deadline - time.monotonic()))
+            try:
+                return self._beat(incarnation)
+            except PeerLostError:
+                self._drop_channel()
+                if time.monotonic() >= deadline:
+                    raise
+                self._stopped.wait(RETRY_S)
+
+    def _beat(self, incarnation: int, leaving: bool = False) -> tuple[float, HeartbeatReply]:
+        """When the question was asked, and its answer."""
         if self._channel is None:
             self._channel = self._connect(INTERVAL_S)
         status = msgspec.to_builtins(self._reporter.current(), str_keys=True)
-        self._channel.send(Heartbeat(self._process, incarnation, status, leaving))
-        answer = self._channel.receive().message
+        asked_s = time.monotonic()
+        with _answered_within(LEASE_S, self._channel):
+            self._channel.send(Heartbeat(self._process, incarnation, status, leaving))
+            answer = self._channel.receive().message
         if isinstance(answer, HeartbeatReply):
-            return answer
+            return asked_s, answer
         raise PeerRefusedError(answer.reason if isinstance(answer, Refusal) else f"{self._channel.peer} answered {answer}")
 
     def _run(self) -> None:
-        last_heard_s = time.monotonic()
-        while not self._stopped.wait(INTERVAL_S):
+        last_heard_s = told_s = time.monotonic()
+        while not self._stopped.wait(INTERVAL_S if self._channel is not None else RETRY_S):
             try:
-                self.reply = self._beat(self.reply.incarnation)
+                self.answer = self._beat(self.reply.incarnation)
             except PeerRefusedError as error:
                 self._fail(error)
                 return
             except DtrainError as error:
                 self._drop_channel()
-                if time.monotonic() - last_heard_s >= self._patience_s:
+                silent_s = time.monotonic() - last_heard_s
+                if silent_s >= self._patience_s:
                     self._fail(PeerLostError(f"{error}; it has been away for {self._patience_s:g} s"))
                     return
+                if silent_s >= LEASE_S and time.monotonic() - told_s >= LEASE_S and not self._stopped.is_set():
+                    told_s = time.monotonic()
+                    self.on_silence()
                 continue
             last_heard_s = time.monotonic()
             self.on_reply(self.reply)
@@ -107,8 +138,20 @@ class HeartbeatLink:
             return
         try:
             if self.failure is None and self._channel is not None:
-                self.on_reply(self._beat(self.reply.incarnation, leaving=True))
+                self.on_reply(self._beat(self.reply.incarnation, leaving=True)[1])
         except DtrainError:
             pass  # whoever is gone needs no goodbye
         finally:
             self._drop_channel()
+
+
+@contextmanager
+def _answered_within(limit_s: float, channel: Channel) -> Iterator[None]:
+    """A process that stands still keeps its connections open: whoever waits for it gives up by himself."""
+    patience = threading.Timer(limit_s, channel.abort, [f"{channel.peer} did not answer for {limit_s:g} s"])
+    patience.daemon = True
+    patience.start()
+    try:
+        yield
+    finally:
+        patience.cancel()

@@ -12,18 +12,20 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import TrainingSection
-from dtrain.errors import DtrainError, InputError
+from dtrain.errors import DtrainError
 from dtrain.messages import (
     AnyMessage,
     Commit,
     Complete,
+    Conclude,
     Farewell,
     Heartbeat,
     HeartbeatReply,
     Initialise,
     Initialised,
+    Lineage,
     NotReady,
     Pull,
     Push,
@@ -35,14 +37,11 @@ from dtrain.messages import (
     Values,
     Verdict,
 )
-from dtrain.protocol.batch_dealer import BatchDealer
-from dtrain.protocol.exactly_once import Seen, SeenPushes
+from dtrain.protocol.exactly_once import Seen
 from dtrain.protocol.membership import Membership, MemberState
-from dtrain.protocol.placement import Plan
-from dtrain.protocol.sync_round import quota
 from dtrain.roles.actions import Action, Caller, End, Send
-from dtrain.roles.async_pushes import AsyncPushes
-from dtrain.roles.store import Store, any_non_finite
+from dtrain.roles.held import Held
+from dtrain.roles.store import any_non_finite
 from dtrain.roles.sync_pushes import SyncPushes
 
 Blocks = Sequence[np.ndarray[Any, Any]]
@@ -50,20 +49,6 @@ Blocks = Sequence[np.ndarray[Any, Any]]
 LEASE_S = 5.0
 JOIN_S = 60.0
 LEADER_GRACE_S = 60.0
-
-
-@dataclass(frozen=True)
-class Held:
-    """One generation of variables, and the rule by which it changes."""
-
-    generation: int
-    plan: Plan
-    max_steps: int
-    directory: str
-    store: Store
-    dealer: BatchDealer
-    pushes: SyncPushes | AsyncPushes
-    seen: SeenPushes
 
 
 @dataclass(frozen=True)
@@ -95,6 +80,7 @@ class ParameterServer:
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
     _subscribers: list[Caller] = field(default_factory=list, init=False)
     _requests: list[Request] = field(default_factory=list, init=False)
+    _concluded: int = field(default=0, init=False)
     _farewell: bool = field(default=False, init=False)
     _leader_lost_since_s: float | None = field(default=None, init=False)
 
@@ -122,51 +108,21 @@ class ParameterServer:
         if sender != self.cluster.leader:
             yield Send(caller, Refusal(f"only {self.cluster.leader} may initialise variables, not {sender}"))
             return
+        before = self.held
+        if before is not None and (message.generation, message.term) <= (before.generation, before.term):
+            yield Send(caller, Refusal(f"ps:{self.index} holds term {before.term} of generation {before.generation} already"))
+            return
         try:
-            plan = Plan.from_dict(message.plan)
-            held = self.held
-            if held is None or (held.generation, held.plan.hash) != (message.generation, plan.hash):
-                training = msgspec.convert(message.training, TrainingSection)
-                held = self._hold(plan, training, message, blocks)
+            self.held = Held.of(message, blocks, self.cluster, self.index, self._subscribers)
         except (DtrainError, msgspec.ValidationError) as error:
             yield Send(caller, Refusal(f"the leader's plan, optimizer and values do not fit together: {error}"))
             return
-        kept, self.held = held is self.held, held
-        yield Send(caller, Initialised(held.pushes.version, kept))
+        self.training, self.ranks = self.held.training, self._ranks(self.held.training)
+        same = before is not None and before.generation == message.generation
+        yield Send(caller, Initialised(before.pushes.version if before and same else -1))
+        for waiting in before.pushes.callers() if before else ():
+            yield self._moved_on(waiting)
         yield from self._members_changed(now)
-
-    def _hold(self, plan: Plan, training: TrainingSection, message: Initialise, blocks: Blocks) -> Held:
-        servers = self.cluster.count(Role.PS)
-        if plan.servers != servers:
-            raise InputError(f"a plan for {plan.servers} servers, and the cluster has {servers}")
-        layout = plan.layout(self.index)
-        store = Store(layout, message.optimizer, blocks[: len(layout.groups)], message.origin, message.max_steps)
-        if message.slots:
-            store.restore_slots(message.slots, blocks[len(layout.groups) :])
-        self.training, self.ranks = training, self._ranks(training)
-        replicas = len(self.ranks)
-        quota_ = quota(training.replicas_needed(replicas), replicas)
-        dealer = BatchDealer.of(replicas, quota_, message.batches, message.dealt)
-        pushes: SyncPushes | AsyncPushes
-        if training.updates == "sync":
-            pushes = SyncPushes(
-                store,
-                dealer,
-                training,
-                self._subscribers,
-                generation=message.generation,
-                version=message.version,
-                max_steps=message.max_steps,
-                replicas=replicas,
-                server=self.index,
-                servers=servers,
-            )
-        else:
-            pushes = AsyncPushes.of(
-                store, dealer, training, version=message.version, max_steps=message.max_steps, server=self.index
-            )
-        seen = SeenPushes.restore(message.seen)
-        return Held(message.generation, plan, message.max_steps, message.directory, store, dealer, pushes, seen)
 
     # Reading
 
@@ -189,10 +145,12 @@ class ParameterServer:
 
     def _answer(self, request: Request, late: bool) -> Send | None:
         message, held = request.message, self.held
-        if held is None or (isinstance(message, Pull) and held.generation < message.generation):
+        if isinstance(message, Pull) and message.concluded and (self._farewell or self._concluded >= message.generation):
+            return Send(request.caller, Conclude(message.generation))
+        if held is None or held.term < message.term or (isinstance(message, Pull) and held.generation < message.generation):
             reason = f"ps:{self.index} waits for {self.cluster.leader} to initialise the variables"
-            return Send(request.caller, NotReady(reason)) if late else None
-        if isinstance(message, Pull) and held.generation > message.generation:
+            return Send(request.caller, NotReady(reason)) if late or isinstance(message, Snapshot) else None
+        if isinstance(message, Pull) and (held.generation > message.generation or 0 < message.term < held.term):
             return self._moved_on(request.caller)
         if held.pushes.failed:
             return Send(request.caller, Refusal(held.pushes.failed))
@@ -202,6 +160,8 @@ class ParameterServer:
             names, arrays = held.store.snapshot()
             reply = SnapshotReply(held.pushes.version, names, held.seen.export(), held.dealer.export())
             return Send(request.caller, reply, arrays)
+        if message.concluded:
+            return Send(request.caller, NotReady(f"{self.cluster.leader} has not saved the last step")) if late else None
         rank = self.ranks.get(request.task)
         finished = held.pushes.version >= held.max_steps
         if rank is None and self.index == 0 and held.pushes.version < message.at_least:
@@ -211,20 +171,22 @@ class ParameterServer:
         if rank is not None and not (ticket or finished or late):
             return None
         batch = held.dealer.give(rank) if rank is not None and ticket else -1
-        values = Values(held.generation, held.pushes.version, held.max_steps, held.plan.to_dict(), ticket, batch)
+        values = Values(held.generation, held.pushes.version, held.max_steps, held.plan.to_dict(), ticket, batch, held.term)
         return Send(request.caller, values, held.store.values if rank is None else held.pushes.values_for(rank))
 
     def _moved_on(self, caller: Caller) -> Send:
-        """To one who is a generation behind: there is another one now. Its values may be of another shape."""
-        assert self.held is not None
-        return Send(caller, Values(self.held.generation, self.held.pushes.version, self.held.max_steps, {}, ticket=False))
+        """To one who is a generation or a term behind: there is another one now. Its values may be of another shape."""
+        held = self.held
+        assert held is not None
+        return Send(caller, Values(held.generation, held.pushes.version, held.max_steps, {}, ticket=False, term=held.term))
 
     # Writing
 
     def _on_push(self, caller: Caller, sender: TaskId, message: Push, blocks: Blocks, now: float) -> Iterator[Action]:
         replica, held = str(sender), self.held
-        if held is not None and held.generation > message.generation and replica in self.ranks:
-            yield self._moved_on(caller)
+        if replica in self.ranks and (held is None or (held.generation, held.term) != (message.generation, message.term)):
+            # Its term is over, or this server has lost it and waits for a new one, of which it will be told.
+            yield from self._on_pull(caller, sender, Pull(message.generation, 0, LEASE_S, message.term), (), now)
             return
         if reason := self._push_refusal(replica, message, blocks):
             yield Send(caller, Refusal(reason))
@@ -258,8 +220,7 @@ class ParameterServer:
         held = self.held
         if replica not in self.ranks:
             return f"{replica} is not a replica of this run; replicas are {', '.join(self.ranks)}"
-        if held is None or held.generation != message.generation:
-            return f"ps:{self.index} holds no variables of generation {message.generation}: it was restarted, or training moved on"
+        assert held is not None
         if held.pushes.failed:
             return held.pushes.failed
         if message.plan_hash != held.plan.hash:
@@ -292,32 +253,35 @@ class ParameterServer:
 
     # The one decision of a synchronous run
 
-    def _sync(self, generation: int) -> SyncPushes | None:
-        """The synchronous rule of a generation; None if it is not what this server holds."""
+    def _sync(self, generation: int, term: int) -> SyncPushes | None:
+        """The synchronous rule of a term; None if it is not what this server holds."""
         held = self.held
-        rule = held.pushes if held is not None and held.generation == generation else None
+        rule = held.pushes if held is not None and (held.generation, held.term) == (generation, term) else None
         return rule if isinstance(rule, SyncPushes) else None
 
     def _on_complete(self, caller: Caller, sender: TaskId, message: Complete, blocks: Blocks, now: float) -> Iterator[Action]:
-        if (rule := self._sync(message.generation)) and self.held is not None:
+        if (rule := self._sync(message.generation, message.term)) and self.held is not None:
             yield from rule.complete(sender.index, message, self.held.seen, now)
 
     def _on_subscribe(self, caller: Caller, sender: TaskId, message: Subscribe, blocks: Blocks, now: float) -> Iterator[Action]:
         self._subscribers.append(caller)
-        if self.held is not None and (rule := self._sync(self.held.generation)):
+        if self.held is not None and (rule := self._sync(self.held.generation, self.held.term)):
             yield from (Send(caller, commit) for commit in rule.commits_since(message))
 
     def _on_commit(self, caller: Caller, sender: TaskId, message: Commit, blocks: Blocks, now: float) -> Iterator[Action]:
-        if (rule := self._sync(message.generation)) and self.held is not None:
-            yield from rule.commit(message, self.held.seen)
+        if (rule := self._sync(message.generation, message.term)) and self.held is not None:
+            try:
+                yield from rule.commit(message, self.held.seen)
+            except ValueError as error:
+                yield End(f"ps:{self.index} cannot follow ps:0: {error}")
 
     def position(self) -> tuple[Subscribe, list[Complete]]:
         """ps:i: what to tell ps:0 on connecting to it (again): where this server stands, and what it holds."""
         held = self.held
-        rule = self._sync(held.generation) if held else None
+        rule = self._sync(held.generation, held.term) if held else None
         if held is None or rule is None:
             return Subscribe(0, 0), []
-        return Subscribe(held.generation, rule.version), rule.reports()
+        return Subscribe(held.generation, rule.version, held.term), rule.reports()
 
     # Who is alive
 
@@ -349,6 +313,8 @@ class ParameterServer:
             failed=held.pushes.failed if held else None,
             directory=held.directory if held else None,
             statuses=statuses,
+            term=held.term if held else 0,
+            lineage=held.lineage if held else Lineage(),
         )
 
     def _names(self, ranks: Sequence[int]) -> list[str]:
@@ -375,7 +341,7 @@ class ParameterServer:
         """Time has passed; `connections` are open. To be called a few times a second."""
         if self.membership.expire(now):
             yield from self._members_changed(now)
-        if self.held is not None and isinstance(self.held.pushes, SyncPushes):
+        if self.held is not None:
             yield from self.held.pushes.decide(self.held.seen, now)
         yield from self._answer_requests(now)
         if self._farewell and connections == 0:
@@ -387,6 +353,13 @@ class ParameterServer:
             self._leader_lost_since_s = now
         elif now - self._leader_lost_since_s >= LEADER_GRACE_S:
             yield End(f"{leader} has not been heard of for {LEASE_S + LEADER_GRACE_S:g} s")
+
+    def _on_conclude(self, caller: Caller, sender: TaskId, message: Conclude, blocks: Blocks, now: float) -> Iterator[Action]:
+        if sender != self.cluster.leader:
+            yield Send(caller, Refusal(f"only {self.cluster.leader} may conclude a generation, not {sender}"))
+            return
+        self._concluded = message.generation
+        yield Send(caller, message)
 
     def _on_farewell(self, caller: Caller, sender: TaskId, message: Farewell, blocks: Blocks, now: float) -> Iterator[Action]:
         if sender != self.cluster.leader:

@@ -122,6 +122,7 @@ class ServerHandler:
         if held is not None and held.pushes.version != self.reporter.status.step:
             self.reporter.progress(held.pushes.version)
             self.reporter.status.max_steps = held.max_steps
+            self.reporter.status.rolled_back_steps = held.lineage.rolled_back_steps
         if isinstance(message, Initialise):
             self.reporter.waiting(None)
 

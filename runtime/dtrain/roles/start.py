@@ -1,7 +1,7 @@
 """From where a training starts: the model's first values, a checkpoint, or where the `fit` before it ended."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from dtrain import checkpoints
 from dtrain.errors import CheckpointError
 from dtrain.learning import optimizers
+from dtrain.messages import Lineage
 from dtrain.protocol.batch_dealer import NOTHING_DEALT, Dealt, dealt_from
 from dtrain.protocol.placement import Plan
 
@@ -26,7 +27,6 @@ class Start:
         slots: by slot name, then by variable.
         seen: for each server, the table of rule 5; empty where it is not known.
         warning: what is to be said about the checkpoint.
-        origin: the version at which the optimizer began.
         dealt: which batches have been used up; see `protocol.batch_dealer`.
     """
 
@@ -35,7 +35,7 @@ class Start:
     slots: Mapping[str, Mapping[str, Array]]
     seen: Sequence[Sequence[tuple[str, int, int]]] = ()
     warning: str | None = None
-    origin: int = 0
+    lineage: Lineage = field(default_factory=Lineage)
     dealt: Dealt = NOTHING_DEALT
 
 
@@ -47,7 +47,7 @@ def fresh(plan: Plan, optimizer: Mapping[str, Any], values: Mapping[str, Array],
         if spec.trainable:
             for slot, array in rule.initial_slots(np.asarray(values[spec.name])).items():
                 slots.setdefault(slot, {})[spec.name] = array
-    return Start(version, values, slots, origin=version)
+    return Start(version, values, slots, lineage=Lineage(first_step=version, origin=version))
 
 
 def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any]) -> Start:
@@ -72,12 +72,27 @@ def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any]) -> Start
         seen = seen if len(seen) == plan.servers else []
         extra = checkpoint.manifest.extra
         dealt = dealt_from(extra.get("dealt", NOTHING_DEALT))
-        return Start(checkpoint.step, values, slots, seen, checkpoint.warning, extra.get("origin", 0), dealt)
+        return Start(checkpoint.step, values, slots, seen, checkpoint.warning, _lineage(extra), dealt)
 
 
 def continued(directory: Path, plan: Plan, optimizer: Mapping[str, Any], values: Mapping[str, Array], *, same_owner: bool) -> Start:
     """Where the `fit` before ended, with the values that the model has now; a new optimizer, or another model's, starts afresh."""
     if same_owner:
-        return replace(restored(directory, plan, optimizer), values=values, dealt=NOTHING_DEALT)
+        before = restored(directory, plan, optimizer)
+        lineage = Lineage(first_step=before.version, origin=before.lineage.origin)
+        return replace(before, values=values, lineage=lineage, dealt=NOTHING_DEALT)
     with checkpoints.open_checkpoint(directory) as checkpoint:
         return fresh(plan, optimizer, values, checkpoint.step)
+
+
+def saved_generation(directory: Path) -> int:
+    """Which call of `fit` the newest sound checkpoint of a folder belongs to; 0 without one."""
+    if not checkpoints.list_checkpoints(directory):
+        return 0
+    with checkpoints.open_checkpoint(directory) as checkpoint:
+        return int(checkpoint.manifest.extra.get("generation", 1))
+
+
+def _lineage(extra: Mapping[str, Any]) -> Lineage:
+    """As `CheckpointThread` wrote it down."""
+    return Lineage(**{name: int(extra.get(name, 0)) for name in Lineage.__struct_fields__})

@@ -41,6 +41,7 @@ class SyncPushes:
         subscribers: Sequence[Caller],
         *,
         generation: int,
+        term: int,
         version: int,
         max_steps: int,
         replicas: int,
@@ -52,6 +53,7 @@ class SyncPushes:
         self._training = training
         self._subscribers = subscribers
         self._generation = generation
+        self._term = term
         self._server = server
         needed = training.replicas_needed(replicas)
         self._quota = quota(needed, replicas)
@@ -119,7 +121,10 @@ class SyncPushes:
         Where it stood when it asked may be long ago: it may have been initialised since.
         """
         last = self._last_commit
-        return [last] if last and (message.generation, message.version) <= (last.generation, last.version) else []
+        if last is None:
+            return []
+        asked = (message.generation, message.term, message.version)
+        return [last] if asked <= (last.generation, last.term, last.version) else []
 
     def reports(self) -> list[Complete]:
         """ps:i: everything that ps:0 must hear again after a reconnect."""
@@ -127,7 +132,7 @@ class SyncPushes:
 
     def _report(self, contribution: Contribution) -> Complete:
         rank, incarnation, ordinal = contribution
-        return Complete(self._generation, rank, incarnation, self.version, ordinal)
+        return Complete(self._generation, rank, incarnation, self.version, ordinal, self._term)
 
     def commit(self, message: Commit, seen: SeenPushes) -> Iterator[Action]:
         """ps:i: the decision has arrived."""
@@ -148,7 +153,7 @@ class SyncPushes:
         elif decided is not None:
             version = self._decision.version
             self._decision.committed()
-            self._last_commit = Commit(self._generation, version, decided)
+            self._last_commit = Commit(self._generation, version, decided, self._term)
             for subscriber in self._subscribers:
                 yield Send(subscriber, self._last_commit)
             yield from self._carry_out(version, decided, seen)
@@ -216,6 +221,10 @@ class SyncPushes:
     def disconnected(self, caller: Caller) -> None:
         """Nobody to answer any more; what was contributed stays (it may be complete everywhere)."""
         self._waiting = [waiting for waiting in self._waiting if waiting.caller != caller]
+
+    def callers(self) -> list[Caller]:
+        """Who waits for the next version."""
+        return [waiting.caller for waiting in self._waiting]
 
     def awaited(self) -> list[int]:
         """Ranks whose contribution the next version still lacks."""

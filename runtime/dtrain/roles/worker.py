@@ -3,7 +3,12 @@
     pulling   every server has been asked for its values; in sync all must be of one version, the newest
     ready     the values are there (and, in async, ps:0's ticket): compute a gradient
     pushing   the gradient is on its way to every server; their answers carry the verdict and the next values
-    finished  the last step has been made and the final values are here
+    closing   the last step has been made and the final values are here; the leader has not saved them yet
+    finished  it has
+
+When a server loses its memory, the leader gives all servers the newest checkpoint again, in a new term. A replica that hears of a
+new term drops what it has, waits until every server has answered what was asked before, and begins again by pulling; its pushes
+go on with the next number, so that nothing counts twice. Until its last step is saved it may be needed again, so it stays.
 
 A connection that broke is opened again by the driver, which then repeats what is unanswered: `unanswered`. A push that was
 applied before the break is answered as a duplicate (rule 5), so repeating is always right.
@@ -14,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from dtrain.errors import NonFiniteGradientError, PeerRefusedError, TooFewReplicasError
-from dtrain.messages import AnyMessage, NotReady, Pull, Push, Refusal, Reply, Values, Verdict
+from dtrain.messages import AnyMessage, Conclude, NotReady, Pull, Push, Refusal, Reply, Values, Verdict
 
 Outgoing = tuple[int, AnyMessage]
 """A server's index and what it is told. A Push is accompanied by that server's gradient blocks."""
@@ -28,6 +33,7 @@ class Phase(Enum):
     PULLING = "pulling"
     READY = "ready"
     PUSHING = "pushing"
+    CLOSING = "closing"
     FINISHED = "finished"
 
 
@@ -56,6 +62,8 @@ class Replica:
     Attributes:
         sync: whether all servers must show one version.
         trains: False for a leader that only waits for the others to finish.
+        saves: the leader: it need not wait until the last step is saved.
+        term: the servers' newest, as far as it was heard; 0 before.
         patience_s: how long a server may take to answer a pull before it must say why.
         versions: of the values at hand, a server.
         unanswered: by server, what was asked and not yet answered.
@@ -68,8 +76,10 @@ class Replica:
     plan_hash: str
     sync: bool
     trains: bool = True
+    saves: bool = False
     nan_policy: str = "refuse"
     patience_s: float = 5.0
+    term: int = 0
     phase: Phase = Phase.PULLING
     max_steps: int = 0
     sequence: int = 0
@@ -83,6 +93,7 @@ class Replica:
     _refresh: bool = True
     _final_pulls: int = 0
     _replies: dict[int, Reply] = field(default_factory=dict)
+    _void: bool = False
 
     def __post_init__(self) -> None:
         self.versions = [0] * self.servers
@@ -94,7 +105,9 @@ class Replica:
 
     def start(self) -> Iterator[Outgoing]:
         """Ask ps:0 for its values and permission to begin; the other servers are asked once it has said yes."""
-        self.phase = Phase.PULLING
+        self.phase, self._void, self._replies = Phase.PULLING, False, {}
+        self._contributed_to, self._ticket, self._refresh, self._final_pulls = -1, True, True, 0
+        self.versions = [0] * self.servers
         yield self._ask(0, at_least=0)
 
     def push(self, finite: bool = True) -> Iterator[Outgoing]:
@@ -104,10 +117,9 @@ class Replica:
         self.phase, self.sequence, self._replies = Phase.PUSHING, self.sequence + 1, {}
         if self._contributed_to != self.global_step:
             self._contributed_to, self._ordinal = self.global_step, 0
+        numbers = self.generation, self.incarnation, self.sequence
         for server, version in enumerate(self.versions):
-            message = Push(
-                self.generation, self.incarnation, self.sequence, version, self.plan_hash, self._ordinal, finite, self.batch
-            )
+            message = Push(*numbers, version, self.plan_hash, self._ordinal, finite, self.batch, self.term)
             self.unanswered[server] = message
             yield server, message
 
@@ -120,22 +132,40 @@ class Replica:
             NonFiniteGradientError: the gradient held NaN and the policy is ``fail``.
         """
         asked = self.unanswered.pop(server, None)
+        if self._in_later_term(message):
+            yield from self._begin_again()
+            return
         match message:
             case Values() if message.generation > self.generation:
                 self._end()
+            case Conclude():
+                self.phase = Phase.FINISHED
             case Values():
                 yield from self._values(server, message)
             case Reply():
                 yield from self._reply(server, message)
             case NotReady() if asked is not None:
-                yield self._repeat(server, asked)
+                yield self._ask(server, at_least=0) if isinstance(asked, Push) else self._repeat(server, asked)
             case Refusal(reason):
                 raise TooFewReplicasError(reason) if reason.startswith("too few") else PeerRefusedError(reason)
             case _:
                 raise PeerRefusedError(f"ps:{server} answered {type(asked).__name__} with {type(message).__name__}")
 
-    def _ask(self, server: int, at_least: int) -> Outgoing:
-        return self._repeat(server, Pull(self.generation, at_least, self.patience_s))
+    def _in_later_term(self, message: AnyMessage) -> bool:
+        """Whether the servers have begun a new term since the open questions were asked."""
+        if isinstance(message, Values) and message.generation == self.generation:
+            self._void |= 0 < self.term < message.term
+            self.term = max(self.term, message.term)
+        return self._void and isinstance(message, Values | Reply | NotReady)
+
+    def _begin_again(self) -> Iterator[Outgoing]:
+        """Pull, when every server has answered what was asked in the earlier term."""
+        if not self.unanswered:
+            self.outcome = Outcome(Verdict.VOID, 0, 0, 0)
+            yield from self.start()
+
+    def _ask(self, server: int, at_least: int, concluded: bool = False) -> Outgoing:
+        return self._repeat(server, Pull(self.generation, at_least, self.patience_s, self.term, concluded))
 
     def _repeat(self, server: int, message: AnyMessage) -> Outgoing:
         self.unanswered[server] = message
@@ -184,7 +214,11 @@ class Replica:
             # A server that lacks a push whose sender died never gets there: ask once, then take what it has.
             behind = [s for s, v in enumerate(self.versions) if v < self.max_steps] if self._final_pulls == 0 else []
             self._final_pulls += 1
-            yield from self._pull(behind, self.max_steps, then=Phase.FINISHED)
+            yield from self._pull(behind, self.max_steps, then=Phase.CLOSING)
+            if self.phase is Phase.CLOSING and self.saves:
+                self.phase = Phase.FINISHED
+            elif self.phase is Phase.CLOSING:
+                yield self._ask(0, self.max_steps, concluded=True)
         elif not self.trains:
             yield from self._pull([0], self.max_steps)
         elif not self._ticket:

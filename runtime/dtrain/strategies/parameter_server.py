@@ -12,27 +12,30 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from dtrain import checkpoints, failure
+from dtrain import failure
 from dtrain.assignment import TaskAssignment
-from dtrain.cluster import Role
+from dtrain.cluster import Role, TaskId
 from dtrain.errors import DtrainError, SpecError
 from dtrain.hand_run import STOPPED, HandRun
 from dtrain.messages import Verdict
 from dtrain.protocol import placement
+from dtrain.protocol.placement import Plan
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.protocol.staleness import StalenessHistogram
 from dtrain.reporting import Reporter
-from dtrain.roles.checkpoint_thread import CheckpointThread
 from dtrain.roles.chief_driver import Leader, server_name
 from dtrain.roles.evaluator import CheckpointWeights, Pace
 from dtrain.roles.evaluator_driver import follow_checkpoints
 from dtrain.roles.generation import Generation
-from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.roles.start import Start, continued, fresh, restored
+from dtrain.roles.heartbeat import LEASE_S, HeartbeatLink
+from dtrain.roles.keeper import Keeper, Place
+from dtrain.roles.recovery import Beginning, beginning
+from dtrain.roles.start import Start, continued, fresh, restored, saved_generation
 from dtrain.roles.store import unclippable
 from dtrain.roles.worker import Phase, Replica
 from dtrain.roles.worker_driver import ReplicaDriver
-from dtrain.run_files import RunFiles
+from dtrain.run_files import KillOrder, RunFiles, write_record
+from dtrain.strategies.passed_over import PassedOverSession
 from dtrain.strategy import Array, Problem, Session, StepResult, Strategy, scope_of
 from dtrain.wire.channel import Channel
 from dtrain.wire.client import GrpcChannel
@@ -77,6 +80,7 @@ class ParameterServerStrategy:
         self._run_dir = run_dir
         self._leader: Leader | None = None
         self._heartbeats: list[HeartbeatLink] = []
+        self._keeper: Keeper | None = None
         self._generation = 0
         self._owner: object = None
         self.pushes_sent = 0
@@ -107,10 +111,14 @@ class ParameterServerStrategy:
         )
         if reason := unclippable(problem.optimizer, plan):
             raise SpecError(reason)
-        batches = problem.max_steps * self.num_replicas_in_sync
-        generation = Generation(self._generation, plan, self.training, problem.optimizer, problem.max_steps, batches)
-        saver, entered_step = self._lead(generation, problem) if self.is_leader else (None, None)
-        return ParameterServerSession(self, generation, problem.max_steps, self._heartbeats[0], saver, entered_step)
+        if self.is_leader:
+            found = beginning(self._generation, [link.reply for link in self._heartbeats], saved_generation(self.checkpoint_folder))
+            if found is Beginning.PASS_OVER:
+                self._owner = problem.owner
+                self.reporter.warn(f"call {self._generation} of fit had ended before this program was started again: passed over")
+                return PassedOverSession(problem, self._generation, self.checkpoint_folder, self)
+            self._lead(found, plan, problem)
+        return ParameterServerSession(self, self._generation, plan, problem.max_steps, self._heartbeats[0], self._keeper)
 
     def _join(self) -> None:
         """Take a lease at ps:0; the leader at every server (each must know when it is gone)."""
@@ -121,43 +129,55 @@ class ParameterServerStrategy:
             self.reporter.waiting(server_name(server))
             connect = partial(self.connect, server)
             link = HeartbeatLink(connect, self.reporter, connect_s=CONNECT_S, patience_s=PATIENCE_S)
+            link.on_silence = partial(self._server_is_silent, server)
             self._heartbeats.append(link)
         if self._hand_run is not None:
             self._heartbeats[0].on_reply = self._hand_run.update
         self.reporter.waiting(None)
 
-    def _lead(self, generation: Generation, problem: Problem) -> tuple[CheckpointThread, int]:
-        """Make the variables exist; who saves them, and the version that they are at."""
+    def _server_is_silent(self, server: int) -> None:
+        """Leader: a server has not answered for a lease. It may be there and stand still: then it must be started again."""
+        if self._leader is None or self._run_dir is None or (self._keeper is not None and self._keeper.busy):
+            return
+        name, reason = server_name(server), f"{self.assignment.task} has not heard of it for {LEASE_S:g} s"
+        self._leader.break_with(server, f"{name}: {reason}")
+        [attempt] = [said["attempt"] for said in self._heartbeats[server].reply.statuses if said["task"] == name][:1] or [None]
+        if self.assignment.launched and attempt is not None:
+            write_record(RunFiles(self._run_dir).kill(TaskId(Role.PS, server), attempt), KillOrder(reason))
+
+    def _lead(self, found: Beginning, plan: Plan, problem: Problem) -> None:
+        """Leader: see to it that the servers have the variables, and keep them from now on."""
+        if self._run_dir is None:
+            raise AssertionError("a leader has a run directory")
         if self._leader is None:
             self._leader = Leader(len(self.assignment.cluster.servers), self.connect, CONNECT_S)
-        start = self._start(generation, problem)
-        self._owner, generation = problem.owner, replace(generation, origin=start.origin)
-        if start.warning:
-            self.reporter.warn(start.warning)
-        if generation.number > 1:
-            generation = replace(generation, max_steps=start.version + problem.max_steps)
-        version = self._leader.initialise(generation, start, str(self._run_dir))
-        link = self._heartbeats[0]
-        saver = CheckpointThread(
-            self._leader,
-            generation,
-            self.assignment.spec.checkpoint,
-            self._checkpoints_directory(),
-            warn=self.reporter.warn,
-            step=lambda: max(link.reply.version, version),
-        )
-        saver.save_first(start)
-        return saver, version
+        place = Place(self._leader, self._heartbeats, self.reporter, self._run_dir, self.assignment.spec.checkpoint)
+        batches = problem.max_steps * self.num_replicas_in_sync
+        attached = found is Beginning.ATTACH
+        start = None if attached else self._start(found, plan, problem)
+        lineage = self._heartbeats[0].reply.lineage if start is None else start.lineage
+        self._owner = problem.owner
+        max_steps = lineage.first_step + problem.max_steps
+        keeper = Keeper(place, Generation(self._generation, plan, self.training, problem.optimizer, max_steps, batches))
+        if start is None:
+            keeper.attach()
+        else:
+            if start.warning:
+                self.reporter.warn(start.warning)
+            keeper.begin(start, save=found is Beginning.START)
+        self._keeper = keeper
 
-    def _start(self, generation: Generation, problem: Problem) -> Start:
-        directory, plan, optimizer = self._checkpoints_directory(), generation.plan, problem.optimizer
-        if generation.number > 1:
-            return continued(directory, plan, optimizer, problem.initial_values(), same_owner=problem.owner is self._owner)
-        if checkpoints.list_checkpoints(directory):
+    def _start(self, found: Beginning, plan: Plan, problem: Problem) -> Start:
+        directory, optimizer = self.checkpoint_folder, problem.optimizer
+        if found is Beginning.RESTORE:
             return restored(directory, plan, optimizer)
+        if self._generation > 1:
+            return continued(directory, plan, optimizer, problem.initial_values(), same_owner=problem.owner is self._owner)
         return fresh(plan, optimizer, problem.initial_values())
 
-    def _checkpoints_directory(self) -> Path:
+    @property
+    def checkpoint_folder(self) -> Path:
+        """Where the leader saves."""
         if self._run_dir is None:
             raise AssertionError("a leader has a run directory")
         return RunFiles(self._run_dir).checkpoints
@@ -208,21 +228,22 @@ class ParameterServerSession:
     def __init__(
         self,
         strategy: ParameterServerStrategy,
-        generation: Generation,
+        generation: int,
+        plan: Plan,
         max_steps: int,
         link: HeartbeatLink,
-        saver: CheckpointThread | None,
-        entered_step: int | None,
+        keeper: Keeper | None,
     ) -> None:
         training = strategy.training
         self._strategy = strategy
         self._reporter = strategy.reporter
         self._training = training
         self._link = link
-        self._saver = saver
+        self._keeper = keeper
+        self._saved = False
         self._max_steps = max_steps
-        weights, gradients = ReplicaMemory(generation.plan), ReplicaMemory(generation.plan)
-        arrays, variables = gradients.variables, generation.plan.variables
+        weights, gradients = ReplicaMemory(plan), ReplicaMemory(plan)
+        arrays, variables = gradients.variables, plan.variables
         self.weights: dict[str, Array] = weights.variables
         self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if spec.trainable}
         self.updates: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if not spec.trainable}
@@ -231,29 +252,33 @@ class ParameterServerSession:
         self.batches_per_step = strategy.num_replicas_in_sync
         self._staleness = StalenessHistogram()
         machine = Replica(
-            generation.plan.servers,
-            generation.number,
+            plan.servers,
+            generation,
             link.incarnation,
-            generation.plan.hash,
+            plan.hash,
             training.updates == "sync",
             strategy.trains,
-            training.nan_policy,
+            saves=keeper is not None,
+            nan_policy=training.nan_policy,
             sequence=strategy.pushes_sent,
         )
         self._driver = ReplicaDriver(
             machine, weights, gradients, strategy.connect, strategy.reporter, connect_s=CONNECT_S, patience_s=PATIENCE_S
         )
         link.on_failure = self._driver.abort
+        if keeper is not None:
+            keeper.on_failure = self._driver.abort
         self._reporter.status.stale_gradients = 0
         if not strategy.trains:
             self._reporter.running()  # what follows is the whole training
         self._driver.start()
+        self._save_last_step()
         for name, update in self.updates.items():
             update[...] = self.weights[name]
         self._reporter.status.max_steps = machine.max_steps
         self._reporter.progress(self.global_step)
         self._reporter.running()
-        self.entered_step = self.global_step if entered_step is None else entered_step
+        self.entered_step = self.global_step if keeper is None else keeper.first_version
         self._cpu_mark_s = time.thread_time()
 
     @property
@@ -276,6 +301,16 @@ class ParameterServerSession:
         """Whether the last step is done."""
         return self._driver.machine.phase is Phase.FINISHED
 
+    def _save_last_step(self) -> bool:
+        """Leader: the last step is done when it is saved. True if the servers went back before that."""
+        went_back = False
+        while self.finished and self._keeper is not None and not self._saved:
+            self._saved = self._keeper.finish()
+            if not self._saved:
+                went_back = True
+                self._driver.start()
+        return went_back
+
     def step(self, loss: float, examples: int) -> StepResult:
         """See `Session.step`.
 
@@ -286,28 +321,25 @@ class ParameterServerSession:
         self._reporter.slow_down(time.thread_time() - self._cpu_mark_s)
         try:
             outcome = self._driver.push()
+            verdict = Verdict.VOID if self._save_last_step() else outcome.verdict
         except DtrainError as error:
-            raise self._link.failure or error from None
+            raise self._link.failure or (self._keeper and self._keeper.failure) or error from None
         self._reporter.progress(self.global_step, loss, examples)
         status = self._reporter.status
         status.bytes_sent, status.bytes_received = self._driver.bytes_moved
         status.stale_gradients = (status.stale_gradients or 0) + outcome.stale
-        if outcome.verdict is Verdict.ACCEPTED and self._training.updates == "async":
+        if verdict is Verdict.ACCEPTED and self._training.updates == "async":
             self._staleness.add(outcome.staleness)
             status.staleness_mean, status.staleness_counts = self._staleness.mean, self._staleness.counts
-        if outcome.verdict is Verdict.REFUSED and self._training.nan_policy == "refuse":
+        if verdict is Verdict.REFUSED and self._training.nan_policy == "refuse":
             self._reporter.warn(f"step {self.global_step}: {outcome.reason}; it was not applied")
         self._cpu_mark_s = time.thread_time()
-        return StepResult(outcome.verdict, self.global_step)
+        return StepResult(verdict, self.global_step)
 
     def close(self, error: BaseException | None = None) -> None:
-        """See `Session.close`; the leader writes the final checkpoint, also when it was ordered to stop."""
+        """See `Session.close`; a leader that ends early, because it was ordered to stop, writes a last checkpoint."""
         self._driver.close()
         self._strategy.pushes_sent = self._driver.machine.sequence
         self._link.on_failure = lambda reason: None
-        if self._saver is None:
-            return
-        if error is None or isinstance(error, SystemExit | KeyboardInterrupt):
-            self._saver.finish()
-        else:
-            self._saver.stop()
+        if self._keeper is not None and not self._saved:
+            self._keeper.stop(save=error is None or isinstance(error, SystemExit | KeyboardInterrupt))

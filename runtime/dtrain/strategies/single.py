@@ -13,7 +13,7 @@ from dtrain import checkpoints
 from dtrain.assignment import TaskAssignment
 from dtrain.config import TrainingSection
 from dtrain.errors import NonFiniteGradientError
-from dtrain.messages import Snapshot, SnapshotReply, Verdict
+from dtrain.messages import Lineage, Snapshot, SnapshotReply, Verdict
 from dtrain.protocol import placement
 from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.replica_memory import ReplicaMemory
@@ -21,9 +21,12 @@ from dtrain.reporting import Reporter
 from dtrain.roles.checkpoint_thread import CheckpointThread
 from dtrain.roles.evaluator import CheckpointWeights, Pace
 from dtrain.roles.generation import Generation
-from dtrain.roles.start import Start, fresh, restored
+from dtrain.roles.recovery import Beginning, beginning
+from dtrain.roles.saver import Saver
+from dtrain.roles.start import Start, fresh, restored, saved_generation
 from dtrain.roles.store import Store, any_non_finite
 from dtrain.run_files import RunFiles
+from dtrain.strategies.passed_over import PassedOverSession
 from dtrain.strategy import Array, Problem, Session, StepResult, Strategy, scope_of
 from dtrain.wire.frames import Frame
 
@@ -41,7 +44,7 @@ class SingleSession:
         for name, value in start.values.items():
             weights.variables[name][...] = value
         # The model reads the variables where the optimizer writes them.
-        self._store = Store(plan.layout(0), generation.optimizer, weights.blocks[0], start.origin, generation.max_steps)
+        self._store = Store(plan.layout(0), generation.optimizer, weights.blocks[0], start.lineage.origin, generation.max_steps)
         for slot, by_variable in start.slots.items():
             views = self._store.slot_views(slot)
             for name, value in by_variable.items():
@@ -51,7 +54,7 @@ class SingleSession:
         self._generation = generation
         self._reporter = reporter
         self._step = self.entered_step = start.version
-        self.first_step = start.version if generation.number > 1 else 0
+        self.first_step = start.lineage.first_step
         self.saver: CheckpointThread | None = None
         self.weights: dict[str, Array] = weights.variables
         arrays = self._gradients.variables
@@ -116,7 +119,7 @@ class SingleSession:
         if not same_owner:
             return fresh(generation.plan, generation.optimizer, values, self._step)
         slots = {slot: self._store.slot_views(slot) for slot in self._store.slots}
-        return Start(self._step, values, slots, origin=self._generation.origin)
+        return Start(self._step, values, slots, lineage=Lineage(first_step=self._step, origin=self._store.origin))
 
     def close(self, error: BaseException | None = None) -> None:
         """Write the final checkpoint, where there are any."""
@@ -154,24 +157,31 @@ class SingleStrategy:
         self._generation += 1
         plan = placement.plan(problem.variables, servers=1)
         generation = Generation(self._generation, plan, self.training, problem.optimizer, problem.max_steps, problem.max_steps)
+        if self._last is None and (passed := self._passed_over(problem)) is not None:
+            return passed
         start = self._start(generation, problem)
         self._owner = problem.owner
-        generation = replace(generation, origin=start.origin)
-        if generation.number > 1:
-            generation = replace(generation, max_steps=start.version + problem.max_steps)
+        generation = replace(generation, max_steps=start.lineage.first_step + problem.max_steps)
         session = self._last = SingleSession(generation, start, self._reporter)
         if self._assignment is not None and self._reporter is not None and self.directory is not None:
             directory, section = RunFiles(self.directory).checkpoints, self._assignment.spec.checkpoint
             if start.warning:
                 self._reporter.warn(start.warning)
-            session.saver = CheckpointThread(
-                session, generation, section, directory, warn=self._reporter.warn, step=lambda: session.global_step
-            )
+            saver = Saver(session, generation, section, directory, step=lambda: session.global_step)
+            session.saver = CheckpointThread(saver, section, self._reporter.warn)
             session.saver.save_first(start)
             self._reporter.status.max_steps = generation.max_steps
             self._reporter.progress(session.global_step)
             self._reporter.running()
         return session
+
+    def _passed_over(self, problem: Problem) -> Session | None:
+        """The session of a `fit` that had ended before this program was started again."""
+        directory = RunFiles(self.directory).checkpoints if self.directory else None
+        if directory is None or beginning(self._generation, [], saved_generation(directory)) is not Beginning.PASS_OVER:
+            return None
+        self._owner = problem.owner
+        return PassedOverSession(problem, self._generation, directory, self)
 
     def _start(self, generation: Generation, problem: Problem) -> Start:
         plan, optimizer = generation.plan, problem.optimizer

@@ -76,7 +76,9 @@ class TrainingLoop:
         self._call("on_epoch_begin", epoch)
         while True:
             reached = self.epochs.epoch_at(session.global_step, session)
-            if reached != epoch:
+            if reached < epoch:  # the servers have gone back to a checkpoint
+                epoch = reached
+            elif reached != epoch:
                 self._end_epochs(epoch, reached)
                 epoch = reached
             if session.finished:
@@ -99,7 +101,7 @@ class TrainingLoop:
             return
         self.refused = 0
         repeated = session.batch == number and not session.finished
-        if self.log is not None and not repeated:
+        if self.log is not None and not repeated and answer.verdict is not Verdict.VOID:
             self.log.totals.add(batch, step, logs)
             self._call("on_train_batch_end", self.epochs.step_in_epoch(session), {"loss": loss})
 

@@ -1,0 +1,236 @@
+"""The leader's thread: saves a generation on its schedule, gives it back to servers that lost it, saves the last step.
+
+One thread for all three, because they exclude each other: nothing is saved of servers that are in different terms, and nothing
+is given back while it is being saved. It runs the machines of `chief` and `recovery`.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from dtrain import checkpoints
+from dtrain.config import CheckpointSection
+from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError, WaitTimeoutError
+from dtrain.messages import Lineage
+from dtrain.reporting import Reporter
+from dtrain.roles.chief import CheckpointSchedule
+from dtrain.roles.chief_driver import Leader, server_name
+from dtrain.roles.generation import Generation
+from dtrain.roles.heartbeat import HeartbeatLink
+from dtrain.roles.recovery import TermWatch, next_term
+from dtrain.roles.saver import Saver
+from dtrain.roles.start import Start, restored
+from dtrain.run_files import RunFiles
+
+LOOK_S = 0.2
+PATIENCE_S = 60.0
+STOP_S = 5.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a leader works: its ways to the servers, and what it keeps."""
+
+    leader: Leader
+    links: Sequence[HeartbeatLink]
+    reporter: Reporter
+    run_dir: Path
+    section: CheckpointSection
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return RunFiles(self.run_dir).checkpoints
+
+
+class Keeper:
+    """Keeps one generation on the servers and on the disk.
+
+    Attributes:
+        first_version: at which the present term began, or was found.
+        busy: a term is being begun: servers may be slow to answer.
+        failure: why it has given up; `on_failure` is called after it is set.
+    """
+
+    def __init__(self, place: Place, generation: Generation) -> None:
+        self._place = place
+        self._generation = generation
+        self._saver = Saver(place.leader, generation, place.section, place.checkpoints, self._step)
+        self._schedule = CheckpointSchedule(place.section, time.monotonic(), -1)
+        self._watch = TermWatch(generation.number, 0, 0.0)
+        self.first_version = 0
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        self._finishing_since_s: float | None = None
+        self._finished: queue.SimpleQueue[bool | DtrainError] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self.busy = False
+        self.failure: DtrainError | None = None
+        self.on_failure: Callable[[str], None] = lambda reason: None
+
+    # In the program's own thread
+
+    def begin(self, start: Start, *, save: bool) -> None:
+        """Give every server its variables, and go on in the background.
+
+        Args:
+            start: what they are.
+            save: whether no checkpoint knows them yet: then one comes first, so that no server trains what cannot be restored.
+
+        Raises:
+            CheckpointError: it cannot be saved.
+            PeerError: a server is gone for good, or will not have it.
+        """
+        if save:
+            self._saver.save_start(start)
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                self._begin_term(start, reached=0)
+                break
+            except (PeerLostError, WaitTimeoutError):
+                if time.monotonic() >= deadline:
+                    raise
+        self._thread.start()
+
+    def attach(self) -> None:
+        """The servers are training it already: go on in the background."""
+        said = self._place.links[0].reply
+        self._watch = TermWatch(said.generation, said.term, time.monotonic())
+        self._took_up(said.version, said.lineage)
+        if not checkpoints.list_checkpoints(self._place.checkpoints):  # a leader by hand has begun another directory
+            self._saver.save_cut(said.term)
+        self._thread.start()
+
+    def finish(self) -> bool:
+        """Save the last step. False if the servers had to go back before that: training goes on.
+
+        Raises:
+            DtrainError: it cannot be saved.
+        """
+        self._finishing_since_s = time.monotonic()
+        self._wake.set()
+        answer = self._finished.get()
+        if isinstance(answer, DtrainError):
+            raise answer
+        return answer
+
+    def stop(self, *, save: bool) -> None:
+        """Nothing more is done in the background; with `save` one last checkpoint is written of what there is.
+
+        Raises:
+            DtrainError: it cannot be written.
+        """
+        self._stopped.set()
+        self._wake.set()
+        self._thread.join(STOP_S)
+        if save and not self._thread.is_alive():
+            self._saver.save_cut(self._watch.term, final=True)
+
+    # In the background
+
+    def _run(self) -> None:
+        while not self._stopped.is_set() and self.failure is None:
+            self._wake.wait(min(LOOK_S, self._schedule.wait_s(time.monotonic())))
+            self._wake.clear()
+            try:
+                self._look()
+            except DtrainError as error:
+                if not self._stopped.is_set():
+                    self._give_up(error)
+
+    def _look(self) -> None:
+        for link in self._place.links:
+            if link.failure is not None:
+                raise link.failure
+        if lost := self._watch.lost([link.answer for link in self._place.links]):
+            self._restore(lost)
+        elif self._finishing_since_s is not None:
+            self._save_last(self._finishing_since_s)
+        elif self._schedule.due(self._step(), time.monotonic()):
+            self._save_on_schedule()
+
+    def _give_up(self, error: DtrainError) -> None:
+        self.failure = error
+        self._finished.put(error)
+        self.on_failure(str(error))
+
+    def _save_on_schedule(self) -> None:
+        step = self._step()
+        try:
+            self._saver.save_cut(self._watch.term)
+        except DtrainError as error:
+            if not self._stopped.is_set():
+                self._place.reporter.warn(f"no checkpoint of step {step}: {error}")
+        self._schedule.saved(step, time.monotonic())
+
+    def _save_last(self, since_s: float) -> None:
+        try:
+            reached = self._saver.save_cut(self._watch.term, final=True, at_least=self._generation.max_steps)
+            if reached is not None:
+                self._place.leader.conclude(self._generation.number)
+                self._stopped.set()
+            self._answer_finish(reached is not None)
+        except (PeerLostError, PeerRefusedError, WaitTimeoutError):
+            # A server has died; that is seen by its lease. One that will not answer for other reasons is given up.
+            if time.monotonic() - since_s >= PATIENCE_S:
+                raise
+
+    def _answer_finish(self, saved: bool) -> None:
+        if self._finishing_since_s is not None:
+            self._finishing_since_s = None
+            self._finished.put(saved)
+
+    def _restore(self, lost: Sequence[int]) -> None:
+        """Give the newest checkpoint to every server, in a new term; if one is gone again, the next look comes back here."""
+        place, generation = self._place, self._generation
+        replies = [link.reply for link in place.links]
+        versions = [reply.version for reply in replies if reply.generation == generation.number]
+        start = restored(place.checkpoints, generation.plan, generation.optimizer)
+        if start.warning:
+            place.reporter.warn(start.warning)
+        try:
+            place.leader.reconnect()
+            reached = self._begin_term(start, reached=max([place.reporter.status.step or 0, *versions]))
+        except (PeerLostError, WaitTimeoutError) as error:
+            place.reporter.warn(f"the servers cannot be restored yet: {error}")
+            return
+        names = ", ".join(server_name(server) for server in lost)
+        place.reporter.warn(
+            f"{names} had lost all variables: every server goes back from step {reached} to the checkpoint of step {start.version}"
+        )
+        self._answer_finish(saved=False)
+
+    def _begin_term(self, start: Start, reached: int) -> int:
+        """On every server; returns the highest version that was reached before. One that failed somewhere is never used again."""
+        place, before = self._place, max(start.lineage.rolled_back_steps, self._saver.lineage.rolled_back_steps)
+
+        def lineage(reached: int) -> Lineage:
+            return msgspec.structs.replace(start.lineage, rolled_back_steps=before + max(0, reached - start.version))
+
+        self._watch.term = next_term([link.reply for link in place.links], self._watch.term, place.links[0].incarnation)
+        self.busy = True
+        try:
+            told = replace(start, lineage=lineage(reached))
+            given_up = place.leader.initialise(self._generation, told, self._watch.term, str(place.run_dir))
+        finally:
+            self.busy = False
+        self._watch.since_s = time.monotonic()
+        self._took_up(start.version, lineage(max(reached, given_up)))
+        return max(reached, given_up)
+
+    def _took_up(self, version: int, lineage: Lineage) -> None:
+        """A term has begun at this version."""
+        self.first_version, self._saver.lineage = version, lineage
+        self._schedule.saved(version, time.monotonic())
+        self._place.reporter.status.rolled_back_steps = lineage.rolled_back_steps
+
+    def _step(self) -> int:
+        """The newest version of this term that was heard of."""
+        said = self._place.links[0].reply
+        return max(self.first_version, said.version) if said.term == self._watch.term else self.first_version

@@ -1,0 +1,56 @@
+"""A call of `fit` that had ended before its program was started again: nothing is trained, and nobody is talked to."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from dtrain import checkpoints
+from dtrain.errors import CheckpointError
+from dtrain.strategy import Array, Problem, StepResult, Strategy
+
+
+class PassedOverSession:
+    """Finished from the beginning; see `Session`.
+
+    Its weights are those of the newest checkpoint of that call of `fit` that is still there, else of a later one of the same model;
+    without either they are the model's own.
+    """
+
+    def __init__(self, problem: Problem, fit: int, directory: Path, strategy: Strategy) -> None:
+        found = _weights(problem, fit, directory)
+        self.weights: dict[str, Array] = {name: np.array(value) for name, value in (found or problem.initial_values()).items()}
+        self.gradients: dict[str, Array] = {}
+        self.updates: dict[str, Array] = {}
+        self.rank = strategy.rank
+        self.replicas = strategy.num_replicas
+        self.batches_per_step = strategy.num_replicas_in_sync
+        self.global_step = self.entered_step = problem.max_steps
+        self.first_step = 0
+        self.batch = -1
+        self.finished = True
+
+    def step(self, loss: float, examples: int) -> StepResult:
+        """Never called: there is nothing to do."""
+        raise AssertionError("a finished session takes no step")
+
+    def close(self, error: BaseException | None = None) -> None:
+        """See `Session.close`."""
+
+
+def _weights(problem: Problem, fit: int, directory: Path) -> Mapping[str, Array] | None:
+    """The newest of that call of `fit`; else the newest that fits."""
+    expected = {spec.name: spec.shape for spec in problem.variables}
+    newest: Mapping[str, Array] | None = None
+    for found in reversed(checkpoints.list_checkpoints(directory)):
+        try:
+            with checkpoints.open_checkpoint(found.path) as checkpoint:
+                of_this_fit = checkpoint.manifest.extra.get("generation") == fit
+                fits = {name: stored.shape for name, stored in checkpoint.variables.items()} == expected
+                if fits and (of_this_fit or newest is None):
+                    newest = {name: checkpoint.read(name) for name in expected}
+        except (CheckpointError, FileNotFoundError):
+            continue
+        if fits and of_this_fit:
+            break
+    return newest
