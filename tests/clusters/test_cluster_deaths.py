@@ -1,12 +1,13 @@
-"""kill -9 of a chief and of workers: who is started again, what goes on meanwhile, and how far training comes."""
+"""kill -9 of every role: who is started again, what goes on meanwhile, what is lost, and how far training comes."""
 
 import os
+import re
 import signal
 
 import pytest
 from clusters.watching import PACED, report_of, saved_steps, step_of, succeeded, tasks_of
 
-QUICK = ("--set", "restart.chief.backoff_s=0.1", "--set", "restart.worker.backoff_s=0.1", "--no-evaluator")
+QUICK = (*(word for role in ("chief", "worker", "ps") for word in ("--set", f"restart.{role}.backoff_s=0.1")), "--no-evaluator")
 STEPS = 400
 
 
@@ -45,18 +46,48 @@ def test_with_a_backup_synchronous_training_goes_on_without_a_dead_worker(launch
     assert "worker:0 has failed: killed by SIGKILL (signal 9); training goes on without it" in launch.err
 
 
-def test_a_killed_server_ends_the_run_by_name_and_the_run_can_be_resumed(launcher):
-    words = ("--workers", "1", "--ps", "2", "--set", "checkpoint.every_steps=10", "--run-dir", "mine", *QUICK)
-    mine = launcher.folder / "mine"
-    launch = launcher.start(*words, PACED, run_dir=mine)
-    launch.wait_for(lambda: launch.record()["state"] == "running" and saved_steps(mine)[-1] >= 10, "a checkpoint")
-    os.kill(launch.task("ps:1")["pid"], signal.SIGKILL)
-    assert launch.end() == 1, launch.err
-    launch.wait_gone()
-    assert "ps:1 holds no variables of generation 1: it was restarted" in launch.err
-    assert "ps:1 failed" in launch.err.partition("╭")[2], "the box names the cause, not what followed from it"
+@pytest.mark.parametrize(("updates", "server"), [("sync", "ps:0"), ("async", "ps:1")])
+def test_a_killed_server_is_restored_and_the_loss_is_shown(launcher, updates, server):
+    words = ("--workers", "1", "--ps", "2", "--updates", updates, "--set", "checkpoint.every_steps=10", *QUICK)
+    launch = launcher.start(*words, PACED, "--steps", str(STEPS))
+    kill_while_training(launch, server)
+    succeeded(launch)
+    report = report_of(launcher, launch.run_dir)
+    tasks = tasks_of(report)
+    assert (report["global_step"], tasks["ps:0"]["step"], tasks["ps:1"]["step"]) == (STEPS, STEPS, STEPS)
+    assert {name: found["restarts"] for name, found in tasks.items() if found["restarts"]} == {server: 1}
+    said = re.search(
+        rf"{server} had lost all variables: every server goes back from step (\d+) to the checkpoint of step (\d+)", launch.out
+    )
+    assert report["rolled_back_steps"] == int(said[1]) - int(said[2])
 
-    saved = saved_steps(mine)[-1]
-    again = launcher.start(*words, "--resume", PACED, "--steps", str(saved + 20), run_dir=mine)
-    succeeded(again)
-    assert saved_steps(mine)[-1] == saved + 20
+
+SEVERAL = """
+import numpy as np, time
+import dtrain as dt
+
+x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(8, 1)
+
+def batches():
+    while True:
+        time.sleep(0.005)
+        yield x, 3 * x - 1
+
+with dt.get_strategy().scope():
+    model = dt.Sequential([dt.layers.Dense(1, input_shape=(1,))])
+    model.compile(optimizer=dt.optimizers.Adam(0.1), loss="mse")
+for _ in range(3):
+    model.fit(lambda context: dt.data.Dataset.from_generator(batches), epochs=1, steps_per_epoch=100, verbose=0)
+"""
+
+
+def test_a_chief_that_is_killed_in_its_second_fit_takes_its_place_again(launcher):
+    (launcher.folder / "several.py").write_text(SEVERAL)
+    launch = launcher.start("--workers", "1", "--ps", "1", *QUICK, "several.py")
+    launch.wait_for(lambda: step_of(launch) >= 120, "the second fit")
+    os.kill(launch.task("chief:0")["pid"], signal.SIGKILL)
+    succeeded(launch)
+    report = report_of(launcher, launch.run_dir)
+    assert (report["global_step"], report["max_steps"], report["rolled_back_steps"]) == (300, 300, 0)
+    assert "call 1 of fit had ended before this program was started again" in launch.log("chief:0", 1)
+    assert "call 2" not in launch.log("chief:0", 1)

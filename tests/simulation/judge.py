@@ -1,12 +1,13 @@
 """Looks on after every event and knows by itself what every version must be: from the set of contributions alone.
 
-One judge for each call of `fit`.
+One judge for each call of `fit`, and in it one account of every term.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from simulation.disk import Saved
 from simulation.scenario import Scenario
 
 from dtrain.learning import optimizers
@@ -28,6 +29,18 @@ def image(blocks: Sequence[Array]) -> bytes:
     return b"".join(block.tobytes() for block in blocks)
 
 
+class Term:
+    """What must be true of one term: it begins with a checkpoint, and only its own pushes change it."""
+
+    def __init__(self, saved: Saved) -> None:
+        self.truth = [[block.copy() for block in blocks] for blocks in saved.values]
+        self.newest = [saved.version] * len(self.truth)
+        self.images = [{saved.version: image(blocks)} for blocks in self.truth]
+        self.commits: dict[int, tuple[tuple[int, int, int], ...]] = {}
+        self.applied: list[dict[int, int]] = [{} for _ in self.truth]
+        self.first_version = saved.version
+
+
 class Judge:
     """Safety. Every method raises AssertionError where a rule is broken."""
 
@@ -42,13 +55,25 @@ class Judge:
             [np.arange(group.size, dtype=np.float64) * 0.01 + server for group in groups]
             for server, groups in enumerate(self._layouts)
         ]
-        self._truth = [[np.zeros(group.size) for group in groups] for groups in self._layouts]
-        self._images = [[image(blocks)] for blocks in self._truth]
+        self._terms: dict[int, Term] = {}
         self._numbers: dict[tuple[int, int, int], int] = {}
         self._finite: set[int] = set()
-        self._contributions: dict[tuple[int, int, int, int], int] = {}
-        self._commits: list[tuple[tuple[int, int, int], ...]] = []
-        self._applied: list[dict[int, int]] = [{} for _ in self._layouts]
+        self._contributions: dict[tuple[int, int, int, int, int], int] = {}
+
+    def last_step(self, first_step: int) -> int:
+        """Where this call of `fit` ends."""
+        return first_step + self.scenario.max_steps
+
+    # What the leader gives to the servers
+
+    def begin_term(self, term: int, saved: Saved) -> None:
+        """The leader gives a checkpoint to the servers, under a number that was never used."""
+        assert not self._terms or term > max(self._terms), f"term {term} after {max(self._terms)}"
+        known = [earlier.images for earlier in self._terms.values()]
+        for server, blocks in enumerate(saved.values):
+            seen = [images[server].values() for images in known]
+            assert not known or any(image(blocks) in values for values in seen), f"ps:{server} never held what it is given"
+        self._terms[term] = Term(saved)
 
     # What replicas send
 
@@ -59,7 +84,7 @@ class Judge:
         self._numbers[rank, push.incarnation, push.sequence] = number
         if finite:
             self._finite.add(number)
-            self._contributions[rank, push.incarnation, push.base_version, push.ordinal] = number
+            self._contributions[push.term, rank, push.incarnation, push.base_version, push.ordinal] = number
         return number
 
     def initial(self, server: int) -> list[Array]:
@@ -73,37 +98,39 @@ class Judge:
 
     def look_at(self, server: int, held: Held, rank: int, message: AnyMessage | None) -> None:
         """A server has dealt with a message of a rank, or with the time."""
-        known = len(self._images[server]) - 1
+        term = self._terms[held.term]
+        known = term.newest[server]
         if held.pushes.version == known + 1:
             if isinstance(held.pushes, SyncPushes):
-                self._committed(server, held.pushes, known)
+                self._committed(server, term, held.pushes, known)
             else:
                 assert isinstance(message, Push), f"{message} made a version"
-                self._apply(server, known, rank, message)
-            self._images[server].append(image(self._truth[server]))
+                assert message.term == held.term, f"{message} was applied in term {held.term}"
+                self._apply(server, term, known, rank, message)
+            term.newest[server] += 1
+            term.images[server][known + 1] = image(term.truth[server])
         else:
             assert held.pushes.version == known, f"ps:{server} went from version {known} to {held.pushes.version}"
-        assert image(held.store.values) == self._images[server][held.pushes.version], "values are not those of the contributors"
-        assert held.pushes.version <= self.scenario.max_steps or (server > 0 and not self.sync)
+        assert image(held.store.values) == term.images[server][held.pushes.version], "values are not those of the contributors"
+        assert held.pushes.version <= held.max_steps or (server > 0 and not self.sync)
         if isinstance(held.pushes, AsyncPushes) and held.pushes.gate is not None:
-            self._check_gate(held.pushes)
+            self._check_gate(term, held.pushes)
 
-    def _committed(self, server: int, pushes: SyncPushes, version: int) -> None:
+    def _committed(self, server: int, term: Term, pushes: SyncPushes, version: int) -> None:
         if server == 0:
             assert pushes._last_commit is not None
             self._check_contributors(pushes._last_commit.contributors, len(pushes._live))
-            self._commits.append(pushes._last_commit.contributors)
-        assert len(self._commits) > version, f"ps:{server} is ahead of ps:0"
-        numbers = [
-            self._contributions[rank, incarnation, version, ordinal] for rank, incarnation, ordinal in self._commits[version]
-        ]
+            term.commits[version] = pushes._last_commit.contributors
+        assert version in term.commits, f"ps:{server} is ahead of ps:0"
+        made_by = [(rank, incarnation, version, ordinal) for rank, incarnation, ordinal in term.commits[version]]
+        numbers = [self._contributions[pushes._term, *contribution] for contribution in made_by]
         total = self.gradient(server, numbers[0])
         for number in numbers[1:]:
             for sum_, block in zip(total, self.gradient(server, number), strict=True):
                 sum_ += block
         for sum_ in total:
             sum_ /= len(numbers)
-        self._update(server, total, version)
+        self._update(server, term, total, version)
 
     def _check_contributors(self, contributors: Sequence[tuple[int, int, int]], live: int) -> None:
         ranks = [rank for rank, _, _ in contributors]
@@ -113,45 +140,45 @@ class Judge:
         shrunk = self.scenario.training.too_few == "shrink" and live * self.quota < self.needed
         assert len(contributors) == self.needed or (shrunk and 0 < len(contributors) < self.needed), f"{contributors}"
 
-    def _apply(self, server: int, version: int, rank: int, push: Push) -> None:
+    def _apply(self, server: int, term: Term, version: int, rank: int, push: Push) -> None:
         number = self._numbers[rank, push.incarnation, push.sequence]
         assert number in self._finite
-        assert number not in self._applied[server], f"gradient {number} was applied twice on ps:{server}"
+        assert number not in term.applied[server], f"gradient {number} was applied twice on ps:{server}"
         assert server > 0 or rank == 0 or version >= self.scenario.training.warmup_steps
         staleness = version - push.base_version
-        self._applied[server][number] = staleness
+        term.applied[server][number] = staleness
         scale = 1.0 / max(1, staleness) if self.scenario.training.stale_gradients == "scale" else 1.0
-        self._update(server, self.gradient(server, number), version, scale)
+        self._update(server, term, self.gradient(server, number), version, scale)
 
-    def _update(self, server: int, gradient: Sequence[Array], version: int, scale: float = 1.0) -> None:
-        for group, value, block in zip(self._layouts[server], self._truth[server], gradient, strict=True):
+    def _update(self, server: int, term: Term, gradient: Sequence[Array], version: int, scale: float = 1.0) -> None:
+        for group, value, block in zip(self._layouts[server], term.truth[server], gradient, strict=True):
             if group.trainable:
                 OPTIMIZER.update(value, block, {}, version, rate_scale=scale)
             else:
                 value[...] = block
 
-    def _check_gate(self, pushes: AsyncPushes) -> None:
+    def _check_gate(self, term: Term, pushes: AsyncPushes) -> None:
         gate, bound = pushes.gate, self.scenario.training.staleness_bound
         assert gate is not None
-        assert gate.accepted == pushes.version == len(self._applied[0])
+        assert gate.accepted == pushes.version == term.first_version + len(term.applied[0])
         if self.scenario.harmless:
-            assert gate.accepted + len(gate.holders) <= self.scenario.max_steps, f"{gate} gives too many tickets"
+            assert gate.accepted + len(gate.holders) <= gate.max_steps, f"{gate} gives too many tickets"
         if bound is not None and gate.clocks:
             assert max(gate.clocks.values()) - min(gate.clocks.values()) <= bound + 1, f"clocks {gate.clocks}"
 
     # What replicas and the chief are told
 
-    def check_values(self, server: int, version: int, blocks: Sequence[Array]) -> None:
-        """Values that were received are one version of that server, never a mixture."""
-        assert image(blocks) == self._images[server][version], f"values of ps:{server} are not of version {version}"
+    def check_values(self, server: int, term: int, version: int, blocks: Sequence[Array]) -> None:
+        """Values that were received are one version of that server in that term, never a mixture."""
+        assert image(blocks) == self._terms[term].images[server][version], f"values of ps:{server} are not of version {version}"
 
     def check_reply(self, server: int, rank: int, push: Push, reply: Reply) -> None:
         """The verdict is the truth."""
-        number = self._numbers[rank, push.incarnation, push.sequence]
+        number, term = self._numbers[rank, push.incarnation, push.sequence], self._terms[push.term]
         finite = number in self._finite
         assert (reply.verdict is Verdict.REFUSED) == (not finite), f"{reply} to a gradient that is finite: {finite}"
         if self.sync and finite:
-            decided = self._commits[push.base_version] if push.base_version < len(self._commits) else None
+            decided = term.commits.get(push.base_version)
             counts = decided is not None and (rank, push.incarnation, push.ordinal) in decided
             mine = sum(c[:2] == (rank, push.incarnation) for c in decided or ())
             if reply.verdict is Verdict.ACCEPTED:
@@ -163,16 +190,19 @@ class Judge:
             else:
                 assert reply.verdict is Verdict.PENDING
         elif finite:
-            applied = self._applied[server].get(number)
+            applied = term.applied[server].get(number)
             assert (reply.verdict is Verdict.ACCEPTED) == (applied is not None), f"{reply}, applied: {applied}"
             assert applied is None or reply.staleness == applied
             assert reply.verdict is not Verdict.FINISHED or not self.scenario.harmless, "a gradient for nothing"
 
-    def check_end(self, versions: Sequence[int]) -> None:
-        """Every step was made, on every server.
+    def check_end(self, saved: Saved | None) -> None:
+        """Every step was made and saved, on every server.
 
         But for asynchronous pushes whose sender dies halfway, and where servers judge by themselves what is too stale.
         """
-        assert versions[0] == self.scenario.max_steps
+        assert saved is not None
+        assert saved.final
+        assert saved.version == self.last_step(saved.lineage.first_step)
+        term = self._terms[max(self._terms)]
         if self.sync or (self.scenario.harmless and self.scenario.training.max_staleness is None):
-            assert set(versions) == {self.scenario.max_steps}, f"servers end at versions {versions}"
+            assert set(term.newest) == {saved.version}, f"servers end at versions {term.newest}"

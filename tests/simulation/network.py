@@ -41,6 +41,7 @@ class Wire:
         self.task = task
         self.kind = kind
         self.server = server
+        self.server_life = server.life
         self.client = client
         self.open = True
         self.breakable = True
@@ -109,7 +110,7 @@ class Network:
 
     def connect(self, task: str, kind: str, server: Any, client: Any) -> Wire | None:
         """A new connection; None while the server cannot be reached."""
-        if server.ended:
+        if server.ended or server.down:
             return None
         wire = Wire(self, task, kind, server, client)
         self.wires.add(wire)

@@ -5,7 +5,7 @@ from random import Random
 
 from dtrain.config import TrainingSection
 
-FAULTS = ("break", "break", "break", "crash", "crash", "die", "pause", "partition", "slow", "stall")
+FAULTS = ("break", "break", "break", "crash", "crash", "die", "pause", "partition", "slow", "stall", "fall", "fall", "hang")
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,8 @@ class Fault:
 
     Attributes:
         kind: ``break`` a connection, ``crash`` a replica that is started again, let one ``die`` for good, ``pause`` it, cut it off
-            from everybody (``partition``), make it ``slow``, ``stall`` a server.
+            from everybody (``partition``), make it ``slow``; ``stall`` a server, let it ``fall`` and be started again, or ``hang``
+            until it is killed.
         target: index of the replica or server.
         for_s: until the task is back; a factor for ``slow``; for ``break`` it chooses the connection.
     """
@@ -107,14 +108,12 @@ def _draw_async(random: Random) -> TrainingSection:
 def _draw_faults(random: Random, scenario: Scenario) -> tuple[Fault, ...]:
     # The chief and the replica of rank 0, which alone trains in the warm-up, do not die for good: without them a run is over.
     may_die = range(1 + (not scenario.training.chief_trains), scenario.tasks)
-    # A chief that crashes in a later fit begins again with the first one: not simulated.
-    may_crash = range(int(scenario.fits > 1), scenario.tasks)
     faults = []
     for _ in range(random.choice((0, 1, 3, 6, 10))):
         kind = random.choice(FAULTS)
         longest_s = 3.0 if kind == "stall" else random.choice((0.1, 1.0, 6.0, 12.0))
         for_s = random.uniform(3.0, 20.0) if kind == "slow" else longest_s * random.random()
-        targets = {"die": may_die, "crash": may_crash}.get(kind, range(scenario.tasks))
+        targets = may_die if kind == "die" else range(scenario.tasks)
         if targets:
             at_s = random.uniform(0.0, 12 * scenario.fits * scenario.compute_s)
             faults.append(Fault(at_s, kind, random.choice(targets), for_s))

@@ -4,6 +4,7 @@ import traceback
 from dataclasses import replace
 from random import Random
 
+from simulation.disk import Disk
 from simulation.judge import Judge
 from simulation.network import Clock, Network
 from simulation.replicas import Process
@@ -17,6 +18,9 @@ LIMIT_S = 900.0
 
 RESTART_S = 0.3
 """How long a restart takes at least; what the dead process has sent may arrive later."""
+
+ORDERED_STOP_S = 10.0
+"""How long after the chief's success the launcher stops whoever is left."""
 
 STORY_LINES = 60
 
@@ -36,6 +40,7 @@ class World:
             self.servers.append(Server(index, cluster, self.network, self.judges, self.servers[0] if index else None))
         self.tasks = [str(task) for task in cluster.replicas()]
         self.ranks = {str(task): rank for rank, task in enumerate(cluster.replicas(scenario.training.chief_trains))}
+        self.disk = Disk()
         self.processes: dict[str, Process] = {}
         self.starting = set(self.tasks)
         for task in self.tasks:
@@ -47,12 +52,27 @@ class World:
         self.starting.discard(task)
         chief = self.processes.get(self.tasks[0])
         if chief is None or chief.alive or not chief.finished:
-            self.processes[task] = Process(task, self.ranks.get(task, -1), self.servers, self.network, self.judges)
+            rank = self.ranks.get(task, -1)
+            self.processes[task] = Process(task, rank, self.servers, self.network, self.judges, self.disk, self._kill)
+
+    def _kill(self, server: Server) -> None:
+        """The launcher kills a server on the chief's order, and starts it again."""
+        server.crash(RESTART_S + self.network.random.uniform(0.0, 2.0))
+
+    def _stop_the_others(self) -> None:
+        for process in self.processes.values():
+            if process.alive:
+                process.finished = True
+                process.stop(None)
 
     def _befall(self, fault: Fault) -> None:
         process = self.processes.get(self.tasks[fault.target])
         if fault.kind == "stall":
             self.servers[fault.target % len(self.servers)].stall(fault.for_s)
+        elif fault.kind == "hang":
+            self.servers[fault.target % len(self.servers)].stall(LIMIT_S)
+        elif fault.kind == "fall":
+            self.servers[fault.target % len(self.servers)].crash(RESTART_S + fault.for_s)
         elif fault.kind == "break":
             wires = sorted((wire for wire in self.network.wires if wire.breakable), key=repr)
             if wires:
@@ -74,8 +94,13 @@ class World:
 
     def run(self) -> None:
         """To the end; raises AssertionError if a rule is broken or it does not come."""
+        stopping = False
         while self.clock.now < LIMIT_S and (event := self.clock.next_event()) is not None and not self._over():
             event()
+            chief = self.processes.get(self.tasks[0])
+            if not stopping and chief is not None and chief.finished and not chief.alive:
+                stopping = True
+                self.clock.later(ORDERED_STOP_S, self._stop_the_others)
         assert self._over(), f"no end after {self.clock.now:.0f} s: {self._waiting()}"
         chief = self.processes[self.tasks[0]]
         failures = {process.failure for process in self.processes.values() if process.failure}
@@ -83,7 +108,7 @@ class World:
             self._check_failure(failures)
         else:
             assert chief.finished
-            self.judges[-1].check_end([server.machine.held.pushes.version for server in self.servers if server.machine.held])
+            self.judges[-1].check_end(self.disk.newest)
 
     def _over(self) -> bool:
         return not self.starting and not any(process.alive for process in self.processes.values())

@@ -1,0 +1,224 @@
+"""The simulated leader's other half: the machines of `chief` and `recovery`, driven as the real `Keeper` drives them, by events."""
+
+from typing import Any
+
+import msgspec
+from simulation.disk import Saved
+from simulation.judge import OPTIMIZER
+from simulation.network import Blocks, Wire
+
+from dtrain.learning import optimizers
+from dtrain.messages import AnyMessage, Conclude, Farewell, Initialise, Initialised, Lineage, Snapshot, SnapshotReply
+from dtrain.roles.chief import Cut
+from dtrain.roles.recovery import Beginning, TermWatch, beginning, next_term
+
+LOOK_S = 0.2
+RECONNECT_S = 0.05
+
+
+class Keeper:
+    """Gives the servers their variables, now and whenever one has lost them; saves; says when all is over."""
+
+    def __init__(self, process: Any) -> None:
+        self._process = process
+        self._clock = process.network.clock
+        self._disk = process.disk
+        self._wires: dict[int, Wire] = {}
+        self._watch: TermWatch | None = None
+        self._term = 0
+        self._awaited: set[int] = set()
+        self._doing: str | None = None
+        self._cut: Cut | None = None
+        self._replies: dict[int, tuple[SnapshotReply, Blocks]] = {}
+        self._next_save_s = 0.0
+        self.lineage = Lineage()
+        self.finishing = False
+
+    @property
+    def _servers(self) -> range:
+        return range(len(self._process.servers))
+
+    def _later(self, delay_s: float, act: Any, *arguments: Any) -> None:
+        self._clock.later(delay_s, self._if_alive, act, *arguments)
+
+    def _if_alive(self, act: Any, *arguments: Any) -> None:
+        if not self._process.not_now(self._if_alive, act, *arguments):
+            act(*arguments)
+
+    # Beginning a fit
+
+    def begin(self) -> None:
+        process, said = self._process, [self._process.answers[server][1] for server in self._servers]
+        found = beginning(process.generation, said, self._disk.generation)
+        process.network.say(f"{process.task} finds fit {process.generation}: {found.value}")
+        self._watch, self.finishing = None, False
+        if found is Beginning.PASS_OVER:
+            process.next_fit()
+        elif found is Beginning.ATTACH:
+            self._term, self.lineage = said[0].term, said[0].lineage
+            self._watch = TermWatch(process.generation, self._term, self._clock.now)
+            self._later(LOOK_S, self._look, process.generation)
+            process.train()
+        else:
+            if found is Beginning.START:
+                self._save_start()
+            self._begin_term()
+
+    def _save_start(self) -> None:
+        process, newest = self._process, self._disk.newest
+        version = newest.version if newest else 0
+        values = [process.judge.initial(server) for server in self._servers]
+        lineage = Lineage(version, version, self.lineage.rolled_back_steps)
+        self._disk.newest = Saved(process.generation, version, values, [[]] * len(values), lineage)
+
+    def _begin_term(self) -> None:
+        """On new connections to every server; if one of them breaks, again, in another term."""
+        self._doing, self._awaited = "initialise", set(self._servers)
+        if not self._connect():
+            self._later(RECONNECT_S, self._begin_term)
+            return
+        process, saved = self._process, self._disk.newest
+        said = [reply for _, reply in process.answers.values()]
+        self._term = next_term(said, self._term, process.incarnation)
+        process.judge.begin_term(self._term, saved)
+        process.network.say(f"{process.task} begins term {self._term} with the checkpoint of version {saved.version}")
+        for server, wire in self._wires.items():
+            message = Initialise(
+                process.generation,
+                process.judge.plan.to_dict(),
+                msgspec.to_builtins(process.judge.scenario.training),
+                optimizers.serialize(OPTIMIZER),
+                saved.version,
+                process.judge.last_step(saved.lineage.first_step),
+                "d",
+                seen=saved.seen[server],
+                lineage=saved.lineage,
+                dealt=saved.dealt,
+                term=self._term,
+            )
+            wire.send(message, [block.copy() for block in saved.values[server]])
+
+    def _connect(self) -> bool:
+        self.hang_up()
+        for server in self._servers:
+            if (wire := self._process.connect("control", server)) is not None:
+                self._wires[server] = wire
+        return len(self._wires) == len(self._servers)
+
+    def hang_up(self) -> None:
+        for wire in self._wires.values():
+            wire.cut()
+        self._wires.clear()
+
+    # In the background
+
+    def _look(self, generation: int) -> None:
+        process = self._process
+        if generation != process.generation or self._watch is None:
+            return
+        if self._doing is None:
+            lost = self._watch.lost([process.answers[server] for server in self._servers])
+            if lost:
+                process.network.say(f"{process.task} finds that {lost} lost everything")
+                self._begin_term()
+            elif self.finishing or self._clock.now >= self._next_save_s:
+                self._ask_for_cut()
+        self._later(LOOK_S, self._look, generation)
+
+    def _ask_for_cut(self) -> None:
+        process = self._process
+        if len(self._wires) < len(self._servers) and not self._connect():
+            return
+        self._doing, self._replies = "cut", {}
+        self._cut = self._cut or Cut(process.judge.sync, self._term)
+        question = self._cut.question(process.machine.global_step if process.machine else 0, process.max_steps)
+        for wire in self._wires.values():
+            wire.send(question if not self.finishing else Snapshot(process.max_steps, 2.0, self._term))
+
+    def answered(self, wire: Wire, message: AnyMessage, blocks: Blocks) -> None:
+        server = self._process.servers.index(wire.server)
+        if isinstance(message, Initialised):
+            self._awaited.discard(server)
+            if not self._awaited:
+                self._has_begun()
+        elif isinstance(message, SnapshotReply):
+            self._process.judge.check_values(server, self._term, message.version, blocks)
+            self._replies[server] = message, blocks
+            if len(self._replies) == len(self._servers):
+                self._judge_cut()
+        elif isinstance(message, Conclude | Farewell):
+            self._awaited.discard(server)
+            if not self._awaited:
+                self._doing = None
+                self._process.next_fit() if isinstance(message, Conclude) else self._process.leave()
+        else:
+            self._give_up(f"{message}")
+
+    def broken(self, wire: Wire) -> None:
+        self._give_up(f"{wire} broke")
+
+    def _give_up(self, reason: str) -> None:
+        """What is being asked is asked again, of all: answers that were not heard must not be taken for later ones."""
+        doing, self._doing = self._doing, None
+        self.hang_up()
+        if doing == "initialise":
+            self._doing = doing
+            self._later(RECONNECT_S, self._begin_term)
+        elif doing in ("conclude", "farewell"):
+            self._later(RECONNECT_S, self._conclude if doing == "conclude" else self.farewell)
+
+    def _has_begun(self) -> None:
+        process, first = self._process, self._watch is None
+        self._doing, self._cut = None, None
+        self._watch = TermWatch(process.generation, self._term, self._clock.now)
+        if first:
+            self._later(LOOK_S, self._look, process.generation)
+            process.train()
+        elif self.finishing:
+            self.finishing = False
+            process.train_on()
+
+    def _judge_cut(self) -> None:
+        assert self._cut is not None
+        self._doing = None
+        replies = [self._replies[server][0] for server in self._servers]
+        versions = [reply.version for reply in replies]
+        self._next_save_s = self._clock.now + self._process.network.random.uniform(0.1, 2.0)
+        if self.finishing and versions[0] < self._process.max_steps:
+            self.finishing = False
+            self._process.train_on()
+            return
+        accepted = self._cut.accept(versions)
+        self._process.network.say(f"checkpoint of versions {versions}: {accepted}")
+        assert self._cut.margin_steps < 2**10, "ten attempts at a checkpoint"
+        if not accepted:
+            return
+        self._cut = None
+        values = [self._replies[server][1] for server in self._servers]
+        seen = [reply.seen for reply in replies]
+        generation, final = self._process.generation, self.finishing
+        self._disk.newest = Saved(generation, versions[0], values, seen, self.disk_lineage(), replies[0].dealt, final)
+        if final:
+            self._conclude()
+
+    def disk_lineage(self) -> Lineage:
+        """Of the term that is saved: as in the checkpoint that it began with."""
+        return self._disk.newest.lineage  # type: ignore[no-any-return]
+
+    # The end
+
+    def _conclude(self) -> None:
+        self._say_to([0], "conclude", Conclude(self._process.generation))
+
+    def farewell(self) -> None:
+        self._say_to(list(self._servers), "farewell", Farewell())
+
+    def _say_to(self, servers: list[int], doing: str, message: AnyMessage) -> None:
+        """To those that are there: whoever is gone needs none."""
+        self._doing, self._watch = doing, None
+        self._connect()
+        self._awaited = {server for server in servers if server in self._wires}
+        for server in self._awaited:
+            self._wires[server].send(message)
+        if not self._awaited:
+            self._later(RECONNECT_S, self._conclude if doing == "conclude" else self.farewell)
