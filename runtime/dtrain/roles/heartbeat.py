@@ -21,6 +21,8 @@ INTERVAL_S = 1.0
 RETRY_S = 0.05
 LEASE_S = 5.0
 """As long as ps:0 waits for a task, a task waits for an answer."""
+CLOCK_BITS = 42
+"""Enough for milliseconds since 1970 until 2109."""
 
 Connect = Callable[[float], Channel]
 """Opens a connection to the server, waiting at most the given seconds."""
@@ -53,8 +55,9 @@ class HeartbeatLink:
         self.on_reply: Callable[[HeartbeatReply], None] = lambda reply: None
         self.on_silence: Callable[[], None] = lambda: None
         self.failure: DtrainError | None = None
-        # Larger than that of every earlier process, also of an earlier run whose checkpoint remembers what it pushed (rule 5).
-        self.answer = self._first_beat(int(self._process[1] * 1000), connect_s)
+        # Larger than that of every earlier process, also of an earlier run whose checkpoint remembers what it pushed (rule 5),
+        # and also if the clock was set back meanwhile: attempts of one run only rise.
+        self.answer = self._first_beat((reporter.status.attempt << CLOCK_BITS) + int(self._process[1] * 1000), connect_s)
         self._thread.start()
 
     @property
