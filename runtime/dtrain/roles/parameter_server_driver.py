@@ -4,6 +4,7 @@ One lock is held while the machine takes a message and while what it answered is
 every shard, never a mixture (rule 8), and a push is applied whole or not at all.
 """
 
+import resource
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -187,6 +188,7 @@ def serve(assignment: TaskAssignment) -> None:
     address = assignment.cluster.address(assignment.task)
     if address is None:
         raise AssertionError("an assignment's task stands in its cluster")
+    _allow_open_files()
     reporter = Reporter(assignment)
     hello = assignment.hello()
     machine = ParameterServer(assignment.task.index, assignment.cluster, assignment.spec.training, time.monotonic())
@@ -223,6 +225,12 @@ def _join_first_server(assignment: TaskAssignment, handler: ServerHandler, hello
         return [HeartbeatLink(connect, reporter, connect_s=PEER_CONNECT_S, patience_s=float("inf"))]
     except DtrainError as error:
         raise type(error)(f"{assignment.task} cannot join the run: {error}") from None
+
+
+def _allow_open_files() -> None:
+    """A connection is an open file, and two come of every replica: the soft limit is there for programs that call select()."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _connections(assignment: TaskAssignment) -> int:
