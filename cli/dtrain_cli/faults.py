@@ -1,10 +1,13 @@
 """The faults of a spec's `simulate` section that the launcher brings about: kill and pause. Pure; each fires once a run."""
 
+import random
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dtrain.cluster import TaskId
 from dtrain.config import KillFault, PauseFault, SimulateSection
+
+AnyFault = KillFault | PauseFault
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,9 @@ class FaultSchedule:
     """Decides which faults are due, by the run's step or the seconds since its start."""
 
     def __init__(self, simulate: SimulateSection) -> None:
-        self._waiting: list[KillFault | PauseFault] = [*simulate.kill, *simulate.pause]
+        chance = random.Random(simulate.seed)
+        faults: list[AnyFault] = [*simulate.kill, *simulate.pause]
+        self._waiting = [_at_one_moment(fault, chance) for fault in faults]
         self._paused: list[tuple[float, TaskId]] = []
 
     def due(self, elapsed_s: float, step: int | None) -> list[Fault]:
@@ -43,7 +48,14 @@ class FaultSchedule:
         return faults
 
 
-def _is_due(fault: KillFault | PauseFault, elapsed_s: float, step: int | None) -> bool:
-    if fault.at_s is not None:
-        return elapsed_s >= fault.at_s
-    return step is not None and fault.at_step is not None and step >= fault.at_step
+def _at_one_moment(fault: AnyFault, chance: random.Random) -> AnyFault:
+    """The fault at the step or second that the seed draws between the two that the spec gives."""
+    if isinstance(fault.at_step, tuple):
+        return replace(fault, at_step=chance.randint(*fault.at_step))
+    return replace(fault, at_s=chance.uniform(*fault.at_s)) if isinstance(fault.at_s, tuple) else fault
+
+
+def _is_due(fault: AnyFault, elapsed_s: float, step: int | None) -> bool:
+    if isinstance(fault.at_step, int):
+        return step is not None and step >= fault.at_step
+    return isinstance(fault.at_s, float | int) and elapsed_s >= fault.at_s

@@ -97,8 +97,9 @@ class HandStart:
         if self.spec is None and not self.sets:
             return found
         counts = [f"cluster.{role}={found.cluster.count(role)}" for role in Role if role is not Role.EVALUATOR]
-        counts += [f"cluster.{Role.EVALUATOR}=1"] if self.role is Role.EVALUATOR else []
-        return replace(found, spec=read_spec(self.spec, [*counts, *self.sets], foreign=True))
+        if self.spec is None or self.role is Role.EVALUATOR:
+            counts.append(f"cluster.{Role.EVALUATOR}={int(self.role is Role.EVALUATOR)}")
+        return replace(found, spec=read_spec(self.spec, [*counts, *self.sets]))
 
     def _secret(self, spec: RunSpec) -> str | None:
         path = self.secret_file or (Path(spec.secret_file).expanduser() if spec.secret_file else None)

@@ -28,6 +28,10 @@ _UNIONS = {
     **{("cluster", role): _ADDRESSES for role in ROLES},
     ("training", "compression"): "none, bf16, fp16 or {top_k: fraction}",
 }
+_MOMENTS = {
+    "at_step": "a step, or [first, last] of which the seed draws one",
+    "at_s": "seconds, or [least, most] for the seed to draw",
+}
 _ANY_CLUSTER = {"chief": 1, "worker": 10**6, "ps": 10**6, "evaluator": 1}
 """Has every task that a spec may name: it stands in for a cluster section that cannot be read."""
 _FOUND_LENGTH_MAX = 60
@@ -73,6 +77,8 @@ def _type_problem(row: dict[str, Any], data: Any) -> Problem:
             return path, _unknown_key(str(path[-1]), list(ROLES))
         case "missing":
             return row["loc"], "expected a value, found none"
+    if moment := next((_MOMENTS[name] for name in path if name in _MOMENTS), None):
+        return path, f"expected {moment}, found {found}"
     if path in _UNIONS:
         return path, f"expected {_UNIONS[path]}, found {_found(_value_at(path, data))}"
     if row["type"] == "literal_error":

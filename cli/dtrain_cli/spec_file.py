@@ -38,7 +38,7 @@ def read_spec(
         source: the file; None for the embedded default.
         sets: ``KEY=VALUE`` of each `--set`; the value is YAML, the key may hold task names (``simulate.slow.worker:2``).
         shortcuts: values by the names of `SHORTCUTS`; those that are None were not given.
-        foreign: whether it is for `-- COMMAND`, whose default has no evaluator.
+        foreign: whether it is for `-- COMMAND`: the default has no evaluator, and less can be simulated.
 
     Raises:
         SpecError: everything that is wrong, a line each.
@@ -53,6 +53,8 @@ def read_spec(
     from dtrain_cli.spec_checks import check_spec
 
     spec, problems = check_spec(tree.data)
+    if foreign and spec is not None:
+        problems += [(("simulate", *path), text) for path, text in spec.simulate.foreign_problems()]
     problems.sort(key=lambda problem: tree.position(problem[0]))
     lines += [tree.describe(path, text) for path, text in problems]
     if lines or spec is None:

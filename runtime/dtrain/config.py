@@ -192,25 +192,37 @@ DEFAULT_RESTART = {role: RestartSection(max=1 if role == "chief" else 3) for rol
 
 @dataclass(frozen=True)
 class KillFault:
-    """Kill a task with SIGKILL once, at a global step or a time after the start."""
+    """Kill a task with SIGKILL once, at a global step or a time after the start; of a pair the seed draws one between."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     task: str
-    at_step: int | None = None
-    at_s: float | None = None
+    at_step: int | tuple[int, int] | None = None
+    at_s: float | tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
 class PauseFault:
-    """Stop a task with SIGSTOP once and continue it `for_s` seconds later."""
+    """Stop a task with SIGSTOP once and continue it `for_s` seconds later; when is said as in `KillFault`."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     task: str
     for_s: float
-    at_step: int | None = None
-    at_s: float | None = None
+    at_step: int | tuple[int, int] | None = None
+    at_s: float | tuple[float, float] | None = None
+
+
+def _moment_problems(fault: KillFault | PauseFault) -> Iterator[Problem]:
+    if (fault.at_step is None) == (fault.at_s is None):
+        yield (), "expected exactly one of at_step and at_s"
+    for name in ("at_step", "at_s"):
+        moment = getattr(fault, name)
+        first, last = moment if isinstance(moment, tuple) else (moment or 0, moment or 0)
+        if not 0 <= first <= last < math.inf:
+            yield (name,), f"expected a number of at least 0, or two of which the second is not less, found {moment}"
+    if isinstance(fault, PauseFault) and not 0 < fault.for_s < math.inf:
+        yield ("for_s",), f"expected a number above 0, found {fault.for_s}"
 
 
 @dataclass(frozen=True)
@@ -271,15 +283,29 @@ class SimulateSection:
         for task, factor in self.slow.items():
             if not (math.isfinite(factor) and factor >= 1):
                 yield ("slow", task), f"expected a factor of at least 1, found {factor}"
+            with contextlib.suppress(SpecError):  # as below, of links
+                if self.slowness(clusters.TaskId.parse(task)) != factor:
+                    yield ("slow", task), f"{clusters.TaskId.parse(task)} is given two factors"
         for kind in ("kill", "pause"):
             for index, fault in enumerate(getattr(self, kind)):
-                if (fault.at_step is None) == (fault.at_s is None):
-                    yield (kind, index), "expected exactly one of at_step and at_s"
+                yield from (((kind, index, *path), text) for path, text in _moment_problems(fault))
         for index, link in enumerate(self.network):
             yield from ((("network", index, *path), text) for path, text in link.problems())
             with contextlib.suppress(SpecError):
                 if self.link(*link.between) is not link:
                     yield ("network", index, "between"), f"the link of {' and '.join(link.between)} is described twice"
+
+    def foreign_problems(self) -> Iterator[Problem]:
+        """What cannot be done to a foreign command: dtrain sees neither its steps nor its computation nor its messages."""
+        moments = [
+            (kind, index, "at_step") for kind in ("kill", "pause") for index, f in enumerate(getattr(self, kind)) if f.at_step
+        ]
+        for path in [*(("slow", task) for task in self.slow), *moments, *(("network", i) for i in range(len(self.network)))]:
+            yield path, "this needs a PROGRAM.py; a command after -- can be killed and paused, by at_s"
+
+    def slowness(self, task: clusters.TaskId) -> float:
+        """How many times as long a task's own computation takes; 1 where nothing is said of it."""
+        return next((factor for name, factor in self.slow.items() if clusters.TaskId.parse(name) == task), 1.0)
 
     def link(self, one: str, other: str) -> LinkFault | None:
         """What makes the connection of two tasks slow; None: nothing."""

@@ -32,7 +32,7 @@ class Reporter:
         self.status = TaskStatus(task=str(assignment.task), pid=os.getpid(), host=socket.gethostname(), attempt=assignment.attempt)
         self._path: Path | None = None
         self._order: Path | None = None
-        self._slow_by_spec = self._slow = assignment.spec.simulate.slow.get(str(assignment.task), 1.0)
+        self._slow_by_spec = self._slow = assignment.spec.simulate.slowness(assignment.task)
         if assignment.run_dir is not None:
             files = RunFiles(assignment.run_dir)
             self._path = files.status(assignment.task)
