@@ -15,7 +15,7 @@ from types import TracebackType
 
 from dtrain.assignment import TaskAssignment
 from dtrain.errors import DtrainError, PeerError
-from dtrain.run_files import FailureRecord, RunFiles, write_record
+from dtrain.run_files import FailureRecord, RunFiles
 
 _PACKAGE = Path(__file__).parent
 _RUNNERS = (str(_PACKAGE / "task.py"), str(_PACKAGE / "program.py"), "<frozen runpy>")
@@ -55,7 +55,7 @@ def record(error: BaseException, assignment: TaskAssignment) -> None:
     failure.log = str(files.log(assignment.task, assignment.attempt))
     with contextlib.suppress(OSError):  # a full disk; the traceback went to stderr as well
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_record(path, failure)
+        files.write_last_words(path, failure)
 
 
 def describe(error: BaseException, assignment: TaskAssignment) -> FailureRecord:
@@ -81,11 +81,14 @@ def _cause(error: BaseException) -> tuple[str, str, str | None]:
         return "signal", _SIGNALS[code], None
     if isinstance(error, SystemExit):
         return "exit", f"sys.exit({error.code!r})" if isinstance(error.code, int) else str(error.code), None
-    frames = users_frames(error.__traceback__)
-    text = "".join(traceback.format_exception(type(error), error, frames))
+    whole = traceback.TracebackException(type(error), error, users_frames(error.__traceback__))
     kind = "peer_lost" if isinstance(error, PeerError) else "exception"
     message = f"{type(error).__name__}: {error}".rstrip(": ")
-    return kind, message, None if frames is None and isinstance(error, DtrainError) else text
+    if isinstance(error, DtrainError):  # raised on purpose: where in dtrain tells the user nothing
+        whole.stack = traceback.StackSummary.from_list([frame for frame in whole.stack if not _is_ours(frame.filename)])
+        if not whole.stack:
+            return kind, message, None
+    return kind, message, "".join(whole.format())
 
 
 def users_frames(trace: TracebackType | None) -> TracebackType | None:
