@@ -15,7 +15,7 @@ import msgspec
 from dtrain.cluster import ClusterSpec, Role
 from dtrain.config import RunSpec
 from dtrain.errors import RunError, SpecError
-from dtrain.run_files import RunFiles, RunRecord, default_runs_dir, read_record, write_record
+from dtrain.run_files import RunFiles, RunRecord, default_runs_dir, read_record, started_s, write_record
 from dtrain_cli.console import Console
 from dtrain_cli.forkserver import ForkServer, LifeLine
 from dtrain_cli.journal import Journal, now_text
@@ -116,7 +116,7 @@ def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes
     table = LiveTable(plan.run.run_id)
     console = Console(Outlet(1), Outlet(2), lambda *shape: table.render(supervisor.rows(), *shape))
     record = RunRecord(plan.run.run_id, plan.spec.name, started=now_text(), launcher_pid=os.getpid())
-    record.launcher_started = _own_start()
+    record.launcher_started = started_s(os.getpid())
     journal = Journal(files, record, console.say)
     limits = Limits(options.timeout, options.start_timeout, options.stall_timeout, options.grace)
     supervisor = Supervisor(plan, processes, journal, console, limits)
@@ -148,12 +148,6 @@ def _last_word(outcome: Outcome, supervisor: Supervisor) -> str:
         numbers = [f"{name} {value:.4g}" for name, value in evaluation.items() if name != "global_step"]
         words += f"; {', '.join(numbers)}" + (f" at step {step:.0f}" if step is not None else "")
     return words
-
-
-def _own_start() -> float:
-    import psutil
-
-    return psutil.Process().create_time()
 
 
 def _report(files: RunFiles) -> str:

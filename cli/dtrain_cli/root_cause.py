@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from dtrain.errors import RunError
-from dtrain.run_files import FailureRecord, RunFiles, read_record, write_record
+from dtrain.run_files import FailureRecord, RunFiles, read_record
 from dtrain.start_orders import Exited
 from dtrain_cli.journal import now_text
 from dtrain_cli.plan import TaskLaunch
@@ -21,7 +21,7 @@ from dtrain_cli.restart_policy import exit_code
 LAST_LINES = 20
 LINE_MAX = 400
 _TAIL_BYTES = 1 << 16
-_CGROUPS = Path("/sys/fs/cgroup")
+_CGROUPS, _OWN_GROUPS, _MACHINE = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/vmstat")
 
 
 class MemoryKills:
@@ -37,7 +37,7 @@ class MemoryKills:
 
     def _count(self) -> int:
         counts = [0]
-        for path in (*_memory_files(), Path("/proc/vmstat")):
+        for path in (*_memory_files(), _MACHINE):
             with contextlib.suppress(OSError):
                 words = path.read_text().split()
                 counts += [int(value) for name, value in pairwise(words) if name == "oom_kill"]
@@ -47,7 +47,7 @@ class MemoryKills:
 def _memory_files() -> Iterable[Path]:
     """Where this process's control group counts kills: memory.events (version 2), memory.oom_control (version 1)."""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
+        for line in _OWN_GROUPS.read_text().splitlines():
             _, controllers, group = line.split(":", 2)
             if not controllers:
                 yield _CGROUPS / group.lstrip("/") / "memory.events"
@@ -80,7 +80,8 @@ def failure_of(launch: TaskLaunch, end: Exited, memory_kill: bool) -> FailureRec
         log=str(launch.log),
     )
     with contextlib.suppress(OSError):
-        write_record(RunFiles(launch.run_dir).failure(launch.task, launch.attempt), record)
+        files = RunFiles(launch.run_dir)
+        files.write_last_words(files.failure(launch.task, launch.attempt), record)
     return record
 
 

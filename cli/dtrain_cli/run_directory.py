@@ -43,6 +43,8 @@ def locked_run_directory(directory: Path, resume: bool) -> Iterator[RunFiles]:
             raise SpecError(f"{directory} already holds a run; go on with it by --resume, or give another --run-dir")
         if resume and not files.run.exists():
             raise RunNotFoundError(f"there is no run in {directory} to resume; leave out --resume to start one there")
+        files.keep_room()
         yield files
     finally:
+        files.reserve.unlink(missing_ok=True)
         os.close(lock)

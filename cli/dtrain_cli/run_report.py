@@ -13,14 +13,12 @@ from typing import Any
 
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunNotFoundError
-from dtrain.run_files import RunFiles, RunRecord, TaskRecord, TaskStatus, global_step, read_record
+from dtrain.run_files import RunFiles, RunRecord, TaskRecord, TaskStatus, global_step, read_record, started_s
 
 LIVE_RUN_STATES = frozenset({"pending", "starting", "running", "stopping"})
 LIVE_TASK_STATES = frozenset({"starting", "running", "restarting", "stopping"})
 EXIT_CODES = {"failed": 1, "stale": 1, "stopped": 4}
 """What `dtrain status` ends with, by state; 0 for every other."""
-
-_TOLERANCE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,8 @@ class ProcessMeter:
             process = psutil.Process(pid)
             with process.oneshot():
                 times = process.cpu_times()
-                used_s, now_s = times.user + times.system, time.time()
-                used_before_s, since_s = self._last.get(pid, (0.0, process.create_time()))
+                used_s, now_s = times.user + times.system, time.clock_gettime(time.CLOCK_BOOTTIME)
+                used_before_s, since_s = self._last.get(pid, (0.0, started_s(pid) or now_s))
                 memory = process.memory_full_info()
         except (psutil.Error, OSError):
             return None
@@ -91,15 +89,7 @@ def is_alive(files: RunFiles, record: RunRecord) -> bool:
 
 def launcher_lives(record: RunRecord) -> bool:
     """Whether the process of that pid and start time exists."""
-    if record.launcher_pid is None or record.launcher_started is None:
-        return False
-    import psutil
-
-    try:
-        started_s = psutil.Process(record.launcher_pid).create_time()
-    except psutil.Error:
-        return False
-    return abs(started_s - record.launcher_started) < _TOLERANCE_S
+    return bool(record.launcher_pid and record.launcher_started and started_s(record.launcher_pid) == record.launcher_started)
 
 
 def _is_locked(lock: Path) -> bool:
@@ -150,6 +140,7 @@ def build_report(
         "rolled_back_steps": _highest(status.rolled_back_steps for status in known) or 0,
         "evaluation": _evaluation(record, known),
         "failure": failure and {"task": failure.task, "message": failure.message, "traceback": failure.traceback},
+        "stalled": None if stale else record.stalled,
         "run_dir": str(files.directory),
         "tasks": [_task_report(files, task, statuses.get(task.task), usage, stale, now_s) for task in tasks],
     }

@@ -95,6 +95,8 @@ def _headline(report: Mapping[str, Any]) -> Text:
         text.append(f" (exit code {report['exit_code']})")
     if report["global_step"] is not None:
         text.append(f"  step {report['global_step']}" + (f" of {report['max_steps']}" if report["max_steps"] else ""))
+    if report["stalled"]:
+        text.append(f"  {report['stalled']}", style="bold red")
     if report["rolled_back_steps"]:
         text.append(f"  rolled back {report['rolled_back_steps']} steps")
     return text

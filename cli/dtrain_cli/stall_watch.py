@@ -12,10 +12,11 @@ class StallWatch:
 
     Attributes:
         timeout_s: how long no task may have risen its step.
+        stalled: where training stands still and whom it waits for, ``stalled at step 412, waiting for ps:0``; None: it goes on.
     """
 
     timeout_s: float
-    stalled: bool = False
+    stalled: str | None = None
 
     def look(self, statuses: Iterable[TaskStatus], now_s: float) -> str | None:
         """What to say about a stall that has just become one; None otherwise.
@@ -26,10 +27,13 @@ class StallWatch:
         """
         training = [status for status in statuses if status.phase == "running" and status.progress_monotonic_s > 0]
         newest_s = max((status.progress_monotonic_s for status in training), default=now_s)
-        was_stalled, self.stalled = self.stalled, now_s - newest_s >= self.timeout_s
-        if was_stalled or not self.stalled:
+        before, self.stalled = self.stalled, _place(training) if now_s - newest_s >= self.timeout_s else None
+        if before or not self.stalled:
             return None
-        step = max(status.step or 0 for status in training)
-        whom = sorted({status.waiting_for for status in training if status.waiting_for})
-        waiting = f", waiting for {', '.join(whom)}" if whom else ""
-        return f"stalled at step {step}{waiting}: no progress for {self.timeout_s:g} s; the tasks' stacks are in their logs"
+        return f"{self.stalled}: no progress for {self.timeout_s:g} s; the tasks' stacks are in their logs"
+
+
+def _place(training: list[TaskStatus]) -> str:
+    step = max((status.step or 0 for status in training), default=0)
+    whom = sorted({status.waiting_for for status in training if status.waiting_for})
+    return f"stalled at step {step}" + (f", waiting for {', '.join(whom)}" if whom else "")

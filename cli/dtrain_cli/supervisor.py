@@ -283,7 +283,9 @@ class Supervisor:
 
     def _check_progress(self, now_s: float) -> None:
         training = [life for life in self.lives.values() if life.task.trains and life.state == "running"]
-        if text := self._stall_watch.look([life.status for life in training if life.status is not None], now_s):
+        text = self._stall_watch.look([life.status for life in training if life.status is not None], now_s)
+        self._journal.record.stalled = self._stall_watch.stalled
+        if text:
             self._console.say(text)
             self._journal.event("stalled", message=text)
             for life in self.lives.values():
@@ -359,7 +361,7 @@ class Supervisor:
                 crashes = [life.failure for life in self.lives.values() if life.failure]
                 failure = earliest(crash for crash in crashes if crash.monotonic_s > failure.monotonic_s - RECENT_S)
         record = self._journal.record
-        record.state, record.exit_code, record.failure, record.ended = state, code, failure, now_text()
+        record.state, record.exit_code, record.failure, record.ended, record.stalled = state, code, failure, now_text(), None
         self._journal.event("ended", state=state, exit_code=code)
         self._record_tasks()
         return Outcome(state, code, failure)

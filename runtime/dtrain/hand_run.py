@@ -10,14 +10,13 @@ from datetime import datetime
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from dtrain import failure
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import TaskId
 from dtrain.errors import RunInUseError
 from dtrain.messages import HeartbeatReply
-from dtrain.run_files import RunFiles, RunRecord, TaskRecord, TaskStatus, default_runs_dir, write_record
+from dtrain.run_files import RunFiles, RunRecord, TaskRecord, TaskStatus, default_runs_dir, started_s, write_record
 
 STOPPED = (129, 130, 131, 143)
 """Exit codes of a leader that was asked to stop."""
@@ -53,7 +52,7 @@ class HandRun:
             state="running",
             started=now.isoformat(timespec="seconds"),
             launcher_pid=os.getpid(),
-            launcher_started=psutil.Process().create_time(),
+            launcher_started=started_s(os.getpid()),
             tasks=tasks,
         )
         self.files.spec.write_bytes(msgspec.json.encode(assignment.spec))

@@ -5,6 +5,7 @@
         run.json                    `RunRecord`: the run's and every task's process state; written by whoever holds the lock
         spec.json  plan.json        the resolved spec; what was started (`dtrain plan`), the secret masked
         events.jsonl                the journal: one event a line
+        reserve                     room for last words: given up when the disk is full; absent after the end
         metrics.jsonl               the chief's metrics: one line a report
         checkpoints/                ckpt-<step>/
         tasks/worker-0/
@@ -17,6 +18,8 @@
 Small JSON files are replaced as a whole (written aside, then renamed), so a reader never sees half of one.
 """
 
+import contextlib
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -29,6 +32,7 @@ from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunError
 
 RUNS_DIR = "DTRAIN_RUNS_DIR"
+RESERVE_BYTES = 256 * 1024
 
 Record = TypeVar("Record")
 
@@ -73,7 +77,13 @@ class FailureRecord:
 
 @dataclass
 class RunRecord:
-    """The state of a run. `launcher_pid` and `launcher_started` tell whether whoever wrote it is still alive."""
+    """The state of a run.
+
+    `launcher_pid` and `launcher_started` (`started_s`) tell whether whoever wrote it is still alive.
+
+    Attributes:
+        stalled: where training stands still and whom it waits for; None: it does not.
+    """
 
     run: str
     name: str
@@ -84,6 +94,7 @@ class RunRecord:
     launcher_pid: int | None = None
     launcher_started: float | None = None
     failure: FailureRecord | None = None
+    stalled: str | None = None
     tasks: list[TaskRecord] = field(default_factory=list)
 
 
@@ -181,6 +192,11 @@ class RunFiles:
         """The folder of ``ckpt-<step>`` folders."""
         return self.directory / "checkpoints"
 
+    @property
+    def reserve(self) -> Path:
+        """Holds `RESERVE_BYTES` of the disk for last words."""
+        return self.directory / "reserve"
+
     def task(self, task: TaskId) -> Path:
         """The folder of one task."""
         return self.directory / "tasks" / f"{task.role}-{task.index}"
@@ -227,6 +243,21 @@ class RunFiles:
         if not os.access(self.directory, os.W_OK | os.X_OK):
             raise RunError(f"the run directory {self.directory} is not writable; give another with --run-dir")
 
+    def keep_room(self) -> None:
+        """Take the reserve, as far as the disk has it."""
+        with contextlib.suppress(OSError), open(self.reserve, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+
+    def write_last_words(self, path: Path, record: Any) -> None:
+        """`write_record`, on a full disk in the room of the reserve: how a run ended is known however it ended."""
+        try:
+            write_record(path, record)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.reserve.unlink(missing_ok=True)
+            write_record(path, record)
+
 
 def read_record(path: Path, kind: type[Record]) -> Record | None:
     """Read one of the small JSON files; None if it is not there.
@@ -245,10 +276,28 @@ def read_record(path: Path, kind: type[Record]) -> Record | None:
 
 
 def write_record(path: Path, record: Any) -> None:
-    """Replace one of the small JSON files as a whole. Not fsynced: these are for people, not for recovery."""
+    """Replace one of the small JSON files as a whole. Not fsynced: these are for people, not for recovery.
+
+    Raises:
+        OSError: it cannot be written; it is as it was.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_bytes(msgspec.json.encode(record))
-    aside.replace(path)
+    try:
+        aside.write_bytes(msgspec.json.encode(record))
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        error.filename = str(path)
+        raise
+
+
+def started_s(pid: int) -> float | None:
+    """When a process started, in seconds since the machine did, which no change of the clock moves; None: it is not there."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of proc_pid_stat(5)
 
 
 def default_runs_dir() -> Path:

@@ -15,7 +15,7 @@ from dtrain.assignment import TaskAssignment
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import RunSpec, SimulateSection
 from dtrain.reporting import Reporter
-from dtrain.run_files import RunFiles, RunRecord, SlowOrder, TaskRecord, TaskStatus, write_record
+from dtrain.run_files import RunFiles, RunRecord, SlowOrder, TaskRecord, TaskStatus, started_s, write_record
 
 PACED = str(Path(__file__).parents[1] / "clusters" / "paced_line.py")
 SLEEPER = [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"]
@@ -45,7 +45,7 @@ def run_of(tmp_path):
         files.attempt(WORKER, 0).mkdir(parents=True)
         record = RunRecord("r1", "digits", state, tasks=[TaskRecord("worker:0", task_state, pid=pid), TaskRecord("ps:0")])
         record.launcher_pid = launcher or os.getpid()
-        record.launcher_started = psutil.Process(record.launcher_pid).create_time()
+        record.launcher_started = started_s(record.launcher_pid)
         write_record(files.run, record)
         return files
 

@@ -184,9 +184,13 @@ def test_a_stall_writes_the_stacks_of_every_task(launcher):
     launch = launcher.start(*SMALL, "--stall-timeout", "0.5", program)
     for task in ("chief:0", "worker:0"):
         wait_until(lambda task=task: "the_place_where_it_hangs" in launch.log(task))
+    shown = launcher.dtrain("status", launch.run_dir)
+    assert shown.end() == 0
+    assert "stalled at step 412, waiting for ps:0" in " ".join(shown.out.split())
     launch.send(signal.SIGTERM)
     assert launch.end() == 143
     assert "stalled at step 412, waiting for ps:0" in launch.err
+    assert launch.record()["stalled"] is None
 
 
 def test_json_is_the_last_line_of_stdout(launcher):

@@ -6,11 +6,10 @@ import signal
 import subprocess
 import sys
 
-import psutil
 import pytest
 
 from dtrain.cluster import TaskId
-from dtrain.run_files import FailureRecord, RunFiles, RunRecord, TaskRecord, TaskStatus, write_record
+from dtrain.run_files import FailureRecord, RunFiles, RunRecord, TaskRecord, TaskStatus, started_s, write_record
 
 DTRAIN = [sys.executable, "-m", "dtrain_cli.main"]
 SLEEPER = [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"]
@@ -25,7 +24,7 @@ def make_run(tmp_path):
         tasks = [TaskRecord(name, "succeeded" if pid is None else "running") for name in ("chief:0", "worker:0", "ps:0")]
         record = RunRecord(run, "digits", state, started=f"2026-11-21T10:00:00.{run[-1]}+00:00", tasks=tasks, **kwargs)
         if pid is not None:
-            record.launcher_pid, record.launcher_started = pid, psutil.Process(pid).create_time()
+            record.launcher_pid, record.launcher_started = pid, started_s(pid)
         for task in tasks:
             task_id = TaskId.parse(task.task)
             files.attempt(task_id, 0).mkdir(parents=True)

@@ -1,5 +1,8 @@
+import pytest
+
 from dtrain.run_files import FailureRecord
 from dtrain.start_orders import Exited
+from dtrain_cli import root_cause
 from dtrain_cli.failure_box import render
 from dtrain_cli.root_cause import describe, earliest, last_lines
 
@@ -41,3 +44,31 @@ def test_the_box_holds_the_record_and_shortens_what_is_too_long():
         assert text in box
     assert "\x1b" not in box
     assert all(len(line) <= 80 for line in box.splitlines())
+
+
+EVENTS = {
+    "0::/user.slice/run.scope\n": (
+        "user.slice/run.scope/memory.events",
+        "low 0\nhigh 0\nmax 31\noom {0}\noom_kill {0}\noom_group_kill 0\n",
+    ),
+    "9:cpu:/\n4:memory:/box/7\n0::/\n": ("memory/box/7/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"),
+    "0::/\n": ("../vmstat", "pgfault 123\noom_kill {}\nnuma_hit 5\n"),
+}
+"""What the kernel writes: control groups of version 2, of version 1, and none of one's own."""
+
+
+@pytest.mark.parametrize("groups", EVENTS)
+def test_a_kill_for_memory_is_read_where_the_kernel_counts_it(tmp_path, monkeypatch, groups):
+    place, text = EVENTS[groups]
+    for name, path in {"_CGROUPS": "groups", "_OWN_GROUPS": "own", "_MACHINE": "vmstat"}.items():
+        monkeypatch.setattr(root_cause, name, tmp_path / path)
+    counts = tmp_path / "groups" / place
+    (tmp_path / "groups").mkdir()
+    counts.parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "own").write_text(groups)
+    counts.write_text(text.format(3))
+    kills = root_cause.MemoryKills()
+    assert not kills.rose()
+    counts.write_text(text.format(4))
+    assert kills.rose()
+    assert not kills.rose()

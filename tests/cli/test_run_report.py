@@ -4,16 +4,17 @@ import fcntl
 import os
 from pathlib import Path
 
-import psutil
 import pytest
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunNotFoundError
-from dtrain.run_files import FailureRecord, RunFiles, RunRecord, TaskRecord, TaskStatus, write_record
+from dtrain.run_files import FailureRecord, RunFiles, RunRecord, TaskRecord, TaskStatus, started_s, write_record
 from dtrain_cli.run_report import ProcessMeter, ProcessUsage, build_report, is_alive, read_report
 
 FILES = RunFiles(Path("/runs/r"))
-RUN_FIELDS = "run name state started ended exit_code global_step max_steps rolled_back_steps evaluation failure run_dir tasks"
+RUN_FIELDS = (
+    "run name state started ended exit_code global_step max_steps rolled_back_steps evaluation failure stalled run_dir tasks"
+)
 TASK_FIELDS = (
     "task state pid host address step loss examples_per_s staleness_mean stale_gradients bytes_sent bytes_received cpu_percent "
     "memory_bytes restarts heartbeat_age_s waiting_for stalled_s exit_code log"
@@ -48,7 +49,7 @@ def test_every_field_is_there_and_null_where_it_does_not_apply():
     filled = {name for name, value in empty["tasks"][0].items() if value is not None}
     assert filled == {"task", "state", "restarts", "log"}
     assert {name for name in empty if empty[name] is None} == {
-        "started", "ended", "exit_code", "global_step", "max_steps", "evaluation", "failure"
+        "started", "ended", "exit_code", "global_step", "max_steps", "evaluation", "failure", "stalled"
     }  # fmt: skip
 
 
@@ -98,7 +99,7 @@ def test_the_failure_is_told_in_three_fields():
 
 def test_reading_measures_living_processes_only(tmp_path):
     files = RunFiles(tmp_path)
-    record = run_record(launcher_pid=os.getpid(), launcher_started=psutil.Process().create_time())
+    record = run_record(launcher_pid=os.getpid(), launcher_started=started_s(os.getpid()))
     record.tasks[0].pid = os.getpid()
     record.tasks[2].pid = None
     write_record(files.run, record)
