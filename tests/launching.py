@@ -59,19 +59,24 @@ def wait_until(condition: Callable[[], Any], what: str = "") -> Any:
 
 @dataclass
 class Command:
-    """One Python command as a child process, with everything it starts marked by an environment variable."""
+    """One Python command as a child process, with everything it starts marked by an environment variable.
+
+    Attributes:
+        wrapper: a command that runs it, such as a shell that first changes a limit.
+    """
 
     folder: Path
     words: list[str]
     stdout: Any = subprocess.PIPE
     stderr: Any = subprocess.PIPE
     environment: dict[str, str] = field(default_factory=dict)
+    wrapper: tuple[str, ...] = ()
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
         own = {"PYTHONPATH": SOURCES, "DTRAIN_RUNS_DIR": str(self.folder / "runs"), MARK: self.mark}
         self.process = subprocess.Popen(
-            [sys.executable, *self.argv()],
+            [*self.wrapper, sys.executable, *self.argv()],
             cwd=self.folder,
             env={**os.environ, **own, **self.environment},
             stdin=subprocess.DEVNULL,

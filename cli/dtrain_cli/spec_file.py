@@ -79,7 +79,7 @@ def _shortcut(name: str, value: Any) -> Override:
     option = f"--{name.replace('_', '-')}"
     if isinstance(value, bool):
         return Override(option if value else f"--no-{option[2:]}", SHORTCUTS[name], int(value))
-    return Override(f"{option} {value}", SHORTCUTS[name], value)
+    return Override(f"{option} {value if str(value).isprintable() else repr(value)}", SHORTCUTS[name], value)
 
 
 def _apply(tree: SpecTree, shortcuts: list[Override], sets: Sequence[str]) -> list[str]:
