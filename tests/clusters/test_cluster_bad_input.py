@@ -1,6 +1,5 @@
 """What goes wrong is said once, by name, with the exit code that it has; and nothing is left running."""
 
-import json
 import os
 import signal
 
@@ -82,42 +81,6 @@ def test_a_missing_program_is_the_commands_fault(launcher, role):
     assert "missing.py" in task.err
     assert "Traceback" not in task.err
     assert not task.pids()
-
-
-# Strangers
-
-
-def test_a_worker_of_another_run_is_refused(launcher):
-    launch = launcher.start(*SMALL, PACED)
-    launch.wait_for(lambda: step_of(launch) > 0, "a step")
-    plan = json.loads((launch.run_dir / "plan.json").read_text())
-    [place] = [task["environment"]["TF_CONFIG"] for task in plan["tasks"] if task["task"] == "worker:0"]
-    stranger = launcher.dtrain("worker", PACED, environment={"TF_CONFIG": place})
-    assert stranger.end() == 1
-    run = launch.record()["run"]
-    assert f"this is ps:0 of run {run}; worker:0 belongs to run hand-" in stranger.err
-    assert "Traceback" not in stranger.err
-
-    before = step_of(launch)
-    launch.wait_for(lambda: step_of(launch) > before, "training goes on")
-    launch.send(signal.SIGTERM)
-    assert launch.end() == 143
-    launch.wait_gone()
-
-
-def test_a_wrong_secret_is_refused(launcher):
-    cluster = HandCluster(launcher, ps=1, worker=2)
-    spec = cluster.spec()
-    server = cluster.start("ps:0", "--spec", spec, environment={"DTRAIN_SECRET": "right"})
-    for secret in ("wrong", ""):
-        worker = cluster.start("worker:1", "--spec", spec, "--index", "1", PACED, environment={"DTRAIN_SECRET": secret})
-        assert worker.end() == 1
-        said = "worker:1 did not present the secret of ps:0; give every task the same DTRAIN_SECRET or secret_file"
-        assert said in worker.err
-        assert "Traceback" not in worker.err
-    del cluster.commands["worker:1"]
-    server.process.terminate()
-    assert cluster.end() == {"ps:0": 143}
 
 
 # An ordered stop
