@@ -43,6 +43,7 @@ FLOORS = {
     "distribute": 5,
     "saving": 5,
     "training": 6,
+    "models": 7,
     "task": 7,
     "program": 7,
     "forked_task": 7,

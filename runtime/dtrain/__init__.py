@@ -15,6 +15,7 @@ _PUBLIC = {
     "Sequential": "dtrain.training.models:Sequential",
     "InputContext": "dtrain.data.input_context:InputContext",
     "ParameterServerStrategy": "dtrain.strategies.choice:parameter_server_strategy",
+    "load_model": "dtrain.training.saved_models:load_model",
     "Estimator": "dtrain.training.estimator:Estimator",
     "EvalSpec": "dtrain.training.estimator:EvalSpec",
     "TrainSpec": "dtrain.training.estimator:TrainSpec",
@@ -31,6 +32,7 @@ _PUBLIC = {
     "layers": "dtrain.learning.layers",
     "losses": "dtrain.learning.losses",
     "metrics": "dtrain.learning.metrics",
+    "models": "dtrain.models",
     "optimizers": "dtrain.learning.optimizers",
     "regularizers": "dtrain.learning.regularizers",
 }

@@ -4,6 +4,7 @@ from dtrain import callbacks as callbacks
 from dtrain import data as data
 from dtrain import distribute as distribute
 from dtrain import errors as errors
+from dtrain import models as models
 from dtrain.data.input_context import InputContext as InputContext
 from dtrain.learning import activations as activations
 from dtrain.learning import initializers as initializers
@@ -21,6 +22,7 @@ from dtrain.training.estimator import train_and_evaluate as train_and_evaluate
 from dtrain.training.functions import from_function as from_function
 from dtrain.training.models import Model as Model
 from dtrain.training.models import Sequential as Sequential
+from dtrain.training.saved_models import load_model as load_model
 from dtrain.training.torch_module import from_torch as from_torch
 
 __version__: str

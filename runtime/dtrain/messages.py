@@ -60,7 +60,8 @@ class Lineage(msgspec.Struct, frozen=True):
 
     Attributes:
         first_step: the version at which this generation began.
-        origin: the version at which the optimizer began; its own steps (schedules, Adam's corrections) count from there.
+        origin: the version at which the optimizer began; its own steps (schedules, Adam's corrections) count from there. Below 0 if
+            that was in another run.
         rolled_back_steps: versions that were made in this run and lost again with a server.
     """
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from dtrain.messages import Verdict
 from dtrain.roles.evaluator import CheckpointWeights, Pace
+from dtrain.roles.start import OptimizerState
 from dtrain.variables import VariableSpec
 
 Array = np.ndarray[Any, Any]
@@ -39,6 +40,8 @@ class Problem:
         initial_values: makes the first value of every variable; only the leader calls it.
         optimizer: as `optimizers.serialize` makes it.
         max_steps: how many global steps this call of `fit` makes, counted from `Session.first_step`.
+        model: its description, for checkpoints; None if it is no data.
+        state: of an optimizer that begins, if it does not begin anew.
         owner: the same for every `fit` of one model with one optimizer: only then the optimizer goes on where it was.
     """
 
@@ -47,6 +50,8 @@ class Problem:
     optimizer: dict[str, Any]
     max_steps: int
     owner: object = None
+    model: Mapping[str, Any] | None = None
+    state: OptimizerState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +140,9 @@ class Strategy(Protocol):
 
     def open(self, problem: Problem) -> Session:
         """Make the variables exist in the cluster and join the training."""
+
+    def optimizer_state(self, owner: object) -> OptimizerState | None:
+        """Leader: how far the optimizer of `owner` (see `Problem`) has come; None if the last `fit` was another's."""
 
     def checkpoints(self, pace: Pace) -> Iterator[CheckpointWeights]:
         """Evaluator: each newest checkpoint that was not yet seen, at this pace, until training has ended and the final one was."""

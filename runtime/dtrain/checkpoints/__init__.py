@@ -16,7 +16,7 @@
 """
 
 from dtrain.checkpoints.folder import CheckpointPath, latest, list_checkpoints
-from dtrain.checkpoints.keys import is_slot, part_key, slot_key
+from dtrain.checkpoints.keys import is_slot, part_key, slot_key, split_slot_key
 from dtrain.checkpoints.manifest import MANIFEST, Manifest
 from dtrain.checkpoints.reader import Checkpoint, open_checkpoint
 from dtrain.checkpoints.rotation import rotate
@@ -38,4 +38,5 @@ __all__ = [
     "rotate",
     "save",
     "slot_key",
+    "split_slot_key",
 ]

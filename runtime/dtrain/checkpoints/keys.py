@@ -21,6 +21,12 @@ def slot_key(variable: str, slot: str) -> str:
     return f"{variable}{_SLOTS}{slot}"
 
 
+def split_slot_key(name: str) -> tuple[str, str]:
+    """The variable and the slot of a `slot_key`."""
+    variable, _, slot = name.partition(_SLOTS)
+    return variable, slot
+
+
 def part_key(name: str, row_start: int) -> str:
     """The key of an array, or of some of its rows from `row_start` on."""
     return f"{name}@{row_start}"

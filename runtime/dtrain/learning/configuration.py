@@ -8,6 +8,7 @@ classes nor among the custom objects that a program hands in is an error.
 import inspect
 import re
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, Self, TypeAlias, TypeVar
 
 import numpy as np
@@ -41,6 +42,8 @@ class Configurable:
 
 def to_data(value: Any) -> Any:
     """`value` in JSON types: a Configurable becomes ``{"class_name", "config"}``; an object with a `name` becomes its name."""
+    if isinstance(value, float) and not isfinite(value):
+        raise SpecError(f"{value} cannot be written as data; expected a finite number")
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, np.ndarray | np.generic):
@@ -52,7 +55,7 @@ def to_data(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_data(each) for each in value]
     if isinstance(value, Configurable):
-        return {"class_name": type(value).__name__, "config": value.get_config()}
+        return {"class_name": type(value).__name__, "config": to_data(value.get_config())}
     if isinstance(getattr(value, "name", None), str):
         return value.name
     raise SpecError(f"{value!r} cannot be written as data; expected JSON types, or an object with get_config()")

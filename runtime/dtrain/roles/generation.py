@@ -1,5 +1,6 @@
 """What one call of `fit` trains."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ class Generation:
 
     Attributes:
         batches: how many this `fit` takes if none is refused or stale.
+        model: its description, for checkpoints; None if it is no data.
     """
 
     number: int
@@ -21,3 +23,4 @@ class Generation:
     optimizer: dict[str, Any]
     max_steps: int
     batches: int
+    model: Mapping[str, Any] | None = None

@@ -4,6 +4,7 @@ One thread for all three, because they exclude each other: nothing is saved of s
 is given back while it is being saved. It runs the machines of `chief` and `recovery`.
 """
 
+import contextlib
 import queue
 import threading
 import time
@@ -52,6 +53,7 @@ class Keeper:
     """Keeps one generation on the servers and on the disk.
 
     Attributes:
+        generation: what is kept.
         first_version: at which the present term began, or was found.
         busy: a term is being begun: servers may be slow to answer.
         failure: why it has given up; `on_failure` is called after it is set.
@@ -59,7 +61,7 @@ class Keeper:
 
     def __init__(self, place: Place, generation: Generation) -> None:
         self._place = place
-        self._generation = generation
+        self.generation = generation
         self._saver = Saver(place.leader, generation, place.section, place.checkpoints, self._step)
         self._schedule = CheckpointSchedule(place.section, time.monotonic(), -1)
         self._watch = TermWatch(generation.number, 0, 0.0)
@@ -67,6 +69,8 @@ class Keeper:
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._finishing_since_s: float | None = None
+        self._asked = False
+        self._saved: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._finished: queue.SimpleQueue[bool | DtrainError] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self.busy = False
@@ -132,6 +136,22 @@ class Keeper:
         if save and not self._thread.is_alive():
             self._saver.save_cut(self._watch.term, final=True)
 
+    def save_now(self) -> None:
+        """Write a checkpoint out of turn, unless the last one is written.
+
+        Raises:
+            DtrainError: the keeper has given up.
+        """
+        if self._stopped.is_set():
+            return
+        self._asked = True
+        self._wake.set()
+        while self._asked:
+            if self.failure is not None:
+                raise self.failure
+            with contextlib.suppress(queue.Empty):
+                self._saved.get(timeout=LOOK_S)
+
     # In the background
 
     def _run(self) -> None:
@@ -152,8 +172,11 @@ class Keeper:
             self._restore(lost)
         elif self._finishing_since_s is not None:
             self._save_last(self._finishing_since_s)
-        elif self._schedule.due(self._step(), time.monotonic()):
+        elif self._asked or self._schedule.due(self._step(), time.monotonic()):
             self._save_on_schedule()
+            if self._asked:
+                self._asked = False
+                self._saved.put(True)
 
     def _give_up(self, error: DtrainError) -> None:
         self.failure = error
@@ -171,9 +194,9 @@ class Keeper:
 
     def _save_last(self, since_s: float) -> None:
         try:
-            reached = self._saver.save_cut(self._watch.term, final=True, at_least=self._generation.max_steps)
+            reached = self._saver.save_cut(self._watch.term, final=True, at_least=self.generation.max_steps)
             if reached is not None:
-                self._place.leader.conclude(self._generation.number)
+                self._place.leader.conclude(self.generation.number)
                 self._stopped.set()
             self._answer_finish(reached is not None)
         except (PeerLostError, PeerRefusedError, WaitTimeoutError):
@@ -188,7 +211,7 @@ class Keeper:
 
     def _restore(self, lost: Sequence[int]) -> None:
         """Give the newest checkpoint to every server, in a new term; if one is gone again, the next look comes back here."""
-        place, generation = self._place, self._generation
+        place, generation = self._place, self.generation
         replies = [link.reply for link in place.links]
         versions = [reply.version for reply in replies if reply.generation == generation.number]
         start = restored(place.checkpoints, generation.plan, generation.optimizer)
@@ -217,7 +240,7 @@ class Keeper:
         self.busy = True
         try:
             told = replace(start, lineage=lineage(reached))
-            given_up = place.leader.initialise(self._generation, told, self._watch.term, str(place.run_dir))
+            given_up = place.leader.initialise(self.generation, told, self._watch.term, str(place.run_dir))
         finally:
             self.busy = False
         self._watch.since_s = time.monotonic()

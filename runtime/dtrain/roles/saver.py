@@ -118,6 +118,7 @@ class Saver:
         extra = {
             "generation": generation.number,
             "optimizer": generation.optimizer,
+            "model": generation.model,
             "plan": generation.plan.to_dict(),
             "seen": seen,
             "dealt": dealt,

@@ -18,6 +18,19 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
+class OptimizerState:
+    """How far an optimizer has come with the variables of a model.
+
+    Attributes:
+        step: updates made.
+        slots: by slot name, then by variable.
+    """
+
+    step: int
+    slots: Mapping[str, Mapping[str, Array]]
+
+
+@dataclass(frozen=True)
 class Start:
     """Everything that the servers are initialised with.
 
@@ -38,9 +51,18 @@ class Start:
     lineage: Lineage = field(default_factory=Lineage)
     dealt: Dealt = NOTHING_DEALT
 
+    @property
+    def optimizer_state(self) -> OptimizerState:
+        """How far the optimizer has come."""
+        return OptimizerState(self.version - self.lineage.origin, self.slots)
 
-def fresh(plan: Plan, optimizer: Mapping[str, Any], values: Mapping[str, Array], version: int = 0) -> Start:
-    """The given values, and an optimizer that has seen nothing."""
+
+def fresh(
+    plan: Plan, optimizer: Mapping[str, Any], values: Mapping[str, Array], version: int = 0, state: OptimizerState | None = None
+) -> Start:
+    """The given values, and an optimizer that has seen nothing, or what `state` says."""
+    if state is not None:
+        return Start(version, values, state.slots, lineage=Lineage(first_step=version, origin=version - state.step))
     rule = optimizers.from_config(optimizer)
     slots: dict[str, dict[str, Array]] = {}
     for spec in plan.variables:
@@ -75,14 +97,22 @@ def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any]) -> Start
         return Start(checkpoint.step, values, slots, seen, checkpoint.warning, _lineage(extra), dealt)
 
 
-def continued(directory: Path, plan: Plan, optimizer: Mapping[str, Any], values: Mapping[str, Array], *, same_owner: bool) -> Start:
+def continued(
+    directory: Path,
+    plan: Plan,
+    optimizer: Mapping[str, Any],
+    values: Mapping[str, Array],
+    state: OptimizerState | None,
+    *,
+    same_owner: bool,
+) -> Start:
     """Where the `fit` before ended, with the values that the model has now; a new optimizer, or another model's, starts afresh."""
     if same_owner:
         before = restored(directory, plan, optimizer)
         lineage = Lineage(first_step=before.version, origin=before.lineage.origin)
         return replace(before, values=values, lineage=lineage, dealt=NOTHING_DEALT)
     with checkpoints.open_checkpoint(directory) as checkpoint:
-        return fresh(plan, optimizer, values, checkpoint.step)
+        return fresh(plan, optimizer, values, checkpoint.step, state)
 
 
 def saved_generation(directory: Path) -> int:

@@ -40,14 +40,25 @@ def load_weights(
     Raises:
         CheckpointError: the file does not fit, or cannot be read.
     """
-    found = stored_weights(Path(path))
+    return fitted(stored_weights(Path(path)), variables, str(path), by_name=by_name, skip_mismatch=skip_mismatch)
+
+
+def fitted(
+    found: Mapping[str, Array],
+    variables: Sequence[VariableSpec],
+    where: str,
+    *,
+    by_name: bool = False,
+    skip_mismatch: bool = False,
+) -> dict[str, Array]:
+    """What was found in a file as values of a model's variables; see `load_weights`. `where` names the file in errors."""
     names = [spec.name for spec in variables]
     if not by_name and set(found) != set(names):
         if len(found) != len(names):
             missing = [name for name in names if name not in found]
             surplus = [name for name in found if name not in names]
             raise CheckpointError(
-                f"{path} does not fit this model: expected {len(names)} variables, found {len(found)} "
+                f"{where} does not fit this model: expected {len(names)} variables, found {len(found)} "
                 f"(missing: {_listed(missing)}; unknown: {_listed(surplus)}); by_name=True takes those that have the same name"
             )
         found = dict(zip(names, found.values(), strict=True))
@@ -58,7 +69,7 @@ def load_weights(
             continue
         if value.shape != spec.shape or not np.can_cast(value.dtype, spec.dtype, "same_kind"):
             raise CheckpointError(
-                f"{path} does not fit this model: {spec.name} is {spec.dtype}{list(spec.shape)} here "
+                f"{where} does not fit this model: {spec.name} is {spec.dtype}{list(spec.shape)} here "
                 f"and {value.dtype}{list(value.shape)} there"
             )
         values[spec.name] = value.astype(spec.dtype, copy=False)

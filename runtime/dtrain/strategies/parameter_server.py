@@ -30,7 +30,7 @@ from dtrain.roles.generation import Generation
 from dtrain.roles.heartbeat import LEASE_S, HeartbeatLink
 from dtrain.roles.keeper import Keeper, Place
 from dtrain.roles.recovery import Beginning, beginning
-from dtrain.roles.start import Start, continued, fresh, restored, saved_generation
+from dtrain.roles.start import OptimizerState, Start, continued, fresh, restored, saved_generation
 from dtrain.roles.store import unclippable
 from dtrain.roles.worker import Phase, Replica
 from dtrain.roles.worker_driver import ReplicaDriver
@@ -158,7 +158,8 @@ class ParameterServerStrategy:
         lineage = self._heartbeats[0].reply.lineage if start is None else start.lineage
         self._owner = problem.owner
         max_steps = lineage.first_step + problem.max_steps
-        keeper = Keeper(place, Generation(self._generation, plan, self.training, problem.optimizer, max_steps, batches))
+        generation = Generation(self._generation, plan, self.training, problem.optimizer, max_steps, batches, problem.model)
+        keeper = Keeper(place, generation)
         if start is None:
             keeper.attach()
         else:
@@ -172,8 +173,9 @@ class ParameterServerStrategy:
         if found is Beginning.RESTORE:
             return restored(directory, plan, optimizer)
         if self._generation > 1:
-            return continued(directory, plan, optimizer, problem.initial_values(), same_owner=problem.owner is self._owner)
-        return fresh(plan, optimizer, problem.initial_values())
+            same_owner = problem.owner is self._owner
+            return continued(directory, plan, optimizer, problem.initial_values(), problem.state, same_owner=same_owner)
+        return fresh(plan, optimizer, problem.initial_values(), state=problem.state)
 
     @property
     def checkpoint_folder(self) -> Path:
@@ -181,6 +183,14 @@ class ParameterServerStrategy:
         if self._run_dir is None:
             raise AssertionError("a leader has a run directory")
         return RunFiles(self._run_dir).checkpoints
+
+    def optimizer_state(self, owner: object) -> OptimizerState | None:
+        """See `Strategy.optimizer_state`: as of a checkpoint that is written now, if training is under way."""
+        if self._keeper is None or owner is not self._owner:
+            return None
+        self._keeper.save_now()
+        generation = self._keeper.generation
+        return restored(self.checkpoint_folder, generation.plan, generation.optimizer).optimizer_state
 
     def checkpoints(self, pace: Pace) -> Iterator[CheckpointWeights]:
         """See `Strategy.checkpoints`; the leader's folder of checkpoints must be visible under the same path."""

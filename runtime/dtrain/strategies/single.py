@@ -23,7 +23,7 @@ from dtrain.roles.evaluator import CheckpointWeights, Pace
 from dtrain.roles.generation import Generation
 from dtrain.roles.recovery import Beginning, beginning
 from dtrain.roles.saver import Saver
-from dtrain.roles.start import Start, fresh, restored, saved_generation
+from dtrain.roles.start import OptimizerState, Start, fresh, restored, saved_generation
 from dtrain.roles.store import Store, any_non_finite
 from dtrain.run_files import RunFiles
 from dtrain.strategies.passed_over import PassedOverSession
@@ -114,12 +114,20 @@ class SingleSession:
             names, arrays = self._store.snapshot()
             return [Frame(SnapshotReply(self._step, names, [], self._dealer.export()), [array.copy() for array in arrays])]
 
-    def continuation(self, generation: Generation, values: Mapping[str, Array], *, same_owner: bool) -> Start:
+    def continuation(self, generation: Generation, problem: Problem, *, same_owner: bool) -> Start:
         """Where the next `fit` starts; another model's optimizer, or a new one, starts afresh."""
+        values = problem.initial_values()
         if not same_owner:
-            return fresh(generation.plan, generation.optimizer, values, self._step)
+            return fresh(generation.plan, generation.optimizer, values, self._step, problem.state)
         slots = {slot: self._store.slot_views(slot) for slot in self._store.slots}
         return Start(self._step, values, slots, lineage=Lineage(first_step=self._step, origin=self._store.origin))
+
+    @property
+    def optimizer_state(self) -> OptimizerState:
+        """A copy."""
+        with self._lock:
+            slots = {slot: {k: v.copy() for k, v in self._store.slot_views(slot).items()} for slot in self._store.slots}
+            return OptimizerState(self._step - self._store.origin, slots)
 
     def close(self, error: BaseException | None = None) -> None:
         """Write the final checkpoint, where there are any."""
@@ -156,7 +164,8 @@ class SingleStrategy:
         """See `Strategy.open`."""
         self._generation += 1
         plan = placement.plan(problem.variables, servers=1)
-        generation = Generation(self._generation, plan, self.training, problem.optimizer, problem.max_steps, problem.max_steps)
+        steps = problem.max_steps
+        generation = Generation(self._generation, plan, self.training, problem.optimizer, steps, steps, problem.model)
         if self._last is None and (passed := self._passed_over(problem)) is not None:
             return passed
         start = self._start(generation, problem)
@@ -187,14 +196,18 @@ class SingleStrategy:
         plan, optimizer = generation.plan, problem.optimizer
         directory = RunFiles(self.directory).checkpoints if self.directory else None
         if self._last is not None:
-            return self._last.continuation(generation, problem.initial_values(), same_owner=problem.owner is self._owner)
+            return self._last.continuation(generation, problem, same_owner=problem.owner is self._owner)
         if directory is not None and checkpoints.list_checkpoints(directory):
             return restored(directory, plan, optimizer)
-        return fresh(plan, optimizer, problem.initial_values())
+        return fresh(plan, optimizer, problem.initial_values(), state=problem.state)
 
     def scope(self) -> AbstractContextManager[Strategy]:
         """Within it, models belong to this strategy."""
         return scope_of(self)
+
+    def optimizer_state(self, owner: object) -> OptimizerState | None:
+        """See `Strategy.optimizer_state`."""
+        return self._last.optimizer_state if self._last is not None and owner is self._owner else None
 
     def checkpoints(self, pace: Pace) -> Iterator[CheckpointWeights]:
         """There is no evaluator."""

@@ -87,6 +87,10 @@ class Architecture:
         """The first value of every variable: of a seed always the same."""
         return self.network.initial_values(seed)
 
+    def get_config(self) -> dict[str, Any]:
+        """Name and layers as JSON types; see `tf.keras.Model.get_config`."""
+        return {"name": self.name, **self.network.get_config()}
+
     def get_weights(self) -> list[Array]:
         """Copies of every variable, in the order of creation."""
         return [np.array(self.weights[spec.name]) for spec in self.variables]

@@ -11,14 +11,27 @@ import numpy as np
 from dtrain.callbacks import Callback, CallbackList, History
 from dtrain.errors import CheckpointError
 from dtrain.learning import optimizers
+from dtrain.roles.start import OptimizerState
 from dtrain.strategy import Problem, Session, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch, Batches
+from dtrain.training.description import describe_if_data
 from dtrain.training.diagnosis import why_not_finite
 from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import Compiled, Totals, Validation
 from dtrain.training.loop import EpochLog, TrainingLoop, Validate
 from dtrain.training.steps import Logs, TrainingStep
+
+
+@dataclass(eq=False)
+class OptimizerOwner:
+    """The same object for every `fit` of one model compiled once; see `Problem`.
+
+    Attributes:
+        state: of an optimizer from a file, until the first `fit` takes it over.
+    """
+
+    state: OptimizerState | None = None
 
 
 @dataclass
@@ -36,7 +49,7 @@ class Fit:
 
     model: Architecture
     compiled: Compiled
-    owner: object
+    owner: OptimizerOwner
     train_step: Callable[[TrainingStep], Logs]
     evaluate: Callable[[Weights, Iterable[Batch]], dict[str, float]]
     callbacks: Sequence[Callback] = ()
@@ -50,8 +63,10 @@ class Fit:
         model, strategy = self.model, self.model.strategy
         values = model.weights
         optimizer = optimizers.serialize(self.compiled.optimizer)
-        problem = Problem(model.variables, lambda: values, optimizer, epochs.max_steps, self.owner)
+        description = describe_if_data(model, self.compiled)
+        problem = Problem(model.variables, lambda: values, optimizer, epochs.max_steps, self.owner, description, self.owner.state)
         session = strategy.open(problem)
+        self.owner.state = None
         model.weights = session.weights
         try:
             loop = self._loop(session, epochs)

@@ -2,20 +2,25 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from dtrain.callbacks import Callback, History
 from dtrain.data.input_context import InputContext
 from dtrain.errors import InputError
 from dtrain.learning import losses, metrics, optimizers
+from dtrain.learning.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.layers import InputLayer, Layer
 from dtrain.learning.networks import Network
+from dtrain.roles.start import OptimizerState
+from dtrain.saving.destination import FilePath
+from dtrain.saving.model_file import SavedModel, write_model
 from dtrain.strategy import Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch, Batches, joined
+from dtrain.training.description import describe
 from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import Compiled, Validation, evaluate, named, predict
-from dtrain.training.fitting import Fit
+from dtrain.training.fitting import Fit, OptimizerOwner
 from dtrain.training.steps import EvaluationStep, Logs, TrainingStep
 
 
@@ -32,7 +37,7 @@ class Model(Architecture):
         self.metrics: list[metrics.Metric] = []
         self.weighted_metrics: list[metrics.Metric] = []
         self.stop_training = False
-        self._owner = object()
+        self._owner = OptimizerOwner()
 
     def compile(
         self,
@@ -52,7 +57,7 @@ class Model(Architecture):
         self.optimizer = optimizers.get(optimizer)
         self.loss = losses.get(loss) if loss is not None else None
         self.metrics, self.weighted_metrics = named(metrics, weighted_metrics)
-        self._owner = object()
+        self._owner = OptimizerOwner()
 
     def fit(
         self,
@@ -178,6 +183,34 @@ class Model(Architecture):
         self.build(batch.input_shape)
         return self.predict_step(EvaluationStep(self, None, batch, self.weights))
 
+    # As a file
+
+    def save(self, filepath: FilePath, overwrite: bool = True, include_optimizer: bool = True) -> None:
+        """Write architecture, weights, what `compile` was told and the optimizer's state; `dt.load_model` reads it.
+
+        The file is in the safetensors format, whatever its name ends in. In tasks that do not lead it is thrown away.
+
+        Raises:
+            CheckpointError: it cannot be written.
+            SpecError: a layer, loss or metric has an argument that is no data.
+
+        Compare `tf.keras.Model.save`.
+        """
+        compiled = None if self.optimizer is None else self._compiled()
+        state = self._owner.state or self.strategy.optimizer_state(self._owner) if include_optimizer and compiled else None
+        write_model(filepath, SavedModel(describe(self, compiled), self.weights, state), self.strategy, overwrite=overwrite)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
+        """A model of the layers that `get_config` described."""
+        model = cls(name=config["name"])
+        model._network = Network.from_config(config, custom_objects)
+        return model
+
+    def resume_optimizer(self, state: OptimizerState | None) -> None:
+        """Let the next `fit` begin with the optimizer as it was; None: anew."""
+        self._owner = OptimizerOwner(state)
+
     # Inner parts
 
     def _compiled(self) -> Compiled:
@@ -204,6 +237,13 @@ class Sequential(Model):
     def __init__(self, layers: Sequence[Layer] = (), name: str | None = None) -> None:
         super().__init__(name=name)
         self._stack = list(layers)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
+        """A model of the layers that `get_config` described."""
+        model = super().from_config(config, custom_objects)
+        model._stack = list(model.network.layers)
+        return model
 
     def add(self, layer: Layer) -> None:
         """Put a layer on top.

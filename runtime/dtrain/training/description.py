@@ -1,0 +1,35 @@
+"""What a model is, as JSON types: what files and checkpoints say of it."""
+
+from typing import Any
+
+from dtrain.errors import InputError, SpecError
+from dtrain.learning import optimizers
+from dtrain.learning.configuration import to_data
+from dtrain.training.architecture import Architecture
+from dtrain.training.evaluation import Compiled
+
+
+def describe(model: Architecture, compiled: Compiled | None) -> dict[str, Any]:
+    """A model as JSON types; `dtrain.training.saved_models` makes one of it.
+
+    Raises:
+        InputError: it has no layers.
+        SpecError: an argument of a layer, loss, metric or the optimizer is no data.
+    """
+    training = None
+    if compiled is not None:
+        training = {
+            "optimizer": optimizers.serialize(compiled.optimizer),
+            "loss": to_data(compiled.loss),
+            "metrics": to_data(compiled.metrics),
+            "weighted_metrics": to_data(compiled.weighted_metrics),
+        }
+    return {"class_name": type(model).__name__, "config": to_data(model.get_config()), "compiled": training}
+
+
+def describe_if_data(model: Architecture, compiled: Compiled) -> dict[str, Any] | None:
+    """The same; None for a model that is no data, which is trained all the same."""
+    try:
+        return describe(model, compiled)
+    except (InputError, SpecError):
+        return None

@@ -1,0 +1,81 @@
+"""From what a file or a checkpoint says of a model, the model."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import CheckpointError, DtrainError, InputError, SpecError
+from dtrain.learning import initializers, losses, metrics, optimizers, regularizers
+from dtrain.learning.configuration import CustomObjects
+from dtrain.roles.start import OptimizerState
+from dtrain.saving.destination import FilePath
+from dtrain.saving.model_file import SavedModel, read_model
+from dtrain.saving.weights import fitted
+from dtrain.training.models import Model, Sequential
+
+CLASSES: dict[str, type[Model]] = {"Model": Model, "Sequential": Sequential}
+
+
+def load_model(filepath: FilePath, custom_objects: CustomObjects | None = None, compile: bool = True) -> Model:  # noqa: A002
+    """The model that `Model.save` wrote, or that a run has trained, in the strategy of the present scope.
+
+    Args:
+        filepath: a file; or the folder of a run, of checkpoints, or of one checkpoint.
+        custom_objects: classes of your own by name: layers, losses, metrics, ..., and the model's own class. Nothing is imported
+            because a file names it.
+        compile: whether it is compiled as it was, and its optimizer goes on where it was.
+
+    Raises:
+        CheckpointError: the file is damaged, is none of a model, or names a class that is unknown.
+
+    Compare `tf.keras.models.load_model`.
+    """
+    saved = read_model(filepath)
+    try:
+        return _model(saved, custom_objects or {}, str(filepath), compiled=compile)
+    except CheckpointError:
+        raise
+    except DtrainError as error:
+        raise CheckpointError(f"{filepath} cannot be used: {error}; classes of your own are handed in as custom_objects") from error
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise CheckpointError(f"{filepath} cannot be used: what it says of its model makes none: {error!r}") from error
+
+
+def _model(saved: SavedModel, custom_objects: CustomObjects, where: str, *, compiled: bool) -> Model:
+    description = saved.description
+    name = description["class_name"]
+    known = {**CLASSES, **custom_objects}
+    if not isinstance(name, str) or not isinstance(known.get(name), type):
+        raise SpecError(f"unknown model {name!r}; known are {', '.join(known)}")
+    model: Model = known[name].from_config(description["config"], custom_objects)
+    if not model.built:
+        raise InputError("the shapes of its variables are unknown")
+    for _, weight, _ in model.network.graph.weights():  # else a class that is unknown would be missed in training only
+        initializers.get(weight.initializer)
+        regularizers.get(weight.regularizer)
+    model.weights = fitted(dict(saved.weights), model.variables, where)
+    training = description.get("compiled")
+    if compiled and training is not None:
+        model.compile(
+            optimizer=optimizers.from_config(training["optimizer"], custom_objects),
+            loss=None if training["loss"] is None else losses.get(training["loss"], custom_objects),
+            metrics=[metrics.get(each, custom_objects) for each in training["metrics"]],
+            weighted_metrics=[metrics.get(each, custom_objects) for each in training["weighted_metrics"]],
+        )
+        model.resume_optimizer(_checked(saved.state, model))
+    return model
+
+
+def _checked(state: OptimizerState | None, model: Model) -> OptimizerState | None:
+    """The optimizer's state, if it is one of this optimizer and these variables."""
+    if state is None or model.optimizer is None:
+        return None
+    shapes = {spec.name: spec.shape for spec in model.variables if spec.trainable}
+    names = model.optimizer.initial_slots(np.zeros(0, np.float32))
+    found: Mapping[str, Any] = {
+        slot: {name: value.shape for name, value in by_name.items() if name in shapes} for slot, by_name in state.slots.items()
+    }
+    if shapes and (state.step < 0 or found != dict.fromkeys(names, shapes)):
+        raise SpecError(f"its optimizer has kept {sorted(found)} of {len(shapes)} variables where {sorted(names)} were expected")
+    return state
