@@ -57,7 +57,7 @@ def pooling(cls):
 
     def layers(rng):
         strides = pick(rng, None, 1, 2)
-        return [cls(lengths(rng), strides, padding=pick(rng, "same", "valid"))], image(rng)[:rank] + (size(rng),)
+        return [cls(lengths(rng), strides, padding=pick(rng, "same", "valid"))], (*image(rng)[:rank], size(rng))
 
     return layers
 
