@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import ClusterSection, RunSpec
-from dtrain.run_files import RunFiles, RunRecord, TaskStatus, write_record
+from dtrain.run_files import KillOrder, RunFiles, RunRecord, TaskStatus, write_record
 from dtrain.start_orders import Exited, Refused, Started
 from dtrain_cli.plan import Machine, RunIdentity, Workload, build_plan
 from dtrain_cli.processes import SignalArrived
@@ -158,6 +158,17 @@ def test_backoff_doubles_and_is_forgotten_after_a_healthy_minute(tmp_path):
     waits = {name: [text.split("; ")[1] for text in stage.said if text.startswith(name)] for name in ("worker:0", "worker:1")}
     assert waits["worker:0"] == ["restarting in 1 s (1 of 3)"] * 3
     assert waits["worker:1"][:3] == [f"restarting in {wait} s ({count} of 3)" for wait, count in ((1, 1), (2, 2), (4, 3))]
+
+
+def test_a_server_that_the_chief_no_longer_hears_is_killed_and_started_again(tmp_path):
+    stage, files, ps = Stage({"chief:0": Part(20)}), RunFiles(tmp_path), TaskId(Role.PS, 0)
+    files.attempt(ps, 0).mkdir(parents=True)
+    write_record(files.kill(ps, 0), KillOrder("chief:0 has not heard of it for 5 s"))
+    supervisor, outcome = perform(tmp_path, stage)
+    assert outcome.state == "succeeded"
+    assert next(number for _, name, number in stage.sent if name == "ps:0") == signal.SIGKILL
+    assert supervisor.lives[ps].restarts == 1, "an order is for one attempt"
+    assert stage.said[0] == "ps:0 is killed: chief:0 has not heard of it for 5 s"
 
 
 parts = st.builds(

@@ -1,6 +1,7 @@
 """A task's lease: renewed, mended, given back; and what its end is called."""
 
 import threading
+import time
 
 import pytest
 
@@ -129,3 +130,42 @@ def test_it_says_goodbye(link):
 def test_one_that_is_not_wanted_or_finds_nobody_fails_at_once(link, error):
     with pytest.raises(type(error), match=str(error)):
         link(Server(error))
+
+
+def test_a_server_that_dies_before_its_first_answer_is_waited_for(link):
+    server = Server(PeerLostError("lost"), alive(4))
+    assert link(server).incarnation == 4
+    assert server.connections == 2
+
+
+def test_what_it_was_told_last_stands_beside_when_it_asked(link):
+    connected = link(Server(alive(3)))
+    asked_s, reply = connected.answer
+    assert (reply, connected.reply) == (alive(3), alive(3))
+    assert asked_s <= time.monotonic()
+
+
+class Frozen(Server):
+    """Does not answer any more until it is given up."""
+
+    def __init__(self, *answers):
+        super().__init__(*answers)
+        self.aborted = threading.Event()
+
+    def receive(self, into=()):
+        if len(self.answers) > 1:
+            return super().receive(into)
+        assert self.aborted.wait(TIMEOUT_S)
+        raise PeerLostError("ps:0 did not answer")
+
+    def abort(self, reason):
+        self.aborted.set()
+
+
+def test_a_server_that_stands_still_is_silent(link, monkeypatch):
+    monkeypatch.setattr(heartbeat, "LEASE_S", 0.02)
+    silent = threading.Event()
+    connected = link(Frozen(alive(), alive()))
+    connected.on_silence = silent.set
+    assert silent.wait(TIMEOUT_S)
+    assert connected.failure is None

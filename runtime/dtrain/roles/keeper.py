@@ -56,6 +56,7 @@ class Keeper:
         generation: what is kept.
         first_version: at which the present term began, or was found.
         busy: a term is being begun: servers may be slow to answer.
+        own_step: the term and step of the leader's own replica, which knows sooner than a heartbeat says.
         failure: why it has given up; `on_failure` is called after it is set.
     """
 
@@ -76,6 +77,7 @@ class Keeper:
         self.busy = False
         self.failure: DtrainError | None = None
         self.on_failure: Callable[[str], None] = lambda reason: None
+        self.own_step: Callable[[], tuple[int, int]] = lambda: (0, 0)
 
     # In the program's own thread
 
@@ -168,8 +170,8 @@ class Keeper:
         for link in self._place.links:
             if link.failure is not None:
                 raise link.failure
-        if lost := self._watch.lost([link.answer for link in self._place.links]):
-            self._restore(lost)
+        if self._watch.lost([link.answer for link in self._place.links]):
+            self._restore()
         elif self._finishing_since_s is not None:
             self._save_last(self._finishing_since_s)
         elif self._asked or self._schedule.due(self._step(), time.monotonic()):
@@ -209,7 +211,7 @@ class Keeper:
             self._finishing_since_s = None
             self._finished.put(saved)
 
-    def _restore(self, lost: Sequence[int]) -> None:
+    def _restore(self) -> None:
         """Give the newest checkpoint to every server, in a new term; if one is gone again, the next look comes back here."""
         place, generation = self._place, self.generation
         replies = [link.reply for link in place.links]
@@ -219,24 +221,22 @@ class Keeper:
             place.reporter.warn(start.warning)
         try:
             place.leader.reconnect()
-            reached = self._begin_term(start, reached=max([place.reporter.status.step or 0, *versions]))
+            self._begin_term(start, reached=max([self.own_step()[1], *versions]))
         except (PeerLostError, WaitTimeoutError) as error:
             place.reporter.warn(f"the servers cannot be restored yet: {error}")
             return
-        names = ", ".join(server_name(server) for server in lost)
-        place.reporter.warn(
-            f"{names} had lost all variables: every server goes back from step {reached} to the checkpoint of step {start.version}"
-        )
         self._answer_finish(saved=False)
 
-    def _begin_term(self, start: Start, reached: int) -> int:
-        """On every server; returns the highest version that was reached before. One that failed somewhere is never used again."""
+    def _begin_term(self, start: Start, reached: int) -> None:
+        """On every server, `reached` being the newest version known before. A term that failed somewhere is never used again."""
         place, before = self._place, max(start.lineage.rolled_back_steps, self._saver.lineage.rolled_back_steps)
 
         def lineage(reached: int) -> Lineage:
             return msgspec.structs.replace(start.lineage, rolled_back_steps=before + max(0, reached - start.version))
 
-        self._watch.term = next_term([link.reply for link in place.links], self._watch.term, place.links[0].incarnation)
+        replies = [link.reply for link in place.links]
+        empty = [server_name(server) for server, reply in enumerate(replies) if reply.generation == 0]
+        self._watch.term = next_term(replies, self._watch.term, place.links[0].incarnation)
         self.busy = True
         try:
             told = replace(start, lineage=lineage(reached))
@@ -244,8 +244,11 @@ class Keeper:
         finally:
             self.busy = False
         self._watch.since_s = time.monotonic()
-        self._took_up(start.version, lineage(max(reached, given_up)))
-        return max(reached, given_up)
+        reached = max(reached, given_up)
+        self._took_up(start.version, lineage(reached))
+        if reached > start.version:
+            why = f"{', '.join(empty) or 'a server'} had lost all variables"
+            place.reporter.warn(f"{why}: every server goes back from step {reached} to the checkpoint of step {start.version}")
 
     def _took_up(self, version: int, lineage: Lineage) -> None:
         """A term has begun at this version."""
@@ -255,5 +258,6 @@ class Keeper:
 
     def _step(self) -> int:
         """The newest version of this term that was heard of."""
-        said = self._place.links[0].reply
-        return max(self.first_version, said.version) if said.term == self._watch.term else self.first_version
+        said, own = self._place.links[0].reply, self.own_step()
+        heard = [step for term, step in ((said.term, said.version), own) if term == self._watch.term]
+        return max([self.first_version, *heard])

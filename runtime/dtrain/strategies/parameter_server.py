@@ -278,6 +278,7 @@ class ParameterServerSession:
         link.on_failure = self._driver.abort
         if keeper is not None:
             keeper.on_failure = self._driver.abort
+            keeper.own_step = lambda: (machine.term, machine.global_step)
         self._reporter.status.stale_gradients = 0
         if not strategy.trains:
             self._reporter.running()  # what follows is the whole training
