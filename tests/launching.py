@@ -48,9 +48,9 @@ def forever():
 """A program that says of itself what training would, and nothing else: these tests are about processes."""
 
 
-def wait_until(condition: Callable[[], Any], what: str = "") -> Any:
+def wait_until(condition: Callable[[], Any], what: str = "", within_s: float = PATIENCE_S) -> Any:
     """Poll until `condition` holds; what it returned."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + within_s
     while not (result := condition()):
         assert time.monotonic() < deadline_s, f"waited in vain: {what or condition}"
         time.sleep(0.02)
@@ -91,9 +91,9 @@ class Command:
         """What Python is started with."""
         return self.words
 
-    def end(self) -> int:
+    def end(self, within_s: float = PATIENCE_S * 2) -> int:
         """Wait for the end; the exit code. `out` and `err` hold what was printed."""
-        self.out, self.err = self.process.communicate(timeout=PATIENCE_S * 2)
+        self.out, self.err = self.process.communicate(timeout=within_s)
         return self.process.returncode
 
     def send(self, number: int) -> None:
@@ -153,9 +153,9 @@ class Launch(Command):
         path = self.run_dir / "tasks" / name.replace(":", "-") / f"attempt-{attempt}" / "output.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def wait_for(self, condition: Callable[[], Any], what: str) -> Any:
+    def wait_for(self, condition: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> Any:
         """Wait until `condition` holds; the launcher must not end before."""
-        found = wait_until(lambda: condition() or self.process.poll() is not None, what)
+        found = wait_until(lambda: condition() or self.process.poll() is not None, what, within_s)
         assert self.process.poll() is None, self.process.communicate()
         return found
 

@@ -23,7 +23,7 @@ from dtrain_cli.launch_options import LaunchOptions
 from dtrain_cli.live_table import LiveTable
 from dtrain_cli.outlet import Outlet
 from dtrain_cli.plan import Machine, RunIdentity, RunPlan, Workload, build_plan
-from dtrain_cli.ports import hold_addresses, pick_port
+from dtrain_cli.ports import hold_addresses, pick_master_port
 from dtrain_cli.processes import SignalInbox, TaskProcesses
 from dtrain_cli.run_directory import locked_run_directory, new_run_id
 from dtrain_cli.run_report import read_report
@@ -102,7 +102,7 @@ def _identity(options: LaunchOptions, spec: RunSpec, files: RunFiles) -> RunIden
 
 def _plan(spec: RunSpec, cluster: ClusterSpec, files: RunFiles, identity: RunIdentity, workload: Workload) -> RunPlan:
     """Lay out the tasks, each as its first attempt that has left nothing yet, and write the plan down."""
-    master_port = pick_port() if workload.foreign else None
+    master_port = pick_master_port() if workload.foreign else None
     machine = Machine(sys.executable, len(os.sched_getaffinity(0)), os.environ, master_port)
     plan = build_plan(spec, cluster, identity, workload, machine)
     tasks = [launch.for_attempt(max(files.attempts(launch.task), default=-1) + 1) for launch in plan.tasks]

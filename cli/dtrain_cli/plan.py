@@ -27,6 +27,7 @@ THREAD_LIMITS = (
     "BLIS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
 )
 
 
@@ -75,7 +76,7 @@ class Machine:
         python: the interpreter that runs programs.
         cores: how many cores the tasks share.
         environment: the user's variables, which every task inherits; only looked at, to override none of the thread limits.
-        master_port: a free port that nobody holds, for MASTER_PORT of foreign commands.
+        master_port: a free port that nobody holds (PyTorch's server cannot share it), for MASTER_PORT of foreign commands.
     """
 
     python: str

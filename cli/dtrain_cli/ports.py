@@ -7,10 +7,12 @@ server is up a connection is refused at once.
 """
 
 import errno
+import random
 import resource
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 
 import portpicker
@@ -23,6 +25,8 @@ LOOPBACK = "127.0.0.1"
 _SERVING_ROLES = (Role.CHIEF, Role.WORKER, Role.PS)
 _PICKS_MAX = 100
 _OTHER_FILES = 32
+_UNPRIVILEGED = 1024
+_CLIENT_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @dataclass
@@ -105,8 +109,20 @@ def hold_ports(count: int) -> HeldPorts:
     return held
 
 
+def pick_master_port() -> int:
+    """A port for MASTER_PORT, which nobody may hold because its server cannot share it: free now, and never given to a client.
+
+    Raises:
+        RunError: there is none, or no socket can be opened.
+    """
+    first, last = map(int, _CLIENT_PORTS.read_text().split())
+    served = [port for port in range(_UNPRIVILEGED, 1 << 16) if not first <= port <= last]
+    tries = random.sample(served, min(_PICKS_MAX, len(served)))
+    return next((port for port in tries if portpicker.is_port_free(port)), None) or pick_port()
+
+
 def pick_port() -> int:
-    """A port that is free now and held by nobody (for MASTER_PORT).
+    """A port that is free now and held by nobody.
 
     Raises:
         RunError: there is none, or no socket can be opened.

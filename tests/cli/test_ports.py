@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from dtrain.cluster import Role
 from dtrain.config import ClusterSection
 from dtrain.errors import SpecError
-from dtrain_cli.ports import LOOPBACK, hold_addresses, hold_ports, pick_port
+from dtrain_cli.ports import LOOPBACK, hold_addresses, hold_ports, pick_master_port, pick_port
 
 
 def bind(port: int, reuse_port: bool = False, listen: bool = False) -> socket.socket:
@@ -71,6 +72,14 @@ def test_many_threads_never_get_the_same_port():
     assert pick_port() not in ports
     for held in holders:
         held.close()
+
+
+def test_a_master_port_is_free_for_a_server_that_cannot_share_it_and_for_no_client():
+    ports = [pick_master_port() for _ in range(20)]
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert not [port for port in ports if first <= port <= last]
+    with socket.create_server(("", ports[0])):
+        pass
 
 
 def test_many_processes_never_get_the_same_port():

@@ -97,7 +97,7 @@ def _example_plan(
 
     from dtrain.run_files import default_runs_dir
     from dtrain_cli.plan import MASKED, Machine, RunIdentity, Workload, build_plan
-    from dtrain_cli.ports import example_addresses, pick_port
+    from dtrain_cli.ports import example_addresses, pick_master_port
     from dtrain_cli.run_directory import new_run_id
     from dtrain_cli.spec_file import read_spec
 
@@ -105,7 +105,7 @@ def _example_plan(
     spec = workload.named(read_spec(words.spec, sets, shortcuts, words.foreign).resolved())
     run_id = new_run_id(spec.name, datetime.now())
     directory = run_dir or (runs_dir or default_runs_dir()) / run_id
-    machine = Machine(sys.executable, len(os.sched_getaffinity(0)), os.environ, pick_port() if words.foreign else None)
+    machine = Machine(sys.executable, len(os.sched_getaffinity(0)), os.environ, pick_master_port() if words.foreign else None)
     return build_plan(
         spec,
         example_addresses(spec.cluster),
