@@ -35,6 +35,7 @@ FLOORS = {
     "checkpoints": 2,
     "reporting": 2,
     "failure": 2,
+    "metrics_log": 2,
     "hand_run": 3,
     "roles": 3,
     "strategy": 4,

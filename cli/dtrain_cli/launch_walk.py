@@ -15,7 +15,16 @@ import msgspec
 from dtrain.cluster import ClusterSpec, Role
 from dtrain.config import RunSpec
 from dtrain.errors import RunError, SpecError
-from dtrain.run_files import RunFiles, RunRecord, default_runs_dir, read_record, started_s, write_record
+from dtrain.run_files import (
+    JoinRecord,
+    RunFiles,
+    RunRecord,
+    default_runs_dir,
+    offer_to_join,
+    read_record,
+    started_s,
+    write_record,
+)
 from dtrain_cli.console import Console
 from dtrain_cli.forkserver import ForkServer, LifeLine
 from dtrain_cli.journal import Journal, now_text
@@ -46,10 +55,16 @@ def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) 
         _allow_open_files(spec)
         cluster, ports = hold_addresses(spec.cluster)
         with ports:
-            plan = _plan(spec, cluster, files, _identity(options, spec, files), workload)
+            identity = _identity(options, spec, files)
+            plan = _plan(spec, cluster, files, identity, workload)
             if not spec.hold_ports:
                 ports.close()
-            return _supervise(options, plan, files, TaskProcesses(line, fork_server, inbox))
+            if not workload.foreign:
+                offer_to_join(files, JoinRecord(identity.run_id, True, cluster.to_dict(), identity.secret))
+            try:
+                return _supervise(options, plan, files, TaskProcesses(line, fork_server, inbox))
+            finally:
+                files.join.unlink(missing_ok=True)
 
 
 def _allow_open_files(spec: RunSpec) -> None:

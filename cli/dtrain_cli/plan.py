@@ -219,7 +219,12 @@ def threads_per_task(spec: RunSpec, cores: int) -> int:
 def _thread_limits(spec: RunSpec, machine: Machine) -> dict[str, str]:
     users = None if spec.training.deterministic else machine.environment.get("OMP_NUM_THREADS")
     threads = users or str(threads_per_task(spec, machine.cores))  # of the kin, else they would override the user's
-    return {name: threads for name in THREAD_LIMITS if name not in machine.environment}
+    return thread_variables(threads, machine.environment)
+
+
+def thread_variables(threads: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that limit a task's threads, without those that the user has set."""
+    return {name: threads for name in THREAD_LIMITS if name not in environment}
 
 
 def _foreign_variables(task: TaskId, addresses: ClusterSpec, machine: Machine) -> dict[str, str]:

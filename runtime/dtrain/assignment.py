@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from dtrain.cluster import ClusterSpec, TaskId
+from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import ClusterSection, RunSpec
 from dtrain.errors import SpecError
 from dtrain.messages import Hello
@@ -21,6 +21,7 @@ RUN_DIR = "DTRAIN_RUN_DIR"
 SPEC = "DTRAIN_SPEC"
 ATTEMPT = "DTRAIN_ATTEMPT"
 SECRET = "DTRAIN_SECRET"
+JOINED = "DTRAIN_JOINED"
 TF_CONFIG = "TF_CONFIG"
 
 
@@ -57,7 +58,7 @@ class TaskAssignment:
         """
         if TF_CONFIG not in environment:
             return None
-        cluster, task = read_tf_config(environment[TF_CONFIG])
+        cluster, task = read_tf_config(environment[TF_CONFIG], joined=JOINED in environment)
         if not cluster:
             return None
         if task is None:
@@ -81,6 +82,11 @@ class TaskAssignment:
         """The assignment of a task that was started without a launcher and without a spec."""
         return cls(task, cluster, _default_spec(cluster), run_id=_run_id_by_hand(cluster))
 
+    @property
+    def joined(self) -> bool:
+        """Whether this is a worker that has joined a running cluster, which does not name it."""
+        return self.task.role is Role.WORKER and self.task not in self.cluster
+
     def hello(self) -> Hello:
         """What this task says on opening a connection."""
         return Hello(self.run_id, self.cluster.hash, str(self.task), self.secret)
@@ -92,6 +98,8 @@ class TaskAssignment:
             SPEC: msgspec.json.encode(self.spec).decode(),
             ATTEMPT: str(self.attempt),
         }
+        if self.joined:
+            environment[JOINED] = "1"
         if self.launched:
             environment[RUN_ID] = self.run_id
         if self.run_dir is not None:

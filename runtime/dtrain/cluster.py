@@ -118,6 +118,19 @@ class ClusterSpec:
         """The tasks that train, in rank order."""
         return tuple(self.tasks(*(TRAINING_ROLES if chief_trains else (Role.WORKER,))))
 
+    @property
+    def first_joined(self) -> int:
+        """The index of the first worker that joins a running cluster: one after the last that the cluster names."""
+        return max(self.jobs.get(Role.WORKER, {}), default=-1) + 1
+
+    def rank(self, task: TaskId, chief_trains: bool = True) -> int | None:
+        """The rank of a task; None if it does not train. Joined workers rank above all others (rule 7)."""
+        replicas = self.replicas(chief_trains)
+        if task in replicas:
+            return replicas.index(task)
+        joined = task.role is Role.WORKER and task.index >= self.first_joined
+        return len(replicas) + task.index - self.first_joined if joined else None
+
     def to_dict(self) -> dict[str, list[str] | dict[str, str]]:
         """As TF_CONFIG's "cluster": a list per dense job, else a mapping with string keys."""
         result: dict[str, list[str] | dict[str, str]] = {}

@@ -16,12 +16,21 @@ from dtrain.assignment import TaskAssignment
 from dtrain.cluster import TaskId
 from dtrain.errors import RunInUseError
 from dtrain.messages import HeartbeatReply
-from dtrain.run_files import RunFiles, RunRecord, TaskRecord, TaskStatus, default_runs_dir, started_s, write_record
+from dtrain.run_files import (
+    PHASE_STATES,
+    JoinRecord,
+    RunFiles,
+    RunRecord,
+    TaskRecord,
+    TaskStatus,
+    default_runs_dir,
+    offer_to_join,
+    started_s,
+    write_record,
+)
 
 STOPPED = (129, 130, 131, 143)
 """Exit codes of a leader that was asked to stop."""
-
-PHASE_STATES = {"starting": "starting", "running": "running", "finished": "succeeded"}
 
 
 class HandRun:
@@ -57,6 +66,8 @@ class HandRun:
         )
         self.files.spec.write_bytes(msgspec.json.encode(assignment.spec))
         write_record(self.files.run, self._record)
+        cluster = assignment.cluster.to_dict()
+        offer_to_join(self.files, JoinRecord(assignment.run_id, False, cluster, assignment.secret))
 
     def update(self, reply: HeartbeatReply) -> None:
         """Write down what ps:0 knows of everybody."""
@@ -93,4 +104,5 @@ class HandRun:
         self._record.state, self._record.exit_code = state, code
         self._record.ended = datetime.now().astimezone().isoformat(timespec="seconds")
         write_record(self.files.run, self._record)
+        self.files.join.unlink(missing_ok=True)
         os.close(self._lock)

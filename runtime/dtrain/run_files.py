@@ -3,6 +3,7 @@
     <run directory>/                mode 0700
         lock                        held (flock) by the launcher, or by a chief started by hand, while the run is alive
         run.json                    `RunRecord`: the run's and every task's process state; written by whoever holds the lock
+        join.json                   `JoinRecord`: what a worker that joins must know; there while the run lives, mode 0600
         spec.json  plan.json        the resolved spec; what was started (`dtrain plan`), the secret masked
         events.jsonl                the journal: one event a line
         reserve                     room for last words: given up when the disk is full; absent after the end
@@ -98,6 +99,23 @@ class RunRecord:
     tasks: list[TaskRecord] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class JoinRecord:
+    """What a worker needs to join a run.
+
+    Attributes:
+        run_id: as every connection presents it; differs from the record's id for a cluster started by hand.
+        launched: whether a launcher keeps the run directory.
+        cluster: as TF_CONFIG has it.
+        secret: of the run.
+    """
+
+    run_id: str
+    launched: bool
+    cluster: dict[str, list[str] | dict[str, str]]
+    secret: str | None = None
+
+
 @dataclass
 class TaskStatus:
     """What a task says about its own training. Absent or null where it does not apply.
@@ -128,6 +146,10 @@ class TaskStatus:
     rolled_back_steps: int = 0
     waiting_for: str | None = None
     evaluation: dict[str, float] | None = None
+
+
+PHASE_STATES = {"starting": "starting", "running": "running", "finished": "succeeded"}
+"""A task's state, from what it says itself, where no launcher knows better."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +195,11 @@ class RunFiles:
         return self.directory / "spec.json"
 
     @property
+    def join(self) -> Path:
+        """The `JoinRecord`."""
+        return self.directory / "join.json"
+
+    @property
     def plan(self) -> Path:
         """What was started."""
         return self.directory / "plan.json"
@@ -196,6 +223,10 @@ class RunFiles:
     def reserve(self) -> Path:
         """Holds `RESERVE_BYTES` of the disk for last words."""
         return self.directory / "reserve"
+
+    def tasks(self) -> list[TaskId]:
+        """Every task that has left files, also one that has joined."""
+        return sorted(TaskId.parse(path.name.replace("-", ":")) for path in self.directory.glob("tasks/*-*"))
 
     def task(self, task: TaskId) -> Path:
         """The folder of one task."""
@@ -298,6 +329,13 @@ def started_s(pid: int) -> float | None:
     except OSError:
         return None
     return int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of proc_pid_stat(5)
+
+
+def offer_to_join(files: RunFiles, record: JoinRecord) -> None:
+    """Let workers join the run from now on; the file holds the secret and is its owner's alone."""
+    files.join.unlink(missing_ok=True)
+    files.join.touch(mode=0o600)
+    files.join.write_bytes(msgspec.json.encode(record))
 
 
 def default_runs_dir() -> Path:

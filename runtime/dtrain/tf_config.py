@@ -40,8 +40,12 @@ def write_tf_config(cluster: ClusterSpec, task: TaskId) -> str:
     return json.dumps({"cluster": cluster.to_dict(), "task": {"type": task.role.value, "index": task.index}})
 
 
-def read_tf_config(text: str) -> tuple[ClusterSpec, TaskId | None]:
+def read_tf_config(text: str, joined: bool = False) -> tuple[ClusterSpec, TaskId | None]:
     """The cluster, and who this task is; None where TF_CONFIG names no task.
+
+    Args:
+        text: the variable's value.
+        joined: whether the task is a worker that joins and that the cluster does not name.
 
     Raises:
         SpecError: the first thing that is wrong: where, what was found, what was expected.
@@ -50,7 +54,7 @@ def read_tf_config(text: str) -> tuple[ClusterSpec, TaskId | None]:
     _check_keys(config, KEYS, "TF_CONFIG")
     addresses = _read_cluster(config.get("cluster", {}))
     task = _read_task(config.get("task", {}))
-    if task is not None:
+    if task is not None and not joined:
         _check_task(task, addresses)
     return ClusterSpec({role: tasks for role, tasks in addresses.items() if tasks and role is not Role.EVALUATOR}), task
 

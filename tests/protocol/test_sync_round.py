@@ -188,3 +188,17 @@ def test_a_server_holds_one_gradient_of_each_contributor_to_the_newest_version_a
             if base == held.version:
                 twin_held.setdefault((rank, 1, 0), position)
         assert held.held == twin_held
+
+
+def test_more_replicas_are_waited_for_from_the_next_version_on_and_fewer_at_once():
+    decision = SyncDecision(version=0, servers=1, needed=2)
+    decision.resize(3)
+    decision.report(0, (0, 1, 0), 0)
+    decision.report(0, (1, 1, 0), 0)
+    assert decision.decide([0, 1, 2], 0.0) == ((0, 1, 0), (1, 1, 0))
+    decision.committed()
+    decision.report(0, (0, 1, 0), 1)
+    decision.report(0, (1, 1, 0), 1)
+    assert decision.decide([0, 1, 2], 0.0) is None
+    decision.resize(2)
+    assert decision.decide([0, 1], 0.0) == ((0, 1, 0), (1, 1, 0))

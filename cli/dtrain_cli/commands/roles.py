@@ -10,7 +10,8 @@ import click
 from dtrain.cluster import Role
 from dtrain.errors import SpecError
 from dtrain_cli.command_line import ProgramCommand, Words, check_program_file
-from dtrain_cli.commands.spec_options import DIRECTORY
+from dtrain_cli.commands.runs import complete_run, find
+from dtrain_cli.commands.spec_options import DIRECTORY, RUNS_DIR_HELP
 
 FILE = click.Path(path_type=Path)
 _CLASSIC = {
@@ -40,11 +41,14 @@ def _role_command(role: Role) -> click.Command:
     epilog = f"\b\nExamples:\n  dtrain {role} --spec cluster_specs/two_hosts.yaml --index 0{program}\n"
     epilog += f"  dtrain {role} --ps_hosts a:2222 --worker_hosts b:2222,c:2222 --task_index 0{program}\n"
     help_text = _ABOUT[role] + _DETAIL
-    return ProgramCommand(role.value, callback=run, help=help_text, epilog=epilog, params=_options(), takes_spec=False)
+    if role is Role.WORKER:
+        epilog += f"  dtrain {role} --join digits{program}\n"
+        help_text += "\nWith --join RUN it is one more worker of a run that is training, until that ends or it is stopped.\n"
+    return ProgramCommand(role.value, callback=run, help=help_text, epilog=epilog, params=_options(role), takes_spec=False)
 
 
-def _options() -> list[click.Parameter]:
-    return [
+def _options(role: Role) -> list[click.Parameter]:
+    options: list[click.Parameter] = [
         click.Option(["--spec"], type=FILE, metavar="SPEC", help="A cluster spec that writes addresses."),
         click.Option(["--index"], type=click.IntRange(0), metavar="I", help="Which task of this role."),
         click.Option(["--set", "sets"], multiple=True, metavar="KEY=VALUE", help="Set any field of the spec."),
@@ -55,6 +59,12 @@ def _options() -> list[click.Parameter]:
             for name, about in _CLASSIC.items()
         ),
     ]
+    if role is Role.WORKER:
+        options += [
+            click.Option(["--join"], metavar="RUN", shell_complete=complete_run, help="Join a run that is training."),
+            click.Option(["--runs-dir"], type=DIRECTORY, metavar="DIR", help=RUNS_DIR_HELP),
+        ]
+    return options
 
 
 def _become_task(role: Role, words: Words, spec: Path | None, sets: tuple[str, ...], options: dict[str, Any]) -> None:
@@ -67,15 +77,25 @@ def _become_task(role: Role, words: Words, spec: Path | None, sets: tuple[str, .
 
     from dtrain.run_files import RunFiles
     from dtrain.tf_config import write_tf_config
-    from dtrain_cli.hand_start import HandStart
 
     flags = [f"--{name}={value}" for name in _CLASSIC if (value := options.pop(name)) is not None]
-    start = HandStart(role, spec=spec, sets=sets, flags=(*words.arguments, *flags), **options)
-    assignment = start.assignment(os.environ)
+    limits: dict[str, str] = {}
+    join, runs_dir = options.pop("join", None), options.pop("runs_dir", None)
+    if join is None:
+        from dtrain_cli.hand_start import HandStart
+
+        assignment = HandStart(role, spec=spec, sets=sets, flags=(*words.arguments, *flags), **options).assignment(os.environ)
+    else:
+        from dtrain_cli.join_start import joining_worker, threads_beside
+
+        if spec or sets or flags or any(value is not None for value in options.values()):
+            raise SpecError("--join takes the worker's place and everything else from the run; give only --runs-dir beside it")
+        assignment = joining_worker(find(join, runs_dir), os.environ)
+        limits = threads_beside(assignment, os.environ)
     if assignment.run_dir is not None:
         RunFiles(assignment.run_dir).create()
     environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_RUN}
-    environment |= assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
+    environment |= limits | assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
     program = str(words.program) if words.program else "-"  # a server runs none
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", "dtrain.task", program, *words.arguments], environment)

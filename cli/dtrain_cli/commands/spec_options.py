@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+RUNS_DIR_HELP = "Where runs are kept (default: DTRAIN_RUNS_DIR, else ~/.local/state/dtrain/runs)."
 DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 _OPTIONS = (
@@ -30,5 +31,4 @@ def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def runs_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--runs-dir`; the callback gets `runs_dir`, a Path or None."""
-    help_text = "Where runs are kept (default: DTRAIN_RUNS_DIR, else ~/.local/state/dtrain/runs)."
-    return click.option("--runs-dir", type=DIRECTORY, metavar="DIR", help=help_text)(command)
+    return click.option("--runs-dir", type=DIRECTORY, metavar="DIR", help=RUNS_DIR_HELP)(command)

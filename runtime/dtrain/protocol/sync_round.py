@@ -100,7 +100,11 @@ class SyncDecision:
     shrink: bool = False
     holders: dict[Contribution, set[int]] = field(default_factory=dict)
     complete: list[Contribution] = field(default_factory=list)
+    _needed_next: int = 0
     _too_few_since_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self._needed_next = self.needed
 
     def report(self, server: int, contribution: Contribution, version: int) -> None:
         """A server holds a contribution whole. Reports of earlier versions and repeated ones change nothing."""
@@ -139,9 +143,15 @@ class SyncDecision:
     def _completed_by(self, rank: int) -> int:
         return sum(contribution[0] == rank for contribution in self.complete)
 
+    def resize(self, needed: int) -> None:
+        """Replicas have joined or left: more are waited for from the next version on, fewer at once (rule 7)."""
+        self._needed_next = needed
+        self.needed = min(self.needed, needed)
+
     def committed(self) -> None:
         """The decision has been sent out: start the next version."""
         self.version += 1
+        self.needed = self._needed_next
         self.holders.clear()
         self.complete.clear()
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dtrain.cluster import ClusterSpec, TaskId
+from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import TrainingSection
 from dtrain.errors import DtrainError
 from dtrain.messages import (
@@ -66,7 +66,7 @@ class ParameterServer:
     """One ``ps`` task. `index` 0 also keeps the membership and makes the decisions for all.
 
     Attributes:
-        ranks: rank of each replica, by task name.
+        ranks: rank of each replica, by task name; of those that have joined as well.
         held: None before the leader has initialised it.
     """
 
@@ -78,6 +78,7 @@ class ParameterServer:
     membership: Membership = field(init=False)
     held: Held | None = field(default=None, init=False)
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
+    _joined: list[TaskId] = field(default_factory=list, init=False)
     _subscribers: list[Caller] = field(default_factory=list, init=False)
     _requests: list[Request] = field(default_factory=list, init=False)
     _concluded: int = field(default=0, init=False)
@@ -90,13 +91,20 @@ class ParameterServer:
         self.membership = Membership(expected, lease_s=LEASE_S, join_s=JOIN_S, now=self.now)
 
     def _ranks(self, training: TrainingSection) -> dict[str, int]:
-        replicas = self.cluster.replicas(training.chief_trains)
-        return {str(task): rank for rank, task in enumerate(replicas)}
+        tasks = [*self.cluster.replicas(training.chief_trains), *self._joined]
+        return {str(task): rank for task in tasks if (rank := self.cluster.rank(task, training.chief_trains)) is not None}
+
+    def _let_join(self, sender: TaskId) -> None:
+        """A worker that the cluster does not name has been let in by the handshake: it joins."""
+        if sender.role is Role.WORKER and sender.index >= self.cluster.first_joined and sender not in self._joined:
+            self._joined.append(sender)
+            self.ranks = self._ranks(self.training)
 
     # What is held
 
     def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks, now: float) -> Iterator[Action]:
         """Deal with one message. The returned actions must all be carried out before the next call."""
+        self._let_join(sender)
         handle: Callable[..., Iterator[Action]] | None = getattr(self, f"_on_{type(message).__name__.lower()}", None)
         if handle is None:
             yield Send(caller, Refusal(f"a parameter server does not take {type(message).__name__} messages"))

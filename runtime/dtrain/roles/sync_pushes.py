@@ -60,6 +60,7 @@ class SyncPushes:
         self._round: SyncRound[Blocks] = SyncRound(version)
         self._decision = SyncDecision(version, servers, needed, self._quota, training.too_few == "shrink") if server == 0 else None
         self._max_steps = max_steps
+        self._replicas = replicas
         self._undecided: dict[str, Contribution] = {}
         self._batches: dict[Contribution, int] = {}
         self._waiting: list[Waiting] = []
@@ -141,6 +142,9 @@ class SyncPushes:
     def members_changed(self, live: Collection[int], seen: SeenPushes, now: float) -> Iterator[Action]:
         """ps:0: these ranks are alive or still expected."""
         self._live = live
+        if self._decision is not None:
+            joined = sum(rank >= self._replicas for rank in live)
+            self._decision.resize(self._training.replicas_needed(self._replicas + joined))
         yield from self.decide(seen, now)
 
     def decide(self, seen: SeenPushes, now: float) -> Iterator[Action]:

@@ -17,7 +17,8 @@ from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import DtrainError, SpecError
 from dtrain.hand_run import STOPPED, HandRun
-from dtrain.messages import Verdict
+from dtrain.messages import HeartbeatReply, Verdict
+from dtrain.metrics_log import MetricsLog
 from dtrain.protocol import placement
 from dtrain.protocol.placement import Plan
 from dtrain.protocol.replica_memory import ReplicaMemory
@@ -43,6 +44,8 @@ from dtrain.wire.slow_link import through_link
 
 CONNECT_S = 60.0
 PATIENCE_S = 60.0
+PATIENCE_OF_ONE_WHO_JOINED_S = 15.0
+"""Nobody stops it when the run is stopped: it finds the servers gone, which may only be starting again."""
 
 
 class ParameterServerStrategy:
@@ -68,9 +71,11 @@ class ParameterServerStrategy:
         self.evaluates = task.role is Role.EVALUATOR
         self.is_leader = task == cluster.leader
         replicas = cluster.replicas(self.training.chief_trains)
-        self.num_replicas = len(replicas)
-        self.trains = task in replicas
-        self.rank = replicas.index(task) if self.trains else -1
+        self.num_replicas = len(replicas) + assignment.joined
+        rank = cluster.rank(task, self.training.chief_trains)
+        self.trains = rank is not None
+        self.rank = -1 if rank is None else rank
+        self.patience_s = PATIENCE_OF_ONE_WHO_JOINED_S if assignment.joined else PATIENCE_S
         self.has_evaluator = assignment.spec.cluster.count(Role.EVALUATOR) > 0
         self._hand_run = HandRun(assignment) if self.is_leader and not assignment.launched else None
         run_dir = self._hand_run.files.directory if self._hand_run else assignment.run_dir
@@ -78,6 +83,7 @@ class ParameterServerStrategy:
         self.seed = self.training.seed
         self.reporter = Reporter(replace(assignment, run_dir=run_dir))
         self._run_dir = run_dir
+        self._metrics = MetricsLog(RunFiles(run_dir).metrics, time.monotonic) if self.is_leader and run_dir else None
         self._leader: Leader | None = None
         self._heartbeats: list[HeartbeatLink] = []
         self._keeper: Keeper | None = None
@@ -128,12 +134,19 @@ class ParameterServerStrategy:
         for server in range(servers):
             self.reporter.waiting(server_name(server))
             connect = partial(self.connect, server)
-            link = HeartbeatLink(connect, self.reporter, connect_s=CONNECT_S, patience_s=PATIENCE_S)
+            link = HeartbeatLink(connect, self.reporter, connect_s=CONNECT_S, patience_s=self.patience_s)
             link.on_silence = partial(self._server_is_silent, server)
             self._heartbeats.append(link)
-        if self._hand_run is not None:
-            self._heartbeats[0].on_reply = self._hand_run.update
+        if self.is_leader:
+            self._heartbeats[0].on_reply = self._write_down
         self.reporter.waiting(None)
+
+    def _write_down(self, reply: HeartbeatReply) -> None:
+        """Leader: ps:0 has told of everybody."""
+        if self._metrics is not None:
+            self._metrics.update(reply)
+        if self._hand_run is not None:
+            self._hand_run.update(reply)
 
     def _server_is_silent(self, server: int) -> None:
         """Leader: a server has not answered for a lease. It may be there and stand still: then it must be started again."""
@@ -220,6 +233,8 @@ class ParameterServerStrategy:
         for link in self._heartbeats:
             link.close()
         self._heartbeats.clear()
+        if self._metrics is not None:
+            self._metrics.flush()
         if self._leader is not None:
             code = failure.exit_code(error) if error else 0
             # A leader that failed may be started again, by the launcher or by hand: the servers wait for it.
@@ -273,7 +288,7 @@ class ParameterServerSession:
             sequence=strategy.pushes_sent,
         )
         self._driver = ReplicaDriver(
-            machine, weights, gradients, strategy.connect, strategy.reporter, connect_s=CONNECT_S, patience_s=PATIENCE_S
+            machine, weights, gradients, strategy.connect, strategy.reporter, connect_s=CONNECT_S, patience_s=strategy.patience_s
         )
         link.on_failure = self._driver.abort
         if keeper is not None:

@@ -1,0 +1,57 @@
+"""`dtrain worker --join`: one more worker for a run that is training, and one that leaves again."""
+
+import signal
+
+import pytest
+from clusters.watching import PACED, report_of, step_of, succeeded, tasks_of
+
+OPTIONS = ("--workers", "1", "--ps", "2", "--no-evaluator")
+
+
+def joined_worker(launcher, launch):
+    return tasks_of(report_of(launcher, launch.run_dir)).get("worker:1") or {"step": None}
+
+
+@pytest.mark.parametrize("updates", ["async", "sync"])
+def test_a_worker_joins_and_ends_with_the_run(launcher, tmp_path, updates):
+    go = tmp_path / "go"
+    launch = launcher.start(*OPTIONS, "--updates", updates, PACED, "--steps", "100", "--wait_for", str(go))
+    launch.wait_for(lambda: (launch.run_dir / "join.json").exists(), "nothing to join")
+    joined = launcher.dtrain("worker", "--join", str(launch.run_dir), PACED, "--steps", "100")
+    launch.wait_for(lambda: joined_worker(launcher, launch).get("waiting_for"), "it did not join")
+    go.touch()
+    assert joined.end() == 0, joined.err
+    succeeded(launch)
+    report = report_of(launcher, launch.run_dir)
+    tasks = tasks_of(report)
+    assert report["global_step"] == 100
+    assert list(tasks) == ["chief:0", "worker:0", "worker:1", "ps:0", "ps:1"]
+    assert (tasks["worker:1"]["state"], tasks["worker:1"]["step"]) == ("succeeded", 100)
+    assert tasks["worker:1"]["loss"] is not None, "it took no part"
+    assert not (launch.run_dir / "join.json").exists()
+
+
+def test_a_worker_that_has_joined_may_leave(launcher):
+    launch = launcher.start(*OPTIONS, "--updates", "sync", PACED)
+    launch.wait_for(lambda: step_of(launch) > 5, "no step")
+    joined = launcher.dtrain("worker", "--join", str(launch.run_dir), PACED)
+    launch.wait_for(lambda: joined_worker(launcher, launch)["step"], "it did not join")
+    joined.send(signal.SIGTERM)
+    assert joined.end() == 143, joined.err
+    step = step_of(launch)
+    launch.wait_for(lambda: step_of(launch) > step + 5, "the others wait for one that has left")
+    assert launcher.dtrain("stop", str(launch.run_dir)).end() == 0
+    assert launch.end() == 143
+
+
+def test_what_cannot_be_joined_is_said(launcher):
+    launch = launcher.start(*OPTIONS, PACED, "--steps", "5")
+    succeeded(launch)
+    late = launcher.dtrain("worker", "--join", str(launch.run_dir), PACED)
+    assert late.end() == 1
+    assert "is not alive: its state is succeeded" in late.err
+    both = launcher.dtrain("worker", "--join", str(launch.run_dir), "--index", "3", PACED)
+    assert both.end() == 2
+    assert "give only --runs-dir beside it" in both.err
+    nowhere = launcher.dtrain("worker", "--join", "no-such-run", PACED)
+    assert nowhere.end() == 3
