@@ -14,6 +14,7 @@ from dtrain.learning.networks import Network
 from dtrain.roles.start import OptimizerState
 from dtrain.saving.destination import FilePath
 from dtrain.saving.model_file import SavedModel, write_model
+from dtrain.saving.onnx_file import write_onnx
 from dtrain.strategy import Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch, Batches, joined
@@ -199,6 +200,17 @@ class Model(Architecture):
         compiled = None if self.optimizer is None else self._compiled()
         state = self._owner.state or self.strategy.optimizer_state(self._owner) if include_optimizer and compiled else None
         write_model(filepath, SavedModel(describe(self, compiled), self.weights, state), self.strategy, overwrite=overwrite)
+
+    def export(self, filepath: FilePath, format: str = "onnx") -> None:  # noqa: A002
+        """Write an ONNX file that computes what `predict` does; needs the extra ``dtrain[onnx]``.
+
+        Inputs and outputs are called as their layers are. In tasks that do not lead the file is thrown away.
+
+        Raises:
+            SpecError: ONNX has no form of a layer, or the name does not end in ``.onnx``.
+            CheckpointError: it cannot be written.
+        """
+        write_onnx(filepath, self.network.graph, self.weights, self.name, self.strategy, format)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:

@@ -19,7 +19,7 @@ _FUSED_EPSILON_MIN = 1.001e-5
 class _Normalizing(Layer):
     """What the two share: the axes that have a mean each, or share one; gamma and beta."""
 
-    def _axes(self, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
+    def axes_of(self, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
         """`axis` as ascending numbers from 0, the batch axis being 0, in an array of `rank` axes."""
         given = [axis] if isinstance(axis, int) else list(axis)
         axes = tuple(sorted(a % rank for a in given if -rank <= a < rank))
@@ -31,7 +31,7 @@ class _Normalizing(Layer):
         return tuple(self.known_length(shape, axis - 1) for axis in axes)
 
 
-def _along(values: Array, axes: Sequence[int], rank: int) -> Array:
+def along(values: Array, axes: Sequence[int], rank: int) -> Array:
     """`values`, one for each place along `axes`, broadcastable to an array of `rank` axes."""
     lengths = iter(values.shape)
     return values.reshape([next(lengths) if axis in axes else 1 for axis in range(rank)])
@@ -65,7 +65,7 @@ class BatchNormalization(_Normalizing):
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Gamma, beta, moving_mean, moving_variance: one number for each place along the axis."""
-        shape = self._kept_shape(input_shape, self._axes(self.axis, len(input_shape) + 1))
+        shape = self._kept_shape(input_shape, self.axes_of(self.axis, len(input_shape) + 1))
         weights = [Weight("gamma", shape, self.gamma_initializer, self.gamma_regularizer)] if self.scale else []
         weights += [Weight("beta", shape, self.beta_initializer, self.beta_regularizer)] if self.center else []
         return (
@@ -76,28 +76,35 @@ class BatchNormalization(_Normalizing):
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """``gamma * (x - mean) / sqrt(variance + epsilon) + beta``."""
-        axes = self._axes(self.axis, x.ndim)
-        fused = x.ndim in (4, 5) and axes in ((1,), (x.ndim - 1,))
+        axes = self.axes_of(self.axis, x.ndim)
         from_batch = call.training and self.trainable
         normal = call.scratch("normal", x.shape)
         if from_batch:
             mean = x.mean(axis=tuple(axis for axis in range(x.ndim) if axis not in axes))
-            np.subtract(x, _along(mean, axes, x.ndim), out=normal)
+            np.subtract(x, along(mean, axes, x.ndim), out=normal)
             count = x.size // max(1, mean.size)
             squares = _sum_of_products(normal, normal, axes)
             variance = squares / np.float32(max(1, count))
-            moved = squares / np.float32(max(1, count - 1)) if fused else variance
+            moved = squares / np.float32(max(1, count - 1)) if self._is_fused(x.ndim) else variance
             self._move(weights, {"moving_mean": mean, "moving_variance": moved}, call)
         else:
             variance = weights["moving_variance"]
-            np.subtract(x, _along(weights["moving_mean"], axes, x.ndim), out=normal)
-        inverse = 1 / np.sqrt(variance + np.float32(max(self.epsilon, _FUSED_EPSILON_MIN) if fused else self.epsilon))
-        normal *= _along(inverse, axes, x.ndim)
+            np.subtract(x, along(weights["moving_mean"], axes, x.ndim), out=normal)
+        inverse = self.inverse_deviation(variance, x.ndim)
+        normal *= along(inverse, axes, x.ndim)
         gamma = weights["gamma"] if self.scale else np.ones_like(inverse)
-        y = np.multiply(normal, _along(gamma, axes, x.ndim), out=call.scratch("y", x.shape))
+        y = np.multiply(normal, along(gamma, axes, x.ndim), out=call.scratch("y", x.shape))
         if self.center:
-            y += _along(weights["beta"], axes, x.ndim)
+            y += along(weights["beta"], axes, x.ndim)
         return y, (normal, gamma * inverse, axes, from_batch)
+
+    def inverse_deviation(self, variance: Array, rank: int) -> Array:
+        """1 / sqrt(variance + epsilon), for an input of `rank` axes."""
+        epsilon = max(self.epsilon, _FUSED_EPSILON_MIN) if self._is_fused(rank) else self.epsilon
+        return np.asarray(1 / np.sqrt(variance + np.float32(epsilon)))
+
+    def _is_fused(self, rank: int) -> bool:
+        return rank in (4, 5) and self.axes_of(self.axis, rank) in ((1,), (rank - 1,))
 
     def _move(self, weights: Mapping[str, Array], batch: dict[str, Array], call: Call) -> None:
         for name, value in batch.items():
@@ -115,10 +122,10 @@ class BatchNormalization(_Normalizing):
             gradients["gamma"][...] = dgamma
         if from_batch:
             count = np.float32(dy.size // max(1, dbeta.size))
-            dy -= _along(dbeta / count, axes, dy.ndim)
-            normal *= _along(dgamma / count, axes, dy.ndim)
+            dy -= along(dbeta / count, axes, dy.ndim)
+            normal *= along(dgamma / count, axes, dy.ndim)
             dy -= normal
-        dy *= _along(factor, axes, dy.ndim)
+        dy *= along(factor, axes, dy.ndim)
         return dy
 
 
@@ -137,19 +144,19 @@ class LayerNormalization(_Normalizing):
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Gamma and beta: one number for each place along the axes."""
-        shape = self._kept_shape(input_shape, self._axes(self.axis, len(input_shape) + 1))
+        shape = self._kept_shape(input_shape, self.axes_of(self.axis, len(input_shape) + 1))
         weights = [Weight("gamma", shape, self.gamma_initializer, self.gamma_regularizer)] if self.scale else []
         return weights + ([Weight("beta", shape, self.beta_initializer, self.beta_regularizer)] if self.center else [])
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """``gamma * (x - mean) / sqrt(variance + epsilon) + beta``."""
-        axes = self._axes(self.axis, x.ndim)
+        axes = self.axes_of(self.axis, x.ndim)
         normal = x - x.mean(axis=axes, keepdims=True)
         inverse = 1 / np.sqrt(np.mean(normal * normal, axis=axes, keepdims=True) + np.float32(self.epsilon))
         normal *= inverse
-        y = normal * _along(weights["gamma"], axes, x.ndim) if self.scale else normal.copy()
+        y = normal * along(weights["gamma"], axes, x.ndim) if self.scale else normal.copy()
         if self.center:
-            y += _along(weights["beta"], axes, x.ndim)
+            y += along(weights["beta"], axes, x.ndim)
         return y, (normal, inverse, axes)
 
     def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
@@ -160,7 +167,7 @@ class LayerNormalization(_Normalizing):
             np.sum(dy, axis=over, out=gradients["beta"])
         if self.scale:
             gradients["gamma"][...] = _sum_of_products(dy, normal, axes)
-            dy *= _along(weights["gamma"], axes, dy.ndim)
+            dy *= along(weights["gamma"], axes, dy.ndim)
         projection = np.mean(dy * normal, axis=axes, keepdims=True)
         dy -= dy.mean(axis=axes, keepdims=True)
         dy -= normal * projection

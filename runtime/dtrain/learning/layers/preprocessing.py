@@ -66,7 +66,12 @@ class Normalization(Layer):
             return []
         return sorted(axis % rank for axis in ([self.axis] if isinstance(self.axis, int) else self.axis))
 
-    def _mean_and_deviation(self, rank: int) -> tuple[Array, Array]:
+    def mean_and_deviation(self, rank: int) -> tuple[Array, Array]:
+        """What is subtracted and divided by, broadcastable to an array of `rank` axes.
+
+        Raises:
+            SpecError: nothing was given or learned.
+        """
         if self.mean is None:
             raise SpecError(f"{self.label}: has neither mean and variance nor been adapted; call adapt(data) first")
         mean, variance = np.asarray(self.mean, np.float32), np.asarray(self.variance, np.float32)
@@ -78,7 +83,7 @@ class Normalization(Layer):
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """The normalized values."""
-        mean, deviation = self._mean_and_deviation(x.ndim)
+        mean, deviation = self.mean_and_deviation(x.ndim)
         return (x * deviation + mean if self.invert else (x - mean) / deviation), deviation
 
     def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:

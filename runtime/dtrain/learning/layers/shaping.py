@@ -142,21 +142,21 @@ class ZeroPadding2D(Layer):
         pairs = [(each, each) if isinstance(each, int) else tuple(each) for each in both]
         if len(pairs) != 2 or any(len(pair) != 2 or min(pair) < 0 for pair in pairs):
             raise SpecError(f"{self.label}: padding: expected n, (n, n) or ((n, n), (n, n)), found {self.padding!r}")
-        self._margins = pairs
+        self.margins = pairs
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """Height and width with the margins."""
         self.expect(len(input_shape) == 3, "4 axes: batch, height, width, channels", input_shape)
-        lengths = zip(input_shape, self._margins, strict=False)
+        lengths = zip(input_shape, self.margins, strict=False)
         return (*(None if n is None else n + sum(margin) for n, margin in lengths), input_shape[-1])
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """The padded images."""
-        return np.pad(x, [(0, 0), *self._margins, (0, 0)]), None
+        return np.pad(x, [(0, 0), *self.margins, (0, 0)]), None
 
     def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
         """Return dy without its margins."""
-        inner = (slice(before, length - after) for (before, after), length in zip(self._margins, dy.shape[1:], strict=False))
+        inner = (slice(before, length - after) for (before, after), length in zip(self.margins, dy.shape[1:], strict=False))
         return dy[(slice(None), *inner)]
 
 

@@ -1,0 +1,169 @@
+"""From a network and its weights to a file in the ONNX format."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto, checker, helper
+
+from dtrain.errors import InputError, SpecError
+from dtrain.learning import layers as known
+from dtrain.learning.arrays import Array, Shape
+from dtrain.learning.graph import Graph, Slot, Step
+from dtrain.learning.layers import Embedding, InputLayer, IntegerLookup, Layer, StringLookup
+from dtrain.saving.onnx_export import arranging, functions, lookups, merging, recurrent, windows
+from dtrain.saving.onnx_export.graph import OnnxGraph, Use
+
+# What runtimes of 2024 and later read.
+OPSET, ML_OPSET, IR_VERSION = 21, 4, 10
+
+Converter = Callable[[OnnxGraph, Use], str | list[str]]
+
+CONVERTERS: dict[type[Layer], Converter] = {
+    known.Dense: functions.dense,
+    known.Activation: functions.activation,
+    known.Softmax: functions.softmax,
+    known.ReLU: functions.relu,
+    known.LeakyReLU: functions.leaky_relu,
+    known.ELU: functions.elu,
+    known.PReLU: functions.prelu,
+    known.Conv1D: windows.convolution,
+    known.Conv2D: windows.convolution,
+    known.Conv2DTranspose: windows.transposed,
+    known.DepthwiseConv2D: windows.depthwise,
+    known.MaxPooling1D: windows.pooling("MaxPool"),
+    known.MaxPooling2D: windows.pooling("MaxPool"),
+    known.AveragePooling1D: windows.pooling("AveragePool"),
+    known.AveragePooling2D: windows.pooling("AveragePool"),
+    known.GlobalMaxPooling1D: windows.global_pooling("ReduceMax"),
+    known.GlobalMaxPooling2D: windows.global_pooling("ReduceMax"),
+    known.GlobalAveragePooling1D: windows.global_pooling("ReduceMean"),
+    known.GlobalAveragePooling2D: windows.global_pooling("ReduceMean"),
+    known.SimpleRNN: recurrent.simple_rnn,
+    known.LSTM: recurrent.lstm,
+    known.GRU: recurrent.gru,
+    known.Dropout: arranging.unchanged,
+    known.Flatten: arranging.flatten,
+    known.Reshape: arranging.reshape,
+    known.Permute: arranging.permute,
+    known.RepeatVector: arranging.repeat_vector,
+    known.ZeroPadding2D: arranging.zero_padding,
+    known.UpSampling2D: arranging.up_sampling,
+    known.Embedding: arranging.embedding,
+    known.BatchNormalization: arranging.batch_normalization,
+    known.LayerNormalization: arranging.layer_normalization,
+    known.Normalization: arranging.normalization,
+    known.Rescaling: arranging.rescaling,
+    known.Add: merging.merging("Sum"),
+    known.Average: merging.merging("Mean"),
+    known.Maximum: merging.merging("Max"),
+    known.Minimum: merging.merging("Min"),
+    known.Multiply: merging.folding("Mul"),
+    known.Subtract: merging.folding("Sub"),
+    known.Concatenate: merging.concatenate,
+    known.StringLookup: lookups.lookup,
+    known.IntegerLookup: lookups.lookup,
+}
+"""How each layer is written. `InputLayer` is an input of the graph."""
+
+
+def onnx_model(graph: Graph, weights: Mapping[str, Array], name: str) -> ModelProto:
+    """A network in inference mode. Inputs and outputs are called as their layers are; the batch's length is free.
+
+    Raises:
+        InputError: shapes are not known.
+        SpecError: ONNX has no form of a layer; it is named.
+    """
+    if not graph.built:
+        raise InputError(f"{name}: its shapes are unknown; give the first layer an input_shape, or call build or fit first")
+    written = _Writer(graph, weights)
+    model = helper.make_model(
+        helper.make_graph(
+            written.onnx.nodes, name, written.inputs, written.outputs, initializer=list(written.onnx.constants.values())
+        ),
+        producer_name="dtrain",
+        ir_version=IR_VERSION,
+        opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(lookups.DOMAIN, ML_OPSET)],
+    )
+    checker.check_model(model, full_check=True)
+    return model
+
+
+class _Writer:
+    """Writes every step of a network once."""
+
+    def __init__(self, graph: Graph, weights: Mapping[str, Array]) -> None:
+        self.onnx = OnnxGraph()
+        self._graph = graph
+        self._weights = weights
+        self._names: list[list[str]] = []
+        self._types: dict[str, int] = {}
+        self.inputs = [self._input(step) for step in graph.steps if isinstance(step.layer, InputLayer)]
+        for step in graph.steps:
+            self._names.append([str(step.layer.name)] if isinstance(step.layer, InputLayer) else self._step(step))
+        self.outputs = [self._output(slot) for slot in graph.outputs]
+
+    def _input(self, step: Step) -> Any:
+        name, onnx_type = str(step.layer.name), self._input_type(step)
+        self._types[name] = onnx_type
+        return helper.make_tensor_value_info(name, onnx_type, _lengths(name, step.shapes[0]))
+
+    def _input_type(self, step: Step) -> int:
+        """As the layer says; else what its readers want."""
+        dtype = getattr(step.layer, "dtype", None)
+        if dtype is not None:
+            return TensorProto.STRING if dtype == "string" else int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+        number = self._graph.steps.index(step)
+        readers = [each.layer for each in self._graph.steps if any(slot.step == number for slot in each.inputs)]
+        if readers and all(isinstance(layer, StringLookup) and not layer.invert for layer in readers):
+            return int(TensorProto.STRING)
+        integers = (Embedding, IntegerLookup, StringLookup)
+        return int(TensorProto.INT64 if readers and all(isinstance(layer, integers) for layer in readers) else TensorProto.FLOAT)
+
+    def _step(self, step: Step) -> list[str]:
+        """One use of a layer; returns the names of its outputs."""
+        layer = step.layer
+        if type(layer) not in CONVERTERS:
+            raise SpecError(f"{layer.label}: cannot be exported: ONNX has no form of this layer")
+        self.onnx.scope = str(layer.name)
+        arriving = [self._names[slot.step][slot.output] for slot in step.inputs]
+        if not layer.any_dtype:
+            arriving = [self._as_float(name) for name in arriving]
+        use = Use(
+            layer,
+            {weight.name: self._weights[name] for weight, name in step.weights},
+            arriving,
+            [self._graph.steps[slot.step].shapes[slot.output] for slot in step.inputs],
+            step.shapes,
+        )
+        written = CONVERTERS[type(layer)](self.onnx, use)
+        names = [written] if isinstance(written, str) else written
+        self._types.update(dict.fromkeys(names, self._type_after(layer, arriving[0])))
+        return names
+
+    def _as_float(self, name: str) -> str:
+        if self._types[name] == TensorProto.FLOAT:
+            return name
+        cast = self.onnx.operator("Cast", name, to=TensorProto.FLOAT)
+        self._types[cast] = TensorProto.FLOAT
+        return cast
+
+    def _type_after(self, layer: Layer, arriving: str) -> int:
+        if isinstance(layer, StringLookup | IntegerLookup):
+            if layer.invert:
+                return int(TensorProto.STRING if isinstance(layer, StringLookup) else TensorProto.INT64)
+            return int(TensorProto.INT64 if layer.output_mode == "int" else TensorProto.FLOAT)
+        return int(TensorProto.FLOAT) if not layer.any_dtype or isinstance(layer, Embedding) else self._types[arriving]
+
+    def _output(self, slot: Slot) -> Any:
+        step, value = self._graph.steps[slot.step], self._names[slot.step][slot.output]
+        taken = {name for node in self.onnx.nodes for name in node.output} | {each.name for each in self.inputs}
+        wanted = str(step.layer.name)
+        name = next(each for each in (wanted, *(f"{wanted}_{number}" for number in range(1, len(taken) + 2))) if each not in taken)
+        self.onnx.nodes.append(helper.make_node("Identity", [value], [name], name=f"{name}/output"))
+        return helper.make_tensor_value_info(name, self._types[value], _lengths(name, step.shapes[slot.output]))
+
+
+def _lengths(name: str, shape: Shape) -> Sequence[int | str]:
+    """A name stands for each length that is free."""
+    return ["batch", *(f"{name}_{axis}" if length is None else length for axis, length in enumerate(shape, start=1))]

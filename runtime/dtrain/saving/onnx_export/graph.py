@@ -1,0 +1,92 @@
+"""An ONNX graph while it is being written, and one use of a layer in it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from dtrain.learning.arrays import Array, Shape
+from dtrain.learning.layers import Layer
+
+Value = str | Array
+"""The name of a value in the graph, or an array that becomes a constant."""
+
+
+@dataclass
+class OnnxGraph:
+    """Operators and constants, in the order in which they were added."""
+
+    nodes: list[NodeProto] = field(default_factory=list)
+    constants: dict[str, TensorProto] = field(default_factory=dict)
+    scope: str = ""
+
+    def operator(self, kind: str, *inputs: Value, **attributes: Any) -> str:
+        """Add an operator with one output; returns the output's name."""
+        return self.operators(kind, *inputs, outputs=1, **attributes)[0]
+
+    def operators(self, kind: str, *inputs: Value, outputs: int, **attributes: Any) -> list[str]:
+        """Add an operator with several outputs."""
+        label = f"{self.scope}/{kind}_{len(self.nodes)}"
+        names = [f"{label}:{number}" for number in range(outputs)]
+        arguments = [each if isinstance(each, str) else self.constant(each) for each in inputs]
+        self.nodes.append(helper.make_node(kind, arguments, names, name=label, **attributes))
+        return names
+
+    def constant(self, array: Array, name: str = "") -> str:
+        """Add an array; returns its name."""
+        name = name or f"{self.scope}/constant_{len(self.constants)}"
+        if name not in self.constants:
+            self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
+        return name
+
+
+@dataclass(frozen=True)
+class Use:
+    """One use of a layer, without its batch axis.
+
+    Attributes:
+        layer: of the class whose converter it is.
+        weights: the layer's, by their names within it.
+        inputs: names of values in the graph.
+        shapes: of the inputs.
+        output_shapes: of the outputs.
+    """
+
+    layer: Any
+    weights: Mapping[str, Array]
+    inputs: Sequence[str]
+    shapes: Sequence[Shape]
+    output_shapes: Sequence[Shape]
+
+    @property
+    def x(self) -> str:
+        """The only input."""
+        return self.inputs[0]
+
+    @property
+    def shape(self) -> Shape:
+        """Of the only input."""
+        return self.shapes[0]
+
+    @property
+    def rank(self) -> int:
+        """How many axes the only input has, with the batch axis."""
+        return len(self.shape) + 1
+
+    @property
+    def label(self) -> str:
+        """How errors name the layer."""
+        layer: Layer = self.layer
+        return layer.label
+
+
+def numbers(*values: float) -> Array:
+    """float32 numbers; a scalar for one."""
+    return np.array(values[0] if len(values) == 1 else values, np.float32)
+
+
+def integers(*values: int) -> Array:
+    """A list of int64 numbers."""
+    return np.array(values, np.int64)

@@ -1,0 +1,49 @@
+"""Files in the ONNX format. The package is an extra: it is loaded only here, and only when a model is exported."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import DtrainError, SpecError
+from dtrain.learning.graph import Graph
+from dtrain.saving.destination import FilePath, destination, write_whole
+from dtrain.strategy import Strategy
+
+Array = np.ndarray[Any, Any]
+
+SUFFIX = ".onnx"
+# What a protobuf message can hold.
+MAX_BYTES = (1 << 31) - 1
+
+
+def write_onnx(
+    path: FilePath,
+    graph: Graph,
+    weights: Mapping[str, Array],
+    name: str,
+    strategy: Strategy,
+    format: str = "onnx",  # noqa: A002 - Keras's name
+) -> None:
+    """Write a network.
+
+    Raises:
+        SpecError: ONNX has no form of a layer, or the format or the file's name is another's.
+        CheckpointError: the file cannot be written.
+        DtrainError: the package onnx is not there, or the model is larger than its files can be.
+    """
+    if format != "onnx" or Path(path).suffix != SUFFIX:
+        raise SpecError(f"export: expected a name that ends in {SUFFIX}, the only format there is; found {path} as {format}")
+    total = sum(array.nbytes for array in weights.values())
+    if total > MAX_BYTES:
+        raise DtrainError(f"export: the weights have {total:,} bytes; an ONNX file holds at most {MAX_BYTES:,}")
+    try:
+        from dtrain.saving.onnx_export.exporter import onnx_model
+    except ModuleNotFoundError as error:
+        if error.name != "onnx":
+            raise
+        raise DtrainError("export needs the package onnx: pip install 'dtrain[onnx]'") from None
+    content = onnx_model(graph, weights, name).SerializeToString()
+    with destination(strategy, path) as target:
+        write_whole(target, [content])
