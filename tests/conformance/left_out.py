@@ -6,4 +6,12 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "tf.compat.v1.train.ProximalGradientDescentOptimizer": "neither tf.keras.optimizers nor .legacy has this rule",
         "tf.compat.v1.train.ProximalAdagradOptimizer": "neither tf.keras.optimizers nor .legacy has this rule",
     },
+    "h2_strategy.json": {
+        "strategy.reduce": "collectives between replicas: parameter servers have none",
+        "strategy.gather": "collectives between replicas: parameter servers have none",
+        "replica_context.": "collectives between replicas: parameter servers have none",
+        "mirrored variable": "variables that a program assigns in replicas: a model's are the optimizer's and the layers' alone",
+        "on-read variable": "variables that a program assigns in replicas: a model's are the optimizer's and the layers' alone",
+        "apply_gradients, optimizer created outside": "the case does not say which gradients it applied",
+    },
 }

@@ -215,6 +215,9 @@ def test_normalization_learns_mean_and_variance():
     np.testing.assert_allclose(forward(undone, y), data, rtol=1e-4, atol=1e-4)
     whole = layers.Normalization(axis=None)
     whole.adapt([[1, 2], [3, 6]])
+    in_batches = layers.Normalization(axis=None)
+    in_batches.adapt(np.array([batch], np.float32) for batch in ([1, 2], [3, 6]))
+    assert (in_batches.mean, in_batches.variance) == (whole.mean, whole.variance)
     assert (whole.mean, whole.variance) == (3, 3.5)
     with pytest.raises(InputError, match="at least one example"):
         whole.adapt([])

@@ -5,7 +5,7 @@ with the architecture and is the same in every task that runs the same program.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -53,8 +53,8 @@ class Normalization(Layer):
             raise SpecError(f"{self.label}: mean and variance must be given together")
 
     def adapt(self, data: Any) -> None:
-        """Learn mean and variance from all of `data` [examples, ...]."""
-        array = np.asarray(as_float32(data, self.label), np.float64)
+        """Learn mean and variance from all of `data` [examples, ...], or a dataset of batches of them."""
+        array = np.asarray(as_float32(_whole(data), self.label), np.float64)
         if not array.size:
             raise InputError(f"{self.label}: adapt: expected at least one example, found none")
         kept = self._kept_axes(array.ndim)
@@ -118,8 +118,8 @@ class _Lookup(Layer):
             self._learn([self._token(each) for each in self.vocabulary])
 
     def adapt(self, data: Any) -> None:
-        """Learn the vocabulary from all tokens in `data`, the most frequent first."""
-        counts = Counter(self._token(each) for each in np.asarray(data).reshape(-1).tolist())
+        """Learn the vocabulary from all tokens in `data`, or a dataset of batches of them, the most frequent first."""
+        counts = Counter(self._token(each) for each in _whole(data).reshape(-1).tolist())
         special = {self.mask_token, self.oov_token}
         ranked = sorted((token for token in counts if token not in special), key=lambda t: (counts[t], t), reverse=True)
         self._learn(ranked[: None if self.max_tokens is None else self.max_tokens - self._first])
@@ -234,3 +234,10 @@ class IntegerLookup(_Lookup):
 
     def _bucket(self, token: Any) -> int:
         return int(token) % self.num_oov_indices
+
+
+def _whole(data: Any) -> Array:
+    """An array as it is, the batches of a dataset as one."""
+    if isinstance(data, Iterable) and not isinstance(data, np.ndarray | list | tuple):
+        return np.concatenate([np.asarray(batch) for batch in data] or [np.zeros(0, np.float32)])
+    return np.asarray(data)

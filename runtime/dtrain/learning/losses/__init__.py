@@ -5,7 +5,7 @@ from typing import Any
 
 from dtrain.errors import SpecError
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects, from_data
-from dtrain.learning.losses.average import compute_average_loss
+from dtrain.learning.losses.average import compute_average_loss, scale_regularization_loss
 from dtrain.learning.losses.crossentropy import BinaryCrossentropy, CategoricalCrossentropy, SparseCategoricalCrossentropy
 from dtrain.learning.losses.loss import ElementMean, Loss
 from dtrain.learning.losses.regression import (
@@ -41,6 +41,7 @@ __all__ = [
     "SquaredHinge",
     "compute_average_loss",
     "get",
+    "scale_regularization_loss",
 ]
 
 NAMES: dict[type[Loss], tuple[str, ...]] = {

@@ -1,4 +1,4 @@
-"""The mean loss of a global batch of which one replica sees a part (tf.nn.compute_average_loss)."""
+"""One replica's share of what is a mean, or a penalty, of a global batch (tf.nn.compute_average_loss)."""
 
 from typing import Any
 
@@ -38,3 +38,8 @@ def compute_average_loss(
             raise InputError(f"compute_average_loss: expected sample_weight of shape {losses.shape}, found {weights.shape}.")
         losses = losses * weights
     return losses.dtype.type(losses.sum() / global_batch_size if global_batch_size else 0.0)
+
+
+def scale_regularization_loss(regularization_loss: Any, replicas: int = 1) -> Any:
+    """A penalty's share of one replica, so that the sum over replicas is the penalty (tf.nn.scale_regularization_loss)."""
+    return np.asarray(regularization_loss) / replicas
