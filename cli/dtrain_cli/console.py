@@ -1,7 +1,8 @@
 """What the person who launched a run sees of it while it runs.
 
-The tasks' lines go to stdout, everything of dtrain's own to stderr. On a terminal a live table stands under the lines, and lines
-that several tasks print at once are shown once. Nothing here ever waits for a reader (see `outlet`).
+The tasks' lines go to stdout, everything of dtrain's own to stderr. On a terminal a live table stands under the lines (unless
+another program shows them there), and lines that several tasks print at once are shown once. Nothing here ever waits for a
+reader (see `outlet`).
 """
 
 import os
@@ -36,7 +37,7 @@ class Console:
         self._err = stdout if both else stderr  # one queue keeps lines and table in order
         self._colour = live and not os.environ.get("NO_COLOR")
         self._lines_to_terminal = stdout.is_terminal
-        self._table = table if live else None
+        self._table = table if live and not stdout.is_pipe else None
         self._table_height = 0
         self._next_batch_s = self._next_table_s = 0.0
         self._label_width = 0
@@ -52,6 +53,10 @@ class Console:
         self._show_lines(until_s=0.0)
         self._erase_table()
         self._err.write(f"dtrain: {text}\n")
+
+    def forget_screen(self) -> None:
+        """Somebody else has written to the terminal: what stands there is not erased, and the table begins anew below."""
+        self._table_height = 0
 
     def pump(self) -> None:
         """Show what has been printed since the last call, and the table when it is due."""

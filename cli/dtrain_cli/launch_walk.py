@@ -128,7 +128,7 @@ def _plan(spec: RunSpec, cluster: ClusterSpec, files: RunFiles, identity: RunIde
 
 
 def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes: TaskProcesses) -> int:
-    table = LiveTable(plan.run.run_id)
+    table = LiveTable(plan.spec.name)
     console = Console(Outlet(1), Outlet(2), lambda *shape: table.render(supervisor.rows(), *shape))
     record = RunRecord(plan.run.run_id, plan.spec.name, started=now_text(), launcher_pid=os.getpid())
     record.launcher_started = started_s(os.getpid())
@@ -136,17 +136,19 @@ def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes
     limits = Limits(options.timeout, options.start_timeout, options.stall_timeout, options.grace)
     supervisor = Supervisor(plan, processes, journal, console, limits)
     console.say(f"run {plan.run.run_id}: {_summary(plan)}")
-    console.say(f"files in {files.directory}")
+    console.say(f"{_threads(plan)}; files in {files.directory}")
     outcome = supervisor.run()
     console.finish(outcome.failure, _last_word(outcome, supervisor), _report(files) if options.json else None)
     return outcome.exit_code
 
 
 def _summary(plan: RunPlan) -> str:
-    counts = [f"{count} {role}" for role in Role if (count := plan.spec.cluster.count(role))]
+    return ", ".join(f"{count} {role}" for role in Role if (count := plan.spec.cluster.count(role)))
+
+
+def _threads(plan: RunPlan) -> str:
     threads = plan.tasks[0].environment.get(THREADS)
-    limit = f"{threads} thread(s) a task" if threads else f"{THREADS}={os.environ.get(THREADS)} as you set it"
-    return f"{', '.join(counts)}; {limit}"
+    return f"{threads} thread(s) a task" if threads else f"{THREADS}={os.environ.get(THREADS)} as you set it"
 
 
 def _last_word(outcome: Outcome, supervisor: Supervisor) -> str:
@@ -159,7 +161,7 @@ def _last_word(outcome: Outcome, supervisor: Supervisor) -> str:
     if outcome.exit_code:
         words += f", exit code {outcome.exit_code}"
     if evaluation := supervisor.evaluation:
-        step = evaluation.get("global_step")
+        step = evaluation.get("global_step") if evaluation.get("global_step") != supervisor.step else None
         numbers = [f"{name} {value:.4g}" for name, value in evaluation.items() if name != "global_step"]
         words += f"; {', '.join(numbers)}" + (f" at step {step:.0f}" if step is not None else "")
     return words

@@ -7,6 +7,7 @@ the shell. A closed reader is silence.
 
 import os
 import select
+import stat
 
 PIECE_BYTES = 4096
 PENDING_BYTES_MAX = 1 << 18
@@ -30,6 +31,12 @@ class Outlet:
     def is_terminal(self) -> bool:
         """Whether a person looks at it."""
         return os.isatty(self.fd)
+
+    @property
+    def is_pipe(self) -> bool:
+        """Whether another program reads it, which may show what it reads on the same terminal (`| less`, `| tee`)."""
+        mode = os.fstat(self.fd).st_mode
+        return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
     @property
     def clogged(self) -> bool:

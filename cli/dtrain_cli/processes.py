@@ -20,6 +20,7 @@ from dtrain_cli.forkserver import ForkServer, LifeLine
 from dtrain_cli.plan import TaskLaunch
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+HEARD = (*STOP_SIGNALS, signal.SIGCONT)
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class SignalInbox:
     def __init__(self) -> None:
         self._reading_end, writing_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writing_end, warn_on_full_buffer=False)
-        for number in STOP_SIGNALS:
+        for number in HEARD:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # `nohup` stays what it is
                 signal.signal(number, lambda *_: None)
 
@@ -59,7 +60,7 @@ class SignalInbox:
             numbers = os.read(self._reading_end, 4096)
         except BlockingIOError:
             return []
-        return [SignalArrived(number) for number in numbers if number in STOP_SIGNALS]
+        return [SignalArrived(number) for number in numbers if number in HEARD]
 
 
 class Guardian:

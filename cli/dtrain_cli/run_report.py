@@ -214,6 +214,7 @@ def _task_report(
         "restarts": record.restarts,
         "heartbeat_age_s": _age(now_s, said.monotonic_s) if speaks else None,
         "waiting_for": said.waiting_for if speaks else None,
+        "waiting_share": said.waiting_share if speaks else None,
         "stalled_s": _age(now_s, said.progress_monotonic_s) if speaks and said.step is not None else None,
         "exit_code": record.exit_code,
         "log": str(files.log(TaskId.parse(record.task), record.attempt)),

@@ -130,7 +130,10 @@ class Supervisor:
 
     def _handle(self, event: Event, now_s: float) -> None:
         if isinstance(event, SignalArrived):
-            self._interrupted(event.number, now_s)
+            if event.number == signal.SIGCONT:  # after Ctrl-Z the shell has written to the terminal
+                self._console.forget_screen()
+            else:
+                self._interrupted(event.number, now_s)
         elif isinstance(event, WarmProcessDied):
             text = f"the warm process (pid {event.pid}), from which every program is forked, has died"
             self._give_up(self._launcher_failure("launcher", text, 1), now_s)

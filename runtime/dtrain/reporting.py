@@ -42,8 +42,8 @@ class Reporter:
         self._stopped = threading.Event()
         self._writing = threading.Lock()  # else an older account might replace a newer one
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
-        self._rate_from = (time.monotonic(), 0)
-        self._examples = 0
+        self._rate_from = (time.monotonic(), 0, 0.0)
+        self._examples, self._waited_s = 0, 0.0
         self.write()
         self._thread.start()
 
@@ -54,7 +54,10 @@ class Reporter:
 
     def waiting(self, for_whom: str | None) -> None:
         """From now on the task waits for somebody (None: for nobody)."""
-        self._waiting = None if for_whom is None else (for_whom, time.monotonic())
+        now = time.monotonic()
+        if self._waiting is not None:
+            self._waited_s += now - self._waiting[1]
+        self._waiting = None if for_whom is None else (for_whom, now)
 
     def warn(self, text: str) -> None:
         """Say something that is not an error, on stderr."""
@@ -79,10 +82,11 @@ class Reporter:
         waiting = self._waiting
         self.status.monotonic_s = now
         self.status.waiting_for = waiting[0] if waiting and now - waiting[1] >= WAIT_SHOWN_AFTER_S else None
-        since, examples = self._rate_from
+        since, examples, waited_s = self._rate_from
         if self._examples and now - since >= 2 * INTERVAL_S:
             self.status.examples_per_s = (self._examples - examples) / (now - since)
-            self._rate_from = (now, self._examples)
+            self.status.waiting_share = min(1.0, (self._waited_s - waited_s) / (now - since))
+            self._rate_from = (now, self._examples, self._waited_s)
         return self.status
 
     def write(self) -> None:

@@ -124,6 +124,7 @@ class TaskStatus:
         phase: ``starting`` (not yet up) | ``running`` | ``finished``.
         monotonic_s: the machine's monotonic clock at the time of writing: the heartbeat.
         progress_monotonic_s: the same clock when the step last rose.
+        waiting_share: how much of the time it has waited for others lately, 0 to 1.
         evaluation: the newest evaluation: ``global_step`` and one number a metric.
     """
 
@@ -145,6 +146,7 @@ class TaskStatus:
     bytes_received: int | None = None
     rolled_back_steps: int = 0
     waiting_for: str | None = None
+    waiting_share: float | None = None
     evaluation: dict[str, float] | None = None
 
 

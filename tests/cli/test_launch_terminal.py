@@ -8,6 +8,7 @@ import signal
 import struct
 import termios
 
+import psutil
 import pytest
 from launching import wait_until
 
@@ -94,6 +95,30 @@ def test_ctrl_s_stops_the_terminal_and_nothing_else(launcher, terminal):
     os.write(terminal.person, b"\x11")
     assert wait_end(launch, terminal) == 0
     assert "succeeded after" in terminal.seen
+
+
+def test_another_program_that_shows_the_lines_has_the_terminal_to_itself(launcher, terminal):
+    words = (*SMALL, launcher.program(PROGRAM))
+    launch = launcher.start(*words, stderr=terminal.program, environment={"TERM": "xterm-256color"})
+    assert wait_end(launch, terminal) == 0
+    assert sorted(launch.process.stdout) == [f"{task} | restored step 400\n" for task in ("chief:0", "worker:0", "worker:1")]
+    assert "\x1b[J" not in terminal.seen
+    assert "succeeded after" in terminal.seen
+
+
+def test_ctrl_z_and_fg(launcher, terminal):
+    program = launcher.program("status(step=1)\nwait_for(run_dir / 'go')\n")
+    launch = start(launcher, terminal, *SMALL, program)
+    launch.wait_running()
+    wait_until(lambda: "running" in terminal.read())
+    launch.send(signal.SIGTSTP)
+    wait_until(lambda: psutil.Process(launch.process.pid).status() == psutil.STATUS_STOPPED)
+    before = len(terminal.read())
+    launch.send(signal.SIGCONT)
+    wait_until(lambda: "worker:1" in terminal.read()[before:])
+    assert "\x1b[J" not in terminal.seen[before:].partition("worker:1")[0], "what the shell wrote meanwhile is not erased"
+    (launch.run_dir / "go").touch()
+    assert wait_end(launch, terminal) == 0
 
 
 def test_a_terminal_that_goes_away_stops_the_run_in_order(launcher, terminal):

@@ -1,8 +1,10 @@
 import re
 
+import pytest
+
 from dtrain.cluster import TaskId
 from dtrain.run_files import TaskStatus
-from dtrain_cli.live_table import LiveTable, Row, sparkline
+from dtrain_cli.live_table import LiveTable, Row, slow_replicas, sparkline
 
 
 def rows(count: int) -> list[Row]:
@@ -16,10 +18,37 @@ def plain(text: str) -> list[str]:
 
 def test_every_task_has_a_line_and_the_progress_is_below():
     lines = plain(LiveTable("my-run").render(rows(3), width=80, height=24, colour=True))
-    assert lines[2].split() == ["worker:0", "running", "150", "0.25", "12,346", "1.25"]
+    assert lines[2].split() == ["worker:0", "running", "150", "0.2500", "12,346", "1.25"]
     assert lines[-1].startswith("my-run")
     assert "step 150/400" in lines[-1]
     assert all(len(line) < 80 for line in lines)
+
+
+def test_the_time_that_is_left_follows_from_the_steps_so_far(monkeypatch):
+    now_s = [100.0]
+    monkeypatch.setattr("dtrain_cli.live_table.time.monotonic", lambda: now_s[0])
+    table, some = LiveTable("my-run"), rows(2)
+    assert "left" not in table.render(some, width=80, height=24, colour=False)
+    now_s[0] = 110.0
+    for row in some:
+        row.status.step = 200
+    last = plain(table.render(some, width=80, height=24, colour=False))[-1]
+    assert last.endswith("0:40 left")
+    assert len(last) < 80
+
+
+def test_who_is_slow_is_seen_although_all_wait_for_the_slowest():
+    def row(name, examples_per_s, waiting_share):
+        status = TaskStatus(name, 1, "here", examples_per_s=examples_per_s, waiting_share=waiting_share)
+        return Row(TaskId.parse(name), "running", 0, status)
+
+    synchronous = [row("chief:0", 100.0, 0.8), row("worker:0", 100.0, 0.81), row("worker:1", 100.0, 0.0)]
+    assert slow_replicas(synchronous) == {TaskId.parse("worker:1"): pytest.approx(1 / 0.195)}
+    assert slow_replicas([row("chief:0", 100.0, 0.1), row("worker:0", 22.5, 0.1)]) == {
+        TaskId.parse("worker:0"): pytest.approx(100 / 22.5)
+    }
+    assert slow_replicas([row("worker:0", 100.0, 0.0), row("ps:0", 1.0, 0.0)]) == slow_replicas(rows(0)) == {}
+    assert "5.1 x slower" in LiveTable("my-run").render(synchronous, width=80, height=24, colour=False)
 
 
 def test_a_small_terminal_shows_those_in_trouble():
