@@ -19,7 +19,7 @@ Problem = tuple[tuple[str | int, ...], str]
 
 STRATEGIES = ("parameter_server", "single")
 PARTITIONERS = {"fixed_shards": set(), "min_size": {"max_shards"}, "max_size": {"max_shards"}}
-NOT_YET = {"compression": ("bf16", "fp16"), "transport": ("local",)}
+NOT_YET = {"compression": ("bf16", "fp16")}
 """Values that CONTRACT names and this version cannot honour: refused, never ignored."""
 ROLES = tuple(role.value for role in clusters.Role)
 STRICT = {"extra": "forbid"}

@@ -15,6 +15,7 @@
     └── PeerError           theirs: another task
         ├── PeerRefusedError    it answered, and said no: another run, a wrong plan, a wrong shape
         ├── PeerLostError       it went away, or its lease ran out
+        │   └── SharedMemoryError   no memory to share with it, though it is on this host; there is still the way over gRPC
         └── WaitTimeoutError    it did not do in time what was waited for (also a TimeoutError)
 
 Whose fault it is decides the class (after h11's Local/Remote errors). Refusals that belong to the protocol, such as a *stale*
@@ -90,6 +91,10 @@ class PeerRefusedError(PeerError):
 
 class PeerLostError(PeerError):
     """A peer went away, or its lease ran out."""
+
+
+class SharedMemoryError(PeerLostError):
+    """There is no memory to share with a peer on this host; what was said on that connection must be said on another one."""
 
 
 class WaitTimeoutError(PeerError, TimeoutError):

@@ -36,6 +36,8 @@ FIELDS = {
     tuple[str, ...]: st.lists(TEXTS, max_size=3).map(tuple),
     tuple[dict[str, Any], ...]: st.lists(PLAIN, max_size=3).map(tuple),
     tuple[tuple[int, int, int], ...]: st.lists(TRIPLES, max_size=3).map(tuple),
+    tuple[tuple[int, ...], tuple[int, ...]]: st.tuples(*[st.lists(INTS, max_size=3).map(tuple)] * 2),
+    messages.Lineage: st.builds(messages.Lineage, INTS, INTS, INTS),
     tuple[int, float]: st.tuples(INTS, FLOATS),
     list[tuple[str, int, int]]: st.lists(st.tuples(TEXTS, INTS, INTS), max_size=3),
 }

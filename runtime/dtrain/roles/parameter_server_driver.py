@@ -8,6 +8,7 @@ import resource
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -20,9 +21,10 @@ from dtrain.roles.actions import Action, End, Report, Send
 from dtrain.roles.heartbeat import Connect, HeartbeatLink
 from dtrain.roles.parameter_server import ParameterServer
 from dtrain.wire.channel import Answer, Caller, Channel
-from dtrain.wire.client import GrpcChannel
+from dtrain.wire.connecting import connect
 from dtrain.wire.frames import Frame, payload_chunks
 from dtrain.wire.handshake import refusal
+from dtrain.wire.local import LocalService
 from dtrain.wire.service import GrpcService
 from dtrain.wire.slow_link import through_link
 
@@ -193,8 +195,13 @@ def serve(assignment: TaskAssignment) -> None:
     hello = assignment.hello()
     machine = ParameterServer(assignment.task.index, assignment.cluster, assignment.spec.training, time.monotonic())
     handler = ServerHandler(machine, hello, reporter)
+    local = LocalService(handler) if assignment.spec.training.transport != "grpc" else None
     service = GrpcService(
-        handler, address, connections=_connections(assignment), share_port=assignment.launched and assignment.spec.hold_ports
+        handler,
+        address,
+        connections=_connections(assignment),
+        share_port=assignment.launched and assignment.spec.hold_ports,
+        local_name=local.name if local else str,
     )
     links: list[HeartbeatLink] = []
     try:
@@ -208,6 +215,8 @@ def serve(assignment: TaskAssignment) -> None:
         for link in links:
             link.close()
         service.stop()
+        if local is not None:
+            local.stop()
         reporter.close()
     if handler.failure:
         raise PeerLostError(handler.failure)
@@ -216,13 +225,15 @@ def serve(assignment: TaskAssignment) -> None:
 def _join_first_server(assignment: TaskAssignment, handler: ServerHandler, hello: Hello, reporter: Reporter) -> list[HeartbeatLink]:
     first = assignment.cluster.servers[0]
 
-    def connect(timeout_s: float) -> Channel:
-        return through_link(GrpcChannel("ps:0", first, hello, timeout_s), assignment.spec.simulate, str(assignment.task))
+    def connect_by(transport: str, timeout_s: float) -> Channel:
+        channel = connect("ps:0", first, hello, timeout_s, transport)
+        return through_link(channel, assignment.spec.simulate, str(assignment.task))
 
-    if assignment.spec.training.updates == "sync":
-        handler.link = DecisionLink(handler, connect)
+    training = assignment.spec.training
+    if training.updates == "sync":
+        handler.link = DecisionLink(handler, partial(connect_by, training.transport))
     try:
-        return [HeartbeatLink(connect, reporter, connect_s=PEER_CONNECT_S, patience_s=float("inf"))]
+        return [HeartbeatLink(partial(connect_by, "grpc"), reporter, connect_s=PEER_CONNECT_S, patience_s=float("inf"))]
     except DtrainError as error:
         raise type(error)(f"{assignment.task} cannot join the run: {error}") from None
 

@@ -16,6 +16,7 @@ from dtrain.reporting import Reporter
 from dtrain.roles.store import any_non_finite
 from dtrain.roles.worker import Outcome, Outgoing, Phase, Replica
 from dtrain.wire.channel import Channel
+from dtrain.wire.frames import written
 
 RECONNECT_PAUSE_S = 0.05
 STEADY_S = 1.0
@@ -116,7 +117,10 @@ class ReplicaDriver:
         opened_s, deadline = -math.inf, 0.0
         while True:
             try:
-                return self._channels[server].receive(self._weights.blocks[server]).message
+                frame = self._channels[server].receive(self._weights.blocks[server])
+                if frame.blocks:
+                    written(frame.blocks, self._weights.blocks[server])
+                return frame.message
             except PeerLostError as error:
                 # Breaking again and again without an answer, it has no more time than if it were away.
                 if time.monotonic() - opened_s >= STEADY_S:

@@ -39,7 +39,7 @@ from dtrain.run_files import KillOrder, RunFiles, write_record
 from dtrain.strategies.passed_over import PassedOverSession
 from dtrain.strategy import Array, Problem, Session, StepResult, Strategy, scope_of
 from dtrain.wire.channel import Channel
-from dtrain.wire.client import GrpcChannel
+from dtrain.wire.connecting import connect
 from dtrain.wire.slow_link import through_link
 
 CONNECT_S = 60.0
@@ -103,9 +103,16 @@ class ParameterServerStrategy:
         return scope_of(self)
 
     def connect(self, server: int, timeout_s: float) -> Channel:
-        """Open a connection to a server."""
+        """Open a connection for tensors to a server."""
+        return self._connect(server, timeout_s, self.training.transport)
+
+    def _connect_heart(self, server: int, timeout_s: float) -> Channel:
+        """Open a connection for heartbeats: by the way that shows whether the network is there."""
+        return self._connect(server, timeout_s, "grpc")
+
+    def _connect(self, server: int, timeout_s: float, transport: str) -> Channel:
         address = self.assignment.cluster.servers[server]
-        channel = GrpcChannel(server_name(server), address, self.assignment.hello(), timeout_s)
+        channel = connect(server_name(server), address, self.assignment.hello(), timeout_s, transport)
         return through_link(channel, self.assignment.spec.simulate, str(self.assignment.task))
 
     def open(self, problem: Problem) -> Session:
@@ -133,8 +140,8 @@ class ParameterServerStrategy:
         servers = len(self.assignment.cluster.servers) if self.is_leader else 1
         for server in range(servers):
             self.reporter.waiting(server_name(server))
-            connect = partial(self.connect, server)
-            link = HeartbeatLink(connect, self.reporter, connect_s=CONNECT_S, patience_s=self.patience_s)
+            heart = partial(self._connect_heart, server)
+            link = HeartbeatLink(heart, self.reporter, connect_s=CONNECT_S, patience_s=self.patience_s)
             link.on_silence = partial(self._server_is_silent, server)
             self._heartbeats.append(link)
         if self.is_leader:

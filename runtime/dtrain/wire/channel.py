@@ -26,8 +26,14 @@ class Channel(Protocol):
     """The client end. One thread uses it; `abort` alone may come from another."""
 
     peer: str
-    bytes_sent: int
-    bytes_received: int
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that the peer has been given, also where it reads them in place."""
+
+    @property
+    def bytes_received(self) -> int:
+        """The same, the other way."""
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
         """Send a message. The blocks must not change before the answer has come.
@@ -38,6 +44,8 @@ class Channel(Protocol):
 
     def receive(self, into: Sequence[Array] = ()) -> Frame:
         """Wait for the next message; blocks that fit `into` (dtypes and sizes) are written there.
+
+        Or they lie where the server wrote them: they cannot be written, and stay as they are until the next message with blocks.
 
         It waits as long as the peer lives; whoever knows better calls `abort`.
 
@@ -58,11 +66,15 @@ class Caller(Protocol):
 
     hello: Hello
 
+    @property
+    def reading(self) -> Sequence[Array]:
+        """The blocks last sent, as long as the peer reads them where they are: until it is answered with others. Else empty."""
+
     def __hash__(self) -> int:
         """Two connections are never equal."""
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Sequence[bytes] | None = None) -> None:
-        """Answer, now or later. The blocks are copied before this returns; a connection that is gone is no error.
+        """Answer, now or later. The blocks are copied before this returns, or stand in `reading`; one that is gone is no error.
 
         `payload` is what `frames.payload_chunks` made of the same blocks, where many get the same answer.
         """
@@ -83,7 +95,7 @@ class Handler(Protocol):
         """Why this connection is not let in; None if it is."""
 
     def received(self, caller: Caller, frame: Frame) -> Answer:
-        """A message has arrived; answers go through `caller.send`."""
+        """A message has arrived; answers go through `caller.send`. Its blocks stay as they are until it is answered."""
 
     def disconnected(self, caller: Caller) -> None:
         """A connection is gone."""

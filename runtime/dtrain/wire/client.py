@@ -11,7 +11,7 @@ from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import AnyMessage, Hello
 from dtrain.wire.allocation import keep_freed_memory
 from dtrain.wire.frames import Array, Frame, FrameDecoder, encode
-from dtrain.wire.grpc_options import CLIENT, HELLO_KEY, METHOD_NAME, METHOD_SERVICE
+from dtrain.wire.grpc_options import CLIENT, HELLO_KEY, MEET, METHOD_SERVICE, TALK
 
 _REFUSED = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INVALID_ARGUMENT)
 _LIMIT_BYTES = 1 << 40
@@ -33,22 +33,11 @@ class GrpcChannel:
         self.bytes_received = 0
         self._aborted: str | None = None
         self._into: Sequence[Array] = ()
-        self._channel = grpc.insecure_channel(address, options=CLIENT)
-        self._wait_until_up(timeout_s)
+        self._channel = _open(peer, address, timeout_s)
         self._requests: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
         self._decoder = FrameDecoder(_LIMIT_BYTES, offer=lambda _: self._into)
-        talk = self._channel.stream_stream(f"/{METHOD_SERVICE}/{METHOD_NAME}")
-        self._call: Any = talk(self._chunks(), metadata=((HELLO_KEY, msgspec.msgpack.encode(hello)),))
-
-    def _wait_until_up(self, timeout_s: float) -> None:
-        try:
-            grpc.channel_ready_future(self._channel).result(timeout=timeout_s)
-        except grpc.FutureTimeoutError:
-            self._channel.close()
-            raise WaitTimeoutError(f"{self.peer} at {self.address} did not accept a connection within {timeout_s:g} s") from None
-        except BaseException:
-            self._channel.close()
-            raise
+        talk = self._channel.stream_stream(f"/{METHOD_SERVICE}/{TALK}")
+        self._call: Any = talk(self._chunks(), metadata=_metadata(hello))
 
     def _chunks(self) -> Iterator[bytes]:
         while (chunks := self._requests.get()) is not None:
@@ -69,18 +58,8 @@ class GrpcChannel:
                 if (frame := self._decoder.feed(chunk)) is not None:
                     return frame
         except grpc.RpcError as error:
-            raise self._translated(error) from None
+            raise (PeerLostError(self._aborted) if self._aborted else _translated(error, self.peer, self.address)) from None
         raise PeerLostError(self._aborted or f"{self.peer} at {self.address} ended the connection")
-
-    def _translated(self, error: grpc.RpcError) -> PeerLostError | PeerRefusedError:
-        code, details = error.code(), error.details() or ""
-        if self._aborted:
-            return PeerLostError(self._aborted)
-        if code is grpc.StatusCode.UNIMPLEMENTED:
-            return PeerRefusedError(f"at {self.address}, where {self.peer} is expected, answers a server that is not dtrain's")
-        if code in _REFUSED:
-            return PeerRefusedError(f"{self.peer} at {self.address}: {details}")
-        return PeerLostError(f"lost {self.peer} at {self.address} ({code.name.lower()}: {details})")
 
     def abort(self, reason: str) -> None:
         """See `Channel.abort`."""
@@ -92,3 +71,48 @@ class GrpcChannel:
         self._requests.put(None)
         # This cancels the call too. `_call.cancel()` would wait for ever for a lock that a signal's SystemExit left in `receive`.
         self._channel.close()
+
+
+def local_name(peer: str, address: str, hello: Hello, timeout_s: float) -> str:
+    """Ask a server for its socket for tasks on the same host; empty if it has none.
+
+    Raises:
+        WaitTimeoutError: nobody answers at the address within `timeout_s`.
+        PeerRefusedError: the server does not want this task.
+    """
+    channel = _open(peer, address, timeout_s)
+    try:
+        meet = channel.unary_unary(f"/{METHOD_SERVICE}/{MEET}")
+        name: bytes = meet(b"", metadata=_metadata(hello), timeout=timeout_s)
+        return name.decode()
+    except grpc.RpcError as error:
+        translated = _translated(error, peer, address)
+        raise translated if isinstance(translated, PeerRefusedError) else WaitTimeoutError(str(translated)) from None
+    finally:
+        channel.close()
+
+
+def _open(peer: str, address: str, timeout_s: float) -> grpc.Channel:
+    channel = grpc.insecure_channel(address, options=CLIENT)
+    try:
+        grpc.channel_ready_future(channel).result(timeout=timeout_s)
+    except grpc.FutureTimeoutError:
+        channel.close()
+        raise WaitTimeoutError(f"{peer} at {address} did not accept a connection within {timeout_s:g} s") from None
+    except BaseException:
+        channel.close()
+        raise
+    return channel
+
+
+def _metadata(hello: Hello) -> tuple[tuple[str, bytes]]:
+    return ((HELLO_KEY, msgspec.msgpack.encode(hello)),)
+
+
+def _translated(error: grpc.RpcError, peer: str, address: str) -> PeerLostError | PeerRefusedError:
+    code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return PeerRefusedError(f"at {address}, where {peer} is expected, answers a server that is not dtrain's")
+    if code in _REFUSED:
+        return PeerRefusedError(f"{peer} at {address}: {details}")
+    return PeerLostError(f"lost {peer} at {address} ({code.name.lower()}: {details})")

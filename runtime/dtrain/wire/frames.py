@@ -45,7 +45,8 @@ class Frame:
     blocks: Sequence[Array] = ()
 
 
-def _padded(nbytes: int) -> int:
+def padded(nbytes: int) -> int:
+    """The next multiple of 8."""
     return (nbytes + 7) & ~7
 
 
@@ -71,12 +72,38 @@ def payload_chunks(blocks: Sequence[Array]) -> Iterator[bytes]:
         data = _bytes_of(block)
         for offset in range(0, len(data), CHUNK_BYTES):
             yield bytes(data[offset : offset + CHUNK_BYTES])
-        if padding_bytes := _padded(len(data)) - len(data):
+        if padding_bytes := padded(len(data)) - len(data):
             yield b"\0" * padding_bytes
 
 
 def _bytes_of(block: Array) -> memoryview:
     return block.view(np.uint8).data if block.size else memoryview(b"")
+
+
+def check(described: Sequence[tuple[str, int]], limit_bytes: int) -> None:
+    """Refuse what a header says of its blocks, (dtype, elements) each, if no memory should be taken for it.
+
+    Raises:
+        PeerRefusedError: an unknown dtype, a negative size, too many blocks, or more than `limit_bytes`.
+    """
+    if len(described) > _BLOCKS_LIMIT:
+        raise PeerRefusedError(f"a message with {len(described)} blocks; at most {_BLOCKS_LIMIT} make sense")
+    unknown = [dtype for dtype, size in described if dtype not in DTYPE_BYTES or size < 0]
+    if unknown:
+        raise PeerRefusedError(f"blocks of {unknown}; expected dtypes among {', '.join(DTYPE_BYTES)} and sizes >= 0")
+    total = sum(DTYPE_BYTES[dtype] * size for dtype, size in described)
+    if total > limit_bytes:
+        raise PeerRefusedError(f"a message of {total} bytes; at most {limit_bytes} are expected here")
+
+
+def written(blocks: Sequence[Array], into: Sequence[Array]) -> Sequence[Array]:
+    """The blocks in the arrays that the receiver offers, if they fit."""
+    if [(array.dtype, array.size) for array in into] != [(block.dtype, block.size) for block in blocks]:
+        return blocks
+    for array, block in zip(into, blocks, strict=True):
+        if array is not block:
+            array[...] = block
+    return into
 
 
 class FrameDecoder:
@@ -127,18 +154,11 @@ class FrameDecoder:
         self._frame, self._received, self._targets, self._expected = Frame(message, blocks), 0, [], 0
         for block in blocks:
             self._targets.append((self._expected, _bytes_of(block)))
-            self._expected += _padded(block.nbytes)
+            self._expected += padded(block.nbytes)
         return memoryview(chunk)[end:]
 
     def _blocks(self, message: AnyMessage, described: list[tuple[str, int]]) -> list[Array]:
-        if len(described) > _BLOCKS_LIMIT:
-            raise PeerRefusedError(f"a message with {len(described)} blocks; at most {_BLOCKS_LIMIT} make sense")
-        unknown = [dtype for dtype, size in described if dtype not in DTYPE_BYTES or size < 0]
-        if unknown:
-            raise PeerRefusedError(f"blocks of {unknown}; expected dtypes among {', '.join(DTYPE_BYTES)} and sizes >= 0")
-        total = sum(DTYPE_BYTES[dtype] * size for dtype, size in described)
-        if total > self.limit_bytes:
-            raise PeerRefusedError(f"a message of {total} bytes; at most {self.limit_bytes} are expected here")
+        check(described, self.limit_bytes)
         offered = self.offer(message) if self.offer else ()
         if [(array.dtype.name, array.size) for array in offered] == described:
             return list(offered)

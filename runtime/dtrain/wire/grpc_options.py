@@ -1,7 +1,8 @@
-"""What both gRPC ends agree on: the method, the metadata key, and the channel options with their reasons."""
+"""What both gRPC ends agree on: the methods, the metadata key, and the channel options with their reasons."""
 
 METHOD_SERVICE = "dtrain.Task"
-METHOD_NAME = "Talk"
+TALK = "Talk"
+MEET = "Meet"
 HELLO_KEY = "dtrain-hello-bin"
 
 COMMON = (

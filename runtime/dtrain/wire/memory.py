@@ -12,6 +12,8 @@ from dtrain.wire.frames import Array, Frame, FrameDecoder, encode, payload_chunk
 class MemoryCaller:
     """The serving end: what is sent waits in `outbox`."""
 
+    reading: Sequence[Array] = ()
+
     def __init__(self, hello: Hello) -> None:
         self.hello = hello
         self.outbox: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""The serving end over gRPC: a server whose one method is a stream of raw chunks each way, one thread a connection.
+"""The serving end over gRPC: a server whose method `Talk` is a stream of raw chunks each way, one thread a connection.
 
 A connection's thread reads a message, hands it to the handler and then waits for the answer, so a wait costs no slot of a fixed
 pool: there are as many threads as connections.
@@ -6,7 +6,7 @@ pool: there are as many threads as connections.
 
 import queue
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,12 +18,14 @@ from dtrain.messages import AnyMessage, Hello
 from dtrain.wire.allocation import keep_freed_memory
 from dtrain.wire.channel import Answer, Handler
 from dtrain.wire.frames import Array, FrameDecoder, payload_chunks, with_payload
-from dtrain.wire.grpc_options import HELLO_KEY, METHOD_NAME, METHOD_SERVICE, SERVER
+from dtrain.wire.grpc_options import HELLO_KEY, MEET, METHOD_SERVICE, SERVER, TALK
 from dtrain.wire.transfers import LARGE_BYTES, Traffic, Turn
 
 
 class GrpcCaller:
     """One connection; see `Caller`."""
+
+    reading: Sequence[Array] = ()
 
     def __init__(self, hello: Hello) -> None:
         self.hello = hello
@@ -41,7 +43,9 @@ class GrpcCaller:
 class GrpcService:
     """Serves one handler at one address until `stop`."""
 
-    def __init__(self, handler: Handler, address: str, *, connections: int, share_port: bool) -> None:
+    def __init__(
+        self, handler: Handler, address: str, *, connections: int, share_port: bool, local_name: Callable[[], str] = str
+    ) -> None:
         """Bind the address and start.
 
         Args:
@@ -49,19 +53,24 @@ class GrpcService:
             address: ``host:port``.
             connections: how many may be open at once; a thread each.
             share_port: bind with SO_REUSEPORT, because the launcher holds the port for us; else nobody may share it.
+            local_name: of the socket by which tasks on this host may go (`LocalService.name`); empty if there is none.
 
         Raises:
             RunError: the address cannot be bound.
         """
         keep_freed_memory()
         self._handler = handler
+        self._local_name = local_name
         self._traffic = Traffic()
         self._pool = ThreadPoolExecutor(max_workers=connections, thread_name_prefix="connection")
         options = (*SERVER, ("grpc.so_reuseport", int(share_port)))
         self._server = grpc.server(self._pool, options=options)
-        talk = grpc.stream_stream_rpc_method_handler(self._talk)
-        self._server.add_registered_method_handlers(METHOD_SERVICE, {METHOD_NAME: talk})
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(METHOD_SERVICE, {METHOD_NAME: talk}),))
+        methods = {
+            TALK: grpc.stream_stream_rpc_method_handler(self._talk),
+            MEET: grpc.unary_unary_rpc_method_handler(self._meet),
+        }
+        self._server.add_registered_method_handlers(METHOD_SERVICE, methods)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(METHOD_SERVICE, methods),))
         try:
             bound = self._server.add_insecure_port(address)
         except RuntimeError:
@@ -74,6 +83,12 @@ class GrpcService:
         """Stop serving; open connections are cancelled."""
         self._server.stop(grace=None).wait(timeout=5.0)
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _meet(self, _request: bytes, context: Any) -> bytes:
+        """Tell who is let in of the way for tasks on this host."""
+        if reason := self._handler.refuse(_hello(context)):
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+        return self._local_name().encode()
 
     def _talk(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         caller = GrpcCaller(_hello(context))

@@ -16,7 +16,7 @@ from dtrain.config import LinkFault, SimulateSection
 from dtrain.errors import PeerLostError
 from dtrain.messages import AnyMessage
 from dtrain.wire.channel import Channel
-from dtrain.wire.frames import Array, Frame
+from dtrain.wire.frames import Array, Frame, written
 
 
 def through_link(channel: Channel, simulate: SimulateSection, task: str) -> Channel:
@@ -86,7 +86,7 @@ class SlowChannel:
         if self._lost is not None:
             raise PeerLostError(self._lost)
         self.bytes_sent, self.bytes_received = self._channel.bytes_sent, self._channel.bytes_received
-        return Frame(frame.message, _written(frame.blocks, into))
+        return Frame(frame.message, written(frame.blocks, into))
 
     def abort(self, reason: str) -> None:
         """See `Channel.abort`."""
@@ -124,12 +124,3 @@ class SlowChannel:
     def _wait_until(self, arrival_s: float) -> None:
         while (left_s := arrival_s - self._clock()) > 0 and not self._ended.is_set():
             self._sleep(left_s)
-
-
-def _written(blocks: Sequence[Array], into: Sequence[Array]) -> Sequence[Array]:
-    """The blocks in the arrays that the receiver offers, if they fit."""
-    if [(array.dtype, array.size) for array in into] != [(block.dtype, block.size) for block in blocks]:
-        return blocks
-    for array, block in zip(into, blocks, strict=True):
-        array[...] = block
-    return into

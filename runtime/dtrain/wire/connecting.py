@@ -1,0 +1,36 @@
+"""Which way messages go between two tasks: `training.transport`.
+
+    auto    through a Unix socket and shared memory where both are on one host, else over gRPC
+    local   the former, or a clear error
+    grpc    the latter
+
+Two tasks are on one host if the server's socket, whose random name it tells over gRPC, can be reached from here.
+"""
+
+from dtrain.errors import PeerLostError, PeerRefusedError
+from dtrain.messages import Hello
+from dtrain.wire import shared_memory
+from dtrain.wire.channel import Channel
+from dtrain.wire.client import GrpcChannel, local_name
+from dtrain.wire.local import LocalChannel
+
+
+def connect(peer: str, address: str, hello: Hello, timeout_s: float, transport: str = "auto") -> Channel:
+    """Open a connection to `peer` at `address`.
+
+    Raises:
+        WaitTimeoutError: nobody answers at the address within `timeout_s`.
+        PeerRefusedError: the server does not want this task, or `transport` is ``local`` and there is no such way.
+    """
+    if transport == "grpc":
+        return GrpcChannel(peer, address, hello, timeout_s)
+    name = local_name(peer, address, hello, timeout_s)
+    reason = shared_memory.shortage or ("" if name else f"{peer} offers no way for tasks on its host")
+    if not reason:
+        try:
+            return LocalChannel(peer, name, hello)
+        except PeerLostError as error:
+            reason = str(error)
+    if transport == "local":
+        raise PeerRefusedError(f"transport: local cannot lead to {peer} at {address}: {reason}; use auto or grpc")
+    return GrpcChannel(peer, address, hello, timeout_s)

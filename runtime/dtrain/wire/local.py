@@ -1,0 +1,197 @@
+"""The way between two tasks of one host: a Unix socket, and shared memory for what is large. See `packets`.
+
+The socket's name is abstract: it lies in no folder, and ends with the server. It is told over gRPC to whom the server knows; the
+hello is said again on the socket, where the kernel vouches besides that both ends are one user's.
+"""
+
+import contextlib
+import os
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+
+from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
+from dtrain.messages import AnyMessage, Hello, Refusal
+from dtrain.wire import shared_memory
+from dtrain.wire.channel import Handler
+from dtrain.wire.frames import Array, Frame, written
+from dtrain.wire.packets import SMALL_BYTES, PacketSocket
+
+HELLO_LIMIT_S = 10.0
+RETRY_S = 0.05
+_LIMIT_BYTES = 1 << 40
+_CREDENTIALS = struct.Struct("3i")
+
+
+class LocalChannel:
+    """The client end; see `Channel`. Blocks that lie in this process's shared memory are sent without a copy."""
+
+    def __init__(self, peer: str, name: str, hello: Hello) -> None:
+        """Connect and shake hands.
+
+        Raises:
+            PeerLostError: nobody of that name is on this host.
+            PeerRefusedError: another user's process is, or the server does not want this task.
+        """
+        self.peer = peer
+        self._aborted: str | None = None
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._packets = PacketSocket(self._socket, wait=True)
+        try:
+            self._socket.connect(_abstract(name))
+            if _user_of(self._socket) != os.getuid():
+                raise PeerRefusedError(f"{peer}'s socket on this host belongs to another user")
+            self.send(hello)
+            answer = self.receive().message
+        except OSError as error:
+            self.close()
+            raise PeerLostError(f"{peer} is not on this host ({error.strerror})") from None
+        except BaseException:
+            self.close()
+            raise
+        if isinstance(answer, Refusal):
+            self.close()
+            raise PeerRefusedError(f"{peer}: {answer.reason}")
+
+    @property
+    def bytes_sent(self) -> int:
+        """See `Channel`."""
+        return self._packets.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        """See `Channel`."""
+        return self._packets.bytes_received
+
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
+        """See `Channel.send`."""
+        try:
+            self._packets.send(message, blocks)
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def receive(self, into: Sequence[Array] = ()) -> Frame:
+        """See `Channel.receive`; large blocks are left where the server wrote them."""
+        try:
+            frame = self._packets.receive(_LIMIT_BYTES)
+        except OSError as error:
+            raise self._lost(error) from None
+        if frame is None:
+            raise self._lost(None)
+        if not frame.blocks or sum(block.nbytes for block in frame.blocks) > SMALL_BYTES:
+            return frame
+        return Frame(frame.message, written(frame.blocks, into))
+
+    def _lost(self, error: OSError | None) -> PeerLostError:
+        return PeerLostError(self._aborted or f"lost {self.peer} on this host ({error.strerror if error else 'it has closed'})")
+
+    def abort(self, reason: str) -> None:
+        """See `Channel.abort`."""
+        self._aborted = self._aborted or reason
+        self._packets.close()
+
+    def close(self) -> None:
+        """See `Channel.close`."""
+        self._packets.close()
+        self._socket.close()
+
+
+class LocalCaller:
+    """The serving end of one connection; see `Caller`."""
+
+    def __init__(self, hello: Hello, packets: PacketSocket) -> None:
+        self.hello = hello
+        self._packets = packets
+
+    @property
+    def reading(self) -> Sequence[Array]:
+        """See `Caller.reading`."""
+        return self._packets.lent
+
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Sequence[bytes] | None = None) -> None:
+        """See `Caller.send`. A peer that does not read its answers is hung up on: nobody waits for it."""
+        try:
+            self._packets.send(message, blocks)
+        except (OSError, SharedMemoryError):
+            self._packets.close()
+
+
+class LocalService:
+    """Serves one handler to the tasks of this host until `stop`; a thread a connection."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._open: set[PacketSocket] = set()
+        self._stopped = threading.Event()
+        self._name = f"dtrain-{secrets.token_hex(16)}"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(_abstract(self._name))
+        self._listener.listen(1024)
+        threading.Thread(target=self._accept, name="local connections", daemon=True).start()
+
+    def name(self) -> str:
+        """Of the socket; empty since there has been no memory to share."""
+        return "" if shared_memory.shortage else self._name
+
+    def stop(self) -> None:
+        """Stop serving; open connections are closed."""
+        self._stopped.set()
+        with contextlib.suppress(OSError):  # it has been stopped before
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for packets in list(self._open):
+            packets.close()
+
+    def _accept(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                self._stopped.wait(RETRY_S)  # one that has gone again, or no descriptor left for it
+                continue
+            threading.Thread(target=self._serve, args=(connection,), name="local connection", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        packets = PacketSocket(connection, wait=False)
+        self._open.add(packets)
+        try:
+            with connection:
+                if _user_of(connection) == os.getuid() and (caller := self._meet(connection, packets)):
+                    self._talk(caller, packets)
+        except (OSError, SharedMemoryError):
+            pass  # the client is gone, or comes again over gRPC
+        finally:
+            self._open.discard(packets)
+
+    def _meet(self, connection: socket.socket, packets: PacketSocket) -> LocalCaller | None:
+        connection.settimeout(HELLO_LIMIT_S)
+        frame = packets.receive(0)
+        if frame is None or not isinstance(frame.message, Hello):
+            return None
+        if reason := self._handler.refuse(frame.message):
+            packets.send(Refusal(reason))
+            return None
+        packets.send(frame.message)
+        connection.settimeout(None)
+        return LocalCaller(frame.message, packets)
+
+    def _talk(self, caller: LocalCaller, packets: PacketSocket) -> None:
+        try:
+            while (frame := packets.receive(self._handler.limit_bytes)) is not None:
+                self._handler.received(caller, frame)
+                del frame  # and with it what it keeps mapped
+        except PeerRefusedError as error:
+            packets.send(Refusal(str(error)))
+        finally:
+            self._handler.disconnected(caller)
+
+
+def _abstract(name: str) -> bytes:
+    return b"\0" + name.encode()
+
+
+def _user_of(connection: socket.socket) -> int:
+    _, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(user)

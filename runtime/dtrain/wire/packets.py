@@ -1,0 +1,183 @@
+"""What travels on a Unix socket between two tasks of one host: packets of at most 64 KiB, and file descriptors of memory.
+
+    packet:        header length (u32) | header | padding to 8 | the blocks, each padded to 8, if they are small
+    header:        msgpack of [message, [[dtype, elements], ...], [memory's number, [offset, ...]] or null]
+    announcement:  0xFFFFFFFF | number (u32); one byte with a file descriptor follows
+
+    small blocks                          in the packet
+    blocks in this process's shared       where they are: the packet says in which memory and where; a memory is announced before it
+      memory (`shared_memory`)            is first spoken of, and the other end maps it once
+    large blocks elsewhere,               the whole packet in memory of its own, announced under the number 0 and mapped once
+      or a header that is too long
+
+So blocks that lie in shared memory are read where they were written, and nothing else than the doorbell moves. The socket keeps the
+limits of packets (SOCK_SEQPACKET), so nothing is put together again.
+"""
+
+import contextlib
+import socket
+import struct
+import weakref
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import msgspec
+import numpy as np
+
+from dtrain.errors import PeerRefusedError
+from dtrain.messages import AnyMessage
+from dtrain.variables import DTYPE_BYTES
+from dtrain.wire.frames import Array, Frame, check, padded
+from dtrain.wire.shared_memory import SharedMemory, address, memory_of
+
+PACKET_BYTES = 64 * 1024
+SMALL_BYTES = 32 * 1024
+"""Up to this size blocks are copied into a packet: finding their place in shared memory costs as much."""
+_MEMORIES = 64
+"""So many memories of a peer are mapped at most."""
+_LENGTH, _ANNOUNCED = struct.Struct("<I"), struct.Struct("<II")
+_ANNOUNCEMENT = 0xFFFF_FFFF
+
+Place = tuple[int, list[int]]
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[AnyMessage, list[tuple[str, int]], Place | None]).decode
+
+
+class PacketSocket:
+    """Messages over a connected socket; one thread sends at a time, and one receives.
+
+    Attributes:
+        lent: the blocks of the last message that had some, if the peer reads them where they are.
+    """
+
+    def __init__(self, connection: socket.socket, *, wait: bool) -> None:
+        """Take a socket over.
+
+        Args:
+            connection: of the kind SOCK_SEQPACKET.
+            wait: whether `send` may wait for the peer to read; else one that does not read is a BlockingIOError.
+        """
+        self._socket = connection
+        self._flags = 0 if wait else socket.MSG_DONTWAIT
+        self._announced: list[weakref.ref[SharedMemory]] = []
+        self._received: dict[int, SharedMemory] = {}
+        self.lent: Sequence[Array] = ()
+        self.bytes_sent = 0
+        self.bytes_received = 0
+
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
+        """Send a message.
+
+        Raises:
+            OSError: the peer is gone, or does not read.
+            SharedMemoryError: there is no memory for large blocks.
+        """
+        described = [(block.dtype.name, block.size) for block in blocks]
+        nbytes = sum(block.nbytes for block in blocks)
+        place = self._place(blocks) if nbytes > SMALL_BYTES else None
+        head = _head(message, described, place)
+        if len(head) > PACKET_BYTES - SMALL_BYTES or (nbytes > SMALL_BYTES and place is None):
+            head, place = _head(message, described, None), None
+            self._send_in_memory(head, blocks)
+        elif place is None:
+            self._socket.send(b"".join((head, *_padded_bytes(blocks))), self._flags)
+        else:
+            self._socket.send(head, self._flags)
+        self.bytes_sent += len(head) + nbytes
+        if blocks:
+            self.lent = blocks if place else ()
+
+    def _place(self, blocks: Sequence[Array]) -> Place | None:
+        """Where blocks lie in a memory that the peer can map; None if they do not lie in one."""
+        memory = memory_of(blocks[0])
+        if memory is None or any(memory_of(block) is not memory for block in blocks):
+            return None
+        start = memory.address
+        return self._announced_number(memory), [address(block) - start for block in blocks]
+
+    def _announced_number(self, memory: SharedMemory) -> int:
+        """The number by which the peer knows a memory; one that is gone leaves its number to another."""
+        known = [reference() for reference in self._announced]
+        if memory in known:
+            return 1 + known.index(memory)
+        index = known.index(None) if None in known else len(known)
+        self._announced[index : index + 1] = [weakref.ref(memory)]
+        self._pass(1 + index, memory)
+        return 1 + index
+
+    def _pass(self, number: int, memory: SharedMemory) -> None:
+        self._socket.send(_ANNOUNCED.pack(_ANNOUNCEMENT, number), self._flags)
+        socket.send_fds(self._socket, [b"\0"], [memory.fd], self._flags)
+
+    def _send_in_memory(self, head: bytes, blocks: Sequence[Array]) -> None:
+        memory = SharedMemory.make(len(head) + sum(padded(block.nbytes) for block in blocks))
+        memory[: len(head)] = head
+        offset = len(head)
+        for block in blocks:
+            np.frombuffer(memory, block.dtype, block.size, offset)[...] = block
+            offset += padded(block.nbytes)
+        self._pass(0, memory)
+
+    def receive(self, limit_bytes: int) -> Frame | None:
+        """Wait for the next message; None if the peer has closed the connection. Its blocks cannot be written.
+
+        Raises:
+            OSError: the connection is broken.
+            PeerRefusedError: what came is not what `send` sends, or more than `limit_bytes`.
+            SharedMemoryError: there is no room to map the peer's memory.
+        """
+        while packet := self._socket.recv(PACKET_BYTES):
+            if len(packet) != _ANNOUNCED.size or not packet.startswith(b"\xff\xff\xff\xff"):
+                return self._frame(packet, limit_bytes)
+            number, memory = _ANNOUNCED.unpack(packet)[1], self._receive_memory()
+            if number == 0:
+                return self._frame(memory, limit_bytes)
+            self._received[number] = memory
+            if len(self._received) > _MEMORIES:
+                raise PeerRefusedError(f"more than {_MEMORIES} memories to be mapped at a time; the peer is not dtrain")
+        return None
+
+    def _receive_memory(self) -> SharedMemory:
+        _, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        if not descriptors:
+            raise PeerRefusedError("a memory was announced and did not come; the peer is not dtrain")
+        return SharedMemory.received(descriptors[0])
+
+    def _frame(self, packet: bytes | SharedMemory, limit_bytes: int) -> Frame:
+        memory: bytes | SharedMemory
+        try:
+            end = _LENGTH.size + _LENGTH.unpack_from(packet)[0]
+            message, described, place = _decode(memoryview(packet)[_LENGTH.size : end])
+            check(described, limit_bytes)
+            if place is None:
+                memory, offsets = packet, _offsets(padded(end), described)
+            else:
+                memory, offsets = self._received[place[0]], place[1]
+            blocks = [np.frombuffer(memory, *each, offset) for each, offset in zip(described, offsets, strict=True)]
+        except (msgspec.DecodeError, struct.error, ValueError, RecursionError, KeyError) as error:
+            raise PeerRefusedError(f"a message that dtrain does not know ({error}); do both ends run the same version?") from None
+        self.bytes_received += padded(end) + sum(block.nbytes for block in blocks)
+        return Frame(message, blocks)
+
+    def close(self) -> None:
+        """End the connection, also for a thread that waits in `receive`. Never raises."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+
+def _head(message: AnyMessage, described: Sequence[tuple[str, int]], place: Place | None) -> bytes:
+    header = _encode((message, described, place))
+    head = _LENGTH.pack(len(header)) + header
+    return head + bytes(padded(len(head)) - len(head))
+
+
+def _offsets(start: int, described: Sequence[tuple[str, int]]) -> list[int]:
+    """Where blocks begin that lie one after another."""
+    sizes = [padded(DTYPE_BYTES[dtype] * size) for dtype, size in described]
+    return list(accumulate(sizes, initial=start))[:-1]
+
+
+def _padded_bytes(blocks: Sequence[Array]) -> Iterator[bytes]:
+    for block in blocks:
+        yield block.tobytes()
+        yield bytes(padded(block.nbytes) - block.nbytes)

@@ -1,0 +1,112 @@
+"""Memory that processes of one host share: without a name, so that nothing can be left over; it ends with its last user.
+
+A memfd is filled when it is made (else the first write to a page that the machine has not got would kill by SIGBUS) and sealed
+against shrinking (else its maker could do the same to whoever reads it). Its file descriptor travels over a Unix socket.
+"""
+
+import contextlib
+import fcntl
+import mmap
+import os
+import sys
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from dtrain.errors import PeerRefusedError, SharedMemoryError
+
+Array = np.ndarray[Any, Any]
+
+shortage: str | None = None
+"""Why this process shares no memory any more: once it could not, so that its peers and it speak over gRPC from then on."""
+
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+class SharedMemory(mmap.mmap):
+    """One mapping; it lasts as long as an array is a view of it.
+
+    Attributes:
+        fd: of the memory that this process has made, to be passed on; -1 of another one's.
+    """
+
+    fd: int = -1
+
+    @classmethod
+    def make(cls, nbytes: int) -> Self:
+        """New memory, zeros.
+
+        Raises:
+            SharedMemoryError: the machine, or this process's limits, have not got that much.
+        """
+        fd = -1
+        try:
+            fd = os.memfd_create("dtrain", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.posix_fallocate(fd, 0, max(nbytes, 1))
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+            memory = cls(fd, max(nbytes, 1), flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+            raise _short(f"no {nbytes} bytes of memory to share with tasks on this host: {error.strerror}") from None
+        memory.fd = fd
+        return memory
+
+    @classmethod
+    def received(cls, fd: int) -> Self:
+        """Another process's memory, to be read; the file descriptor is used up.
+
+        Raises:
+            PeerRefusedError: it is not memory that stays as large as it is.
+            SharedMemoryError: there is no room to map it.
+        """
+        try:
+            seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+            nbytes = os.fstat(fd).st_size
+            if not seals & fcntl.F_SEAL_SHRINK or not nbytes:
+                raise PeerRefusedError("what was to be shared memory may shrink; the peer is not dtrain")
+            return cls(fd, nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ)
+        except OSError as error:
+            raise _short(f"cannot map memory of a task on this host: {error.strerror}") from None
+        finally:
+            os.close(fd)
+
+    @cached_property
+    def address(self) -> int:
+        """Where it begins in this process."""
+        return address(np.frombuffer(self, np.uint8))
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self.fd)
+
+
+def _short(reason: str) -> SharedMemoryError:
+    global shortage
+    if shortage is None:
+        print(f"dtrain: {reason}; large tensors go over gRPC from now on", file=sys.stderr, flush=True)  # noqa: T201
+    shortage = reason
+    return SharedMemoryError(reason)
+
+
+def shared_bytes(nbytes: int) -> Array:
+    """New memory as an array of bytes, zeros; its views are sent without a copy. Errors as `SharedMemory.make`."""
+    return np.frombuffer(SharedMemory.make(nbytes), np.uint8)
+
+
+def memory_of(array: Array) -> SharedMemory | None:
+    """The memory made by this process that an array is a view of, if it is."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    return base if isinstance(base, SharedMemory) and base.fd >= 0 else None
+
+
+def address(array: Array) -> int:
+    """Where an array begins in this process."""
+    start: int = array.__array_interface__["data"][0]
+    return start
