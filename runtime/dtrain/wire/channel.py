@@ -39,7 +39,7 @@ class Channel(Protocol):
         """Send a message. The blocks must not change before the answer has come.
 
         Raises:
-            PeerLostError: the connection is gone.
+            PeerLostError: the connection is gone. A transport may leave it to `receive` to say so.
         """
 
     def receive(self, into: Sequence[Array] = ()) -> Frame:

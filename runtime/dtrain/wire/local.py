@@ -66,11 +66,11 @@ class LocalChannel:
         return self._packets.bytes_received
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
-        """See `Channel.send`."""
+        """See `Channel.send`; whatever prevents it is told by `receive`."""
         try:
             self._packets.send(message, blocks)
-        except OSError as error:
-            raise self._lost(error) from None
+        except (OSError, SharedMemoryError) as error:
+            self.abort(str(self._lost(error)))
 
     def receive(self, into: Sequence[Array] = ()) -> Frame:
         """See `Channel.receive`; large blocks are left where the server wrote them."""
@@ -84,8 +84,9 @@ class LocalChannel:
             return frame
         return Frame(frame.message, written(frame.blocks, into))
 
-    def _lost(self, error: OSError | None) -> PeerLostError:
-        return PeerLostError(self._aborted or f"lost {self.peer} on this host ({error.strerror if error else 'it has closed'})")
+    def _lost(self, error: Exception | None) -> PeerLostError:
+        why = error.strerror if isinstance(error, OSError) else error or "it has ended the connection"
+        return PeerLostError(self._aborted or f"lost {self.peer} on this host ({why})")
 
     def abort(self, reason: str) -> None:
         """See `Channel.abort`."""
