@@ -1,0 +1,263 @@
+"""What the way between tasks of one host adds: memory that is shared, and what happens when there is none."""
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
+from dtrain.messages import Commit, Hello, Pull, Push, Subscribe
+from dtrain.wire import connecting, shared_memory
+from dtrain.wire.channel import Answer
+from dtrain.wire.client import GrpcChannel
+from dtrain.wire.local import LocalChannel, LocalService
+from dtrain.wire.packets import PacketSocket
+from dtrain.wire.service import GrpcService
+from dtrain.wire.shared_memory import SharedMemory, shared_bytes
+
+SERVER, WORKER = Hello("run", "hash", "ps:0"), Hello("run", "hash", "worker:0")
+PUSH = Push(1, 1, 1, 0, "p")
+LARGE = 1 << 20
+
+
+class Echo:
+    """Sends blocks back as they are, and remembers what it saw; a Subscribe is told more than anybody can hold."""
+
+    answers_at_once = True
+    limit_bytes = 1 << 26
+
+    def __init__(self):
+        self.blocks = ()
+        self.caller = None
+
+    def refuse(self, hello):
+        return None
+
+    def received(self, caller, frame):
+        self.blocks, self.caller = frame.blocks, caller
+        if isinstance(frame.message, Subscribe):
+            for version in range(20_000):
+                caller.send(Commit(1, version, ()))
+            return Answer.STREAM
+        caller.send(frame.message, frame.blocks)
+        return Answer.ONE
+
+    def disconnected(self, caller):
+        pass
+
+
+@pytest.fixture
+def echo():
+    return Echo()
+
+
+@pytest.fixture
+def service(echo):
+    service = LocalService(echo)
+    yield service
+    service.stop()
+
+
+@pytest.fixture
+def channel(service):
+    channel = LocalChannel("ps:0", service.name(), WORKER)
+    yield channel
+    channel.close()
+
+
+@pytest.fixture
+def address(echo, service):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    grpc_service = GrpcService(echo, address, connections=8, share_port=False, local_name=service.name)
+    yield address
+    grpc_service.stop()
+
+
+@pytest.fixture
+def no_memory(monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shared_memory, "shortage", None)
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+
+
+@pytest.fixture
+def pair():
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    yield ends[0], PacketSocket(ends[1], wait=True)
+    for end in ends:
+        end.close()
+
+
+def test_blocks_in_shared_memory_are_read_where_they_were_written(channel, echo):
+    mine = shared_bytes(LARGE).view(np.float32)
+    channel.send(PUSH, [mine[:100_000], mine[100_000:]])
+    frame = channel.receive()
+    mine[:] = 7
+    assert [block.size for block in echo.blocks] == [100_000, mine.size - 100_000]
+    assert all(np.all(block == 7) for block in echo.blocks)
+    assert not any(block.flags.writeable for block in echo.blocks)
+    assert not np.any(frame.blocks[0] == 7), "what the server sends of another's memory is a copy"
+
+
+def test_what_a_server_has_lent_stands_in_reading(channel, echo):
+    published = shared_bytes(LARGE)
+    channel.send(PUSH, [published])
+    channel.receive()
+    assert not echo.caller.reading
+    echo.caller.send(PUSH, [published])
+    [block] = channel.receive().blocks
+    published[:] = 3
+    assert np.all(block == 3)
+    assert echo.caller.reading[0] is published
+    echo.caller.send(PUSH)
+    assert channel.receive().message == PUSH
+    assert echo.caller.reading[0] is published, "an answer without blocks leaves the reader with what it has"
+    echo.caller.send(PUSH, [published[:8]])
+    channel.receive()
+    assert not echo.caller.reading
+
+
+def test_a_memory_that_is_gone_leaves_its_number_and_its_room(channel):
+    for value in range(5):
+        channel.send(PUSH, [np.full_like(shared_bytes(LARGE), value)])
+        shared = shared_bytes(LARGE)
+        shared[:] = value
+        channel.send(PUSH, [shared])
+        for _ in range(2):
+            assert np.all(channel.receive().blocks[0] == value)
+        del shared
+    assert len(channel._packets._announced) == 1
+
+
+def test_a_header_too_long_for_a_packet_comes_in_memory(channel):
+    message = Commit(1, 1, tuple((rank, 1, 0) for rank in range(40_000)))
+    channel.send(message, [np.arange(4)])
+    frame = channel.receive()
+    assert frame.message == message
+    assert frame.blocks[0].tolist() == [0, 1, 2, 3]
+
+
+def test_nobody_waits_for_a_peer_that_does_not_read(channel):
+    channel.send(Subscribe(1, 0))
+
+    def read_all():
+        for _ in range(20_000):
+            channel.receive()
+
+    with pytest.raises(PeerLostError, match="ps:0"):
+        read_all()
+
+
+def test_without_memory_a_large_message_is_a_loss_and_the_way_over_grpc_is_left(address, channel, no_memory, capfd):
+    with pytest.raises(SharedMemoryError, match="no 1048576 bytes of memory"):
+        shared_bytes(LARGE)
+    channel.send(PUSH, [np.zeros(LARGE, np.uint8)])
+    with pytest.raises(PeerLostError, match="No space left on device"):
+        channel.receive()
+    again = connecting.connect("ps:0", address, WORKER, 20.0)
+    assert isinstance(again, GrpcChannel)
+    again.send(PUSH, [np.zeros(LARGE, np.uint8)])
+    assert again.receive().blocks[0].size == LARGE
+    again.close()
+    with pytest.raises(PeerRefusedError, match=r"transport: local cannot lead to ps:0 .* No space left .*; use auto"):
+        connecting.connect("ps:0", address, WORKER, 20.0, "local")
+    assert capfd.readouterr().err.count("large tensors go over gRPC from now on") == 1
+
+
+def test_a_server_without_memory_hangs_up_and_is_met_over_grpc(address, echo, no_memory):
+    channel = connecting.connect("ps:0", address, WORKER, 20.0)
+    assert isinstance(channel, LocalChannel)
+    channel.send(PUSH)
+    channel.receive()
+    echo.caller.send(PUSH, [np.zeros(LARGE, np.uint8)])
+    with pytest.raises(PeerLostError):
+        channel.receive()
+    channel.close()
+    again = connecting.connect("ps:0", address, WORKER, 20.0)
+    assert isinstance(again, GrpcChannel)
+    again.close()
+
+
+def test_too_little_memory_is_an_error_and_no_signal():
+    program = """
+import resource
+from dtrain.errors import SharedMemoryError
+from dtrain.wire.shared_memory import shared_bytes
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+try:
+    shared_bytes(1 << 24)[:] = 1
+except SharedMemoryError as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout == "no 16777216 bytes of memory to share with tasks on this host: File too large\n"
+
+
+def test_a_server_on_another_host_is_met_over_grpc_or_refused(echo):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    elsewhere = GrpcService(echo, address, connections=8, share_port=False, local_name=lambda: "dtrain-elsewhere")
+    channel = connecting.connect("ps:3", address, WORKER, 20.0)
+    assert isinstance(channel, GrpcChannel)
+    channel.close()
+    with pytest.raises(PeerRefusedError, match=f"transport: local cannot lead to ps:3 at {address}: ps:3 is not on this host"):
+        connecting.connect("ps:3", address, WORKER, 20.0, "local")
+    elsewhere.stop()
+
+
+def test_who_does_not_say_hello_is_not_served(service, echo):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+        stranger.connect(b"\0" + service.name().encode())
+        PacketSocket(stranger, wait=True).send(Pull(1, 0, 0.0))
+        assert stranger.recv(100) == b""
+    assert echo.caller is None
+
+
+def announce(end, number, fd):
+    end.send(b"\xff\xff\xff\xff" + number.to_bytes(4, "little"))
+    socket.send_fds(end, [b"\0"], [fd])
+
+
+def test_memory_that_may_shrink_is_refused(pair):
+    fd = os.memfd_create("hostile")
+    os.truncate(fd, LARGE)
+    announce(pair[0], 1, fd)
+    os.close(fd)
+    with pytest.raises(PeerRefusedError, match="may shrink"):
+        pair[1].receive(LARGE)
+
+
+@pytest.mark.parametrize(
+    ("packet", "said"),
+    [
+        (b"\xff\xff\xff\xff\x01\x00\x00\x00", "did not come"),
+        (b"\xff", "does not know"),
+        (b"\x08\x00\x00\x00nonsense", "does not know"),
+        (b"\xff\xff\xff\x7f" + bytes(100), "does not know"),
+    ],
+)
+def test_bytes_that_are_no_packet_are_refused(pair, packet, said):
+    pair[0].send(packet)
+    pair[0].send(b"\0")
+    with pytest.raises(PeerRefusedError, match=said):
+        pair[1].receive(LARGE)
+
+
+@pytest.mark.parametrize("place", [(1, [LARGE]), (1, [-8]), (1, []), (2, [0])])
+def test_blocks_that_lie_nowhere_are_refused(pair, place):
+    from dtrain.wire.packets import _head
+
+    memory = SharedMemory.make(LARGE)
+    announce(pair[0], 1, memory.fd)
+    pair[0].send(_head(PUSH, [("uint8", 100_000)], place))
+    with pytest.raises(PeerRefusedError, match="does not know"):
+        pair[1].receive(LARGE)
