@@ -1,6 +1,11 @@
-"""Synchronous training of 4 replicas of which 3 count: what one that is five times slower costs."""
+"""Synchronous training of 4 replicas of which 3 count: what one that is five times slower costs, or dead."""
 
+import json
 import re
+from itertools import pairwise
+from statistics import median
+
+from benchmarks.cluster_run import PROGRAMS
 
 
 def training_s(run) -> float:
@@ -15,6 +20,24 @@ def test_one_slow_replica(cluster, figure, real, runs):
     steps = {run.status["global_step"] for pair in pairs for run in pair}
     if real:
         ratios = [training_s(slow) / training_s(fast) for fast, slow in pairs]
-        figure("straggler", ratios, "x", "<= 1.3", result=[*steps], note=f"late gradients: {late} of {steps} steps")
+        figure("straggler", ratios, "x", "<= 1.15", result=[*steps], note=f"late gradients: {late} of {steps} steps")
     assert steps == {2000 if real else 30}
     assert all(count > 0 for count in late)
+
+
+def test_one_dead_replica(cluster, figure, real, runs):
+    """Before its death and after it, in the same run."""
+    steps, kill = (900, 300) if real else (60, 10)
+    fault = ("--set", f"simulate.kill=[{{task: worker:2, at_step: {kill}}}]", "--set", "restart.worker.policy=never")
+    words = ("cluster_specs/laptop_sync_backup.yaml", PROGRAMS / "train.py", "--model", "mlp", "--every", 1, "--steps", steps)
+    ratios = []
+    for _ in range(runs):
+        run = cluster("--no-evaluator", *fault, *words).end()
+        assert run.status["global_step"] == steps
+        events = map(json.loads, (run.run_dir / "events.jsonl").read_text().splitlines())
+        killed_s = next(event["monotonic_s"] for event in events if event["event"] == "fault")
+        done = [at_s for _, at_s in run.marks("chief:0")]
+        took = [(later > killed_s, later - earlier) for earlier, later in pairwise(done[10:])]
+        before, after = ([took_s for is_after, took_s in took if is_after is late] for late in (False, True))
+        ratios.append(sum(after) / len(after) / median(before))
+    figure("one of 4 dead", ratios, "x", "<= 1.15", result=steps, note="mean step after its death / median step before")

@@ -92,7 +92,8 @@ def test_training_ends_as_planned_whoever_is_killed_or_stands_still(launcher, se
     with checkpoints.open_checkpoint(launch.run_dir / "checkpoints") as saved:
         counts = {name: saved.read(name).item() / ONE_UPDATE for name in saved.variables}
     assert saved.step == STEPS
-    halved = len(struck) if "async" in words and "2" in words[3:4] else 0  # pushes whose sender died between two servers
+    # Every server applies an asynchronous push when it comes: a death may fall between two servers, for all that are under way.
+    halved = 3 * len(struck) if "async" in words else 0
     first, *others = counts.values()
     assert first == STEPS, f"{first} updates were applied in {STEPS} steps"
     assert all(abs(count - STEPS) <= halved for count in others), counts

@@ -74,8 +74,8 @@ def short(monkeypatch):
 def link():
     links = []
 
-    def link(server, patience_s=60.0):
-        links.append(HeartbeatLink(server.connect, Someone(), connect_s=1.0, patience_s=patience_s))
+    def link(server, patience_s=60.0, **more):
+        links.append(HeartbeatLink(server.connect, Someone(), connect_s=0.1, patience_s=patience_s, **more))
         return links[-1]
 
     yield link
@@ -165,7 +165,6 @@ class Frozen(Server):
 def test_a_server_that_stands_still_is_silent(link, monkeypatch):
     monkeypatch.setattr(heartbeat, "LEASE_S", 0.02)
     silent = threading.Event()
-    connected = link(Frozen(alive(), alive()))
-    connected.on_silence = silent.set
+    connected = link(Frozen(alive(), alive()), on_silence=silent.set)
     assert silent.wait(TIMEOUT_S)
     assert connected.failure is None

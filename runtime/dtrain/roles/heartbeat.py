@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError, TooFewReplicasError
+from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError, TooFewReplicasError, WaitTimeoutError
 from dtrain.messages import Heartbeat, HeartbeatReply, Refusal
 from dtrain.reporting import Reporter
 from dtrain.wire.channel import Channel
@@ -31,7 +31,15 @@ Connect = Callable[[float], Channel]
 class HeartbeatLink:
     """One task's lease at one server."""
 
-    def __init__(self, connect: Connect, reporter: Reporter, *, connect_s: float, patience_s: float) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        reporter: Reporter,
+        *,
+        connect_s: float,
+        patience_s: float,
+        on_silence: Callable[[], None] = lambda: None,
+    ) -> None:
         """Connect, and renew the lease once, so that `reply` is there.
 
         Args:
@@ -39,6 +47,7 @@ class HeartbeatLink:
             reporter: whose status is carried along.
             connect_s: how long the server may take to be there at first.
             patience_s: how long it may be away later before it counts as lost.
+            on_silence: called whenever another lease is over without an answer, from the first connection on.
 
         Raises:
             PeerLostError: nobody answers within `connect_s`; a WaitTimeoutError if nobody is there at all.
@@ -53,7 +62,7 @@ class HeartbeatLink:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.on_failure: Callable[[str], None] = lambda reason: None
         self.on_reply: Callable[[HeartbeatReply], None] = lambda reply: None
-        self.on_silence: Callable[[], None] = lambda: None
+        self._on_silence = on_silence
         self.failure: DtrainError | None = None
         # Larger than that of every earlier process, also of an earlier run whose checkpoint remembers what it pushed (rule 5),
         # and also if the clock was set back meanwhile: attempts of one run only rise.
@@ -72,15 +81,19 @@ class HeartbeatLink:
 
     def _first_beat(self, incarnation: int, connect_s: float) -> tuple[float, HeartbeatReply]:
         """A server that dies between the connection and its answer is waited for like one that is not there yet."""
-        deadline = time.monotonic() + connect_s
+        began_s = told_s = time.monotonic()
         while True:
-            self._channel = self._connect(max(RETRY_S, deadline - time.monotonic()))
             try:
+                self._channel = self._connect(max(RETRY_S, min(LEASE_S, began_s + connect_s - time.monotonic())))
                 return self._beat(incarnation)
-            except PeerLostError:
+            except (PeerLostError, WaitTimeoutError) as error:
                 self._drop_channel()
-                if time.monotonic() >= deadline:
-                    raise
+                now_s = time.monotonic()
+                if now_s - began_s >= connect_s:
+                    raise type(error)(f"{error}; waited {connect_s:g} s in all") from None
+                if now_s - told_s >= LEASE_S:
+                    told_s = now_s
+                    self._on_silence()
                 self._stopped.wait(RETRY_S)
 
     def _beat(self, incarnation: int, leaving: bool = False) -> tuple[float, HeartbeatReply]:
@@ -112,7 +125,7 @@ class HeartbeatLink:
                     return
                 if silent_s >= LEASE_S and time.monotonic() - told_s >= LEASE_S and not self._stopped.is_set():
                     told_s = time.monotonic()
-                    self.on_silence()
+                    self._on_silence()
                 continue
             last_heard_s = time.monotonic()
             self.on_reply(self.reply)

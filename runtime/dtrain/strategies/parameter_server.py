@@ -30,12 +30,13 @@ from dtrain.roles.evaluator_driver import follow_checkpoints
 from dtrain.roles.generation import Generation
 from dtrain.roles.heartbeat import LEASE_S, HeartbeatLink
 from dtrain.roles.keeper import Keeper, Place
+from dtrain.roles.kill_order import order_kill
 from dtrain.roles.recovery import Beginning, beginning
 from dtrain.roles.start import OptimizerState, Start, continued, fresh, restored, saved_generation
 from dtrain.roles.store import unclippable
 from dtrain.roles.worker import Phase, Replica
 from dtrain.roles.worker_driver import ReplicaDriver
-from dtrain.run_files import KillOrder, RunFiles, write_record
+from dtrain.run_files import RunFiles
 from dtrain.strategies.passed_over import PassedOverSession
 from dtrain.strategy import Array, Problem, Session, StepResult, Strategy, scope_of
 from dtrain.wire.channel import Channel
@@ -141,8 +142,8 @@ class ParameterServerStrategy:
         for server in range(servers):
             self.reporter.waiting(server_name(server))
             heart = partial(self._connect_heart, server)
-            link = HeartbeatLink(heart, self.reporter, connect_s=CONNECT_S, patience_s=self.patience_s)
-            link.on_silence = partial(self._server_is_silent, server)
+            on_silence = partial(self._server_is_silent, server) if self.is_leader else lambda: None
+            link = HeartbeatLink(heart, self.reporter, connect_s=CONNECT_S, patience_s=self.patience_s, on_silence=on_silence)
             self._heartbeats.append(link)
         if self.is_leader:
             self._heartbeats[0].on_reply = self._write_down
@@ -157,13 +158,15 @@ class ParameterServerStrategy:
 
     def _server_is_silent(self, server: int) -> None:
         """Leader: a server has not answered for a lease. It may be there and stand still: then it must be started again."""
-        if self._leader is None or self._run_dir is None or (self._keeper is not None and self._keeper.busy):
-            return
+        busy = self._keeper is not None and self._keeper.busy
         name, reason = server_name(server), f"{self.assignment.task} has not heard of it for {LEASE_S:g} s"
-        self._leader.break_with(server, f"{name}: {reason}")
-        [attempt] = [said["attempt"] for said in self._heartbeats[server].reply.statuses if said["task"] == name][:1] or [None]
-        if self.assignment.launched and attempt is not None:
-            write_record(RunFiles(self._run_dir).kill(TaskId(Role.PS, server), attempt), KillOrder(reason))
+        if self._leader is not None and not busy:
+            self._leader.break_with(server, f"{name}: {reason}")
+        if self.assignment.launched and self._run_dir is not None:
+            said = [said for link in self._heartbeats[server : server + 1] for said in link.reply.statuses if said["task"] == name]
+            heard_attempt = None if busy or not said else said[0]["attempt"]
+            task = TaskId(Role.PS, server)
+            order_kill(self._run_dir, task, heard_attempt, reason, now_s=time.monotonic(), lease_s=LEASE_S)
 
     def _lead(self, found: Beginning, plan: Plan, problem: Problem) -> None:
         """Leader: see to it that the servers have the variables, and keep them from now on."""
