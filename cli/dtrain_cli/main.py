@@ -8,7 +8,7 @@ from typing import NoReturn
 import click
 
 from dtrain.errors import DtrainError, SpecError
-from dtrain_cli.commands import chaos, checks, environment, launch, roles, runs
+from dtrain_cli.commands import chaos, checks, environment, launch, models, roles, runs
 
 EPILOG = """\b
 Examples:
@@ -32,7 +32,15 @@ def cli() -> None:
     """Turn one training program into a cluster: on this laptop as processes, on real machines as one task each."""
 
 
-for command in (*launch.COMMANDS, *roles.COMMANDS, *runs.COMMANDS, *chaos.COMMANDS, *checks.COMMANDS, *environment.COMMANDS):
+for command in (
+    *launch.COMMANDS,
+    *roles.COMMANDS,
+    *runs.COMMANDS,
+    *models.COMMANDS,
+    *chaos.COMMANDS,
+    *checks.COMMANDS,
+    *environment.COMMANDS,
+):
     cli.add_command(command)
 
 

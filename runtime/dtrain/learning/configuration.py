@@ -8,6 +8,7 @@ classes nor among the custom objects that a program hands in is an error.
 import inspect
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from math import isfinite
 from typing import Any, Self, TypeAlias, TypeVar
 
@@ -83,7 +84,9 @@ def from_data(
         name, arguments = identifier.get("class_name"), identifier.get("config", {})
     known = {**classes, **{key: each for key, each in custom_objects.items() if isinstance(each, type)}}
     if not isinstance(name, str) or name not in known:
-        raise SpecError(f"unknown {kind} {name!r}; known are {', '.join(known)}")
+        near = get_close_matches(str(name), known, 1)
+        names = dict.fromkeys(each.__name__ for each in known.values())
+        raise SpecError(f"unknown {kind} {name!r};{f' do you mean {near[0]}?' if near else ''} known are {', '.join(names)}")
     if not isinstance(arguments, Mapping):
         raise SpecError(f"{kind} {name}: expected its arguments by name, found {arguments!r}")
     cls: Any = known[name]

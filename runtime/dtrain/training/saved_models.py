@@ -49,7 +49,7 @@ def _model(saved: SavedModel, custom_objects: CustomObjects, where: str, *, comp
     if not isinstance(name, str) or not isinstance(known.get(name), type):
         raise SpecError(f"unknown model {name!r}; known are {', '.join(known)}")
     model: Model = known[name].from_config(description["config"], custom_objects)
-    if not model.built:
+    if not (model.built and model.network.output_shapes):
         raise InputError("the shapes of its variables are unknown")
     for _, weight, _ in model.network.graph.weights():  # else a class that is unknown would be missed in training only
         initializers.get(weight.initializer)

@@ -1,0 +1,136 @@
+"""Files of examples as columns: .npz, .npy, .csv and .tfrecord, and which columns are inputs and targets.
+
+A column is an array with one row an example. Nothing in a file is unpickled.
+"""
+
+import csv
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtrain.data.examples import decode_example
+from dtrain.data.records import read_records
+from dtrain.errors import InputError
+
+Array = np.ndarray[Any, Any]
+
+SUFFIXES = (".npz", ".npy", ".csv", ".tfrecord", ".tfrecords")
+X_NAMES, Y_NAMES = ("x", "x_test"), ("y", "y_test")
+
+
+def read_examples(path: Path, inputs: Sequence[str], x: str | None = None, y: str | None = None, *, targets: bool) -> Any:
+    """What `evaluate` (``(x, y)``) or `predict` (``x``) takes.
+
+    Args:
+        path: its suffix says what it is.
+        inputs: names of the model's inputs; where the file has columns of all these names they are the inputs.
+        x: the column of inputs; else ``x`` or ``x_test``. In a .csv all columns but the targets', as floats.
+        y: the column of targets; else ``y`` or ``y_test``, in a .csv the last.
+        targets: whether they are wanted.
+
+    Raises:
+        InputError: the file cannot be read, or lacks a column.
+    """
+    columns = _columns(path)
+    if not columns:
+        raise InputError(f"{path}: expected examples, found none")
+    if path.suffix == ".csv":
+        given, target = _of_csv(path, columns, inputs, x, y, targets=targets)
+    else:
+        target = _chosen(path, columns, "y", y, Y_NAMES) if targets else None
+        both = x is None and all(name in columns for name in inputs)
+        given = {name: columns[name] for name in inputs} if both else columns[_chosen(path, columns, "x", x, X_NAMES)]
+    return given if target is None else (given, columns[target])
+
+
+def _of_csv(
+    path: Path, columns: Mapping[str, Array], inputs: Sequence[str], x: str | None, y: str | None, *, targets: bool
+) -> tuple[Any, str | None]:
+    target = _chosen(path, columns, "y", y, (list(columns)[-1],)) if targets or y is not None else None
+    names = [name for name in columns if name != target] if x is None else [_chosen(path, columns, "x", x, ())]
+    if not names:
+        raise InputError(f"{path}: expected columns of inputs beside the target {target!r}, found none")
+    if x is None and len(inputs) > 1 and set(inputs) <= set(names):
+        return {name: columns[name] for name in inputs}, target
+    return np.stack([columns[name] for name in names], axis=1), target if targets else None
+
+
+def _chosen(path: Path, columns: Mapping[str, Array], what: str, wanted: str | None, usual: Sequence[str]) -> str:
+    for name in usual if wanted is None else (wanted,):
+        if name in columns:
+            return name
+    expected = wanted or " or ".join(usual)
+    raise InputError(
+        f"{path}: expected a column {expected}; it has {', '.join(columns)}: say which one is {what} with --{what} NAME"
+    )
+
+
+def _columns(path: Path) -> dict[str, Array]:
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"{path}: expected a file that ends in {', '.join(SUFFIXES)}")
+    try:
+        if path.suffix == ".csv":
+            return _csv_columns(path)
+        if path.suffix in (".tfrecord", ".tfrecords"):
+            return _record_columns(path)
+        return _numpy_columns(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _numpy_columns(path: Path) -> dict[str, Array]:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        columns = {"x": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+    except (ValueError, EOFError, zipfile.BadZipFile, MemoryError, NotImplementedError) as error:
+        raise InputError(f"{path}: not a file of numpy arrays that holds numbers or text: {error}") from None
+    return columns
+
+
+def _csv_columns(path: Path) -> dict[str, Array]:
+    """A first line that is not all numbers names the columns; else they are called 0, 1, ..."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: no comma-separated text: {error}") from None
+    if not rows:
+        return {}
+    named = any(not _is_number(cell) for cell in rows[0])
+    names = [cell.strip() for cell in rows[0]] if named else [str(number) for number in range(len(rows[0]))]
+    body = rows[named:]
+    for number, row in enumerate(body, start=1 + named):
+        if len(row) != len(names):
+            raise InputError(f"{path}: row {number}: expected {len(names)} cells, found {len(row)}")
+    if len(set(names)) != len(names):
+        raise InputError(f"{path}: the first line names a column twice")
+    return {name: _cells([row[index] for row in body]) for index, name in enumerate(names)} if body else {}
+
+
+def _cells(cells: Sequence[str]) -> Array:
+    return np.array([float(cell) for cell in cells], np.float32) if all(map(_is_number, cells)) else np.array(cells)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _record_columns(path: Path) -> dict[str, Array]:
+    """The features of tf.train.Examples; a feature of one value is a column of scalars."""
+    rows = [decode_example(record) for record in read_records(path)]
+    columns = {}
+    for name in rows[0] if rows else ():
+        values = [row.get(name) for row in rows]
+        lengths = {0 if value is None else len(value) for value in values}
+        if len(lengths) != 1 or 0 in lengths:
+            raise InputError(f"{path}: feature {name}: expected as many values in every example, found {sorted(lengths)}")
+        array = np.array(values)
+        columns[name] = array[:, 0] if array.shape[1] == 1 else array
+    return columns

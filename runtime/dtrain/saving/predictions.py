@@ -1,0 +1,64 @@
+"""Predictions as JSON, and in the formats of files, which a file's name asks for."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import SpecError
+
+Array = np.ndarray[Any, Any]
+
+SUFFIXES = (".npy", ".npz", ".csv", ".json", ".jsonl")
+
+
+def rows(outputs: Mapping[str, Array]) -> Iterator[Any]:
+    """Each example's outputs as JSON types: nested lists; an object of such by name if there are several outputs."""
+    for row in zip(*outputs.values(), strict=True):
+        values = [plain(each.tolist()) for each in row]
+        yield values[0] if len(outputs) == 1 else dict(zip(outputs, values, strict=True))
+
+
+def encoded(path: Path, outputs: Mapping[str, Array]) -> list[bytes]:
+    """The content of a file of this name.
+
+    Raises:
+        SpecError: there is no such format, or it holds one output and there are several.
+    """
+    if path.suffix not in SUFFIXES:
+        raise SpecError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
+    if path.suffix in (".npy", ".csv") and len(outputs) > 1:
+        raise SpecError(f"{path}: holds one output, found {', '.join(outputs)}; expected a name that ends in .npz or .jsonl")
+    if path.suffix == ".jsonl":
+        return [line(row) for row in rows(outputs)]
+    if path.suffix == ".json":
+        return [line(list(rows(outputs)))]
+    file = BytesIO()
+    if path.suffix == ".npz":
+        arrays: dict[str, Any] = dict(outputs)
+        np.savez(file, **arrays)
+    else:
+        [output] = outputs.values()
+        if path.suffix == ".npy":
+            np.save(file, output, allow_pickle=False)
+        for row in output.reshape(len(output), -1).tolist() if path.suffix == ".csv" else ():
+            file.write((",".join(map(str, row)) + "\n").encode())
+    return [file.getvalue()]
+
+
+def line(value: Any) -> bytes:
+    """JSON types as a line."""
+    return (json.dumps(value) + "\n").encode()
+
+
+def plain(value: Any) -> Any:
+    """As JSON types: bytes as text, null for numbers that are not finite."""
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,156 @@
+"""`dtrain evaluate`, `predict` and `export`: what they print and write, and what they refuse."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import dtrain as dt
+from dtrain import checkpoints, model_command
+from dtrain.model_order import ModelOrder, encode
+from dtrain.strategies.single import SingleStrategy
+
+X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(np.int64)
+DTRAIN = [sys.executable, "-m", "dtrain_cli.main"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A trained model in a file, and the same as a run; data."""
+    folder = tmp_path_factory.mktemp("models")
+    with SingleStrategy().scope():
+        model = dt.Sequential([dt.layers.Dense(4, "relu", input_shape=(3,)), dt.layers.Dense(2, "softmax")])
+        model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+        model.fit(X, Y, verbose=0)
+    model.save(folder / "model")
+    from dtrain.saving.model_file import read_model
+
+    description = read_model(folder / "model").description
+    run = folder / "runs" / "20260101-000000-mine-0001"
+    checkpoints.save(run / "checkpoints", 7, model.weights, {"model": description}, now=0.0)
+    checkpoints.save(run / "checkpoints", 9, model.weights, {}, now=0.0)
+    (run / "run.json").write_text(json.dumps({"run": run.name, "name": "mine"}))
+    np.savez(folder / "data.npz", x=X, y=Y)
+    np.save(folder / "data.npy", X)
+    return folder
+
+
+@pytest.fixture
+def order(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def run(action, code=0, **fields):
+        order = ModelOrder(action=action, **{"model": str(folder / "model"), "data": str(folder / "data.npz"), **fields})
+        assert model_command.main(encode(order)) == code
+        said = capsys.readouterr()
+        return said.out if code == 0 else said.err
+
+    return run
+
+
+@pytest.fixture
+def model(folder):
+    with SingleStrategy().scope():
+        return dt.load_model(folder / "model")
+
+
+def test_evaluate_prints_what_evaluate_returns(order, model, tmp_path):
+    loss, accuracy = model.evaluate(X, Y)
+    assert order("evaluate") == f"loss      {loss:.6g}\naccuracy  {accuracy:.6g}\n"
+    answer = json.loads(order("evaluate", as_json=True))
+    assert (answer["loss"], answer["accuracy"]) == (loss, accuracy)
+    assert order("evaluate", output="answer.json") == ""
+    assert json.loads((tmp_path / "answer.json").read_text()) == answer
+    other = json.loads(order("evaluate", as_json=True, metrics=["sparse_top_k_categorical_accuracy"], steps=1, batch_size=8))
+    assert other["sparse_top_k_categorical_accuracy"] == 1.0
+    assert "accuracy" not in other
+
+
+def test_predict_prints_lines_or_writes_a_file(order, model, tmp_path, folder):
+    expected = model.predict(X)
+    lines = [json.loads(line) for line in order("predict").splitlines()]
+    np.testing.assert_array_equal(np.float32(lines), expected)
+    assert [int(line) for line in order("predict", classes=True, data=str(folder / "data.npy")).split()] == expected.argmax(
+        1
+    ).tolist()
+    assert json.loads(order("predict", as_json=True))["predictions"] == lines
+    for suffix, read in {
+        ".npy": np.load,
+        ".npz": lambda path: np.load(path)["dense_1"],
+        ".csv": lambda path: np.loadtxt(path, delimiter=","),
+        ".json": lambda path: json.loads(path.read_text()),
+        ".jsonl": lambda path: [json.loads(line) for line in path.read_text().splitlines()],
+    }.items():
+        assert order("predict", output=f"out/p{suffix}") == ""
+        np.testing.assert_array_equal(np.float32(read(tmp_path / "out" / f"p{suffix}")), expected)
+    assert json.loads(order("predict", output="p.npy", as_json=True))["examples"] == 40
+
+
+def test_export_writes_what_onnxruntime_runs(order, model, tmp_path):
+    assert order("export") == "model.onnx\n"
+    assert json.loads(order("export", output="two.onnx", as_json=True))["outputs"] == ["dense_1"]
+    for name in ("model.onnx", "two.onnx"):
+        session = onnxruntime.InferenceSession(tmp_path / name, providers=["CPUExecutionProvider"])
+        np.testing.assert_allclose(session.run(None, {"input": X})[0], model.predict(X), atol=1e-5)
+
+
+def test_classes_of_ones_own_come_from_a_file(order, tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "import dtrain as dt\nclass Twice(dt.layers.Layer):\n    def forward(self, weights, x, call):\n        return 2 * x, None\n"
+    )
+    import runpy
+
+    twice = runpy.run_path(str(own))["Twice"]
+    with SingleStrategy().scope():
+        dt.Sequential([twice(input_shape=(3,))]).save("own")
+    assert "unknown layer 'Twice'" in order("predict", code=1, model="own")
+    assert json.loads(order("predict", model="own", custom_objects=str(own)).splitlines()[0]) == (2 * X[0]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("action", "fields", "code", "said"),
+    [
+        ("evaluate", {"data": "none.npz"}, 1, "none.npz: cannot be read"),
+        ("evaluate", {"model": "none"}, 1, "none cannot be read"),
+        ("evaluate", {"metrics": ["acuracy"]}, 2, "unknown metric 'acuracy'; do you mean accuracy?"),
+        ("evaluate", {"y": "label"}, 1, "expected a column label; it has x, y"),
+        ("predict", {"output": "p.txt"}, 2, "p.txt: expected a name that ends in .npy"),
+        ("export", {"output": "m.pb"}, 2, "ends in .onnx"),
+        ("export", {"output": "/proc/m.onnx"}, 1, "cannot write /proc/m.onnx"),
+    ],
+)
+def test_mistakes_are_one_line(order, action, fields, code, said):
+    message = order(action, code=code, **fields)
+    assert said in message
+    assert message.count("\n") == 1
+
+
+def dtrain(folder, *words, **options):
+    environment = {**os.environ, "DTRAIN_RUNS_DIR": str(folder / "runs"), "TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}
+    return subprocess.run([*DTRAIN, *words], cwd=folder, capture_output=True, text=True, env=environment, check=False, **options)
+
+
+def test_the_command_finds_files_and_runs(folder):
+    in_file = dtrain(folder, "evaluate", "model", "data.npz")
+    of_checkpoint = dtrain(folder, "evaluate", "runs/20260101-000000-mine-0001/checkpoints/ckpt-7", "data.npz")
+    assert (in_file.returncode, in_file.stderr) == (0, "")
+    assert of_checkpoint.stdout == in_file.stdout
+    of_run = dtrain(folder, "evaluate", "mine", "data.npz")
+    assert of_run.returncode == 1
+    assert "ckpt-9 holds weights and no model" in of_run.stderr
+    nowhere = dtrain(folder, "predict", "nowhere", "data.npz")
+    assert nowhere.returncode == 3
+    assert "nowhere: no such file or folder, and no run with the id, name or path 'nowhere'" in nowhere.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(folder):
+    command = f"{sys.executable} -m dtrain_cli.main predict model data.npz --batch-size 1 | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] == "0"
