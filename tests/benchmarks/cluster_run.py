@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
+PEERS = Path(__file__).parent / "peers"
 TWO_WORKERS = ("--no-evaluator", "--workers", 2, "--ps", 2, "--set", "training.chief_trains=false")
 """The cluster in which both workers together are counted: the chief leads and does not train."""
 
@@ -61,6 +63,11 @@ class ClusterRun:
             self._process.kill()
             self._process.communicate()
 
+    def processes(self) -> list[psutil.Process]:
+        """The launcher and everything that it has started."""
+        launcher = psutil.Process(self._process.pid)
+        return [launcher, *launcher.children(recursive=True)]
+
     def log(self, task: str) -> str:
         """What the first attempt of a task has printed."""
         return (self.run_dir / "tasks" / task.replace(":", "-") / "attempt-0" / "output.log").read_text()
@@ -72,6 +79,10 @@ class ClusterRun:
         except (OSError, ValueError):
             return {}
         return next(task for task in tasks if task["task"] == name)  # type: ignore[no-any-return]
+
+    def said(self, task: str, word: str) -> float:
+        """The number behind a word where a task has printed it at the beginning of a line."""
+        return float(re.search(rf"^{word} ([-+.e\d]+)", self.log(task), re.M)[1])  # type: ignore[index]
 
     def marks(self, task: str) -> list[tuple[int, float]]:
         """(steps done, when) by a replica's own clock; see programs/step_clock.py."""

@@ -1,8 +1,10 @@
-from collections.abc import Callable, Iterator
+import os
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from benchmarks.cluster_run import ClusterRun
+from benchmarks.cluster_run import PEERS, TWO_WORKERS, ClusterRun
 from benchmarks.figures import Figure
 
 FIGURES = pytest.StashKey[list[Figure]]()
@@ -38,6 +40,56 @@ def figure(request: pytest.FixtureRequest, real: bool, capsys: pytest.CaptureFix
         return made
 
     return add
+
+
+@pytest.fixture
+def beside(figure: Callable[..., Figure]) -> Callable[..., Figure]:
+    """Makes a Figure of runs that alternated with others', and one of the ratios, pair by pair, to each of those that was run.
+
+    `ratios` says, by the other's name, what was promised of one.
+    """
+
+    def add(
+        name: str,
+        runs: Sequence[float],
+        unit: str,
+        others: Mapping[str, Sequence[float]],
+        promised: Mapping[str, str],
+        **facts: object,
+    ) -> Figure:
+        run = {other: theirs for other, theirs in others.items() if theirs}
+        medians = {other: statistics.median(theirs) for other, theirs in run.items()}
+        made = figure(name, runs, unit, versus=medians, **facts)
+        for other, theirs in run.items():
+            pairs = [ours / their for ours, their in zip(runs, theirs, strict=True)]
+            figure(f"{name} / {other}", pairs, "x", ratios.get(other), note=f"{other}: {medians[other]:.4g} {unit}")
+        return made
+
+    return add
+
+
+@pytest.fixture
+def tensorflow_servers(cluster: Callable[..., ClusterRun], tensorflow: str | None) -> Callable[..., list[float]]:
+    """Runs peers/tensorflow_servers.py; its steps/s, as a list that is empty without TensorFlow."""
+
+    def run(*words: object) -> list[float]:
+        if tensorflow is None:
+            return []
+        return [cluster(*TWO_WORKERS, "--", tensorflow, PEERS / "tensorflow_servers.py", *words).end().said("chief:0", "steps/s")]
+
+    return run
+
+
+@pytest.fixture
+def tensorflow(real: bool) -> str | None:
+    """The Python that has TensorFlow (tests/peers/requirements-tf.txt); None without one, and where nothing is measured."""
+    return os.environ.get("DTRAIN_TF_PYTHON") if real else None
+
+
+@pytest.fixture
+def torch(real: bool) -> str | None:
+    """The Python that has PyTorch, likewise."""
+    return os.environ.get("DTRAIN_TORCH_PYTHON") if real else None
 
 
 @pytest.fixture

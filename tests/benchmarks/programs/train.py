@@ -1,9 +1,12 @@
 """Trains one of a few models for a number of global steps; every replica prints when its steps were done.
 
-dtrain launch train.py --model line|mlp|wide --steps 3000 --every 50
+dtrain launch train.py --model line|mlp|cnn|wide|bytes --steps 3000 --every 50
 """
 
 import argparse
+import statistics
+import time
+from typing import Any
 
 import numpy as np
 from step_clock import StepClock
@@ -25,6 +28,48 @@ def mlp() -> tuple[dt.Sequential, dt.data.Dataset]:
     return dt.Sequential(layers), dt.data.Dataset.from_tensor_slices((x, y)).batch(64)
 
 
+def cnn() -> tuple[dt.Sequential, dt.data.Dataset]:
+    """The convolutional network of the first lesson on handwritten digits, batches of 64 images of noise."""
+    rng = np.random.default_rng(0)
+    x, y = rng.random((640, 28, 28, 1), np.float32), rng.integers(0, 10, 640)
+    layers = [
+        dt.layers.Conv2D(32, 3, activation="relu", input_shape=(28, 28, 1)),
+        dt.layers.MaxPooling2D(),
+        dt.layers.Flatten(),
+        dt.layers.Dense(64, "relu"),
+        dt.layers.Dense(10),
+    ]
+    return dt.Sequential(layers), dt.data.Dataset.from_tensor_slices((x, y)).batch(64)
+
+
+class Exchange(dt.Sequential):
+    """Computes next to nothing: every value is read, and every one gets a gradient. What is left of a step is the exchange.
+
+    Attributes:
+        exchanges_s: how long each step took, but for its gradient.
+    """
+
+    def train_step(self, step: Any) -> dict[str, float]:
+        now_s = time.perf_counter()
+        self.exchanges_s.append(now_s - self.begun_s)
+        for name, gradient in step.gradients.items():
+            np.subtract(step.weights[name], 1.0, out=gradient)
+        self.begun_s = time.perf_counter()
+        return {"loss": float(step.weights[name].flat[0])}
+
+    exchanges_s: list[float]
+    begun_s = 0.0
+
+
+def matrices(megabytes: float) -> tuple[dt.Sequential, dt.data.Dataset]:
+    """Matrices of 4 MB, so that every server has its part; one of 4 bytes for 0 MB."""
+    units = 1000 if megabytes else 1
+    layers = [dt.layers.Dense(units, use_bias=False, input_shape=(units,)) for _ in range(max(1, round(megabytes / 4)))]
+    model, one = Exchange(layers), np.ones((1, 1), np.float32)
+    model.exchanges_s = []
+    return model, dt.data.Dataset.from_tensor_slices((one, one)).batch(1)
+
+
 def wide(megabytes: float) -> tuple[dt.Sequential, dt.data.Dataset]:
     """One matrix of that size, one example a step: memory and bytes, hardly any computing."""
     units = 1000
@@ -35,22 +80,26 @@ def wide(megabytes: float) -> tuple[dt.Sequential, dt.data.Dataset]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=["line", "mlp", "wide"], default="line")
+    parser.add_argument("--model", choices=["line", "mlp", "cnn", "wide", "bytes"], default="line")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--every", type=int, default=50, help="steps from one mark of the clock to the next")
-    parser.add_argument("--optimizer", choices=["sgd", "adagrad"], default="sgd")
-    parser.add_argument("--megabytes", type=float, default=80, help="of the wide model's parameters")
+    parser.add_argument("--optimizer", choices=["sgd", "adagrad", "adam"], default="sgd")
+    parser.add_argument("--megabytes", type=float, default=80, help="of the parameters of the models wide and bytes")
     args = parser.parse_args()
 
     clock = StepClock(args.every)
     strategy = dt.get_strategy()
     with strategy.scope():
-        model, batches = wide(args.megabytes) if args.model == "wide" else {"line": line, "mlp": mlp}[args.model]()
-        loss = dt.losses.SparseCategoricalCrossentropy(from_logits=True) if args.model == "mlp" else "mse"
-        optimizer = {"sgd": dt.optimizers.SGD, "adagrad": dt.optimizers.Adagrad}[args.optimizer](1e-3)
+        sized = {"wide": wide, "bytes": matrices}
+        fixed = {"line": line, "mlp": mlp, "cnn": cnn}
+        model, batches = sized[args.model](args.megabytes) if args.model in sized else fixed[args.model]()
+        loss = dt.losses.SparseCategoricalCrossentropy(from_logits=True) if args.model in ("mlp", "cnn") else "mse"
+        optimizer = {"sgd": dt.optimizers.SGD, "adagrad": dt.optimizers.Adagrad, "adam": dt.optimizers.Adam}[args.optimizer](1e-3)
         model.compile(optimizer=optimizer, loss=loss)
     model.fit(lambda context: clock.watch(batches.repeat()), steps_per_epoch=args.steps, verbose=0)
     clock.report()
+    if isinstance(model, Exchange) and len(model.exchanges_s) > 1:
+        print("exchange_ms", statistics.median(model.exchanges_s[1:]) * 1000, flush=True)
     if strategy.is_leader:
         print("sum", sum(float(np.sum(values)) for values in model.get_weights()), flush=True)
 

@@ -1,0 +1,1 @@
+"""A process that does nothing, for torchrun to start."""
