@@ -56,7 +56,7 @@ def _memory_files() -> Iterable[Path]:
 
 
 def failure_of(launch: TaskLaunch, end: Exited, memory_kill: bool) -> FailureRecord:
-    """The record of an attempt that failed: its own, else one made from what is known; it is in the run's files afterwards.
+    """The record of an attempt that failed: its own, else one made from what is known; and the end of its output. It is kept.
 
     Args:
         launch: the attempt.
@@ -64,21 +64,20 @@ def failure_of(launch: TaskLaunch, end: Exited, memory_kill: bool) -> FailureRec
         memory_kill: whether the kernel has killed a process for memory about now.
     """
     record = own_record(launch)
-    if record is not None and (end.status >= 0 or record.kind != "signal"):
-        return record
-    killed_for_memory = memory_kill and end.status == -signal.SIGKILL
-    record = FailureRecord(
-        task=str(launch.task),
-        message=describe(end, killed_for_memory),
-        kind="signal" if end.status < 0 else "exit",
-        time=now_text(),
-        monotonic_s=time.monotonic(),
-        attempt=launch.attempt,
-        exit_code=exit_code(end.status),
-        peak_memory_bytes=end.peak_memory_bytes or None,
-        last_lines=last_lines(launch.log),
-        log=str(launch.log),
-    )
+    if record is None or (end.status < 0 and record.kind == "signal"):
+        killed_for_memory = memory_kill and end.status == -signal.SIGKILL
+        record = FailureRecord(
+            task=str(launch.task),
+            message=describe(end, killed_for_memory),
+            kind="signal" if end.status < 0 else "exit",
+            time=now_text(),
+            monotonic_s=time.monotonic(),
+            attempt=launch.attempt,
+            exit_code=exit_code(end.status),
+            peak_memory_bytes=end.peak_memory_bytes or None,
+            log=str(launch.log),
+        )
+    record.last_lines = last_lines(launch.log)
     with contextlib.suppress(OSError):
         files = RunFiles(launch.run_dir)
         files.write_last_words(files.failure(launch.task, launch.attempt), record)

@@ -1,5 +1,6 @@
 """What `dtrain launch` ends with, and that nothing is left when it does."""
 
+import json
 import os
 import signal
 import subprocess
@@ -56,7 +57,7 @@ def test_those_who_never_end_are_stopped_and_count_as_succeeded(launcher):
     ],
 )
 def test_a_failed_task_gives_the_run_its_exit_code(launcher, end, code, message):
-    program = launcher.program(f"status()\nif task == 'chief:0':\n    {end}\nelse:\n    forever()\n")
+    program = launcher.program(f"status()\nif task == 'chief:0':\n    print('its last words')\n    {end}\nelse:\n    forever()\n")
     launch = launcher.start(*SMALL, "--set", "restart.chief.policy=never", program)
     assert launch.end() == code
     assert launch.record()["exit_code"] == code
@@ -64,6 +65,9 @@ def test_a_failed_task_gives_the_run_its_exit_code(launcher, end, code, message)
     assert message in launch.record()["failure"]["message"]
     assert message in launch.err
     assert launch.err.rstrip().endswith("╯"), "the box is the last thing on stderr"
+    kept = json.loads((launch.run_dir / "tasks/chief-0/attempt-0/failure.json").read_text())
+    assert kept["last_lines"][0] == "its last words"
+    assert min(kept["monotonic_s"], kept["peak_memory_bytes"]) > 0
     launch.wait_gone()
 
 

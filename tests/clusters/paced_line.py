@@ -16,6 +16,7 @@ def main():
     parser.add_argument("--pace_s", type=float, default=0.005)
     parser.add_argument("--trouble", choices=["raise", "nan", "other model"], help="what goes wrong, and for whom:")
     parser.add_argument("--task", help="worker:0; default: everybody")
+    parser.add_argument("--validate", action="store_true", help="give the evaluator something to do")
     parser.add_argument("--wait_for", help="a file without which nothing begins")
     args = parser.parse_args()
     while args.wait_for and not os.path.exists(args.wait_for):  # noqa: PTH110
@@ -37,7 +38,12 @@ def main():
         layers = [dt.layers.Dense(1) for _ in range(2 if trouble == "other model" else 1)]
         model = dt.Sequential([dt.layers.Input((1,)), *layers])
         model.compile(optimizer=dt.optimizers.SGD(0.01), loss="mse")
-    model.fit(lambda context: dt.data.Dataset.from_generator(batches), epochs=1, steps_per_epoch=args.steps, verbose=0)
+    held_out = (np.ones((8, 1), np.float32), np.full((8, 1), 12, np.float32)) if args.validate else None
+
+    def data(context):
+        return dt.data.Dataset.from_generator(batches)
+
+    model.fit(data, epochs=1, steps_per_epoch=args.steps, validation_data=held_out, verbose=0)
     if strategy.is_leader:
         print("weight", *model.get_weights()[0].ravel())
 

@@ -17,7 +17,7 @@ Examples:
 
 
 @click.command(short_help="Say everything that is wrong with a spec.", epilog=EPILOG)
-@click.argument("spec", metavar="SPEC|-")
+@click.argument("spec", metavar="SPEC|-", type=click.Path())
 @spec_options
 def check(spec: str, sets: tuple[str, ...], **shortcuts: object) -> None:
     """Say everything that is wrong with SPEC, or (-) with the TF_CONFIG in the environment.
