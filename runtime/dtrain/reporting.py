@@ -39,6 +39,7 @@ class Reporter:
             self._order = files.slow(assignment.task, assignment.attempt)
             self._path.parent.mkdir(parents=True, exist_ok=True)
         self._waiting: tuple[str, float] | None = None
+        self._behind: dict[str, str | None] = {}
         self._stopped = threading.Event()
         self._writing = threading.Lock()  # else an older account might replace a newer one
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
@@ -58,6 +59,10 @@ class Reporter:
         if self._waiting is not None:
             self._waited_s += now - self._waiting[1]
         self._waiting = None if for_whom is None else (for_whom, now)
+
+    def behind(self, server: str, others: str | None) -> None:
+        """A server itself waits for others: whoever waits for it waits for them."""
+        self._behind[server] = others
 
     def warn(self, text: str) -> None:
         """Say something that is not an error, on stderr."""
@@ -81,13 +86,17 @@ class Reporter:
         now = time.monotonic()
         waiting = self._waiting
         self.status.monotonic_s = now
-        self.status.waiting_for = waiting[0] if waiting and now - waiting[1] >= WAIT_SHOWN_AFTER_S else None
+        self.status.waiting_for = self._whom(waiting[0]) if waiting and now - waiting[1] >= WAIT_SHOWN_AFTER_S else None
         since, examples, waited_s = self._rate_from
         if self._examples and now - since >= 2 * INTERVAL_S:
             self.status.examples_per_s = (self._examples - examples) / (now - since)
             self.status.waiting_share = min(1.0, (self._waited_s - waited_s) / (now - since))
             self._rate_from = (now, self._examples, self._waited_s)
         return self.status
+
+    def _whom(self, waited_for: str) -> str:
+        others = [task for task in (self._behind.get(waited_for) or "").split(", ") if task not in ("", self.status.task)]
+        return f"{', '.join(others)} (at {waited_for})" if others else waited_for
 
     def write(self) -> None:
         """Replace the status file now."""

@@ -3,7 +3,7 @@
 from itertools import chain
 
 from clusters.hand import HandCluster
-from clusters.watching import DIGITS, LINE, saved_steps
+from clusters.watching import DIGITS, LINE, PACED, saved_steps
 from launching import wait_until
 
 STEPS = 200
@@ -69,3 +69,19 @@ def test_the_leader_keeps_account_of_all_tasks_while_they_train(launcher):
     assert "Error: chief:0 has ended training at step" in cluster.commands["worker:0"].err
     status = cluster.status()
     assert (status["state"], status["exit_code"], status["failure"]) == ("stopped", 143, None)
+
+
+def test_a_server_that_somebody_starts_again_is_restored(launcher):
+    cluster = HandCluster(launcher, ps=2, chief=1, worker=1)
+    spec = cluster.spec(training={"updates": "sync"}, checkpoint={"every_steps": 20})
+    words = (PACED, "--steps", "200")
+    cluster.start_all(lambda task: cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], *words))
+    wait_until(lambda: (cluster.run_dir / "run.json").exists() and (cluster.status()["global_step"] or 0) >= 30, "30 steps")
+    cluster.commands["ps:1"].process.kill()
+    cluster.commands["ps:1"].process.wait()
+    cluster.start("ps:1", "--spec", spec, "--index", "1")
+    cluster.succeed()
+    status = cluster.status()
+    assert (status["state"], status["global_step"]) == ("succeeded", 200)
+    assert "chief:0: ps:1 had lost all variables: every server goes back from step " in cluster.commands["chief:0"].err
+    assert status["rolled_back_steps"] < 100

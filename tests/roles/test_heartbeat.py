@@ -27,6 +27,9 @@ class Someone:
     def current(self):
         return self.status
 
+    def behind(self, server, others):
+        self.others = server, others
+
 
 class Server:
     """Answers as it was told to, the last answer again and again; an error breaks the connection."""

@@ -737,3 +737,28 @@ def test_a_stale_gradient_is_compensated_for_the_way_the_weights_have_gone():
     assert answer.blocks[0].tolist() == [-2.0] * 7
     [answer] = hand.push("worker:0", sequence=2, base=2, value=1)  # fresh: as it is
     assert answer.blocks[0].tolist() == [-3.0] * 7
+
+
+def test_heartbeats_tell_for_whom_everybody_waits():
+    hand = Hand(updates="async", warmup_steps=2, max_steps=2)
+    assert only(hand.beat("worker:1")).waiting_for == "chief:0", "to initialise"
+    hand.initialise()
+    assert only(hand.beat("worker:1", 1)).waiting_for == "chief:0", "alone in the warm-up"
+    for sequence in (1, 2):
+        hand.push("chief:0", sequence=sequence)
+    assert only(hand.beat("worker:1", 1)).waiting_for == "chief:0", "to save the last step"
+    hand.say("chief:0", Conclude(1))
+    assert only(hand.beat("worker:1", 1)).waiting_for is None
+
+
+def test_asynchronous_training_without_anybody_who_could_train_fails_by_name():
+    hand = Hand(updates="async", chief_trains=False, too_few_timeout_s=10.0)
+    hand.initialise()
+    hand.beat("chief:0")
+    for hand.now in (61.0, 70.0):  # nobody has come within the time to join
+        hand.beat("chief:0", 1)
+        hand.tick()
+    assert only(hand.beat("chief:0", 1)).failed is None
+    hand.now = 72.0
+    hand.tick()
+    assert only(hand.beat("chief:0", 1)).failed == "too few replicas: nobody is alive who could make version 1, for 11.0 s"

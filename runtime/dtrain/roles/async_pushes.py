@@ -151,5 +151,7 @@ class AsyncPushes:
         """A lost connection alone changes nothing: the replica comes back, or its lease runs out."""
 
     def awaited(self) -> list[int]:
-        """Nobody is waited for: every gradient is applied on arrival."""
-        return []
+        """Ranks for whom those without a ticket wait; gradients themselves are applied on arrival."""
+        gate = self.gate
+        without = [rank for rank in self.live if rank not in gate.holders] if gate is not None else []
+        return sorted({other for rank in without for other in gate.awaited(rank)}) if gate is not None else []

@@ -106,6 +106,7 @@ class HeartbeatLink:
             self._channel.send(Heartbeat(self._process, incarnation, status, leaving))
             answer = self._channel.receive().message
         if isinstance(answer, HeartbeatReply):
+            self._reporter.behind(self._channel.peer, answer.waiting_for)
             return asked_s, answer
         raise PeerRefusedError(answer.reason if isinstance(answer, Refusal) else f"{self._channel.peer} answered {answer}")
 

@@ -311,19 +311,25 @@ class ParameterServer:
     def _heartbeat_reply(self, sender: TaskId, incarnation: int) -> HeartbeatReply:
         held = self.held
         statuses = tuple(self.statuses.values()) if sender == self.cluster.leader else ()
-        awaited = self._names(held.pushes.awaited()) if held else ()
         return HeartbeatReply(
             incarnation,
             held.generation if held else 0,
             held.pushes.version if held else 0,
             self._farewell,
-            waiting_for=", ".join(awaited) or None,
+            waiting_for=self._awaited(),
             failed=held.pushes.failed if held else None,
             directory=held.directory if held else None,
             statuses=statuses,
             term=held.term if held else 0,
             lineage=held.lineage if held else Lineage(),
         )
+
+    def _awaited(self) -> str | None:
+        """Who has to do something before a replica can go on."""
+        held = self.held
+        if held is None or (held.pushes.version >= held.max_steps and self._concluded < held.generation):
+            return str(self.cluster.leader)
+        return ", ".join(self._names(held.pushes.awaited())) or None
 
     def _names(self, ranks: Sequence[int]) -> list[str]:
         return [name for name, rank in self.ranks.items() if rank in ranks]

@@ -1,0 +1,28 @@
+"""A task's account of itself."""
+
+import pytest
+
+from dtrain import reporting
+from dtrain.assignment import TaskAssignment
+from dtrain.cluster import ClusterSpec, TaskId
+
+
+@pytest.fixture
+def reporter(monkeypatch):
+    monkeypatch.setattr(reporting, "WAIT_SHOWN_AFTER_S", 0.0)
+    cluster = ClusterSpec.from_lists(chief=["c:1"], worker=["w:1", "w:2"], ps=["p:1", "p:2"])
+    made = reporting.Reporter(TaskAssignment.by_hand(cluster, TaskId.parse("worker:0")))
+    yield made
+    made.close()
+
+
+def test_who_waits_for_a_server_waits_for_those_whom_it_waits_for(reporter):
+    reporter.behind("ps:0", "worker:0, worker:1")
+    assert reporter.current().waiting_for is None
+    reporter.waiting("ps:0")
+    assert reporter.current().waiting_for == "worker:1 (at ps:0)"
+    reporter.waiting("ps:1")
+    assert reporter.current().waiting_for == "ps:1"
+    reporter.behind("ps:0", None)
+    reporter.waiting("ps:0")
+    assert reporter.current().waiting_for == "ps:0"
