@@ -54,7 +54,7 @@ def beside(figure: Callable[..., Figure]) -> Callable[..., Figure]:
         runs: Sequence[float],
         unit: str,
         others: Mapping[str, Sequence[float]],
-        promised: Mapping[str, str],
+        ratios: Mapping[str, str],
         **facts: object,
     ) -> Figure:
         run = {other: theirs for other, theirs in others.items() if theirs}
