@@ -12,6 +12,7 @@ import numpy as np
 from dtrain.data.tables import read_examples
 from dtrain.errors import DtrainError, InputError, SpecError
 from dtrain.learning.activations import Activation
+from dtrain.learning.arrays import Shape
 from dtrain.model_order import ModelOrder, decode
 from dtrain.saving import predictions
 from dtrain.saving.destination import write_whole
@@ -90,7 +91,7 @@ def export(order: ModelOrder) -> None:
     model = _loaded(order)
     model.export(output)
     if order.as_json:
-        print(json.dumps({"model": order.model, "output": output, "inputs": _inputs(model), "outputs": _outputs(model)}))
+        print(json.dumps({"model": order.model, "output": output, "inputs": list(_inputs(model)), "outputs": _outputs(model)}))
     else:
         print(output)
 
@@ -112,8 +113,9 @@ def _custom_objects(path: str | None) -> dict[str, Any]:
     return classes | {each.name: each for each in found.values() if isinstance(each, Activation)}
 
 
-def _inputs(model: Model) -> list[str]:
-    return [str(step.layer.name) for step in model.network.graph.inputs]
+def _inputs(model: Model) -> dict[str, Shape]:
+    """Names of the inputs, and the shape of an example."""
+    return {str(step.layer.name): step.shapes[0] for step in model.network.graph.inputs}
 
 
 def _outputs(model: Model) -> list[str]:

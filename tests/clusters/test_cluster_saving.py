@@ -1,6 +1,7 @@
 """What a cluster saves: the leader's files alone, with the optimizer's state, and a run that can be used like a file."""
 
 import numpy as np
+import onnxruntime
 import pytest
 
 import dtrain as dt
@@ -27,6 +28,7 @@ with strategy.scope():
         model.compile(optimizer=dt.optimizers.Adam(0.05), loss="mse", metrics=["mae"])
 model.fit(x, y, batch_size=4, epochs=2, steps_per_epoch=5, shuffle=False, callbacks=[] if len(sys.argv) > 1 else [Saver()])
 model.save("trained" if strategy.is_leader else "by-a-worker")
+model.export("trained.onnx" if strategy.is_leader else "by-a-worker.onnx")
 if strategy.is_leader:
     print("loss", float(model.evaluate(x, y)[0]))
 """
@@ -48,7 +50,13 @@ def train(launcher):
 def test_what_the_leader_saves_is_the_whole_training(launcher, train):
     launch = train()
     folder = launcher.folder
-    assert sorted(path.name for path in folder.iterdir() if path.is_file()) == ["epoch-0", "epoch-1", "program.py", "trained"]
+    assert sorted(path.name for path in folder.iterdir() if path.is_file()) == [
+        "epoch-0",
+        "epoch-1",
+        "program.py",
+        "trained",
+        "trained.onnx",
+    ]
     x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(32, 2)
     y = x @ np.float32([[1], [-2]])
     with SingleStrategy().scope():
@@ -56,6 +64,8 @@ def test_what_the_leader_saves_is_the_whole_training(launcher, train):
     assert f"loss {float(saved.evaluate(x, y)[0])}" in launch.out
     for one, other in zip(saved.get_weights(), of_run.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
+    session = onnxruntime.InferenceSession(folder / "trained.onnx", providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"input": x})[0], saved.predict(x), atol=1e-5)
 
     # Adam's moments and steps go along, in the middle of a training and from one cluster to the next.
     states = {name: read_model(folder / name).state for name in ("epoch-0", "epoch-1", "trained")}

@@ -10,6 +10,7 @@ from dtrain.errors import InputError
 
 X = np.arange(6, dtype=np.float32).reshape(3, 2)
 Y = np.array([1.0, 0.0, 1.0], np.float32)
+INPUT = {"input": (2,)}
 OF_OBJECTS = b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(127) + b"\n"
 
 
@@ -30,29 +31,29 @@ def written(folder, name):
 
 @pytest.mark.parametrize("name", ["data.npz", "data.csv", "plain.csv", "data.tfrecord"])
 def test_every_format_gives_the_same(tmp_path, name):
-    x, y = read_examples(written(tmp_path, name), ["input"], targets=True)
+    x, y = read_examples(written(tmp_path, name), INPUT, targets=True)
     np.testing.assert_array_equal(x, X)
     np.testing.assert_array_equal(y, Y)
 
 
 def test_columns_are_named(tmp_path):
     path = written(tmp_path, "data.csv")
-    x, y = read_examples(path, ["input"], x="b", y="a", targets=True)
+    x, y = read_examples(path, INPUT, x="b", y="a", targets=True)
     assert (x.tolist(), y.tolist()) == ([[1], [3], [5]], [0, 2, 4])
-    assert read_examples(path, ["input"], targets=False).shape == (3, 3)
-    assert read_examples(path, ["input"], y="label", targets=False).shape == (3, 2)
-    by_input = read_examples(path, ["a", "b"], targets=True)[0]
-    assert {name: column.tolist() for name, column in by_input.items()} == {"a": [0, 2, 4], "b": [1, 3, 5]}
+    assert read_examples(path, INPUT, targets=False).shape == (3, 3)
+    assert read_examples(path, INPUT, y="label", targets=False).shape == (3, 2)
+    by_input = read_examples(path, {"a": (1,), "b": (1,)}, targets=True)[0]
+    assert {name: column.tolist() for name, column in by_input.items()} == {"a": [[0], [2], [4]], "b": [[1], [3], [5]]}
     np.savez(tmp_path / "keras.npz", x_train=X, y_train=Y, x_test=X + 1, y_test=Y)
-    assert read_examples(tmp_path / "keras.npz", ["input"], targets=True)[0][0, 0] == 1
-    assert read_examples(tmp_path / "keras.npz", ["input"], x="x_train", targets=False)[0, 0] == 0
+    assert read_examples(tmp_path / "keras.npz", INPUT, targets=True)[0][0, 0] == 1
+    assert read_examples(tmp_path / "keras.npz", INPUT, x="x_train", targets=False)[0, 0] == 0
     np.savez(tmp_path / "two.npz", left=X, right=X, y=Y)
-    assert set(read_examples(tmp_path / "two.npz", ["left", "right"], targets=False)) == {"left", "right"}
+    assert set(read_examples(tmp_path / "two.npz", {"left": (2,), "right": (2,)}, targets=False)) == {"left", "right"}
 
 
 def test_text_stays_text(tmp_path):
     (tmp_path / "words.csv").write_text("word\none\ntwo\n")
-    assert read_examples(tmp_path / "words.csv", ["input"], targets=False).tolist() == [["one"], ["two"]]
+    assert read_examples(tmp_path / "words.csv", INPUT, targets=False).tolist() == [["one"], ["two"]]
 
 
 @pytest.mark.parametrize(
@@ -77,11 +78,23 @@ def test_text_stays_text(tmp_path):
 def test_what_is_wrong_is_named(tmp_path, name, content, said):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=said):
-        read_examples(tmp_path / name, ["input"], targets=True)
+        read_examples(tmp_path / name, INPUT, targets=True)
 
 
 def test_a_missing_file_or_column_is_named(tmp_path):
     with pytest.raises(InputError, match="cannot be read: No such file"):
-        read_examples(tmp_path / "none.npz", ["input"], targets=True)
+        read_examples(tmp_path / "none.npz", INPUT, targets=True)
     with pytest.raises(InputError, match="expected a column z; it has x, y: say which one is y with --y NAME"):
-        read_examples(written(tmp_path, "data.npz"), ["input"], y="z", targets=True)
+        read_examples(written(tmp_path, "data.npz"), INPUT, y="z", targets=True)
+
+
+def test_examples_take_the_models_shape_where_that_is_plain(tmp_path):
+    images = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    np.savez(tmp_path / "images.npz", images)
+    for name, shape in (("images", (3, 4, 1)), ("flat", (3, 4, 1)), ("flat", (2, 2, 3))):
+        np.save(tmp_path / "flat.npy", images.reshape(2, -1))
+        path = tmp_path / ("images.npz" if name == "images" else "flat.npy")
+        found = read_examples(path, {"input": shape}, targets=False)
+        np.testing.assert_array_equal(found, images.reshape(2, *shape))
+    for shape in ((4, 3), (None, 4, 1), (5,)):
+        assert read_examples(tmp_path / "images.npz", {"input": shape}, targets=False).shape == (2, 3, 4)

@@ -6,6 +6,7 @@ A column is an array with one row an example. Nothing in a file is unpickled.
 import csv
 import zipfile
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,20 @@ from dtrain.data.records import read_records
 from dtrain.errors import InputError
 
 Array = np.ndarray[Any, Any]
+Shape = tuple[int | None, ...]
 
 SUFFIXES = (".npz", ".npy", ".csv", ".tfrecord", ".tfrecords")
 X_NAMES, Y_NAMES = ("x", "x_test"), ("y", "y_test")
 
 
-def read_examples(path: Path, inputs: Sequence[str], x: str | None = None, y: str | None = None, *, targets: bool) -> Any:
+def read_examples(path: Path, inputs: Mapping[str, Shape], x: str | None = None, y: str | None = None, *, targets: bool) -> Any:
     """What `evaluate` (``(x, y)``) or `predict` (``x``) takes.
 
     Args:
         path: its suffix says what it is.
-        inputs: names of the model's inputs; where the file has columns of all these names they are the inputs.
-        x: the column of inputs; else ``x`` or ``x_test``. In a .csv all columns but the targets', as floats.
+        inputs: the model's, by name, and their shapes; where the file has columns of all these names they are the inputs. Flat
+            examples, and those that differ by axes of length 1, are taken in these shapes.
+        x: the column of inputs; else ``x``, ``x_test`` or the only one. In a .csv all columns but the targets', as floats.
         y: the column of targets; else ``y`` or ``y_test``, in a .csv the last.
         targets: whether they are wanted.
 
@@ -41,13 +44,26 @@ def read_examples(path: Path, inputs: Sequence[str], x: str | None = None, y: st
         given, target = _of_csv(path, columns, inputs, x, y, targets=targets)
     else:
         target = _chosen(path, columns, "y", y, Y_NAMES) if targets else None
-        both = x is None and all(name in columns for name in inputs)
-        given = {name: columns[name] for name in inputs} if both else columns[_chosen(path, columns, "x", x, X_NAMES)]
+        by_input = x is None and all(name in columns for name in inputs)
+        only = tuple(columns) if len(columns) == 1 else ()
+        given = {name: columns[name] for name in inputs} if by_input else columns[_chosen(path, columns, "x", x, X_NAMES + only)]
+    if isinstance(given, dict):
+        given = {name: _shaped(column, inputs[name]) for name, column in given.items()}
+    elif len(inputs) == 1:
+        given = _shaped(given, next(iter(inputs.values())))
     return given if target is None else (given, columns[target])
 
 
+def _shaped(column: Array, shape: Shape) -> Array:
+    """Examples in the model's shape, where there is no doubt about the order of their numbers."""
+    found = column.shape[1:]
+    known = tuple(length for length in shape if length is not None)
+    doubtless = len(found) == 1 or [n for n in found if n != 1] == [n for n in known if n != 1]
+    return column.reshape(len(column), *known) if len(known) == len(shape) and prod(found) == prod(known) and doubtless else column
+
+
 def _of_csv(
-    path: Path, columns: Mapping[str, Array], inputs: Sequence[str], x: str | None, y: str | None, *, targets: bool
+    path: Path, columns: Mapping[str, Array], inputs: Mapping[str, Shape], x: str | None, y: str | None, *, targets: bool
 ) -> tuple[Any, str | None]:
     target = _chosen(path, columns, "y", y, (list(columns)[-1],)) if targets or y is not None else None
     names = [name for name in columns if name != target] if x is None else [_chosen(path, columns, "x", x, ())]
