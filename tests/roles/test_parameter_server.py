@@ -245,7 +245,7 @@ def test_a_push_that_breaks_a_rule_is_refused_and_nothing_changes(hand, changes,
     assert isinstance(answer, Refusal)
     assert said in answer.reason
     assert hand.image() == before
-    assert only(hand.push("worker:0", value=math.nan, blocks=_nan(hand))).verdict is Verdict.REFUSED, "it may go on"
+    assert only(hand.push("worker:0", blocks=_nan(hand), finite=False)).verdict is Verdict.REFUSED, "it may go on"
 
 
 @pytest.mark.parametrize("task", ["ps:0", "evaluator:0"])
@@ -265,11 +265,11 @@ def _nan(hand, value=math.nan):
 def test_a_gradient_that_is_not_finite_is_refused_by_name_and_stays_so(hand, value):
     before = hand.image()[2]
     for duplicate in (False, True):
-        reply = only(hand.push("worker:0", blocks=_nan(hand, value)))
+        reply = only(hand.push("worker:0", blocks=_nan(hand, value), finite=False))
         assert (reply.verdict, reply.duplicate, reply.version) == (Verdict.REFUSED, duplicate, 0)
         assert "NaN" in reply.reason
         assert hand.image()[2] == before
-    assert "worker:0 from version 0" in only(hand.push("worker:0", sequence=2, blocks=_nan(hand))).reason
+    assert "worker:0 from version 0" in only(hand.push("worker:0", sequence=2, blocks=_nan(hand), finite=False)).reason
 
 
 def test_every_server_refuses_a_gradient_whose_nan_lies_elsewhere(hand):

@@ -3,14 +3,15 @@
 Blocks of one dtype and trainability lie side by side in one buffer, server after server, and a block's elements are in the order
 of its server's layout. So
 
-    * what a server sends is received in place: the network's arrays are views of the blocks, nothing is gathered or copied;
+    * what a server sends is received in place, or read where the server has it (`read_at`): the network's arrays are views of
+      the blocks, nothing is gathered or copied;
     * what goes over the whole gradient (a global norm, a sum over replicas) is one operation on one buffer.
 
 Only a variable that lies on several servers cannot be a view of several blocks: it has an array of its own, which `join` fills from
 the blocks and `split` writes back. Without a partitioner both do nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ import numpy as np
 from dtrain.protocol.placement import Plan
 
 Array = np.ndarray[Any, Any]
+
+PLACES_KEPT = 4
 
 
 class ReplicaMemory:
@@ -29,17 +32,22 @@ class ReplicaMemory:
         variables: every whole variable, by name.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, arrays: Callable[[Sequence[tuple[str, int]]], list[Array]] | None = None) -> None:
+        """Make room; `arrays` makes an array of zeros of each (dtype, elements)."""
         self.plan = plan
         sizes: dict[tuple[str, bool], int] = {}
         for layout in plan.layouts:
             for group in layout.groups:
                 kind = (group.dtype, group.trainable)
                 sizes[kind] = sizes.get(kind, 0) + group.size
-        self.buffers = {kind: np.zeros(size, kind[0]) for kind, size in sizes.items()}
+        described = [(dtype, size) for (dtype, _), size in sizes.items()]
+        buffers = arrays(described) if arrays else [np.zeros(size, dtype) for dtype, size in described]
+        self.buffers = dict(zip(sizes, buffers, strict=True))
         self.blocks = self._cut_blocks()
         self.variables = gather(plan, self.blocks)
-        self._copies = self._find_copies()
+        self._views = [layout.views(blocks) for layout, blocks in zip(plan.layouts, self.blocks, strict=True)]
+        self._known: list[dict[int, dict[str, Array]]] = [{} for _ in self.blocks]
+        self._pieces = [self._find_pieces(server) for server in range(plan.servers)]
 
     def _cut_blocks(self) -> list[list[Array]]:
         used = dict.fromkeys(self.buffers, 0)
@@ -52,25 +60,41 @@ class ReplicaMemory:
                 used[kind] += group.size
         return blocks
 
-    def _find_copies(self) -> list[tuple[Array, Array]]:
-        """(rows of the whole, their place in a block) for each shard of a variable in several pieces."""
-        views = _shard_views(self.plan, self.blocks)
+    def _find_pieces(self, server: int) -> list[tuple[Array, str]]:
+        """(rows of the whole, name) of each of a server's shards of variables in several pieces."""
         return [
-            (self.variables[variable.name][shard.row_start : shard.row_stop], views[shard.name])
+            (self.variables[variable.name][shard.row_start : shard.row_stop], shard.name)
             for position, variable in enumerate(self.plan.variables)
             for shard in self.plan.shards_of(position)
-            if shard.name != variable.name
+            if shard.server == server and shard.name != variable.name
         ]
+
+    def read_at(self, server: int, blocks: Sequence[Array]) -> None:
+        """From now on a server's variables are read from these blocks, which need not be this memory's own.
+
+        A server writes its versions to few places in turn: the views of those last seen are kept.
+        """
+        place: int = blocks[0].__array_interface__["data"][0]
+        known = self._known[server]
+        if place not in known:
+            if len(known) == PLACES_KEPT:
+                del known[next(iter(known))]
+            known[place] = self.plan.layout(server).views(blocks)
+        if self._views[server] is not known[place]:
+            self._views[server] = known[place]
+            self.variables.update((name, view) for name, view in known[place].items() if name in self.variables)
 
     def join(self) -> None:
         """After blocks were written: bring the arrays of split variables up to date."""
-        for whole, part in self._copies:
-            whole[...] = part
+        for pieces, views in zip(self._pieces, self._views, strict=True):
+            for whole, name in pieces:
+                whole[...] = views[name]
 
     def split(self) -> None:
         """After variables were written: bring the blocks of split variables up to date."""
-        for whole, part in self._copies:
-            part[...] = whole
+        for pieces, views in zip(self._pieces, self._views, strict=True):
+            for whole, name in pieces:
+                views[name][...] = whole
 
 
 def cut(plan: Plan, values: Mapping[str, Array]) -> list[list[Array]]:

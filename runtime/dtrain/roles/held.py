@@ -17,6 +17,7 @@ from dtrain.protocol.placement import Plan
 from dtrain.protocol.sync_round import quota
 from dtrain.roles.actions import Caller
 from dtrain.roles.async_pushes import AsyncPushes
+from dtrain.roles.published import Room
 from dtrain.roles.store import Store
 from dtrain.roles.sync_pushes import SyncPushes
 
@@ -40,8 +41,10 @@ class Held:
     seen: SeenPushes
 
     @classmethod
-    def of(cls, message: Initialise, blocks: Blocks, cluster: ClusterSpec, server: int, subscribers: Sequence[Caller]) -> "Held":
-        """As the leader says; `subscribers` are told of commits.
+    def of(
+        cls, message: Initialise, blocks: Blocks, cluster: ClusterSpec, server: int, subscribers: Sequence[Caller], room: Room
+    ) -> "Held":
+        """As the leader says; `subscribers` are told of commits, the values are kept in `room`.
 
         Raises:
             DtrainError, msgspec.ValidationError: plan, optimizer and blocks do not fit together.
@@ -51,7 +54,7 @@ class Held:
         if plan.servers != servers:
             raise InputError(f"a plan for {plan.servers} servers, and the cluster has {servers}")
         layout = plan.layout(server)
-        store = Store(layout, message.optimizer, blocks[: len(layout.groups)], message.lineage.origin, message.max_steps)
+        store = Store(layout, message.optimizer, blocks[: len(layout.groups)], message.lineage.origin, message.max_steps, room)
         if message.slots:
             store.restore_slots(message.slots, blocks[len(layout.groups) :])
         replicas = len(cluster.replicas(training.chief_trains))

@@ -41,7 +41,7 @@ from dtrain.protocol.exactly_once import Seen
 from dtrain.protocol.membership import Membership, MemberState
 from dtrain.roles.actions import Action, Caller, End, Send
 from dtrain.roles.held import Held
-from dtrain.roles.store import any_non_finite
+from dtrain.roles.published import Room
 from dtrain.roles.sync_pushes import SyncPushes
 
 Blocks = Sequence[np.ndarray[Any, Any]]
@@ -68,12 +68,14 @@ class ParameterServer:
     Attributes:
         ranks: rank of each replica, by task name; of those that have joined as well.
         held: None before the leader has initialised it.
+        room: where values are kept.
     """
 
     index: int
     cluster: ClusterSpec
     training: TrainingSection
     now: float
+    room: Room = field(default_factory=Room)
     ranks: dict[str, int] = field(init=False)
     membership: Membership = field(init=False)
     held: Held | None = field(default=None, init=False)
@@ -121,7 +123,7 @@ class ParameterServer:
             yield Send(caller, Refusal(f"ps:{self.index} holds term {before.term} of generation {before.generation} already"))
             return
         try:
-            self.held = Held.of(message, blocks, self.cluster, self.index, self._subscribers)
+            self.held = Held.of(message, blocks, self.cluster, self.index, self._subscribers, self.room)
         except (DtrainError, msgspec.ValidationError) as error:
             yield Send(caller, Refusal(f"the leader's plan, optimizer and values do not fit together: {error}"))
             return
@@ -206,7 +208,7 @@ class ParameterServer:
             yield Send(caller, Refusal(row))
         elif row is not None and row.verdict is not None:
             yield self._duplicate(caller, rank, row)
-        elif row is None and not (message.finite and not any_non_finite(blocks)):
+        elif row is None and not message.finite:
             held.dealer.pushed(rank, message.batch)
             yield self._refuse(caller, replica, message)
         else:

@@ -20,6 +20,8 @@ from dtrain.reporting import Reporter
 from dtrain.roles.actions import Action, End, Report, Send
 from dtrain.roles.heartbeat import Connect, HeartbeatLink
 from dtrain.roles.parameter_server import ParameterServer
+from dtrain.roles.published import Room
+from dtrain.roles.shared_room import SharedRoom
 from dtrain.wire.channel import Answer, Caller, Channel
 from dtrain.wire.connecting import connect
 from dtrain.wire.frames import Frame, payload_chunks
@@ -40,7 +42,15 @@ UNANSWERED = {Complete: Answer.NONE, Commit: Answer.NONE, Subscribe: Answer.STRE
 class ServerHandler:
     """Joins a machine to a service; see `Handler`."""
 
-    def __init__(self, machine: ParameterServer, hello: Hello, reporter: Reporter) -> None:
+    def __init__(self, machine: ParameterServer, hello: Hello, reporter: Reporter, *, local: bool = False) -> None:
+        """Begin.
+
+        Args:
+            machine: decides.
+            hello: this server's own.
+            reporter: told of progress.
+            local: whether replicas on this host read its values where they lie.
+        """
         self.machine = machine
         self.reporter = reporter
         self.ended = threading.Event()
@@ -49,6 +59,7 @@ class ServerHandler:
         self._hello = hello
         self._lock = threading.Lock()
         self._callers: set[Caller] = set()
+        machine.room = SharedRoom(self._callers) if local else Room()
 
     @property
     def limit_bytes(self) -> int:
@@ -84,6 +95,8 @@ class ServerHandler:
         """See `Handler.disconnected`."""
         with self._lock:
             self._callers.discard(caller)
+            if self.machine.held is not None:
+                self.machine.held.store.lose(caller.reading)
             self.machine.disconnected(caller)
 
     def decided(self, commit: AnyMessage) -> None:
@@ -194,8 +207,9 @@ def serve(assignment: TaskAssignment) -> None:
     reporter = Reporter(assignment)
     hello = assignment.hello()
     machine = ParameterServer(assignment.task.index, assignment.cluster, assignment.spec.training, time.monotonic())
-    handler = ServerHandler(machine, hello, reporter)
-    local = LocalService(handler) if assignment.spec.training.transport != "grpc" else None
+    by_grpc = assignment.spec.training.transport == "grpc"
+    handler = ServerHandler(machine, hello, reporter, local=not by_grpc)
+    local = None if by_grpc else LocalService(handler)
     service = GrpcService(
         handler,
         address,

@@ -12,15 +12,15 @@ import numpy as np
 from dtrain.errors import InputError
 from dtrain.learning import optimizers
 from dtrain.protocol.placement import Plan, ServerLayout
+from dtrain.roles.published import Published, Room
 
 Array = np.ndarray[Any, Any]
 
 
 class Store:
-    """Variables and slots of one server, changed in place by one thread at a time.
+    """Variables and slots of one server, changed by one thread at a time.
 
     Attributes:
-        values: one flat array for each group of the layout, in its order.
         slots: for each slot of the optimizer, one flat array for each trainable group.
     """
 
@@ -31,10 +31,12 @@ class Store:
         values: Sequence[Array],
         origin: int = 0,
         max_steps: int | None = None,
+        room: Room | None = None,
     ) -> None:
         """Take over first values, one flat array a group; arrays that cannot be written are copied.
 
-        `origin` is the version at which the optimizer began, `max_steps` the last one, at which it completes its work.
+        `origin` is the version at which the optimizer began, `max_steps` the last one, at which it completes its work; the values
+        are kept in `room`.
 
         Raises:
             InputError: they do not have the layout's dtypes and sizes.
@@ -47,10 +49,19 @@ class Store:
         self.optimizer = optimizers.from_config(optimizer)
         if reason := self.mismatch(values, range(len(self.groups))):
             raise InputError(reason)
-        self.values = [value if value.flags.writeable else np.array(value) for value in values]
+        self._published = Published(values, room or Room())
         fresh = [self.optimizer.initial_slots(self.values[index]) for index in self.trainable]
         names = self.optimizer.initial_slots(np.zeros(0))  # a server may have nothing to train
         self.slots: dict[str, list[Array]] = {name: [slots[name] for slots in fresh] for name in names}
+
+    @property
+    def values(self) -> list[Array]:
+        """The newest version: one flat array for each group of the layout, in its order."""
+        return self._published.newest
+
+    def lose(self, values: Sequence[Array]) -> None:
+        """Whoever was reading these values is gone."""
+        self._published.lose(values)
 
     def restore_slots(self, names: Sequence[str], blocks: Sequence[Array]) -> None:
         """Overwrite the slots with those of a checkpoint: for each name, one array for each trainable group.
@@ -80,7 +91,9 @@ class Store:
         return None if found == expected else f"expected (dtype, elements) {expected}, found {found}"
 
     def apply(self, gradients: Sequence[Array], step: int, rate_scale: float = 1.0) -> None:
-        """One optimizer update in place: a gradient for each trainable group, new values for each other group.
+        """One optimizer update: a gradient for each trainable group, new values for each other group.
+
+        The next version is written beside the newest one where somebody reads that, else in its place; slots in theirs.
 
         Args:
             gradients: in the order of the groups.
@@ -88,17 +101,19 @@ class Store:
             rate_scale: factor on the learning rate (staleness).
         """
         if not self.optimizer.elementwise:
+            gradients = [gradient if gradient.flags.writeable else np.array(gradient) for gradient in gradients]
             self._clip(gradients)
-        position = 0
-        for index, (value, gradient) in enumerate(zip(self.values, gradients, strict=True)):
+        position, place = 0, self._published.next_place()
+        for index, (value, new, gradient) in enumerate(zip(self.values, place, gradients, strict=True)):
             if self.groups[index].trainable:
                 slots = {name: arrays[position] for name, arrays in self.slots.items()}
-                self.optimizer.update(value, gradient, slots, step - self.origin, rate_scale=rate_scale)
+                self.optimizer.update(value, gradient, slots, step - self.origin, rate_scale=rate_scale, out=new)
                 if step + 1 == self.max_steps:
-                    self.optimizer.finalize(value, slots)
+                    self.optimizer.finalize(new, slots)
                 position += 1
             else:
-                value[...] = gradient
+                new[...] = gradient
+        self._published.publish(place)
 
     def _clip(self, gradients: Sequence[Array]) -> None:
         """Limit norms of whole variables, in place."""

@@ -18,7 +18,11 @@ from dtrain.protocol.sync_round import Contribution, SyncDecision, SyncRound, To
 from dtrain.roles.actions import Action, Caller, Report, Send
 from dtrain.roles.store import Store
 
-Blocks = Sequence[np.ndarray[Any, Any]]
+Array = np.ndarray[Any, Any]
+Blocks = Sequence[Array]
+
+PART = 1 << 15
+"""Elements that are averaged at a time."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,10 @@ class SyncPushes:
         if row is not None:
             self._waiting.append(Waiting(caller, contribution, duplicate=True))
             return
-        if self.finished or not self._round.offer(contribution, push.base_version, blocks):
+        last = push.ordinal + 1 >= self._quota
+        # What is answered now may change while it is held.
+        held = blocks if last else [np.array(block) for block in blocks]
+        if self.finished or not self._round.offer(contribution, push.base_version, held):
             late = push.base_version < self.version
             verdict = Verdict.STALE if late else Verdict.FINISHED
             seen.record(replica, Seen(push.incarnation, push.sequence, verdict))
@@ -96,7 +103,7 @@ class SyncPushes:
             yield Send(caller, reply, self._store.values)
             return
         self._batches[contribution] = push.batch
-        if push.ordinal + 1 < self._quota:
+        if not last:
             seen.record(replica, Seen(push.incarnation, push.sequence, Verdict.PENDING))
             yield Send(caller, Reply(Verdict.PENDING, self.version, batch=self._dealer.give(rank)))
         else:
@@ -244,12 +251,24 @@ def _mean(gradients: Sequence[Blocks]) -> Blocks:
         return gradients[0]
     means = []
     for first, *others in zip(*gradients, strict=True):
-        whole = first.dtype.kind != "f"
-        total = first.astype(np.int64) if whole else first if first.flags.writeable else np.array(first)
+        if first.dtype.kind == "f":
+            means.append(_mean_of_floats(first, others))
+            continue
+        total = first.astype(np.int64)
         for block in others:
             np.add(total, block, out=total, casting="unsafe")
-        if whole:
-            means.append((total // len(gradients)).astype(first.dtype))
-        else:
-            means.append(np.divide(total, total.dtype.type(len(gradients)), out=total))
+        means.append((total // len(gradients)).astype(first.dtype))
     return means
+
+
+def _mean_of_floats(first: Array, others: Sequence[Array]) -> Array:
+    """Part by part, each small enough to stay in the cache until it is divided."""
+    mean = first if first.flags.writeable else np.empty_like(first)
+    for start in range(0, first.size, PART):
+        part = slice(start, start + PART)
+        total = mean[part]
+        np.add(first[part], others[0][part], out=total)
+        for other in others[1:]:
+            np.add(total, other[part], out=total)
+        np.divide(total, total.dtype.type(1 + len(others)), out=total)
+    return mean

@@ -16,7 +16,6 @@ from dtrain.reporting import Reporter
 from dtrain.roles.store import any_non_finite
 from dtrain.roles.worker import Outcome, Outgoing, Phase, Replica
 from dtrain.wire.channel import Channel
-from dtrain.wire.frames import written
 
 RECONNECT_PAUSE_S = 0.05
 STEADY_S = 1.0
@@ -119,7 +118,7 @@ class ReplicaDriver:
             try:
                 frame = self._channels[server].receive(self._weights.blocks[server])
                 if frame.blocks:
-                    written(frame.blocks, self._weights.blocks[server])
+                    self._weights.read_at(server, frame.blocks)
                 return frame.message
             except PeerLostError as error:
                 # Breaking again and again without an answer, it has no more time than if it were away.

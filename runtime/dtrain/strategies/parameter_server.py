@@ -40,7 +40,7 @@ from dtrain.run_files import RunFiles
 from dtrain.strategies.passed_over import PassedOverSession
 from dtrain.strategy import Array, Problem, Session, StepResult, Strategy, scope_of
 from dtrain.wire.channel import Channel
-from dtrain.wire.connecting import connect
+from dtrain.wire.connecting import arrays_to_send, connect
 from dtrain.wire.slow_link import through_link
 
 CONNECT_S = 60.0
@@ -277,7 +277,8 @@ class ParameterServerSession:
         self._keeper = keeper
         self._saved = False
         self._max_steps = max_steps
-        weights, gradients = ReplicaMemory(plan), ReplicaMemory(plan)
+        room = partial(arrays_to_send, training.transport) if strategy.trains else None
+        weights, gradients = ReplicaMemory(plan), ReplicaMemory(plan, room)
         arrays, variables = gradients.variables, plan.variables
         self.weights: dict[str, Array] = weights.variables
         self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if spec.trainable}

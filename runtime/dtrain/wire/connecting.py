@@ -7,12 +7,21 @@
 Two tasks are on one host if the server's socket, whose random name it tells over gRPC, can be reached from here.
 """
 
-from dtrain.errors import PeerLostError, PeerRefusedError
+import contextlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
 from dtrain.messages import Hello
+from dtrain.variables import DTYPE_BYTES
 from dtrain.wire import shared_memory
 from dtrain.wire.channel import Channel
 from dtrain.wire.client import GrpcChannel, local_name
+from dtrain.wire.frames import Array
 from dtrain.wire.local import LocalChannel
+from dtrain.wire.packets import SMALL_BYTES
+from dtrain.wire.shared_memory import shared_arrays
 
 
 def connect(peer: str, address: str, hello: Hello, timeout_s: float, transport: str = "auto") -> Channel:
@@ -34,3 +43,14 @@ def connect(peer: str, address: str, hello: Hello, timeout_s: float, transport: 
     if transport == "local":
         raise PeerRefusedError(f"transport: local cannot lead to {peer} at {address}: {reason}; use auto or grpc")
     return GrpcChannel(peer, address, hello, timeout_s)
+
+
+def arrays_to_send(transport: str, described: Sequence[tuple[str, int]]) -> list[Array]:
+    """New arrays of zeros, one of each (dtype, elements), for what is sent again and again.
+
+    They lie in shared memory where that may save copies, so that a peer on this host reads what is written here.
+    """
+    if transport != "grpc" and sum(DTYPE_BYTES[dtype] * size for dtype, size in described) > SMALL_BYTES:
+        with contextlib.suppress(SharedMemoryError):  # the way over gRPC is left
+            return shared_arrays(described)
+    return [np.zeros(size, dtype) for dtype, size in described]

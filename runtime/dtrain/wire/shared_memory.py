@@ -9,7 +9,9 @@ import fcntl
 import mmap
 import os
 import sys
+from collections.abc import Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, Self
 
 import numpy as np
@@ -21,6 +23,7 @@ Array = np.ndarray[Any, Any]
 shortage: str | None = None
 """Why this process shares no memory any more: once it could not, so that its peers and it speak over gRPC from then on."""
 
+_ALIGNED_BYTES = 64
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -94,6 +97,14 @@ def _short(reason: str) -> SharedMemoryError:
 def shared_bytes(nbytes: int) -> Array:
     """New memory as an array of bytes, zeros; its views are sent without a copy. Errors as `SharedMemory.make`."""
     return np.frombuffer(SharedMemory.make(nbytes), np.uint8)
+
+
+def shared_arrays(described: Sequence[tuple[str, int]]) -> list[Array]:
+    """New arrays, one of each (dtype, elements), side by side in one shared memory. Errors as `SharedMemory.make`."""
+    sizes = [np.dtype(dtype).itemsize * size for dtype, size in described]
+    starts = list(accumulate([nbytes + -nbytes % _ALIGNED_BYTES for nbytes in sizes], initial=0))
+    memory = shared_bytes(starts.pop())
+    return [memory[start : start + nbytes].view(dtype) for start, nbytes, (dtype, _) in zip(starts, sizes, described, strict=True)]
 
 
 def memory_of(array: Array) -> SharedMemory | None:

@@ -1,0 +1,64 @@
+"""The values that a server shows: the newest version, read where it lies while the next one is made beside it. Rule 8.
+
+A version that nobody reads any more is overwritten; while nobody reads the newest one, the next is made in place. So there is one
+array more than there are readers of different versions, and one in all where answers are copied (over gRPC).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class Room:
+    """Where values are kept: in this process's own memory, where nobody else reads them."""
+
+    def take(self, values: Sequence[Array]) -> list[Array]:
+        """The same values in this room; arrays that cannot be written are copied."""
+        return [value if value.flags.writeable else np.array(value) for value in values]
+
+    def another(self, values: Sequence[Array]) -> list[Array]:
+        """Arrays like these, with any content."""
+        return [np.empty_like(value) for value in values]
+
+    def in_use(self, values: Sequence[Array]) -> bool:
+        """Whether somebody may be reading them."""
+        return False
+
+
+class Published:
+    """Versions of one server's values.
+
+    Attributes:
+        newest: one array a group; not to be written while somebody reads it.
+    """
+
+    def __init__(self, values: Sequence[Array], room: Room) -> None:
+        self._room = room
+        self.newest = room.take(values)
+        self._older: list[list[Array]] = []
+        self._lost = False
+
+    def next_place(self) -> list[Array]:
+        """Where the next version is to be written; it may be where the newest one lies."""
+        if not (self._lost or self._room.in_use(self.newest)):
+            return self.newest
+        free = (values for values in self._older if not self._room.in_use(values))
+        return next(free, None) or self._room.another(self.newest)
+
+    def publish(self, values: list[Array]) -> None:
+        """The version in this place is the newest from now on."""
+        if values is self.newest:
+            return
+        kept = self._older if self._lost else [*self._older, self.newest]
+        self._older = [each for each in kept if each is not values]
+        self.newest, self._lost = values, False
+
+    def lose(self, values: Sequence[Array]) -> None:
+        """Whoever reads them will never say that he has done: they are let go, and not written any more."""
+        if not values:
+            return
+        self._lost = self._lost or values[0] is self.newest[0]
+        self._older = [each for each in self._older if values[0] is not each[0]]
