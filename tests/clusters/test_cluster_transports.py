@@ -1,0 +1,56 @@
+"""The same training on every transport, with variables large enough for shared memory."""
+
+import re
+
+import pytest
+from clusters.watching import report_of, succeeded, tasks_of
+
+PROGRAM = """
+import hashlib
+import sys
+import numpy as np
+import dtrain as dt
+
+rng = np.random.default_rng(0)
+x, y = rng.random((640, 200), np.float32), rng.integers(0, 10, 640)
+strategy = dt.get_strategy()
+with strategy.scope():
+    model = dt.Sequential([dt.layers.Dense(256, "relu", input_shape=(200,)), dt.layers.Dense(150, "relu"), dt.layers.Dense(10)])
+    loss = dt.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=dt.optimizers.SGD(0.05, momentum=0.9), loss=loss)
+model.fit(x, y, batch_size=32, epochs=1, steps_per_epoch=int(sys.argv[1]), verbose=0)
+if strategy.is_leader:
+    print("weights", hashlib.sha256(b"".join(value.tobytes() for value in model.get_weights())).hexdigest())
+"""
+SYNC = ("--workers", "1", "--ps", "2", "--no-evaluator", "--updates", "sync", "--set", "training.deterministic=true")
+
+
+@pytest.fixture
+def program(launcher):
+    (launcher.folder / "wide.py").write_text(PROGRAM)
+    return "wide.py"
+
+
+def test_the_same_results_bit_for_bit(launcher, program):
+    found = set()
+    for words in (
+        ("training.transport=grpc",),
+        ("training.transport=local",),
+        ("training.transport=local", "training.partitioner={fixed_shards: 2}"),
+        ("simulate.network=[{between: [worker:0, ps:0], latency_ms: 1}]",),
+    ):
+        launch = launcher.start(*SYNC, *(part for word in words for part in ("--set", word)), program, "40")
+        succeeded(launch)
+        found.add(re.search(r"^weights (\w+)$", launch.log("chief:0"), re.M)[1])
+    assert len(found) == 1
+
+
+def test_shared_memory_outlives_whoever_is_killed(launcher, program):
+    kills = "simulate.kill=[{task: worker:0, at_step: 50}, {task: ps:0, at_step: 300}]"
+    words = ("--workers", "2", "--ps", "2", "--no-evaluator", "--set", "training.transport=local", "--set", kills)
+    launch = launcher.start(*words, "--set", "checkpoint.every_steps=100", program, "2000")
+    succeeded(launch)
+    report = report_of(launcher, launch.run_dir)
+    assert report["global_step"] == 2000
+    restarts = {name: task["restarts"] for name, task in tasks_of(report).items() if task["restarts"]}
+    assert restarts == {"worker:0": 1, "ps:0": 1}
