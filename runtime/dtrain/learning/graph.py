@@ -5,6 +5,7 @@ A stack of layers and a graph with branches are the same thing here. A graph is 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 from dtrain.errors import InputError, SpecError
@@ -12,6 +13,7 @@ from dtrain.learning.arrays import Array, Shape
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
 from dtrain.learning.layers import CLASSES, InputLayer, Layer, SymbolicTensor, Weight
 from dtrain.learning.layers.base import Node
+from dtrain.learning.layers.pooled_convolution import pooled
 
 
 class Slot(NamedTuple):
@@ -131,6 +133,17 @@ class Graph:
             for weight, name in step.weights if step.layer not in seen else ():
                 yield step.layer, weight, name
             seen.add(step.layer)
+
+    @cached_property
+    def stand_ins(self) -> dict[int, Layer]:
+        """Layers that compute faster what some steps compute together, by the steps' numbers."""
+        found: dict[int, Layer] = {}
+        for number, step in enumerate(self.steps):
+            source = step.inputs[0].step if len(step.inputs) == 1 else number
+            together = pooled(self.steps[source].layer, step.layer)
+            if together is not None and self.readers(source) == 1:
+                found |= {source: together, number: InputLayer(name=step.layer.name)}
+        return found
 
     def readers(self, number: int) -> int:
         """How often the outputs of a step are read, by other steps or as the model's."""

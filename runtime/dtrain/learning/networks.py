@@ -153,13 +153,13 @@ class Network:
 
     def predict(self, weights: Mapping[str, Array], x: Any) -> Any:
         """The outputs for a batch `x` in inference mode: a new array, or a list of them if the model has several outputs."""
-        run = Pass(self.graph, weights, training=False)
+        run = Pass(self.graph, weights, training=False, stand_ins=self.graph.stand_ins)
         run.forward(self._entering(x))
         return only([np.array(output) for output in run.outputs])
 
     def forward(self, weights: Mapping[str, Array], x: Any, rng: np.random.Generator) -> Pass:
         """A pass in training mode whose outputs are known; for `loss_and_gradients` in two halves."""
-        run = Pass(self.graph, weights, training=True, rng=rng)
+        run = Pass(self.graph, weights, training=True, rng=rng, stand_ins=self.graph.stand_ins)
         run.forward(self._entering(x))
         return run
 
@@ -247,7 +247,7 @@ class Network:
 
     def _stand_ins(self, heads: Sequence[Head]) -> dict[int, Layer]:
         slots = zip(self.graph.outputs, heads, strict=True)
-        return {slot.step: head.stand_in for slot, head in slots if head.stand_in is not None}
+        return self.graph.stand_ins | {slot.step: head.stand_in for slot, head in slots if head.stand_in is not None}
 
     def _targets(self, y: Any) -> list[Any]:
         count = len(self.graph.outputs)

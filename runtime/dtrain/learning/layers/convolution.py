@@ -49,13 +49,13 @@ class _Convolution(ActivatedLayer):
         if self.filters < 1 or self.groups < 1 or self.filters % self.groups:
             raise SpecError(f"{self.label}: filters {self.filters} must be a positive multiple of groups {self.groups}")
         self.function = activations.get(self.activation)
-        self._windows = Windows.of(self.RANK, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate)
+        self.windows = Windows.of(self.RANK, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate)
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Kernel [...lengths, channels / groups, filters] and bias [filters]."""
         channels = self.known_length(input_shape)
         self.expect(channels % self.groups == 0, f"a multiple of {self.groups} channels", input_shape)
-        return self._kernel_and_bias((*self._windows.size, channels // self.groups, self.filters))
+        return self._kernel_and_bias((*self.windows.size, channels // self.groups, self.filters))
 
     def _kernel_and_bias(self, shape: tuple[int, ...]) -> Sequence[Weight]:
         kernel = Weight("kernel", shape, self.kernel_initializer, self.kernel_regularizer)
@@ -64,15 +64,15 @@ class _Convolution(ActivatedLayer):
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """One place a window, and `filters` channels."""
-        return (*window_counts(self, self._windows, input_shape), self.filters)
+        return (*window_counts(self, self.windows, input_shape), self.filters)
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """One matrix product for each few examples and each group."""
-        wide = self._windows.padded(x, 0, call)
-        z = call.scratch("z", (len(x), *self._windows.lengths_within(wide), self.filters))
+        wide = self.windows.padded(x, 0, call)
+        z = call.scratch("z", (len(x), *self.windows.lengths_within(wide), self.filters))
         for inner, outer in self._groups(x.shape[-1]):
-            matrix = self._matrix(weights, outer)
-            for part, rows in _rows(self._windows, wide[..., inner], call, with_ones=self.use_bias):
+            matrix = self.matrix(weights, outer)
+            for part, rows in _rows(self.windows, wide[..., inner], call, self.use_bias):
                 np.matmul(rows, matrix, out=z[part].reshape(-1, self.filters)[:, outer])
         y, kept = self.function.apply(z)
         return y, (wide, x.shape, kept)
@@ -84,19 +84,16 @@ class _Convolution(ActivatedLayer):
         dwide = call.scratch("dwide", wide.shape if call.needs_input_gradient else ())
         dwide.fill(0)
         for inner, outer in self._groups(shape[-1]):
-            matrix = self._matrix(weights, outer)
+            matrix = self.matrix(weights, outer)
             dmatrix = np.zeros_like(matrix)
-            for part, rows in _rows(self._windows, wide[..., inner], call, with_ones=self.use_bias):
+            for part, rows in _rows(self.windows, wide[..., inner], call, self.use_bias):
                 dz_rows = dz[part].reshape(-1, self.filters)[:, outer]
                 dmatrix += rows.T @ dz_rows
                 if call.needs_input_gradient:
                     drows = np.matmul(dz_rows, matrix.T, out=call.scratch("drows", rows.shape))
-                    _add_rows(self._windows, drows, dwide[part, ..., inner])
-            size = len(matrix) - self.use_bias
-            gradients["kernel"][..., outer] = dmatrix[:size].reshape(*self._windows.size, -1, dmatrix.shape[1])
-            if self.use_bias:
-                gradients["bias"][outer] = dmatrix[size]
-        return self._windows.unpadded(dwide, shape) if call.needs_input_gradient else None
+                    add_rows(self.windows, drows, dwide[part, ..., inner])
+            self.take_gradients(dmatrix, gradients, outer)
+        return self.windows.unpadded(dwide, shape) if call.needs_input_gradient else None
 
     def _groups(self, channels: int) -> Iterator[tuple[slice, slice]]:
         """The channels that each group reads, and the filters that it writes."""
@@ -104,11 +101,18 @@ class _Convolution(ActivatedLayer):
         for group in range(self.groups):
             yield slice(group * inner, (group + 1) * inner), slice(group * outer, (group + 1) * outer)
 
-    def _matrix(self, weights: Mapping[str, Array], outer: slice) -> Array:
+    def matrix(self, weights: Mapping[str, Array], outer: slice = slice(None)) -> Array:
         """The kernel of a group as [places * channels, filters], the bias below it."""
         kernel = weights["kernel"][..., outer]
         matrix = kernel.reshape(-1, kernel.shape[-1])
         return np.vstack([matrix, weights["bias"][outer]]) if self.use_bias else matrix
+
+    def take_gradients(self, dmatrix: Array, gradients: Mapping[str, Array], outer: slice = slice(None)) -> None:
+        """The way back from `matrix`, for its gradient."""
+        size = len(dmatrix) - self.use_bias
+        gradients["kernel"][..., outer] = dmatrix[:size].reshape(*self.windows.size, -1, dmatrix.shape[1])
+        if self.use_bias:
+            gradients["bias"][outer] = dmatrix[size]
 
 
 @dataclass(eq=False)
@@ -138,23 +142,23 @@ class Conv2DTranspose(_Convolution):
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Kernel [height, width, filters, channels] and bias [filters]."""
-        return self._kernel_and_bias((*self._windows.size, self.filters, self.known_length(input_shape)))
+        return self._kernel_and_bias((*self.windows.size, self.filters, self.known_length(input_shape)))
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """As long as is needed for one window an input place; with ``same``, length times stride."""
         self.expect(len(input_shape) == 3, "4 axes: batch, height, width, channels", input_shape)
-        geometry = zip(input_shape[:-1], self._windows.extent, self._windows.strides, strict=True)
-        beyond = 0 if self._windows.padding == "same" else 1
+        geometry = zip(input_shape[:-1], self.windows.extent, self.windows.strides, strict=True)
+        beyond = 0 if self.windows.padding == "same" else 1
         return (*(None if n is None else n * s + beyond * max(0, e - s) for n, e, s in geometry), self.filters)
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """What `backward` of a convolution does for its input."""
         shape = (len(x), *(n or 0 for n in self.output_shape(x.shape[1:])))
-        margins = self._windows.margins(shape[1:-1])
+        margins = self.windows.margins(shape[1:-1])
         wide = np.zeros((len(x), *(n + sum(m) for n, m in zip(shape[1:-1], margins, strict=True)), self.filters), np.float32)
         x_rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
-        _add_rows(self._windows, x_rows @ weights["kernel"].reshape(-1, x.shape[-1]).T, wide)
-        z = np.ascontiguousarray(self._windows.unpadded(wide, shape))
+        add_rows(self.windows, x_rows @ weights["kernel"].reshape(-1, x.shape[-1]).T, wide)
+        z = np.ascontiguousarray(self.windows.unpadded(wide, shape))
         if self.use_bias:
             z += weights["bias"]
         y, kept = self.function.apply(z)
@@ -169,7 +173,7 @@ class Conv2DTranspose(_Convolution):
         matrix = weights["kernel"].reshape(-1, shape[-1])
         dmatrix = np.zeros_like(matrix)
         dx = np.empty(shape, np.float32)
-        for part, rows in _rows(self._windows, self._windows.padded(dz, 0, call), call):
+        for part, rows in _rows(self.windows, self.windows.padded(dz, 0, call), call):
             np.matmul(rows, matrix, out=dx[part].reshape(-1, shape[-1]))
             dmatrix += rows.T @ x_rows.reshape(shape)[part].reshape(-1, shape[-1])
         gradients["kernel"][...] = dmatrix.reshape(weights["kernel"].shape)
@@ -196,26 +200,26 @@ class DepthwiseConv2D(Layer):
     def __post_init__(self) -> None:
         require_channels_last(self.label, self.data_format)
         self.function = activations.get(self.activation)
-        self._windows = Windows.of(2, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate)
+        self.windows = Windows.of(2, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate)
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Kernel [height, width, channels, depth_multiplier] and bias [channels * depth_multiplier]."""
-        shape = (*self._windows.size, self.known_length(input_shape), self.depth_multiplier)
+        shape = (*self.windows.size, self.known_length(input_shape), self.depth_multiplier)
         kernel = Weight("depthwise_kernel", shape, self.depthwise_initializer, self.depthwise_regularizer)
         bias = Weight("bias", (shape[2] * shape[3],), self.bias_initializer, self.bias_regularizer)
         return (kernel, bias) if self.use_bias else (kernel,)
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """One place a window, and depth_multiplier times the channels."""
-        lengths = window_counts(self, self._windows, input_shape)
+        lengths = window_counts(self, self.windows, input_shape)
         return (*lengths, self.known_length(input_shape) * self.depth_multiplier)
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """The sum over the places of a window of place times weight."""
-        wide = self._windows.padded(x, 0, call)
-        lengths, channels = self._windows.lengths_within(wide), x.shape[-1]
+        wide = self.windows.padded(x, 0, call)
+        lengths, channels = self.windows.lengths_within(wide), x.shape[-1]
         z = np.zeros((len(x), *lengths, channels, self.depth_multiplier), np.float32)
-        for place, kernel in zip(self._windows.places(wide), _by_place(weights["depthwise_kernel"]), strict=True):
+        for place, kernel in zip(self.windows.places(wide), _by_place(weights["depthwise_kernel"]), strict=True):
             z += place[..., np.newaxis] * kernel
         z = z.reshape(len(x), *lengths, channels * self.depth_multiplier)
         if self.use_bias:
@@ -233,11 +237,11 @@ class DepthwiseConv2D(Layer):
         dwide = call.scratch("dwide", wide.shape)
         dwide.fill(0)
         kernels, dkernels = _by_place(weights["depthwise_kernel"]), _by_place(gradients["depthwise_kernel"])
-        places, dplaces = self._windows.places(wide), self._windows.places(dwide)
+        places, dplaces = self.windows.places(wide), self.windows.places(dwide)
         for place, dplace, kernel, dkernel in zip(places, dplaces, kernels, dkernels, strict=True):
             np.einsum("byxc,byxcm->cm", place, dz, out=dkernel)
             dplace += (dz * kernel).sum(axis=-1)
-        return self._windows.unpadded(dwide, shape)
+        return self.windows.unpadded(dwide, shape)
 
 
 def _by_place(kernel: Array) -> Array:
@@ -246,16 +250,24 @@ def _by_place(kernel: Array) -> Array:
 
 
 def _rows(windows: Windows, wide: Array, call: Call, with_ones: bool = False) -> Iterator[tuple[slice, Array]]:
-    """A few examples at a time: which ones, and their windows as rows (if wanted with a last column of ones)."""
-    rank = len(windows.size)
+    """All windows of a padded batch as rows, about a mebibyte at a time; see `rows_of`."""
     gathered = windows.gathered(wide)
-    count, width = prod(gathered.shape[1 : rank + 1]), prod(gathered.shape[rank + 1 :])
-    n_part = max(1, _ROWS_BYTES // (4 * max(1, count * (width + 1))))
-    for start in range(0, len(wide), n_part):
+    example_bytes = 4 * (prod(gathered.shape[1:]) + prod(windows.lengths_within(wide)))
+    return rows_of(gathered, len(windows.size), call, with_ones, max(1, _ROWS_BYTES // max(1, example_bytes)))
+
+
+def rows_of(gathered: Array, rank: int, call: Call, with_ones: bool, n_part: int) -> Iterator[tuple[slice, Array]]:
+    """`n_part` examples at a time: which ones, and their windows as rows (if wanted with a last column of ones).
+
+    `gathered` has the shape [examples, ...windows, ...places in a window (`rank` axes), channels].
+    """
+    inner = gathered.shape[-rank - 1 :]
+    count, width = prod(gathered.shape[1 : -rank - 1]), prod(inner)
+    for start in range(0, len(gathered), n_part):
         part = slice(start, start + n_part)
         some = gathered[part]
         n_rows, n_columns = len(some) * count, width + with_ones
-        if wide.shape[-1] == 1:  # with one channel a column is a copy of long runs of an image, a row of short ones
+        if inner[-1] == 1:  # with one channel a column is a copy of long runs of an image, a row of short ones
             rows = call.scratch("rows", (n_columns, n_rows)).T
         else:
             rows = call.scratch("rows", (n_rows, n_columns))
@@ -264,8 +276,8 @@ def _rows(windows: Windows, wide: Array, call: Call, with_ones: bool = False) ->
         yield part, rows
 
 
-def _add_rows(windows: Windows, rows: Array, wide: Array) -> None:
-    """Add rows to the places of `wide` where `_rows` would have copied them from; a last column of ones is left out."""
+def add_rows(windows: Windows, rows: Array, wide: Array) -> None:
+    """Add rows to the places of `wide` where `rows_of` would have copied them from; a last column of ones is left out."""
     n_places, channels = prod(windows.size), wide.shape[-1]
     shape = (len(wide), *windows.lengths_within(wide), n_places, channels)
     by_place = rows[:, : n_places * channels].reshape(shape)

@@ -25,11 +25,11 @@ class _Pooling(Layer):
     def __post_init__(self) -> None:
         require_channels_last(self.label, self.data_format)
         strides = self.pool_size if self.strides is None else self.strides
-        self._windows = Windows.of(self.RANK, self.label, self.pool_size, strides, self.padding)
+        self.windows = Windows.of(self.RANK, self.label, self.pool_size, strides, self.padding)
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """One place a window."""
-        return (*window_counts(self, self._windows, input_shape), input_shape[-1])
+        return (*window_counts(self, self.windows, input_shape), input_shape[-1])
 
 
 class _MaxPooling(_Pooling):
@@ -37,10 +37,10 @@ class _MaxPooling(_Pooling):
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """The maximum over the places of a window."""
-        wide = self._windows.padded(x, -np.inf, call)
-        y = call.scratch("y", (len(x), *self._windows.lengths_within(wide), x.shape[-1]))
+        wide = self.windows.padded(x, -np.inf, call)
+        y = call.scratch("y", (len(x), *self.windows.lengths_within(wide), x.shape[-1]))
         y.fill(-np.inf)
-        for place in self._windows.places(wide):
+        for place in self.windows.places(wide):
             np.maximum(y, place, out=y)
         return y, (wide, x.shape, y)
 
@@ -50,14 +50,14 @@ class _MaxPooling(_Pooling):
         dwide = call.scratch("dwide", wide.shape)
         dwide.fill(0)
         open_windows = np.ones(y.shape, bool)
-        for place, dplace in zip(self._windows.places(wide), self._windows.places(dwide), strict=True):
+        for place, dplace in zip(self.windows.places(wide), self.windows.places(dwide), strict=True):
             hit = (place == y) & open_windows
             open_windows ^= hit
-            if self._windows.overlap:
+            if self.windows.overlap:
                 dplace += dy * hit
             else:
                 np.multiply(dy, hit, out=dplace)
-        return self._windows.unpadded(dwide, shape)
+        return self.windows.unpadded(dwide, shape)
 
 
 class _AveragePooling(_Pooling):
@@ -65,9 +65,9 @@ class _AveragePooling(_Pooling):
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """The sum over the places of a window, divided by their number."""
-        wide = self._windows.padded(x, 0, call)
-        y = np.zeros((len(x), *self._windows.lengths_within(wide), x.shape[-1]), np.float32)
-        for place in self._windows.places(wide):
+        wide = self.windows.padded(x, 0, call)
+        y = np.zeros((len(x), *self.windows.lengths_within(wide), x.shape[-1]), np.float32)
+        for place in self.windows.places(wide):
             y += place
         counts = self._counts(x.shape[1:-1])
         y /= counts
@@ -79,14 +79,14 @@ class _AveragePooling(_Pooling):
         dwide = call.scratch("dwide", wide_shape)
         dwide.fill(0)
         share = dy / counts
-        for dplace in self._windows.places(dwide):
+        for dplace in self.windows.places(dwide):
             dplace += share
-        return self._windows.unpadded(dwide, shape)
+        return self.windows.unpadded(dwide, shape)
 
     def _counts(self, lengths: tuple[int, ...]) -> Array:
         """How many places of each window are not margin."""
-        inside = self._windows.padded(np.ones((1, *lengths, 1), np.float32), 0, Call())
-        return np.asarray(sum(self._windows.places(inside)))
+        inside = self.windows.padded(np.ones((1, *lengths, 1), np.float32), 0, Call())
+        return np.asarray(sum(self.windows.places(inside)))
 
 
 @dataclass(eq=False)
