@@ -19,6 +19,9 @@ from dtrain.training.estimator import Estimator as Estimator
 from dtrain.training.estimator import EvalSpec as EvalSpec
 from dtrain.training.estimator import TrainSpec as TrainSpec
 from dtrain.training.estimator import train_and_evaluate as train_and_evaluate
+from dtrain.training.exporters import BestExporter as BestExporter
+from dtrain.training.exporters import FinalExporter as FinalExporter
+from dtrain.training.exporters import LatestExporter as LatestExporter
 from dtrain.training.functions import from_function as from_function
 from dtrain.training.models import Model as Model
 from dtrain.training.models import Sequential as Sequential

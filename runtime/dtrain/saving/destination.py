@@ -15,9 +15,9 @@ FilePath = str | os.PathLike[str]
 
 
 @contextmanager
-def destination(strategy: Strategy, path: FilePath) -> Iterator[Path]:
-    """`path` in the leader; in every other task a place of the same name that is thrown away at once."""
-    if strategy.is_leader:
+def destination(strategy: Strategy | None, path: FilePath) -> Iterator[Path]:
+    """`path` in the leader, or without a strategy; in every other task a place of the same name that is thrown away at once."""
+    if strategy is None or strategy.is_leader:
         yield Path(path)
     else:
         with TemporaryDirectory(prefix="dtrain-") as directory:

@@ -35,8 +35,8 @@ class SavedModel:
     state: OptimizerState | None = None
 
 
-def write_model(path: FilePath, model: SavedModel, strategy: Strategy, *, overwrite: bool = True) -> None:
-    """Write a model.
+def write_model(path: FilePath, model: SavedModel, strategy: Strategy | None, *, overwrite: bool = True) -> None:
+    """Write a model; see `destination` for who writes.
 
     Raises:
         CheckpointError: the file cannot be written.

@@ -16,6 +16,7 @@ from dtrain.errors import InputError
 from dtrain.roles.evaluator import Pace
 from dtrain.training.batches import Batches
 from dtrain.training.evaluation import Validation
+from dtrain.training.exporters import Exporter
 from dtrain.training.models import Model
 
 InputFunction = Callable[[], Any]
@@ -63,6 +64,7 @@ class EvalSpec:
         steps: batches of one evaluation; None: all there are.
         start_delay_secs: from the evaluator's start to its first evaluation. The final checkpoint is evaluated at once.
         throttle_secs: from the beginning of one evaluation to the next.
+        exporters: keep models that were evaluated; see `dtrain.training.exporters`.
 
     Raises:
         InputError: steps is not positive, or a time is negative.
@@ -72,6 +74,7 @@ class EvalSpec:
     steps: int | None = 100
     start_delay_secs: float = 120
     throttle_secs: float = 600
+    exporters: Sequence[Exporter] = ()
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.steps < 1:
@@ -91,13 +94,21 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
     evaluation_data = eval_spec.input_fn()
     held_out = Batches.of(evaluation_data, batch_size=None, shuffle=False, seed=0)
     pace = Pace(eval_spec.start_delay_secs, eval_spec.throttle_secs)
+
+    def export(step: int, results: dict[str, float], is_final: bool) -> None:
+        for exporter in eval_spec.exporters:
+            exporter.export(model, step, results, is_final)
+
     model.fit(
         train_spec.input_fn(),
         epochs=1,
         steps_per_epoch=train_spec.max_steps,
         callbacks=train_spec.callbacks,
-        validation_data=Validation(held_out, eval_spec.steps, pace=pace),
+        validation_data=Validation(held_out, eval_spec.steps, pace=pace, evaluated=export),
     )
     if not (strategy.is_leader or strategy.evaluates):
         return model, None
-    return model, model.evaluate(evaluation_data, steps=eval_spec.steps, return_dict=True)
+    results = model.evaluate(evaluation_data, steps=eval_spec.steps, return_dict=True)
+    if not strategy.has_evaluator and not strategy.evaluates:
+        export(train_spec.max_steps, results, True)
+    return model, results

@@ -26,12 +26,14 @@ class Validation:
         steps: batches of one evaluation; None: all there are.
         frequency: every so many epochs; or the epochs, counted from 1, after which it is done.
         pace: the evaluator's.
+        evaluated: told by the evaluator of each evaluation: global step, results, whether it is the last; of the last one twice.
     """
 
     batches: Batches
     steps: int | None = None
     frequency: int | Collection[int] = 1
     pace: Pace = field(default_factory=Pace)
+    evaluated: Callable[[int, dict[str, float], bool], None] = lambda step, results, is_final: None
 
     def once(self) -> Iterator[Batch]:
         """The batches of one evaluation."""

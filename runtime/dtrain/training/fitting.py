@@ -122,6 +122,7 @@ class Fit:
             return self.history
         model.build_for(self.validation.batches)
         expected = {spec.name: spec.shape for spec in model.variables}
+        last: tuple[int, dict[str, float]] | None = None
         for checkpoint in model.strategy.checkpoints(self.validation.pace):
             found = {name: np.shape(value) for name, value in checkpoint.weights.items()}
             if found != expected:
@@ -132,4 +133,8 @@ class Fit:
             print(f"evaluation at step {checkpoint.global_step} - {numbers}", flush=True)
             model.strategy.evaluated(checkpoint.global_step, results)
             self.history.on_epoch_end(checkpoint.global_step, {f"val_{name}": value for name, value in results.items()})
+            self.validation.evaluated(checkpoint.global_step, results, False)
+            last = checkpoint.global_step, results
+        if last is not None:
+            self.validation.evaluated(*last, True)
         return self.history

@@ -201,6 +201,10 @@ class Model(Architecture):
         state = self._owner.state or self.strategy.optimizer_state(self._owner) if include_optimizer and compiled else None
         write_model(filepath, SavedModel(describe(self, compiled), self.weights, state), self.strategy, overwrite=overwrite)
 
+    def write(self, filepath: FilePath) -> None:
+        """As `save`, without the optimizer's state, in whatever task: for an evaluator that keeps what it has evaluated."""
+        write_model(filepath, SavedModel(describe(self, self._compiled()), self.weights, None), None)
+
     def export(self, filepath: FilePath, format: str = "onnx") -> None:  # noqa: A002
         """Write an ONNX file that computes what `predict` does; needs the extra ``dtrain[onnx]``.
 
