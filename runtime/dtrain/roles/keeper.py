@@ -119,6 +119,8 @@ class Keeper:
         Raises:
             DtrainError: it cannot be saved.
         """
+        if self.failure is not None:
+            raise self.failure
         self._finishing_since_s = time.monotonic()
         self._wake.set()
         answer = self._finished.get()
