@@ -31,8 +31,8 @@ from dtrain.messages import (
     Push,
     Refusal,
     Reply,
+    Resume,
     Snapshot,
-    SnapshotReply,
     Subscribe,
     Values,
     Verdict,
@@ -42,6 +42,7 @@ from dtrain.protocol.membership import Membership, MemberState
 from dtrain.roles.actions import Action, Caller, End, Send
 from dtrain.roles.held import Held
 from dtrain.roles.published import Room
+from dtrain.roles.snapshots import Snapshots
 from dtrain.roles.sync_pushes import SyncPushes
 
 Blocks = Sequence[np.ndarray[Any, Any]]
@@ -83,6 +84,7 @@ class ParameterServer:
     _joined: list[TaskId] = field(default_factory=list, init=False)
     _subscribers: list[Caller] = field(default_factory=list, init=False)
     _requests: list[Request] = field(default_factory=list, init=False)
+    _snapshots: Snapshots = field(default_factory=Snapshots, init=False)
     _concluded: int = field(default=0, init=False)
     _farewell: bool = field(default=False, init=False)
     _leader_lost_since_s: float | None = field(default=None, init=False)
@@ -142,6 +144,11 @@ class ParameterServer:
 
     def _on_snapshot(self, caller: Caller, sender: TaskId, message: Snapshot, blocks: Blocks, now: float) -> Iterator[Action]:
         self._requests.append(Request(caller, str(sender), message, now + message.wait_s))
+        self._snapshots.asked(self.held, message, now)
+        return iter(())
+
+    def _on_resume(self, caller: Caller, sender: TaskId, message: Resume, blocks: Blocks, now: float) -> Iterator[Action]:
+        self._snapshots.resume(self.held)
         return iter(())
 
     def _answer_requests(self, now: float) -> Iterator[Action]:
@@ -164,12 +171,11 @@ class ParameterServer:
             return self._moved_on(request.caller)
         if held.pushes.failed:
             return Send(request.caller, Refusal(held.pushes.failed))
+        if isinstance(message, Snapshot):
+            answer = self._snapshots.answer(held, message, self.membership.tasks(MemberState.LIVE), late)
+            return Send(request.caller, *answer) if answer else None
         if held.pushes.version < message.at_least and not late:
             return None
-        if isinstance(message, Snapshot):
-            names, arrays = held.store.snapshot()
-            reply = SnapshotReply(held.pushes.version, names, held.seen.export(), held.dealer.export())
-            return Send(request.caller, reply, arrays)
         if message.concluded:
             return Send(request.caller, NotReady(f"{self.cluster.leader} has not saved the last step")) if late else None
         rank = self.ranks.get(request.task)
@@ -355,6 +361,7 @@ class ParameterServer:
 
     def tick(self, now: float, connections: int) -> Iterator[Action]:
         """Time has passed; `connections` are open. To be called a few times a second."""
+        self._snapshots.tick(self.held, now)
         if self.membership.expire(now):
             yield from self._members_changed(now)
         if self.held is not None:
