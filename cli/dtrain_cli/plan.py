@@ -63,7 +63,8 @@ class Workload:
         """The spec; a run that nobody has named is called after what it runs."""
         if spec.name != RunSpec.name:
             return spec
-        stem = Path(self.program or self.arguments[0]).stem
+        scripts = (word for word in self.arguments if word.endswith(".py"))
+        stem = Path(self.program or next(scripts, self.arguments[0])).stem
         name = re.sub(r"[^\w.-]", "-", stem, flags=re.ASCII).lstrip(".-")[:NAME_MAX]
         return replace(spec, name=name or spec.name)
 

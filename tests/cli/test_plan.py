@@ -111,7 +111,13 @@ def test_a_cluster_without_a_chief_ranks_its_workers_from_zero():
 
 @pytest.mark.parametrize(
     ("program", "arguments", "name"),
-    [("digits.py", (), "digits"), (".a b.py", (), "a-b"), ("é.py", (), "run"), (None, ("/bin/sh", "-c", "x"), "sh")],
+    [
+        ("digits.py", (), "digits"),
+        (".a b.py", (), "a-b"),
+        ("é.py", (), "run"),
+        (None, ("/bin/sh", "-c", "x"), "sh"),
+        (None, ("python", "tf.py"), "tf"),
+    ],
 )
 def test_a_run_that_nobody_has_named_is_called_after_what_it_runs(program, arguments, name):
     workload = Workload(Path(program) if program else None, arguments, Path("/"))
