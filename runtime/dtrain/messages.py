@@ -8,10 +8,12 @@ The life of a run, in messages:
 
     everybody  -> every server   Hello on opening a connection (rule 7); the server refuses or lets in
     leader     -> every server   Initialise (plan, optimizer, values); Initialised; again, in a new *term*, when a server died
+    leader     -> every server   Load / Loaded: rows of tables that the server cannot draw itself, before the term begins
     replica    -> every server   Pull until initialised; then Push / Reply, one pair a step and server (rules 1-5, 8)
+    anybody    -> every server   Lookup / Rows: the rows of a table that a batch needs
     ps:i       -> ps:0           Complete;  ps:0 -> ps:i  Commit (rule 2)
     everybody  -> ps:0           Heartbeat / HeartbeatReply each second, beside the tensors (rule 6)
-    leader     -> every server   Snapshot / SnapshotReply for a checkpoint (rule 11), then Resume to ps:0
+    leader     -> every server   Snapshot / SnapshotReply for a checkpoint (rule 11), then SnapshotRows / Rows for each table
     leader     -> every server   Farewell / Farewell at the end (rule 12)
     leader     -> ps:0           Conclude / Conclude: the last step is saved, so nobody can be needed again for this generation
 
@@ -86,6 +88,8 @@ class Initialise(Message, frozen=True, gc=False):
         seen: the table of rule 5 from a checkpoint.
         batches: how many this `fit` takes if none is refused or stale.
         dealt: which batches have been given out; see `protocol.batch_dealer`.
+        drawn: for each sparse variable how its arrays are drawn (`DrawnTable.describe`): its rows under "", slots by name.
+        loads: whether arrays of tables that are not drawn follow in `Load` messages. Only the last one begins the term.
     """
 
     generation: int
@@ -101,12 +105,55 @@ class Initialise(Message, frozen=True, gc=False):
     batches: int = 0
     dealt: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     term: int = 0
+    drawn: dict[str, dict[str, dict[str, Any]]] = {}
+    loads: bool = False
 
 
 class Initialised(Message, frozen=True, gc=False):
     """Server to leader: done. `given_up` is the version of the same generation that it held before; -1 if it held none."""
 
     given_up: int = -1
+
+
+class Load(Message, frozen=True, gc=False):
+    """Leader to server: rows of one array of the table with this number in the layout. Blocks: the rows, flat.
+
+    Attributes:
+        array: "" for the rows of the variable, else a slot's name.
+        start: the first of these rows, counted from the shard's first.
+        last: everything has come.
+    """
+
+    term: int
+    table: int
+    array: str
+    start: int
+    last: bool = False
+
+
+class Loaded(Message, frozen=True, gc=False):
+    """Server to leader: done."""
+
+
+class Lookup(Message, frozen=True, gc=False):
+    """Anybody to server: rows of the tables with these numbers in the layout. Blocks: row numbers in each shard, ascending.
+
+    The server answers after `wait_s` at the latest.
+    """
+
+    generation: int
+    tables: tuple[int, ...]
+    wait_s: float
+    term: int = 0
+
+
+class Rows(Message, frozen=True, gc=False):
+    """Server to whoever asked. Blocks: the rows of each table, flat.
+
+    In sync they may be of a later version than the values at hand; then the gradient is stale already and will not be applied.
+    """
+
+    version: int
 
 
 class Pull(Message, frozen=True, gc=False):
@@ -149,6 +196,8 @@ class Values(Message, frozen=True, gc=False):
 
 class Push(Message, frozen=True, gc=False):
     """Replica to server: one gradient. Blocks: the gradient of every trainable group, the new values of every other group.
+
+    Then, for each trainable table of the server, row numbers in its shard, ascending, and the gradients of these rows, flat.
 
     `sequence` counts the replica's pushes; `ordinal` those to `base_version` (sync with quotas). `finite` speaks of the whole
     gradient, so that every server refuses one whose NaN lies on another server (rule 2). `batch` is the one that ps:0 gave.
@@ -261,39 +310,32 @@ class HeartbeatReply(Message, frozen=True, gc=False):
 
 
 class Snapshot(Message, frozen=True, gc=False):
-    """Leader to server: your state for a checkpoint, once your version in this term is at least `at_least`, within `wait_s`.
-
-    In async the state of all servers must contain the same pushes (rule 11). ps:0 is asked first, with `mark`: it gives no more
-    tickets until `Resume`, and answers when no push is under way. The others answer when they have seen what is in `covers`.
-    """
+    """Leader to server: your state for a checkpoint, once your version in this term is at least `at_least`, within `wait_s`."""
 
     at_least: int
     wait_s: float
     term: int = 0
-    mark: bool = False
-    covers: list[tuple[str, int, int]] = []
 
 
 class SnapshotReply(Message, frozen=True, gc=False):
     """Server to leader. Blocks: every group's values, then every slot of every trainable group, in the order of `slots`.
 
-    Attributes:
-        seen: the table of rule 5.
-        dealt: which batches have been given out; see `protocol.batch_dealer`.
-        live: at ps:0: who is alive; a push of anybody else may never arrive everywhere.
-        whole: whether it is what was asked for; False if it was not so within the time.
+    Tables are read with `SnapshotRows` afterwards.
     """
 
     version: int
     slots: tuple[str, ...]
     seen: list[tuple[str, int, int]]
     dealt: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-    live: tuple[str, ...] = ()
-    whole: bool = True
 
 
-class Resume(Message, frozen=True, gc=False):
-    """Leader to ps:0: every server has answered; tickets are given again. Not answered; ps:0 waits for it for a while only."""
+class SnapshotRows(Message, frozen=True, gc=False):
+    """Leader to server: rows of one array of a table, as they were at the last snapshot. In order; see `roles.image`."""
+
+    table: int
+    array: str
+    start: int
+    stop: int
 
 
 class Conclude(Message, frozen=True, gc=False):
@@ -316,6 +358,10 @@ AnyMessage = (
     Hello
     | Initialise
     | Initialised
+    | Load
+    | Loaded
+    | Lookup
+    | Rows
     | Pull
     | NotReady
     | Values
@@ -328,7 +374,7 @@ AnyMessage = (
     | HeartbeatReply
     | Snapshot
     | SnapshotReply
-    | Resume
+    | SnapshotRows
     | Conclude
     | Farewell
     | Refusal

@@ -90,8 +90,23 @@ class ShardedVariable:
             shard, local = self._locate(np.asarray(int(first) % self.shape[0]))
             result: Array = self.variables[int(shard)][(int(local), *others)]
             return result
+        if isinstance(first, np.ndarray | list) and (ids := np.asarray(first)).dtype.kind in "iu":
+            return self._taken(ids)[(slice(None),) * ids.ndim + tuple(others)]
         whole: Array = self.numpy()[key]
         return whole
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self.numpy().astype(self.dtype if dtype is None else dtype, copy=False)
+
+    def _taken(self, ids: Array) -> Array:
+        """Rows by numbers of any shape; negative ones count from the end."""
+        if ids.size and not (ids.min() >= -len(self) and ids.max() < len(self)):
+            raise IndexError(f"rows {ids.min()} to {ids.max()} of a variable with {len(self)} rows")
+        shards, local = self._locate(ids.astype(np.int64).reshape(-1) % max(1, len(self)))
+        result = np.empty((ids.size, *self.shape[1:]), self.dtype)
+        for shard, variable in enumerate(self.variables):
+            result[shards == shard] = variable[local[shards == shard]]
+        return result.reshape(*ids.shape, *self.shape[1:])
 
     def _locate(self, rows: Array) -> tuple[Array, Array]:
         """The shard of each row, and the row in it."""

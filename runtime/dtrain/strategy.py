@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dtrain.learning.sparse_rows import SparseRows
 from dtrain.messages import Verdict
 from dtrain.roles.evaluator import CheckpointWeights, Pace
 from dtrain.roles.start import OptimizerState
@@ -71,9 +72,11 @@ class Session(Protocol):
     """One training run of one model in this task.
 
     Attributes:
-        weights: every variable by name, refreshed in place by `step`; read only.
-        gradients: one array for each trainable variable, to be written before `step`; they are views of memory that travels.
-        updates: one array for each variable that is not trainable: its new value, to be written before `step`.
+        weights: every variable by name, refreshed in place by `step`; read only. A sparse one may be a `LazyTable`.
+        gradients: one array for each trainable dense variable, to be written before `step`; they are views of memory that travels.
+        row_gradients: for each trainable sparse variable gradients of rows, to be put there before `step`: ids int64, ascending,
+            each once. A variable without an entry had none of its rows read.
+        updates: one array for each dense variable that is not trainable: its new value, to be written before `step`.
         rank: of this replica; replicas are numbered from 0, the chief first.
         replicas: how many train (T).
         batches_per_step: how many of the replicas' batches make one global step: N in sync, 1 in async.
@@ -82,6 +85,7 @@ class Session(Protocol):
 
     weights: dict[str, Array]
     gradients: dict[str, Array]
+    row_gradients: dict[str, SparseRows]
     updates: dict[str, Array]
     rank: int
     replicas: int

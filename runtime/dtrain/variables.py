@@ -21,6 +21,9 @@ DTYPE_BYTES = {
     "bool": 1,
 }
 
+TABLE_BYTES = 1 << 20
+"""A table smaller than this may travel whole: that costs less than asking for its rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class VariableSpec:
@@ -31,12 +34,14 @@ class VariableSpec:
         shape: its whole shape, before partitioning.
         dtype: numpy's name of its dtype.
         trainable: False for moving averages, lookup tables and the like, which no optimizer touches.
+        sparse: a table of which a step reads some rows and has gradients of these; on servers only they travel.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str = "float32"
     trainable: bool = True
+    sparse: bool = False
 
     @property
     def size(self) -> int:

@@ -27,6 +27,7 @@ class OthersTrainToo:
     batch: int = 0
     weights: dict = field(default_factory=dict)
     gradients: dict = field(default_factory=dict)
+    row_gradients: dict = field(default_factory=dict)
     updates: dict = field(default_factory=dict)
 
     @property

@@ -39,6 +39,10 @@ FIELDS = {
     tuple[tuple[int, ...], tuple[int, ...]]: st.tuples(*[st.lists(INTS, max_size=3).map(tuple)] * 2),
     messages.Lineage: st.builds(messages.Lineage, INTS, INTS, INTS),
     tuple[int, float]: st.tuples(INTS, FLOATS),
+    tuple[int, ...]: st.lists(INTS, max_size=3).map(tuple),
+    tuple[tuple[int, ...], tuple[int, ...]]: st.tuples(*[st.lists(INTS, max_size=3).map(tuple)] * 2),
+    dict[str, dict[str, dict[str, Any]]]: st.dictionaries(TEXTS, st.dictionaries(TEXTS, PLAIN, max_size=2), max_size=2),
+    messages.Lineage: st.builds(messages.Lineage, INTS, INTS, INTS),
     list[tuple[str, int, int]]: st.lists(st.tuples(TEXTS, INTS, INTS), max_size=3),
 }
 """How to make any value of every type that a field of a message has."""

@@ -21,7 +21,7 @@ from dtrain.checkpoints.manifest import MANIFEST, Manifest
 from dtrain.checkpoints.reader import Checkpoint, open_checkpoint
 from dtrain.checkpoints.rotation import rotate
 from dtrain.checkpoints.tensor_file import Entry
-from dtrain.checkpoints.writer import CheckpointWriter, save
+from dtrain.checkpoints.writer import CheckpointWriter, Streamed, save
 
 __all__ = [
     "MANIFEST",
@@ -30,6 +30,7 @@ __all__ = [
     "CheckpointWriter",
     "Entry",
     "Manifest",
+    "Streamed",
     "is_slot",
     "latest",
     "list_checkpoints",

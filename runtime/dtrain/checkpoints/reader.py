@@ -15,6 +15,7 @@ from dtrain.checkpoints.locks import open_for_reading
 from dtrain.checkpoints.manifest import MANIFEST, FileRecord, Manifest
 from dtrain.checkpoints.tensor_file import Entry, decode_header, header_bytes
 from dtrain.errors import CheckpointDamagedError, CheckpointError
+from dtrain.sharded_variable import ShardedVariable
 
 Array = np.ndarray[Any, Any]
 BLOCK_BYTES = 1 << 20
@@ -111,6 +112,17 @@ class Checkpoint:
                 part = target[(begin - start) * row_bytes : (end - start) * row_bytes]
                 self._read_into(part, entry.file, entry.offset + (begin - first) * row_bytes)
         return result
+
+    def look_into(self, name: str) -> ShardedVariable:
+        """A variable or slot that is read where it is used: its parts are views of the file, also after the checkpoint is closed.
+
+        Raises:
+            CheckpointError: the checkpoint has no such array.
+        """
+        stored = self._stored(name)
+        return ShardedVariable(
+            [np.memmap(self.path / entry.file, entry.dtype, "r", entry.offset, entry.shape) for entry in stored.parts]
+        )
 
     def _stored(self, name: str) -> StoredArray:
         if name not in self.arrays:

@@ -8,8 +8,9 @@ with CheckpointWriter(directory, step, now=now) as writer:
 """
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import disk_usage
 from types import TracebackType
@@ -70,6 +71,15 @@ class DataFile:
             raise CheckpointError(f"{self._file.name} got {self._nbytes} bytes; its arrays have {self._expected_bytes}")
         self._disk.sync(self._file)
         return FileRecord(self._nbytes, self._crc32)
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """An array that comes in blocks, which together are its bytes in C order; asked for when they are written."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    blocks: Iterable[Array]
 
 
 class CheckpointWriter:
@@ -195,17 +205,23 @@ def _free(directory: Path) -> str:
 def save(
     directory: Path,
     step: int,
-    arrays: Mapping[str, Array],
+    arrays: Mapping[str, Array | Streamed],
     extra: Mapping[str, Any] | None = None,
     *,
     final: bool = False,
     now: float,
     disk: FileOperations = DISK,
 ) -> Path:
-    """Write a checkpoint of arrays in memory. Arguments and errors as `CheckpointWriter`; keys as `part_key` and `slot_key`."""
-    entries = [Entry(key, array.dtype.name, array.shape) for key, array in arrays.items()]
+    """Write a checkpoint of arrays in memory, or in blocks. Arguments and errors as `CheckpointWriter`; keys as `part_key` and
+    `slot_key`.
+    """
+    streams = {}
+    for key, each in arrays.items():
+        streams[key] = each if isinstance(each, Streamed) else Streamed(each.dtype.name, each.shape, [each])
+    entries = [Entry(key, stream.dtype, stream.shape) for key, stream in streams.items()]
     with CheckpointWriter(directory, step, now=now, disk=disk) as writer:
         with writer.data_file("arrays.safetensors", entries) as file:
-            for array in arrays.values():
-                file.write(array)
+            for stream in streams.values():
+                for block in stream.blocks:
+                    file.write(block)
         return writer.commit(extra, final=final)

@@ -33,12 +33,24 @@ class Initializer(Configurable):
         """A float32 array of `shape`, any chance in it from `rng`."""
         raise NotImplementedError
 
+    def elementwise(self, shape: tuple[int, ...]) -> "Initializer | None":
+        """What draws every element of a variable of `shape` alike and by itself; None if there is no such initializer."""
+        return None
+
+
+class _ByElement(Initializer):
+    """Draws every element alike and by itself, whatever the shape."""
+
+    def elementwise(self, shape: tuple[int, ...]) -> Initializer:
+        """Itself."""
+        return self
+
 
 InitializerLike: TypeAlias = str | Initializer | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Zeros(Initializer):
+class Zeros(_ByElement):
     """All 0."""
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
@@ -47,7 +59,7 @@ class Zeros(Initializer):
 
 
 @dataclass(frozen=True)
-class Ones(Initializer):
+class Ones(_ByElement):
     """All 1."""
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
@@ -65,9 +77,13 @@ class Constant(Initializer):
         """The value, broadcast."""
         return np.broadcast_to(np.asarray(self.value, np.float32), shape).copy()
 
+    def elementwise(self, shape: tuple[int, ...]) -> Initializer | None:
+        """Itself, unless the value is a list."""
+        return self if np.ndim(self.value) == 0 else None
+
 
 @dataclass(frozen=True)
-class RandomUniform(Initializer):
+class RandomUniform(_ByElement):
     """Uniform in [minval, maxval)."""
 
     minval: float = -0.05
@@ -80,7 +96,7 @@ class RandomUniform(Initializer):
 
 
 @dataclass(frozen=True)
-class RandomNormal(Initializer):
+class RandomNormal(_ByElement):
     """Normal."""
 
     mean: float = 0.0
@@ -93,7 +109,7 @@ class RandomNormal(Initializer):
 
 
 @dataclass(frozen=True)
-class TruncatedNormal(Initializer):
+class TruncatedNormal(_ByElement):
     """Normal, whatever lies beyond two standard deviations drawn again."""
 
     mean: float = 0.0
@@ -129,15 +145,19 @@ class VarianceScaling(Initializer):
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
         """Numbers of the wanted variance."""
+        return self.elementwise(shape).draw(shape, rng)
+
+    def elementwise(self, shape: tuple[int, ...]) -> Initializer:
+        """The distribution with the fans of `shape`."""
         fan_in, fan_out = _fans(shape)
         n = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[self.mode]
         variance = self.scale / max(1.0, n)
         if self.distribution == "uniform":
             limit = sqrt(3 * variance)
-            return _uniform(shape, -limit, limit, rng)
+            return RandomUniform(-limit, limit, self.seed)
         if self.distribution == "untruncated_normal":
-            return _affine(rng.standard_normal(shape, np.float32), sqrt(variance), 0.0)
-        return _affine(_truncated_normal(shape, rng), sqrt(variance) / _TRUNCATED_STDDEV, 0.0)
+            return RandomNormal(0.0, sqrt(variance), self.seed)
+        return TruncatedNormal(0.0, sqrt(variance) / _TRUNCATED_STDDEV, self.seed)
 
 
 class _Scaled(VarianceScaling):

@@ -8,6 +8,7 @@ thread makes its own with ``Network.from_config(network.get_config())``.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -17,12 +18,13 @@ from dtrain.learning import initializers, regularizers
 from dtrain.learning.activations import Activation
 from dtrain.learning.arrays import Array, Shape, as_float32, fits, shape_text
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects
+from dtrain.learning.drawn_table import DrawnTable
 from dtrain.learning.graph import Graph, Slot, Step
-from dtrain.learning.layers import Layer, SymbolicTensor
+from dtrain.learning.layers import Layer, SymbolicTensor, Weight
 from dtrain.learning.losses import Loss
 from dtrain.learning.passes import OnGradients, Pass, only
 from dtrain.learning.sparse_rows import SparseRows
-from dtrain.variables import VariableSpec
+from dtrain.variables import DTYPE_BYTES, TABLE_BYTES, VariableSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class Network:
     def variables(self) -> tuple[VariableSpec, ...]:
         """All variables in creation order, trainable as their layers are now."""
         return tuple(
-            VariableSpec(name, weight.shape, weight.dtype, weight.trainable and layer.trainable)
+            VariableSpec(name, weight.shape, weight.dtype, weight.trainable and layer.trainable, weight.may_be_sparse)
             for layer, weight, name in self.graph.weights()
         )
 
@@ -143,11 +145,11 @@ class Network:
         return [self.graph.steps[slot.step].shapes[slot.output] for slot in self.graph.outputs]
 
     def initial_values(self, seed: int) -> dict[str, Array]:
-        """Every variable's first value. Each is drawn from (seed, its name): the same in any cluster, whatever else there is."""
-        return {
-            name: initializers.get(weight.initializer)(weight.shape, _generator(seed, name)).astype(weight.dtype, copy=False)
-            for _, weight, name in self.graph.weights()
-        }
+        """Every variable's first value. Each is drawn from (seed, its name): the same in any cluster, whatever else there is.
+
+        Those of a large table whose rows are read one by one come as a `DrawnTable`, which draws what is read of it.
+        """
+        return {name: _first_value(weight, name, seed) for _, weight, name in self.graph.weights()}
 
     # Running
 
@@ -227,8 +229,7 @@ class Network:
 
     def regularization_loss(self, weights: Mapping[str, Array]) -> float:
         """The sum of all penalties."""
-        regularized = ((weight.regularizer, name) for _, weight, name in self.graph.weights() if weight.regularizer is not None)
-        penalties = ((regularizers.get(regularizer), name) for regularizer, name in regularized)
+        penalties = ((regularizers.get(weight.regularizer), name) for _, weight, name in self.graph.weights())
         return sum(penalty(weights[name]) for penalty, name in penalties if penalty is not None)
 
     def _heads(self, loss: Loss | Sequence[Loss]) -> list[Head]:
@@ -284,8 +285,12 @@ class Network:
         return any(self.graph.steps[slot.step] is source for slot in step.inputs)
 
 
-def _generator(seed: int, name: str) -> np.random.Generator:
-    return np.random.default_rng([seed, *name.encode()])
+def _first_value(weight: Weight, name: str, seed: int) -> Any:
+    initializer, words = initializers.get(weight.initializer), [seed, *name.encode()]
+    table = DrawnTable.of(weight.shape, initializer, words) if weight.may_be_sparse else None
+    if table is None:
+        return initializer(weight.shape, np.random.default_rng(words)).astype(weight.dtype, copy=False)
+    return table if prod(weight.shape) * DTYPE_BYTES[weight.dtype] >= TABLE_BYTES else np.asarray(table)
 
 
 @contextmanager

@@ -139,15 +139,15 @@ class Collected:
                 self._add_rows(name, call.sparse_gradients[weight.name])
             elif layer in self._begun:
                 self._gradients[name][...] += places[weight.name]
-            if complete and weight.regularizer is not None and (penalty := regularizers.get(weight.regularizer)) is not None:
+            penalty = regularizers.get(weight.regularizer)
+            if complete and penalty is not None:
                 penalty.add_gradient(weights[weight.name], self._gradients[name])
         self._begun.add(layer)
         return complete
 
     def _add_rows(self, name: str, rows: SparseRows) -> None:
         if name in self.rows:
-            before = self.rows[name]
-            rows = SparseRows(np.concatenate([before.ids, rows.ids]), np.concatenate([before.rows, rows.rows])).summed()
+            rows = self.rows[name].plus(rows)
         self.rows[name] = rows
 
 

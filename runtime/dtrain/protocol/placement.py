@@ -4,8 +4,9 @@
 2. A partitioner may cut a variable into shards `name/part_i`, whole rows each; what is not cut is one shard, `name`.
 3. round_robin deals the shards to the servers in order of creation, cut or not, trainable or not. greedy gives the largest
    shard first to the server with the fewest bytes, the lowest index where several have as few.
-4. A server keeps all shards of one dtype and trainability in one flat array, one after another in the order of the plan. So
-   a group travels as one block, and an optimizer passes over one array however many variables there are.
+4. A server keeps all dense shards of one dtype and trainability in one flat array, one after another in the order of the plan. So
+   a group travels as one block, and an optimizer passes over one array however many variables there are. The shards of sparse
+   variables are its *tables*: each is an array of rows, of which those travel that a step touches.
 """
 
 import hashlib
@@ -43,6 +44,7 @@ class Shard:
     row_start: int
     row_stop: int
     server: int
+    sparse: bool = False
 
     @property
     def size(self) -> int:
@@ -76,13 +78,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class ServerLayout:
-    """The memory of one server: trainable groups first, each kind in the order in which its first shard was created."""
+    """The memory of one server: trainable groups first, each kind in the order in which its first shard was created; tables."""
 
     server: int
     groups: tuple[Group, ...]
+    tables: tuple[Shard, ...] = ()
 
     def views(self, flats: Sequence[Array]) -> dict[str, Array]:
-        """Every shard by name, as a view of one flat array for each group."""
+        """Every dense shard by name, as a view of one flat array for each group."""
         return {
             shard.name: flat[offset : offset + shard.size].reshape(shard.shape)
             for group, flat in zip(self.groups, flats, strict=True)
@@ -140,6 +143,7 @@ class Plan:
                     "shape": list(variable.shape),
                     "dtype": variable.dtype,
                     "trainable": variable.trainable,
+                    "sparse": variable.sparse,
                     "shards": [[shard.row_stop - shard.row_start, shard.server] for shard in shards],
                 }
                 for variable, shards in zip(self.variables, self._by_variable, strict=True)
@@ -155,7 +159,7 @@ class Plan:
         """
         try:
             entries = data["variables"]
-            variables = [VariableSpec(e["name"], tuple(e["shape"]), e["dtype"], e["trainable"]) for e in entries]
+            variables = [VariableSpec(e["name"], tuple(e["shape"]), e["dtype"], e["trainable"], e["sparse"]) for e in entries]
             rows = [[count for count, _ in e["shards"]] for e in entries]
             servers = [server for e in entries for _, server in e["shards"]]
             return _assemble(variables, rows, servers, data["servers"])
@@ -233,7 +237,8 @@ def _assemble(variables: Sequence[VariableSpec], rows: Sequence[Sequence[int]], 
             server = servers[len(shards)]
             if not 0 <= server < count:
                 raise InputError(f"{name} lies on ps:{server}; there are {count} servers")
-            shards.append(Shard(position, name, shape, variable.dtype, variable.trainable, row_start, row_start + number, server))
+            kind = shape, variable.dtype, variable.trainable
+            shards.append(Shard(position, name, *kind, row_start, row_start + number, server, variable.sparse))
     for names in ([v.name for v in variables], [s.name for s in shards]):
         if len(set(names)) < len(names):
             repeated = next(name for name in names if names.count(name) > 1)
@@ -242,10 +247,11 @@ def _assemble(variables: Sequence[VariableSpec], rows: Sequence[Sequence[int]], 
 
 
 def _layout(server: int, shards: Sequence[Shard]) -> ServerLayout:
-    kinds = dict.fromkeys((shard.trainable, shard.dtype) for shard in shards)
+    dense = [shard for shard in shards if not shard.sparse]
+    kinds = dict.fromkeys((shard.trainable, shard.dtype) for shard in dense)
     ordered = sorted(kinds, key=lambda kind: not kind[0])
     groups = [
-        Group(dtype, trainable, tuple(shard for shard in shards if (shard.trainable, shard.dtype) == (trainable, dtype)))
+        Group(dtype, trainable, tuple(shard for shard in dense if (shard.trainable, shard.dtype) == (trainable, dtype)))
         for trainable, dtype in ordered
     ]
-    return ServerLayout(server, tuple(groups))
+    return ServerLayout(server, tuple(groups), tuple(shard for shard in shards if shard.sparse))

@@ -1,4 +1,4 @@
-"""The memory of a replica: all variables once, as what travels (flat blocks) and as what a network reads (arrays by name).
+"""The memory of a replica: all dense variables once, as what travels (flat blocks) and as what a network reads (arrays by name).
 
 Blocks of one dtype and trainability lie side by side in one buffer, server after server, and a block's elements are in the order
 of its server's layout. So
@@ -29,7 +29,7 @@ class ReplicaMemory:
     Attributes:
         buffers: by (dtype, trainable), all servers' blocks of that kind as one contiguous array.
         blocks: for each server, one flat array for each group of its layout.
-        variables: every whole variable, by name.
+        variables: every whole dense variable, by name.
     """
 
     def __init__(self, plan: Plan, arrays: Callable[[Sequence[tuple[str, int]]], list[Array]] | None = None) -> None:
@@ -65,6 +65,7 @@ class ReplicaMemory:
         return [
             (self.variables[variable.name][shard.row_start : shard.row_stop], shard.name)
             for position, variable in enumerate(self.plan.variables)
+            if not variable.sparse
             for shard in self.plan.shards_of(position)
             if shard.server == server and shard.name != variable.name
         ]
@@ -98,19 +99,22 @@ class ReplicaMemory:
 
 
 def cut(plan: Plan, values: Mapping[str, Array]) -> list[list[Array]]:
-    """Whole variables, by name, as each server's flat arrays; a variable that is not named is zero there."""
+    """Whole dense variables, by name, as each server's flat arrays; a variable that is not named is zero there."""
     memory = ReplicaMemory(plan)
-    for name, value in values.items():
-        memory.variables[name][...] = value
+    for name, array in memory.variables.items():
+        if name in values:
+            array[...] = values[name]
     memory.split()
     return memory.blocks
 
 
 def gather(plan: Plan, blocks: Sequence[Sequence[Array]]) -> dict[str, Array]:
-    """Whole variables by name, from each server's flat arrays: a view where a variable is in one piece, else a new array."""
+    """Whole dense variables by name, from each server's flat arrays: a view where one is in one piece, else a new array."""
     views = _shard_views(plan, blocks)
     result: dict[str, Array] = {}
     for position, variable in enumerate(plan.variables):
+        if variable.sparse:
+            continue
         pieces = [views[shard.name] for shard in plan.shards_of(position)]
         result[variable.name] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
     return result

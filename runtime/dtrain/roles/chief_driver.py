@@ -5,31 +5,40 @@ On connections of its own, beside those of training; `checkpoint_thread` uses it
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import PeerError, PeerLostError, PeerRefusedError
+from dtrain.lazy_table import row_blocks
+from dtrain.learning.drawn_table import DrawnTable
 from dtrain.messages import (
     AnyMessage,
     Conclude,
     Farewell,
     Initialise,
     Initialised,
+    Load,
+    Loaded,
     NotReady,
     Refusal,
-    Resume,
-    Snapshot,
+    Rows,
     SnapshotReply,
+    SnapshotRows,
 )
+from dtrain.protocol.placement import Plan
 from dtrain.protocol.replica_memory import cut
-from dtrain.roles.chief import Cut
 from dtrain.roles.generation import Generation
 from dtrain.roles.start import Start
+from dtrain.variables import DTYPE_BYTES
 from dtrain.wire.channel import Channel
 from dtrain.wire.frames import Frame
 
+Array = np.ndarray[Any, Any]
 Connect = Callable[[int, float], Channel]
 
 FAREWELL_S = 5.0
@@ -62,6 +71,12 @@ class Leader:
         plan = generation.plan
         values = cut(plan, start.values)
         slots = {name: cut(plan, by_variable) for name, by_variable in start.slots.items()}
+        tables = {spec.name: start.table(spec.name) for spec in plan.variables if spec.sparse}
+        drawn = {
+            name: {array: source.describe() for array, source in arrays.items() if isinstance(source, DrawnTable)}
+            for name, arrays in tables.items()
+        }
+        loads = [_loads(plan, server, tables, term) for server in range(plan.servers)]
         with self._asking():
             for server, channel in enumerate(self._channels):
                 trainable = [i for i, group in enumerate(plan.layout(server).groups) if group.trainable]
@@ -79,36 +94,39 @@ class Leader:
                     generation.batches,
                     start.dealt,
                     term,
+                    drawn,
+                    bool(loads[server]),
                 )
                 channel.send(message, [*values[server], *(slots[name][server][i] for name in slots for i in trainable)])
             frames = [channel.receive() for channel in self._channels]
-        answers = [_expect(Initialised, frame).message for frame in frames]
+            answers = [_expect(Initialised, frame).message for frame in frames]
+            for channel, parts in zip(self._channels, loads, strict=True):
+                for load, rows in parts:
+                    channel.send(load, [np.ascontiguousarray(rows()).reshape(-1)])
+                    _expect(Loaded, channel.receive())
         return max(answer.given_up for answer in answers if isinstance(answer, Initialised))
 
-    def snapshot(self, cut: Cut, question: Snapshot) -> list[Frame]:
-        """Ask every server for its state: in sync all at once, in async ps:0 first.
+    def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
+        """Rows of a table at the last snapshot, flat.
+
+        Raises:
+            PeerError: the server is gone, or has made none.
+        """
+        with self._asking():
+            self._channels[server].send(question)
+            return _expect(Rows, self._hear(server, question)).blocks[0]
+
+    def snapshot(self, question: AnyMessage) -> list[Frame]:
+        """Ask every server for its state.
 
         Raises:
             PeerError: a server is gone, or will not answer.
         """
-        servers = range(len(self._channels))
         with self._asking():
-            frames = self._ask(servers, question) if cut.sync else self._ask_in_turn(servers, cut, question)
+            for channel in self._channels:
+                channel.send(question)
+            frames = [self._hear(server, question) for server in range(len(self._channels))]
         return [_expect(SnapshotReply, frame) for frame in frames]
-
-    def _ask_in_turn(self, servers: Sequence[int], cut: Cut, question: Snapshot) -> list[Frame]:
-        try:
-            frames = self._ask(servers[:1], question)
-            if isinstance(answer := frames[0].message, SnapshotReply):
-                frames += self._ask(servers[1:], cut.follow_up(answer))
-            return frames
-        finally:
-            self._channels[0].send(Resume())
-
-    def _ask(self, servers: Sequence[int], question: Snapshot) -> list[Frame]:
-        for server in servers:
-            self._channels[server].send(question)
-        return [self._hear(server, question) for server in servers]
 
     def conclude(self, generation: int) -> None:
         """Tell ps:0 that the last step of a generation is saved.
@@ -187,6 +205,20 @@ class Leader:
         """Close the connections."""
         for channel in self._channels:
             channel.close()
+
+
+def _loads(plan: Plan, server: int, tables: Mapping[str, Mapping[str, Any]], term: int) -> list[tuple[Load, Callable[[], Array]]]:
+    """What a server cannot draw itself, in blocks, with what makes each."""
+    parts: list[tuple[Load, Callable[[], Array]]] = []
+    for number, shard in enumerate(plan.layout(server).tables):
+        for array, source in tables[plan.variables[shard.variable].name].items():
+            if not isinstance(source, DrawnTable):
+                for start, stop in row_blocks(shard.shape, DTYPE_BYTES[shard.dtype]):
+                    rows = slice(shard.row_start + start, shard.row_start + stop)
+                    parts.append((Load(term, number, array, start), partial(source.__getitem__, rows)))
+    if parts:
+        parts[-1] = msgspec.structs.replace(parts[-1][0], last=True), parts[-1][1]
+    return parts
 
 
 def _expect(kind: type[AnyMessage], frame: Frame) -> Frame:

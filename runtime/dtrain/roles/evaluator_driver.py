@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from dtrain import checkpoints
 from dtrain.errors import CheckpointError
@@ -47,13 +48,20 @@ def follow_checkpoints(
                 if checkpoint.warning:
                     reporter.warn(checkpoint.warning)
                 if checkpoint.step != schedule.evaluated:  # else it is the one before a damaged one, evaluated already
-                    weights = {name: checkpoint.read(name) for name in checkpoint.variables}
+                    weights = read_weights(checkpoint)
                     yield CheckpointWeights(checkpoint.step, weights, checkpoint.manifest.final)
                 schedule.done(step, checkpoint.manifest.final and checkpoint.step == step)
         except CheckpointError:
             if ended:
                 raise
             time.sleep(POLL_S)
+
+
+def read_weights(checkpoint: checkpoints.Checkpoint) -> dict[str, Any]:
+    """Every variable of a checkpoint; of sparse ones the rows are read when they are looked up."""
+    plan = checkpoint.manifest.extra.get("plan", {"variables": []})
+    sparse = {variable["name"] for variable in plan["variables"] if variable.get("sparse")}
+    return {name: checkpoint.look_into(name) if name in sparse else checkpoint.read(name) for name in checkpoint.variables}
 
 
 def is_final(path: Path) -> bool:

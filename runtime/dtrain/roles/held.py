@@ -10,7 +10,8 @@ import numpy as np
 from dtrain.cluster import ClusterSpec, Role
 from dtrain.config import TrainingSection
 from dtrain.errors import InputError
-from dtrain.messages import Initialise, Lineage
+from dtrain.learning.drawn_table import DrawnTable
+from dtrain.messages import Initialise, Lineage, Push
 from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.exactly_once import SeenPushes
 from dtrain.protocol.placement import Plan
@@ -57,6 +58,10 @@ class Held:
         store = Store(layout, message.optimizer, blocks[: len(layout.groups)], message.lineage.origin, message.max_steps, room)
         if message.slots:
             store.restore_slots(message.slots, blocks[len(layout.groups) :])
+        for table in store.tables:
+            variable = plan.variables[table.shard.variable]
+            for name, description in message.drawn.get(variable.name, {}).items():
+                table.fill(name, DrawnTable.described(description, variable.shape))
         replicas = len(cluster.replicas(training.chief_trains))
         dealer = BatchDealer.of(replicas, quota(training.replicas_needed(replicas), replicas), message.batches, message.dealt)
         pushes: SyncPushes | AsyncPushes
@@ -90,3 +95,17 @@ class Held:
             pushes,
             seen,
         )
+
+    def push_refusal(self, replica: str, message: Push, blocks: Blocks) -> str | None:
+        """Why a push of this term cannot be taken; None if it can."""
+        if self.pushes.failed:
+            return self.pushes.failed
+        if message.plan_hash != self.plan.hash:
+            return (
+                f"{replica} pushes by plan {message.plan_hash}, the run's is {self.plan.hash}: do all tasks build the same model?"
+            )
+        if mismatch := self.store.push_mismatch(blocks):
+            return f"a gradient of {replica} does not fit: {mismatch}"
+        if message.base_version > self.pushes.version:
+            return f"{replica} pushes from version {message.base_version}, the newest is {self.pushes.version}"
+        return None

@@ -26,13 +26,16 @@ from dtrain.messages import (
     Initialise,
     Initialised,
     Lineage,
+    Load,
+    Lookup,
     NotReady,
     Pull,
     Push,
     Refusal,
     Reply,
-    Resume,
     Snapshot,
+    SnapshotReply,
+    SnapshotRows,
     Subscribe,
     Values,
     Verdict,
@@ -42,24 +45,15 @@ from dtrain.protocol.membership import Membership, MemberState
 from dtrain.roles.actions import Action, Caller, End, Send
 from dtrain.roles.held import Held
 from dtrain.roles.published import Room
-from dtrain.roles.snapshots import Snapshots
+from dtrain.roles.request import Request
 from dtrain.roles.sync_pushes import SyncPushes
+from dtrain.roles.table_answers import table_answer
 
 Blocks = Sequence[np.ndarray[Any, Any]]
 
 LEASE_S = 5.0
 JOIN_S = 60.0
 LEADER_GRACE_S = 60.0
-
-
-@dataclass(frozen=True)
-class Request:
-    """A question that cannot be answered yet."""
-
-    caller: Caller
-    task: str
-    message: Pull | Snapshot
-    deadline_s: float
 
 
 @dataclass
@@ -80,11 +74,11 @@ class ParameterServer:
     ranks: dict[str, int] = field(init=False)
     membership: Membership = field(init=False)
     held: Held | None = field(default=None, init=False)
+    _loading: Held | None = field(default=None, init=False)
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
     _joined: list[TaskId] = field(default_factory=list, init=False)
     _subscribers: list[Caller] = field(default_factory=list, init=False)
     _requests: list[Request] = field(default_factory=list, init=False)
-    _snapshots: Snapshots = field(default_factory=Snapshots, init=False)
     _concluded: int = field(default=0, init=False)
     _farewell: bool = field(default=False, init=False)
     _leader_lost_since_s: float | None = field(default=None, init=False)
@@ -125,31 +119,46 @@ class ParameterServer:
             yield Send(caller, Refusal(f"ps:{self.index} holds term {before.term} of generation {before.generation} already"))
             return
         try:
-            self.held = Held.of(message, blocks, self.cluster, self.index, self._subscribers, self.room)
+            held = Held.of(message, blocks, self.cluster, self.index, self._subscribers, self.room)
         except (DtrainError, msgspec.ValidationError) as error:
             yield Send(caller, Refusal(f"the leader's plan, optimizer and values do not fit together: {error}"))
             return
-        self.training, self.ranks = self.held.training, self._ranks(self.held.training)
         same = before is not None and before.generation == message.generation
         yield Send(caller, Initialised(before.pushes.version if before and same else -1))
+        if message.loads:
+            self._loading = held
+        else:
+            yield from self._begin(held, now)
+
+    def _on_load(self, caller: Caller, sender: TaskId, message: Load, blocks: Blocks, now: float) -> Iterator[Action]:
+        held, leads = self._loading, sender == self.cluster.leader
+        held = held if leads and held is not None and held.term == message.term else None
+        yield Send(caller, *table_answer(held, message, blocks))
+        if message.last and held is not None:
+            yield from self._begin(held, now)
+
+    def _begin(self, held: Held, now: float) -> Iterator[Action]:
+        """A term begins; whoever waits in the one before is told."""
+        before, self.held, self._loading = self.held, held, None
+        self.training, self.ranks = held.training, self._ranks(held.training)
         for waiting in before.pushes.callers() if before else ():
             yield self._moved_on(waiting)
         yield from self._members_changed(now)
 
     # Reading
 
-    def _on_pull(self, caller: Caller, sender: TaskId, message: Pull, blocks: Blocks, now: float) -> Iterator[Action]:
-        self._requests.append(Request(caller, str(sender), message, now + message.wait_s))
+    def _on_pull(
+        self, caller: Caller, sender: TaskId, message: Pull | Lookup | Snapshot, blocks: Blocks, now: float
+    ) -> Iterator[Action]:
+        self._requests.append(Request(caller, str(sender), message, now + message.wait_s, blocks))
         return iter(())
 
-    def _on_snapshot(self, caller: Caller, sender: TaskId, message: Snapshot, blocks: Blocks, now: float) -> Iterator[Action]:
-        self._requests.append(Request(caller, str(sender), message, now + message.wait_s))
-        self._snapshots.asked(self.held, message, now)
-        return iter(())
+    _on_lookup = _on_snapshot = _on_pull
 
-    def _on_resume(self, caller: Caller, sender: TaskId, message: Resume, blocks: Blocks, now: float) -> Iterator[Action]:
-        self._snapshots.resume(self.held)
-        return iter(())
+    def _on_snapshotrows(
+        self, caller: Caller, sender: TaskId, message: SnapshotRows, blocks: Blocks, now: float
+    ) -> Iterator[Action]:
+        yield Send(caller, *table_answer(self.held, message, blocks))
 
     def _answer_requests(self, now: float) -> Iterator[Action]:
         requests, self._requests = self._requests, []
@@ -164,20 +173,27 @@ class ParameterServer:
         message, held = request.message, self.held
         if isinstance(message, Pull) and message.concluded and (self._farewell or self._concluded >= message.generation):
             return Send(request.caller, Conclude(message.generation))
-        if held is None or held.term < message.term or (isinstance(message, Pull) and held.generation < message.generation):
+        asked = 0 if isinstance(message, Snapshot) else message.generation
+        if held is None or held.term < message.term or held.generation < asked:
             reason = f"ps:{self.index} waits for {self.cluster.leader} to initialise the variables"
             return Send(request.caller, NotReady(reason)) if late or isinstance(message, Snapshot) else None
-        if isinstance(message, Pull) and (held.generation > message.generation or 0 < message.term < held.term):
+        if asked and (held.generation > asked or 0 < message.term < held.term):
             return self._moved_on(request.caller)
         if held.pushes.failed:
             return Send(request.caller, Refusal(held.pushes.failed))
-        if isinstance(message, Snapshot):
-            answer = self._snapshots.answer(held, message, self.membership.tasks(MemberState.LIVE), late)
-            return Send(request.caller, *answer) if answer else None
+        if isinstance(message, Lookup):
+            return Send(request.caller, *table_answer(held, message, request.blocks))
         if held.pushes.version < message.at_least and not late:
             return None
+        if isinstance(message, Snapshot):
+            names, arrays = held.store.snapshot()
+            reply = SnapshotReply(held.pushes.version, names, held.seen.export(), held.dealer.export())
+            return Send(request.caller, reply, arrays)
         if message.concluded:
             return Send(request.caller, NotReady(f"{self.cluster.leader} has not saved the last step")) if late else None
+        return self._values(request, message, held, late)
+
+    def _values(self, request: Request, message: Pull, held: Held, late: bool) -> Send | None:
         rank = self.ranks.get(request.task)
         finished = held.pushes.version >= held.max_steps
         if rank is None and self.index == 0 and held.pushes.version < message.at_least:
@@ -204,10 +220,13 @@ class ParameterServer:
             # Its term is over, or this server has lost it and waits for a new one, of which it will be told.
             yield from self._on_pull(caller, sender, Pull(message.generation, 0, LEASE_S, message.term), (), now)
             return
-        if reason := self._push_refusal(replica, message, blocks):
-            yield Send(caller, Refusal(reason))
+        if replica not in self.ranks:
+            yield Send(caller, Refusal(f"{replica} is not a replica of this run; replicas are {', '.join(self.ranks)}"))
             return
         assert held is not None
+        if reason := held.push_refusal(replica, message, blocks):
+            yield Send(caller, Refusal(reason))
+            return
         row = held.seen.lookup(replica, message.incarnation, message.sequence)
         rank = self.ranks[replica]
         if isinstance(row, str):
@@ -231,23 +250,6 @@ class ParameterServer:
         batch = held.dealer.give(rank) if ticket else -1
         reply = Reply(Verdict.REFUSED, held.pushes.version, reason=reason, ticket=ticket, batch=batch)
         return Send(caller, reply, held.pushes.values_for(rank))
-
-    def _push_refusal(self, replica: str, message: Push, blocks: Blocks) -> str | None:
-        held = self.held
-        if replica not in self.ranks:
-            return f"{replica} is not a replica of this run; replicas are {', '.join(self.ranks)}"
-        assert held is not None
-        if held.pushes.failed:
-            return held.pushes.failed
-        if message.plan_hash != held.plan.hash:
-            return (
-                f"{replica} pushes by plan {message.plan_hash}, the run's is {held.plan.hash}: do all tasks build the same model?"
-            )
-        if mismatch := held.store.mismatch(blocks, range(len(held.store.groups))):
-            return f"a gradient of {replica} does not fit: {mismatch}"
-        if message.base_version > held.pushes.version:
-            return f"{replica} pushes from version {message.base_version}, the newest is {held.pushes.version}"
-        return None
 
     def _duplicate(self, caller: Caller, rank: int, row: Seen) -> Send:
         assert self.held is not None
@@ -361,7 +363,6 @@ class ParameterServer:
 
     def tick(self, now: float, connections: int) -> Iterator[Action]:
         """Time has passed; `connections` are open. To be called a few times a second."""
-        self._snapshots.tick(self.held, now)
         if self.membership.expire(now):
             yield from self._members_changed(now)
         if self.held is not None:

@@ -9,10 +9,15 @@ import numpy as np
 
 from dtrain import checkpoints
 from dtrain.errors import CheckpointError
+from dtrain.lazy_table import LazyTable
 from dtrain.learning import optimizers
+from dtrain.learning.drawn_table import DrawnTable
+from dtrain.learning.initializers import Constant
 from dtrain.messages import Lineage
 from dtrain.protocol.batch_dealer import NOTHING_DEALT, Dealt, dealt_from
 from dtrain.protocol.placement import Plan
+from dtrain.roles.table import VALUES
+from dtrain.variables import VariableSpec
 
 Array = np.ndarray[Any, Any]
 
@@ -36,7 +41,7 @@ class Start:
 
     Attributes:
         version: 0, or the global step that everything else belongs to.
-        values: of every variable.
+        values: of every variable. A sparse one may be anything that can be sliced by rows; a `DrawnTable` is not shipped.
         slots: by slot name, then by variable.
         seen: for each server, the table of rule 5; empty where it is not known.
         warning: what is to be said about the checkpoint.
@@ -44,8 +49,8 @@ class Start:
     """
 
     version: int
-    values: Mapping[str, Array]
-    slots: Mapping[str, Mapping[str, Array]]
+    values: Mapping[str, Any]
+    slots: Mapping[str, Mapping[str, Any]]
     seen: Sequence[Sequence[tuple[str, int, int]]] = ()
     warning: str | None = None
     lineage: Lineage = field(default_factory=Lineage)
@@ -56,20 +61,33 @@ class Start:
         """How far the optimizer has come."""
         return OptimizerState(self.version - self.lineage.origin, self.slots)
 
+    def table(self, name: str) -> dict[str, Any]:
+        """Of a sparse variable: its rows under ``""``, and each slot under its name."""
+        slots = {slot: by_variable[name] for slot, by_variable in self.slots.items() if name in by_variable}
+        return {VALUES: self.values[name], **slots}
+
 
 def fresh(
-    plan: Plan, optimizer: Mapping[str, Any], values: Mapping[str, Array], version: int = 0, state: OptimizerState | None = None
+    plan: Plan, optimizer: Mapping[str, Any], values: Mapping[str, Any], version: int = 0, state: OptimizerState | None = None
 ) -> Start:
     """The given values, and an optimizer that has seen nothing, or what `state` says."""
     if state is not None:
         return Start(version, values, state.slots, lineage=Lineage(first_step=version, origin=version - state.step))
     rule = optimizers.from_config(optimizer)
-    slots: dict[str, dict[str, Array]] = {}
+    slots: dict[str, dict[str, Any]] = {}
     for spec in plan.variables:
         if spec.trainable:
-            for slot, array in rule.initial_slots(np.asarray(values[spec.name])).items():
+            for slot, array in _fresh_slots(rule, spec, values[spec.name]).items():
                 slots.setdefault(slot, {})[spec.name] = array
     return Start(version, values, slots, lineage=Lineage(first_step=version, origin=version))
+
+
+def _fresh_slots(rule: optimizers.Optimizer, spec: VariableSpec, value: Any) -> dict[str, Any]:
+    """Those of a sparse variable are drawn on the servers like its rows."""
+    if not spec.sparse:
+        return rule.initial_slots(np.asarray(value))
+    constants = {slot: Constant(float(first[0])) for slot, first in rule.initial_slots(np.zeros(1, spec.dtype)).items()}
+    return {slot: value if slot == "average" else DrawnTable(spec.shape, each, ()) for slot, each in constants.items()}
 
 
 def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any]) -> Start:
@@ -86,10 +104,16 @@ def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any]) -> Start
                     f"{checkpoint.path} does not fit this model: variable {spec.name} has shape {spec.shape} here and "
                     f"{'is absent' if found is None else found.shape} there"
                 )
-        values = {spec.name: checkpoint.read(spec.name) for spec in plan.variables}
+        tables = {spec.name for spec in plan.variables if spec.sparse}
+
+        def read(name: str, slot: str | None = None) -> Any:
+            key = name if slot is None else checkpoints.slot_key(name, slot)
+            return checkpoint.look_into(key) if name in tables else checkpoint.read(key)
+
+        values = {spec.name: read(spec.name) for spec in plan.variables}
         trainable = [spec.name for spec in plan.variables if spec.trainable]
         names = optimizers.from_config(optimizer).initial_slots(np.zeros(1, np.float32))
-        slots = {slot: {name: checkpoint.read(checkpoints.slot_key(name, slot)) for name in trainable} for slot in names}
+        slots = {slot: {name: read(name, slot) for name in trainable} for slot in names}
         seen = checkpoint.manifest.extra.get("seen", [])
         seen = seen if len(seen) == plan.servers else []
         extra = checkpoint.manifest.extra
@@ -101,18 +125,22 @@ def continued(
     directory: Path,
     plan: Plan,
     optimizer: Mapping[str, Any],
-    values: Mapping[str, Array],
+    values: Mapping[str, Any],
     state: OptimizerState | None,
     *,
     same_owner: bool,
 ) -> Start:
     """Where the `fit` before ended, with the values that the model has now; a new optimizer, or another model's, starts afresh."""
+    values = dict(values)
+    with checkpoints.open_checkpoint(directory) as checkpoint:
+        # What a table of the servers has to say is in the checkpoint too, and stays there when they begin anew.
+        for name in [name for name, value in values.items() if type(value) is LazyTable]:
+            values[name] = checkpoint.look_into(name)
     if same_owner:
         before = restored(directory, plan, optimizer)
         lineage = Lineage(first_step=before.version, origin=before.lineage.origin)
         return replace(before, values=values, lineage=lineage, dealt=NOTHING_DEALT)
-    with checkpoints.open_checkpoint(directory) as checkpoint:
-        return fresh(plan, optimizer, values, checkpoint.step, state)
+    return fresh(plan, optimizer, values, checkpoint.step, state)
 
 
 def saved_generation(directory: Path) -> int:

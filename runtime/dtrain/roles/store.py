@@ -1,7 +1,8 @@
 """What a parameter server holds: the variables of its shards in flat arrays, and the optimizer's slots beside them.
 
-All shards of one dtype and trainability lie in one array (`protocol.placement.ServerLayout`), so an update is one pass over one
-array however many variables there are, and a gradient is received in the form in which it is applied.
+All dense shards of one dtype and trainability lie in one array (`protocol.placement.ServerLayout`), so an update is one pass over
+one array however many variables there are, and a gradient is received in the form in which it is applied. Sparse variables are
+tables (`roles.table`), each by itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,10 @@ import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.learning import optimizers
+from dtrain.learning.sparse_rows import SparseRows
 from dtrain.protocol.placement import Plan, ServerLayout
 from dtrain.roles.published import Published, Room
+from dtrain.roles.table import Table
 
 Array = np.ndarray[Any, Any]
 
@@ -22,6 +25,7 @@ class Store:
 
     Attributes:
         slots: for each slot of the optimizer, one flat array for each trainable group.
+        tables: in the order of the layout; whoever makes a store fills them.
     """
 
     def __init__(
@@ -53,6 +57,8 @@ class Store:
         fresh = [self.optimizer.initial_slots(self.values[index]) for index in self.trainable]
         names = self.optimizer.initial_slots(np.zeros(0))  # a server may have nothing to train
         self.slots: dict[str, list[Array]] = {name: [slots[name] for slots in fresh] for name in names}
+        self.tables = [Table(shard, self.optimizer) for shard in layout.tables]
+        self._trained_tables = [table for table in self.tables if table.shard.trainable]
 
     @property
     def values(self) -> list[Array]:
@@ -77,12 +83,17 @@ class Store:
                 target[...] = next(remaining)
 
     def slot_views(self, slot: str) -> dict[str, Array]:
-        """One slot of every trainable shard, by the shard's name."""
+        """One slot of every trainable dense shard, by the shard's name."""
         return {
             shard.name: flat[offset : offset + shard.size].reshape(shard.shape)
             for index, flat in zip(self.trainable, self.slots[slot], strict=True)
             for shard, offset in zip(self.groups[index].shards, self.groups[index].offsets, strict=True)
         }
+
+    def all_slots(self) -> dict[str, dict[str, Array]]:
+        """Every slot of every trainable shard, tables included: by slot, then by the shard's name."""
+        tables = {slot: {table.shard.name: table.slots[slot] for table in self._trained_tables} for slot in self.slots}
+        return {slot: {**self.slot_views(slot), **tables[slot]} for slot in self.slots}
 
     def mismatch(self, blocks: Sequence[Array], groups: Sequence[int]) -> str | None:
         """Why arrays are not one flat array for each of the given groups; None if they are."""
@@ -90,21 +101,47 @@ class Store:
         found = [(block.dtype.name, block.size) for block in blocks]
         return None if found == expected else f"expected (dtype, elements) {expected}, found {found}"
 
-    def apply(self, gradients: Sequence[Array], step: int, rate_scale: float = 1.0) -> None:
-        """One optimizer update: a gradient for each trainable group, new values for each other group.
+    @property
+    def nbytes(self) -> int:
+        """Size of all values and slots."""
+        arrays = [*self.values, *(array for arrays in self.slots.values() for array in arrays)]
+        return sum(array.nbytes for array in arrays) + sum(table.nbytes for table in self.tables)
 
-        The next version is written beside the newest one where somebody reads that, else in its place; slots in theirs.
+    def table(self, number: int) -> Table:
+        """The table with this number in the layout.
+
+        Raises:
+            InputError: there is none.
+        """
+        if not 0 <= number < len(self.tables):
+            raise InputError(f"table {number} of {len(self.tables)}")
+        return self.tables[number]
+
+    def push_mismatch(self, blocks: Sequence[Array]) -> str | None:
+        """Why blocks are not those of a push: one for each group, and row numbers and rows for each trainable table."""
+        groups, rows = len(self.groups), blocks[len(self.groups) :]
+        if len(rows) != 2 * len(self._trained_tables):
+            return f"expected {groups} blocks and 2 for each of {len(self._trained_tables)} tables, found {len(blocks)}"
+        reasons = [table.mismatch(*pair) for table, pair in zip(self._trained_tables, _pairs(rows), strict=True)]
+        return self.mismatch(blocks[:groups], range(groups)) or next(filter(None, reasons), None)
+
+    def apply(self, gradients: Sequence[Array], step: int, rate_scale: float = 1.0) -> None:
+        """One optimizer update: a gradient for each trainable group, new values for each other group, rows for tables.
+
+        The next version is written beside the newest one where somebody reads that, else in its place; slots and tables in theirs.
 
         Args:
-            gradients: in the order of the groups.
+            gradients: in the order of the groups; then row numbers and rows of each trainable table.
             step: the version that is updated.
             rate_scale: factor on the learning rate (staleness).
         """
+        dense, rest = gradients[: len(self.groups)], _pairs(gradients[len(self.groups) :])
+        rows = {table.shard.name: table.gradient(*pair) for table, pair in zip(self._trained_tables, rest, strict=True)}
         if not self.optimizer.elementwise:
-            gradients = [gradient if gradient.flags.writeable else np.array(gradient) for gradient in gradients]
-            self._clip(gradients)
+            dense = [gradient if gradient.flags.writeable else np.array(gradient) for gradient in dense]
+        self._clip(dense, rows)
         position, place = 0, self._published.next_place()
-        for index, (value, new, gradient) in enumerate(zip(self.values, place, gradients, strict=True)):
+        for index, (value, new, gradient) in enumerate(zip(self.values, place, dense, strict=True)):
             if self.groups[index].trainable:
                 slots = {name: arrays[position] for name, arrays in self.slots.items()}
                 self.optimizer.update(value, gradient, slots, step - self.origin, rate_scale=rate_scale, out=new)
@@ -113,19 +150,39 @@ class Store:
                 position += 1
             else:
                 new[...] = gradient
+        for table in self._trained_tables:
+            table.update(rows[table.shard.name], step - self.origin, rate_scale)
+            if step + 1 == self.max_steps:
+                table.finalize()
         self._published.publish(place)
 
-    def _clip(self, gradients: Sequence[Array]) -> None:
-        """Limit norms of whole variables, in place."""
+    def _clip(self, gradients: Sequence[Array], rows: dict[str, SparseRows]) -> None:
+        """Limit gradients as whole variables, in place; what is element by element, the update itself does to dense ones."""
+        if self.optimizer.elementwise:
+            rows.update((name, clipped) for name, clipped in self.optimizer.clip(rows).items() if isinstance(clipped, SparseRows))
+            return
         trained = {shard.name for index in self.trainable for shard in self.groups[index].shards}
         views = {name: view for name, view in self.layout.views(gradients).items() if name in trained}
-        for name, clipped in self.optimizer.clip(views).items():
-            views[name][...] = clipped
+        for name, clipped in self.optimizer.clip({**views, **rows}).items():
+            if isinstance(clipped, SparseRows):
+                rows[name] = clipped
+            else:
+                views[name][...] = clipped
 
     def snapshot(self) -> tuple[tuple[str, ...], list[Array]]:
-        """Names of the slots, and every array: values of every group, then each slot of every trainable group."""
+        """Names of the slots, and every dense array: values of every group, then each slot of every trainable group.
+
+        The tables remember how they are; see `Table.image`.
+        """
+        for table in self.tables:
+            table.mark()
         names = tuple(self.slots)
         return names, [*self.values, *(array for name in names for array in self.slots[name])]
+
+
+def _pairs(blocks: Sequence[Array]) -> list[tuple[Array, Array]]:
+    """Row numbers and rows of one table after the other."""
+    return list(zip(blocks[::2], blocks[1::2], strict=True))
 
 
 def unclippable(optimizer: Mapping[str, Any], plan: Plan) -> str | None:

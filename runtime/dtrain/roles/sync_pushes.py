@@ -16,13 +16,10 @@ from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.sync_round import Contribution, SyncDecision, SyncRound, TooFew, quota
 from dtrain.roles.actions import Action, Caller, Report, Send
+from dtrain.roles.means import mean
 from dtrain.roles.store import Store
 
-Array = np.ndarray[Any, Any]
-Blocks = Sequence[Array]
-
-PART = 1 << 15
-"""Elements that are averaged at a time."""
+Blocks = Sequence[np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -182,7 +179,7 @@ class SyncPushes:
         gradients = self._round.commit(version, contributors)
         if gradients is None:
             return
-        self._store.apply(_mean(gradients), version)
+        self._store.apply(mean(gradients, len(self._store.groups)), version)
         counted = set(contributors)
         self._settle_batches(counted)
         for replica, contribution in self._undecided.items():
@@ -225,12 +222,6 @@ class SyncPushes:
         """Whether `rank` may push next: always, the newest-version rule needs no permission."""
         return True
 
-    quiet = True
-    """A version is whole whatever is under way."""
-
-    def pause(self, paused: bool) -> None:
-        """Nothing needs to wait for a checkpoint."""
-
     def refused(self, rank: int) -> bool:
         """A push of `rank` was refused; whether it may try again at once."""
         return True
@@ -246,35 +237,3 @@ class SyncPushes:
     def awaited(self) -> list[int]:
         """Ranks whose contribution the next version still lacks."""
         return self._decision.awaited(self._live) if self._decision else []
-
-
-def _mean(gradients: Sequence[Blocks]) -> Blocks:
-    """Sum in the given order, divided by the real count: into the first one's memory where that may be written.
-
-    Whole numbers (and truth values, as 0 and 1) are added up in 64 bits, and their mean is rounded down.
-    """
-    if len(gradients) == 1:
-        return gradients[0]
-    means = []
-    for first, *others in zip(*gradients, strict=True):
-        if first.dtype.kind == "f":
-            means.append(_mean_of_floats(first, others))
-            continue
-        total = first.astype(np.int64)
-        for block in others:
-            np.add(total, block, out=total, casting="unsafe")
-        means.append((total // len(gradients)).astype(first.dtype))
-    return means
-
-
-def _mean_of_floats(first: Array, others: Sequence[Array]) -> Array:
-    """Part by part, each small enough to stay in the cache until it is divided."""
-    mean = first if first.flags.writeable else np.empty_like(first)
-    for start in range(0, first.size, PART):
-        part = slice(start, start + PART)
-        total = mean[part]
-        np.add(first[part], others[0][part], out=total)
-        for other in others[1:]:
-            np.add(total, other[part], out=total)
-        np.divide(total, total.dtype.type(1 + len(others)), out=total)
-    return mean

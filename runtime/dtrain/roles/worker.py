@@ -14,15 +14,15 @@ A connection that broke is opened again by the driver, which then repeats what i
 applied before the break is answered as a duplicate (rule 5), so repeating is always right.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from dtrain.errors import NonFiniteGradientError, PeerRefusedError, TooFewReplicasError
-from dtrain.messages import AnyMessage, Conclude, NotReady, Pull, Push, Refusal, Reply, Values, Verdict
+from dtrain.messages import AnyMessage, Conclude, Lookup, NotReady, Pull, Push, Refusal, Reply, Rows, Values, Verdict
 
 Outgoing = tuple[int, AnyMessage]
-"""A server's index and what it is told. A Push is accompanied by that server's gradient blocks."""
+"""A server's index and what it is told. A Push is accompanied by that server's gradient blocks, a Lookup by ids."""
 
 SEVERITY = (Verdict.PENDING, Verdict.ACCEPTED, Verdict.STALE, Verdict.FINISHED, Verdict.REFUSED)
 
@@ -123,6 +123,11 @@ class Replica:
             self.unanswered[server] = message
             yield server, message
 
+    def look_up(self, tables: Mapping[int, tuple[int, ...]]) -> Iterator[Outgoing]:
+        """Rows are needed: by server, the numbers of tables. If what is heard is a new term, that begins with values instead."""
+        for server, numbers in tables.items():
+            yield self._repeat(server, Lookup(self.generation, numbers, self.patience_s, self.term))
+
     def receive(self, server: int, message: AnyMessage) -> Iterator[Outgoing]:
         """A server has answered.
 
@@ -144,6 +149,8 @@ class Replica:
                 yield from self._values(server, message)
             case Reply():
                 yield from self._reply(server, message)
+            case Rows() if isinstance(asked, Lookup):
+                pass
             case NotReady() if asked is not None:
                 yield self._ask(server, at_least=0) if isinstance(asked, Push) else self._repeat(server, asked)
             case Refusal(reason):
@@ -156,7 +163,7 @@ class Replica:
         if isinstance(message, Values) and message.generation == self.generation:
             self._void |= 0 < self.term < message.term
             self.term = max(self.term, message.term)
-        return self._void and isinstance(message, Values | Reply | NotReady)
+        return self._void and isinstance(message, Values | Reply | Rows | NotReady)
 
     def _begin_again(self) -> Iterator[Outgoing]:
         """Pull, when every server has answered what was asked in the earlier term."""

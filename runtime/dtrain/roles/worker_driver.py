@@ -6,27 +6,43 @@ A connection that breaks is opened again and what was unanswered is said again, 
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
 
 from dtrain.cluster import Role, TaskId
-from dtrain.errors import PeerLostError, WaitTimeoutError
-from dtrain.messages import AnyMessage, Push, Reply, Values
+from dtrain.errors import PeerLostError, ProgramError, WaitTimeoutError
+from dtrain.lazy_table import LazyTable
+from dtrain.learning.sparse_rows import SparseRows
+from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Reply, Rows, Values
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.reporting import Reporter
+from dtrain.roles.row_routes import RowRoutes
 from dtrain.roles.store import any_non_finite
 from dtrain.roles.worker import Outcome, Outgoing, Phase, Replica
+from dtrain.variables import VariableSpec
 from dtrain.wire.channel import Channel
+from dtrain.wire.frames import Frame
 
 RECONNECT_PAUSE_S = 0.05
 STEADY_S = 1.0
 """A connection that has lasted so long was a good one."""
 
+Array = np.ndarray[Any, Any]
 Connect = Callable[[int, float], Channel]
 """Opens a data connection to the server of an index, waiting at most the given seconds."""
 
 
 class ReplicaDriver:
-    """Moves a replica from one version to the next."""
+    """Moves a replica from one version to the next.
+
+    Attributes:
+        tables: the sparse variables, by name: what is read of them is fetched.
+        row_gradients: of these, sent with the next push; ids int64, ascending, each once.
+        overtaken: the servers went back to a checkpoint while rows were fetched: what is computed with them is void.
+    """
 
     def __init__(
         self,
@@ -43,7 +59,7 @@ class ReplicaDriver:
 
         Args:
             machine: decides.
-            weights: received into.
+            weights: received into; the tables stand there too.
             gradients: sent from; the new values of variables that are not trained as well.
             connect: opens connections.
             reporter: told whom we wait for.
@@ -60,6 +76,15 @@ class ReplicaDriver:
         self._reporter = reporter
         self._patience_s = patience_s
         self._aborted: str | None = None
+        self._routes = RowRoutes(weights.plan)
+        self._extra: list[list[Array]] = []
+        self.row_gradients: dict[str, SparseRows] = {}
+        self.tables: dict[str, Any] = {}
+        for spec in weights.plan.variables:
+            if spec.sparse:
+                self.tables[spec.name] = LazyTable(spec.shape, spec.dtype, partial(self._look_up, spec))
+        weights.variables.update(self.tables)
+        self.overtaken = False
         self._channels: list[Channel] = []
         for server in range(machine.servers):
             reporter.waiting(str(TaskId(Role.PS, server)))
@@ -73,10 +98,33 @@ class ReplicaDriver:
     def push(self) -> Outcome:
         """Send the gradients in memory; returns when the next values are there and computing may go on."""
         self._gradients.split()
-        self._exchange(self.machine.push(finite=not any_non_finite(list(self._gradients.buffers.values()))))
+        self._extra = self._routes.blocks(self.row_gradients)
+        blocks = [*self._gradients.buffers.values(), *(block for blocks in self._extra for block in blocks)]
+        self._exchange(self.machine.push(finite=not any_non_finite(blocks)))
+        self.row_gradients.clear()
         if self.machine.outcome is None:
             raise AssertionError("a push that was answered everywhere has an outcome")
         return self.machine.outcome
+
+    def _look_up(self, spec: VariableSpec, ids: Array) -> Array:
+        """Rows of a sparse variable; see `LazyTable`."""
+        pieces = self._routes.pieces(spec.name, ids)
+        servers = {piece.server: [each for each in pieces if each.server == piece.server] for piece in pieces}
+        rows, found = np.empty((len(ids), *spec.shape[1:]), spec.dtype), False
+        over = self.machine.phase is Phase.FINISHED
+        while not found:
+            self._extra = [[each.ids for each in servers.get(server, ())] for server in range(self.machine.servers)]
+            answers = self._exchange(self.machine.look_up({s: tuple(each.table for each in servers[s]) for s in servers}))
+            found = all(isinstance(answers[server].message, Rows) for server in servers)
+            self.overtaken |= not found
+            if not found and self.machine.phase is Phase.FINISHED:
+                if over:
+                    raise ProgramError(f"{spec.name} cannot be read any more: another model or a later fit has the servers now")
+                return np.zeros_like(rows)  # training has ended without this replica
+            for server in servers if found else ():
+                for piece, block in zip(servers[server], answers[server].blocks, strict=True):
+                    rows[piece.where] = block.reshape(len(piece.ids), *spec.shape[1:])
+        return rows
 
     @property
     def bytes_moved(self) -> tuple[int, int]:
@@ -94,32 +142,44 @@ class ReplicaDriver:
         for channel in self._channels:
             channel.close()
 
-    def _exchange(self, outgoing: Iterable[Outgoing]) -> None:
+    def _exchange(self, outgoing: Iterable[Outgoing]) -> dict[int, Frame]:
+        """Ask, and hear answers until nothing is open; returns each server's last one."""
+        answers: dict[int, Frame] = {}
         for server, message in outgoing:
             self._send(server, message)
         while self.machine.unanswered:
             server = next(iter(self.machine.unanswered))
-            message = self._receive(server)
-            if isinstance(message, Values | Reply):
+            frame = answers[server] = self._receive(server)
+            if isinstance(frame.message, Values | Reply | Rows):
                 self._reporter.waiting(None)
-            for next_server, answer in self.machine.receive(server, message):
+            if isinstance(frame.message, NotReady) and self.machine.phase is Phase.FINISHED:
+                raise PeerLostError(f"ps:{server} has lost what was trained: read it from the last checkpoint")
+            for next_server, answer in self.machine.receive(server, frame.message):
                 self._send(next_server, answer)
-        self._weights.join()
+        if any(isinstance(frame.message, Values | Reply) for frame in answers.values()):
+            self._weights.join()
         if self.machine.phase is Phase.PULLING:
             raise AssertionError("a replica that pulls waits for an answer")
+        return answers
 
     def _send(self, server: int, message: AnyMessage) -> None:
-        self._channels[server].send(message, self._gradients.blocks[server] if isinstance(message, Push) else ())
+        blocks: Sequence[Array] = ()
+        if isinstance(message, Push):
+            blocks = [*self._gradients.blocks[server], *self._extra[server]]
+        elif isinstance(message, Lookup):
+            blocks = self._extra[server]
+        self._channels[server].send(message, blocks)
 
-    def _receive(self, server: int) -> AnyMessage:
+    def _receive(self, server: int) -> Frame:
         self._reporter.waiting(str(TaskId(Role.PS, server)))
         opened_s, deadline = -math.inf, 0.0
         while True:
             try:
-                frame = self._channels[server].receive(self._weights.blocks[server])
-                if frame.blocks:
+                lookup = isinstance(self.machine.unanswered[server], Lookup)
+                frame = self._channels[server].receive(() if lookup else self._weights.blocks[server])
+                if frame.blocks and not lookup:
                     self._weights.read_at(server, frame.blocks)
-                return frame.message
+                return frame
             except PeerLostError as error:
                 # Breaking again and again without an answer, it has no more time than if it were away.
                 if time.monotonic() - opened_s >= STEADY_S:

@@ -48,7 +48,7 @@ def write_archive(path: Path, arrays: Mapping[str, Array], description: str, *, 
     entries = [Entry(key, array.dtype.name, array.shape) for key, array in arrays.items()]
     metadata = {"format": FORMAT, "version": VERSION, "description": description, "crc32": f"{0:08x}"}
     header = encode_header(entries, metadata)
-    blocks = [array_bytes(array) for array in arrays.values()]
+    blocks = [array_bytes(np.asarray(array)) for array in arrays.values()]
     # Quotes within strings are escaped in JSON, so this text is found once.
     header = header.replace(_CHECKSUM % 0, _CHECKSUM % _crc32([header, *blocks]))
     write_whole(path, [header, *blocks], overwrite=overwrite)

@@ -90,6 +90,7 @@ class ParameterServerStrategy:
         self._keeper: Keeper | None = None
         self._generation = 0
         self._owner: object = None
+        self._reading: ReplicaDriver | None = None
         self.pushes_sent = 0
 
     @property
@@ -133,6 +134,15 @@ class ParameterServerStrategy:
                 return PassedOverSession(problem, self._generation, self.checkpoint_folder, self)
             self._lead(found, plan, problem)
         return ParameterServerSession(self, self._generation, plan, problem.max_steps, self._heartbeats[0], self._keeper)
+
+    def let_read(self, driver: ReplicaDriver) -> None:
+        """Keep the connections of a session that has ended while the rows of its tables may still be read."""
+        if self._reading is not None:
+            self._reading.close()
+        self._reading = driver
+        if not driver.tables:
+            driver.close()
+            self._reading = None
 
     def _join(self) -> None:
         """Take a lease at ps:0; the leader at every server (each must know when it is gone)."""
@@ -240,6 +250,8 @@ class ParameterServerStrategy:
 
     def close(self, error: BaseException | None = None) -> None:
         """See `Strategy.close`."""
+        if self._reading is not None:
+            self._reading.close()
         for link in self._heartbeats:
             link.close()
         self._heartbeats.clear()
@@ -279,8 +291,7 @@ class ParameterServerSession:
         self._max_steps = max_steps
         room = partial(arrays_to_send, training.transport) if strategy.trains else None
         weights, gradients = ReplicaMemory(plan), ReplicaMemory(plan, room)
-        arrays, variables = gradients.variables, plan.variables
-        self.weights: dict[str, Array] = weights.variables
+        arrays, variables = gradients.variables, [spec for spec in plan.variables if not spec.sparse]
         self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if spec.trainable}
         self.updates: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if not spec.trainable}
         self.rank = strategy.rank
@@ -301,6 +312,8 @@ class ParameterServerSession:
         self._driver = ReplicaDriver(
             machine, weights, gradients, strategy.connect, strategy.reporter, connect_s=CONNECT_S, patience_s=strategy.patience_s
         )
+        self.weights: dict[str, Array] = weights.variables
+        self.row_gradients = self._driver.row_gradients
         link.on_failure = self._driver.abort
         if keeper is not None:
             keeper.on_failure = self._driver.abort
@@ -356,6 +369,9 @@ class ParameterServerSession:
             TrainingError: the rules of the spec end training.
         """
         self._reporter.slow_down(time.thread_time() - self._cpu_mark_s)
+        if self._driver.overtaken:
+            self._driver.overtaken = False
+            return StepResult(Verdict.VOID, self.global_step)
         try:
             outcome = self._driver.push()
             verdict = Verdict.VOID if self._save_last_step() else outcome.verdict
@@ -375,7 +391,7 @@ class ParameterServerSession:
 
     def close(self, error: BaseException | None = None) -> None:
         """See `Session.close`; a leader that ends early, because it was ordered to stop, writes a last checkpoint."""
-        self._driver.close()
+        self._strategy.let_read(self._driver)
         self._strategy.pushes_sent = self._driver.machine.sequence
         self._link.on_failure = lambda reason: None
         if self._keeper is not None and not self._saved:

@@ -7,6 +7,7 @@ import numpy as np
 
 from dtrain import checkpoints
 from dtrain.errors import CheckpointError
+from dtrain.learning.sparse_rows import SparseRows
 from dtrain.strategy import Array, Problem, StepResult, Strategy
 
 
@@ -21,6 +22,7 @@ class PassedOverSession:
         found = _weights(problem, fit, directory)
         self.weights: dict[str, Array] = {name: np.array(value) for name, value in (found or problem.initial_values()).items()}
         self.gradients: dict[str, Array] = {}
+        self.row_gradients: dict[str, SparseRows] = {}
         self.updates: dict[str, Array] = {}
         self.rank = strategy.rank
         self.replicas = strategy.num_replicas

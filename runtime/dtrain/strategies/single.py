@@ -13,16 +13,17 @@ from dtrain import checkpoints
 from dtrain.assignment import TaskAssignment
 from dtrain.config import TrainingSection
 from dtrain.errors import NonFiniteGradientError
-from dtrain.messages import Lineage, Snapshot, SnapshotReply, Verdict
+from dtrain.learning.sparse_rows import SparseRows
+from dtrain.messages import Lineage, Snapshot, SnapshotReply, SnapshotRows, Verdict
 from dtrain.protocol import placement
 from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.reporting import Reporter
 from dtrain.roles.checkpoint_thread import CheckpointThread
-from dtrain.roles.chief import Cut
 from dtrain.roles.evaluator import CheckpointWeights, Pace
 from dtrain.roles.generation import Generation
 from dtrain.roles.recovery import Beginning, beginning
+from dtrain.roles.row_routes import RowRoutes
 from dtrain.roles.saver import Saver
 from dtrain.roles.start import OptimizerState, Start, fresh, restored, saved_generation
 from dtrain.roles.store import Store, any_non_finite
@@ -42,14 +43,18 @@ class SingleSession:
     def __init__(self, generation: Generation, start: Start, reporter: Reporter | None) -> None:
         plan = generation.plan
         weights, self._gradients = ReplicaMemory(plan), ReplicaMemory(plan)
-        for name, value in start.values.items():
-            weights.variables[name][...] = value
+        for name, array in weights.variables.items():
+            array[...] = start.values[name]
         # The model reads the variables where the optimizer writes them.
         self._store = Store(plan.layout(0), generation.optimizer, weights.blocks[0], start.lineage.origin, generation.max_steps)
         for slot, by_variable in start.slots.items():
             views = self._store.slot_views(slot)
-            for name, value in by_variable.items():
-                views[name][...] = value
+            for name, array in views.items():
+                array[...] = by_variable[name]
+        self._tables = {table.shard.name: table for table in self._store.tables}
+        for name, table in self._tables.items():
+            for array_name, source in start.table(name).items():
+                table.fill(array_name, source)
         self._lock = threading.Lock()
         self._dealer = BatchDealer.of(1, 1, generation.batches, start.dealt)
         self._generation = generation
@@ -57,10 +62,12 @@ class SingleSession:
         self._step = self.entered_step = start.version
         self.first_step = start.lineage.first_step
         self.saver: CheckpointThread | None = None
-        self.weights: dict[str, Array] = weights.variables
-        arrays = self._gradients.variables
-        self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in plan.variables if spec.trainable}
-        self.updates: dict[str, Array] = {spec.name: arrays[spec.name] for spec in plan.variables if not spec.trainable}
+        self.weights: dict[str, Array] = {**weights.variables, **{name: table.values for name, table in self._tables.items()}}
+        arrays, dense = self._gradients.variables, [spec for spec in plan.variables if not spec.sparse]
+        self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in dense if spec.trainable}
+        self.updates: dict[str, Array] = {spec.name: arrays[spec.name] for spec in dense if not spec.trainable}
+        self.row_gradients: dict[str, SparseRows] = {}
+        self._routes = RowRoutes(plan)
         for name, update in self.updates.items():
             update[...] = self.weights[name]
 
@@ -85,7 +92,8 @@ class SingleSession:
         Raises:
             NonFiniteGradientError: they hold NaN or infinity and the spec's `nan_policy` is ``fail``.
         """
-        blocks = self._gradients.blocks[0]
+        blocks = [*self._gradients.blocks[0], *self._routes.blocks(self.row_gradients)[0]]
+        self.row_gradients.clear()
         self._use_up_batch()
         if any_non_finite(blocks):
             return self._refuse(loss)
@@ -109,25 +117,29 @@ class SingleSession:
             self._reporter.warn(f"{text}; it was not applied")
         return StepResult(Verdict.REFUSED, self._step)
 
-    def snapshot(self, cut: Cut, question: Snapshot) -> list[Frame]:
+    def snapshot(self, question: Snapshot) -> list[Frame]:
         """A copy of everything between two updates; see `checkpoint_thread.Holder`."""
         with self._lock:
             names, arrays = self._store.snapshot()
             return [Frame(SnapshotReply(self._step, names, [], self._dealer.export()), [array.copy() for array in arrays])]
+
+    def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
+        """See `saver.Holder`."""
+        with self._lock:
+            return self._store.table(question.table).read_image(question.array, question.start, question.stop)
 
     def continuation(self, generation: Generation, problem: Problem, *, same_owner: bool) -> Start:
         """Where the next `fit` starts; another model's optimizer, or a new one, starts afresh."""
         values = problem.initial_values()
         if not same_owner:
             return fresh(generation.plan, generation.optimizer, values, self._step, problem.state)
-        slots = {slot: self._store.slot_views(slot) for slot in self._store.slots}
-        return Start(self._step, values, slots, lineage=Lineage(first_step=self._step, origin=self._store.origin))
+        return Start(self._step, values, self._store.all_slots(), lineage=Lineage(first_step=self._step, origin=self._store.origin))
 
     @property
     def optimizer_state(self) -> OptimizerState:
         """A copy."""
         with self._lock:
-            slots = {slot: {k: v.copy() for k, v in self._store.slot_views(slot).items()} for slot in self._store.slots}
+            slots = {slot: {k: v.copy() for k, v in views.items()} for slot, views in self._store.all_slots().items()}
             return OptimizerState(self._step - self._store.origin, slots)
 
     def close(self, error: BaseException | None = None) -> None:

@@ -4,7 +4,8 @@ In the evaluator it is `follow`: every newest checkpoint is evaluated, until tra
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import Compiled, Totals, Validation
 from dtrain.training.loop import EpochLog, TrainingLoop, Validate
 from dtrain.training.steps import Logs, TrainingStep
+from dtrain.variables import TABLE_BYTES, VariableSpec
 
 
 @dataclass(eq=False)
@@ -64,7 +66,7 @@ class Fit:
         values = model.weights
         optimizer = optimizers.serialize(self.compiled.optimizer)
         description = describe_if_data(model, self.compiled)
-        problem = Problem(model.variables, lambda: values, optimizer, epochs.max_steps, self.owner, description, self.owner.state)
+        problem = Problem(self._variables(), lambda: values, optimizer, epochs.max_steps, self.owner, description, self.owner.state)
         session = strategy.open(problem)
         self.owner.state = None
         model.weights = session.weights
@@ -75,11 +77,16 @@ class Fit:
             session.close(error)
             raise
         finally:
-            model.weights = {name: np.array(value) for name, value in session.weights.items()}
+            model.weights = {spec.name: _kept(spec, session.weights[spec.name]) for spec in problem.variables}
         session.close()
         if loop.callbacks is not None:
             loop.callbacks.call("on_train_end")
         return self.history
+
+    def _variables(self) -> tuple[VariableSpec, ...]:
+        """As they are placed: a table travels by rows if it is large, or if the optimizer treats rows that are not read apart."""
+        every = self.compiled.optimizer.sparse_differs
+        return tuple(replace(v, sparse=v.sparse and (every or v.nbytes >= TABLE_BYTES)) for v in self.model.variables)
 
     def _loop(self, session: Session, epochs: Epochs) -> TrainingLoop:
         """The loop of this replica; the leader's has a log, callbacks and validation."""
@@ -138,3 +145,8 @@ class Fit:
         if last is not None:
             self.validation.evaluated(*last, True)
         return self.history
+
+
+def _kept(spec: VariableSpec, value: Any) -> Any:
+    """A variable when training has ended: a copy, but for a table, whose rows are read where they are."""
+    return value if spec.sparse else np.array(value)

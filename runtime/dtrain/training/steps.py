@@ -24,6 +24,7 @@ import numpy as np
 from dtrain.errors import InputError, ProgramError
 from dtrain.learning.losses import Loss
 from dtrain.learning.passes import Pass
+from dtrain.learning.sparse_rows import SparseRows
 from dtrain.strategy import Array, Session, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch
@@ -91,12 +92,21 @@ class TrainingStep(EvaluationStep):
 
     @property
     def gradients(self) -> dict[str, Array]:
-        """One array for every trained variable, by name: zero at first; every `backward` and `loss_and_gradients` adds to it."""
+        """One array for every trained variable, by name: zero at first; every `backward` and `loss_and_gradients` adds to it.
+
+        Those of large embedding tables stand in `row_gradients`.
+        """
         if not self._begun:
             for array in self._session.gradients.values():
                 array.fill(0)
+            self._session.row_gradients.clear()
             self._begun = True
         return self._session.gradients
+
+    @property
+    def row_gradients(self) -> dict[str, SparseRows]:
+        """The gradients of large embedding tables, by name: of the rows that were read; ids int64, ascending, each once."""
+        return self._session.row_gradients
 
     def loss_and_gradients(self, x: Any = None, y: Any = None, sample_weight: Any = None, loss: Loss | None = None) -> float:
         """Add the gradients of a loss, with the penalties of regularizers, and return it.
@@ -113,6 +123,7 @@ class TrainingStep(EvaluationStep):
                 self.weights, x, y, loss or self.loss, gradients, sample_weight=weight, rng=self.rng
             )
         )
+        self._add_rows(result.row_gradients)
         self.outputs = result.outputs
         self.updates.update(result.state_updates)
         return result.loss
@@ -139,15 +150,22 @@ class TrainingStep(EvaluationStep):
         expected = [output.shape for output in run.outputs]
         if [each.shape for each in upstream] != expected:
             raise InputError(f"{self._model.name}: backward: expected {expected}, found {[each.shape for each in upstream]}")
-        self._added(lambda gradients: run.backward(upstream, gradients, None))
+        self._add_rows(self._added(lambda gradients: run.backward(upstream, gradients, None)))
 
     def add_gradients(self, gradients: Mapping[str, Any]) -> None:
         """Add gradients that you computed, by the variables' names.
+
+        `SparseRows` may be given for embedding tables; those that travel by rows (`row_gradients`) may be left out.
 
         Raises:
             InputError: a variable's is missing, has no variable, or has another shape.
         """
         name, arrays = self._model.name, self._session.gradients
+        tables = {spec.name for spec in self._model.variables if spec.sparse and spec.trainable}
+        rows = {key: each.summed() for key, each in gradients.items() if key in tables and isinstance(each, SparseRows)}
+        gradients = {key: each for key, each in gradients.items() if key not in rows}
+        for key in tables & set(arrays) & set(rows):
+            gradients[key] = rows.pop(key).dense(arrays[key].shape)
         if set(gradients) != set(arrays):
             raise InputError(f"{name}: expected gradients of {sorted(arrays)}, found {sorted(gradients)}")
         for key, array in arrays.items():
@@ -159,6 +177,7 @@ class TrainingStep(EvaluationStep):
                 place[...] = gradients[key]
 
         self._added(fill)
+        self._add_rows(rows)
 
     def contribute(self, logs: Logs) -> float:
         """Complete what the session will take: new values of what is not trained; the loss.
@@ -178,9 +197,15 @@ class TrainingStep(EvaluationStep):
         """Let `fill` overwrite gradients, and add them to those that are there."""
         if not self._begun:
             self._begun = True
+            self._session.row_gradients.clear()
             return fill(self._session.gradients)
         more = {name: np.empty_like(array) for name, array in self._session.gradients.items()}
         result = fill(more)
         for name, array in more.items():
             self._session.gradients[name] += array
         return result
+
+    def _add_rows(self, more: Mapping[str, SparseRows]) -> None:
+        for name, rows in more.items():
+            before = self._session.row_gradients.get(name)
+            self._session.row_gradients[name] = rows if before is None else before.plus(rows)

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from dtrain.errors import PeerRefusedError
-from dtrain.messages import AnyMessage
+from dtrain.messages import AnyMessage, Rows
 from dtrain.variables import DTYPE_BYTES
 from dtrain.wire.frames import Array, Frame, check, padded
 from dtrain.wire.shared_memory import SharedMemory, address, memory_of
@@ -47,7 +47,7 @@ class PacketSocket:
     """Messages over a connected socket; one thread sends at a time, and one receives.
 
     Attributes:
-        lent: the blocks of the last message that had some, if the peer reads them where they are.
+        lent: the blocks of the last message that had some (but for `Rows`), if the peer reads them where they are.
     """
 
     def __init__(self, connection: socket.socket, *, wait: bool) -> None:
@@ -84,7 +84,7 @@ class PacketSocket:
         else:
             self._socket.send(head, self._flags)
         self.bytes_sent += len(head) + nbytes
-        if blocks:
+        if blocks and not isinstance(message, Rows):  # rows stand beside the values that the peer goes on reading
             self.lent = blocks if place else ()
 
     def _place(self, blocks: Sequence[Array]) -> Place | None:

@@ -42,7 +42,7 @@ class Weight:
     @property
     def may_be_sparse(self) -> bool:
         """Whether the gradient may be `SparseRows`; with a penalty every row has one."""
-        return self.sparse and self.regularizer is None
+        return self.sparse and self.regularizer is None and self.dtype == "float32"
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ class Legacy(Optimizer):
     decay: float = 0.0
 
     is_legacy_optimizer: ClassVar[bool] = True
+    sparse_differs: ClassVar[bool] = True
 
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of the update that has `step` updates before it."""

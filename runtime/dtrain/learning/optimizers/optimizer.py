@@ -184,7 +184,7 @@ class Optimizer(Configurable):
         if len(ids) and (ids[0] < 0 or ids[-1] >= len(value)):
             raise InputError(f"{self.name}: expected row numbers in [0, {len(value)}), found {ids[0]} to {ids[-1]}.")
         rule = self if self.clipvalue is None else replace(self, clipvalue=None)  # `clip` has limited the elements
-        if self._moves_listed_rows_only() and not self.weight_decay and not self.use_ema:
+        if self.touches_listed_rows_only:
             listed = value[ids]
             listed_slots = {name: slot[ids] for name, slot in slots.items()}
             rule.update(listed, rows, listed_slots, step, rate_scale=rate_scale)
@@ -205,10 +205,18 @@ class Optimizer(Configurable):
         if self.use_ema:
             value[...] = slots["average"]
 
+    @property
+    def touches_listed_rows_only(self) -> bool:
+        """Whether `update_rows` leaves values and slots of rows alone that a sparse gradient does not list."""
+        return self._moves_listed_rows_only() and not self.weight_decay and not self.use_ema
+
     # What a rule says
 
+    sparse_differs: ClassVar[bool] = False
+    """Whether a row that is not listed may become another one than a row whose gradient is zero."""
+
     def _slot_values(self) -> dict[str, float]:
-        """Names of the slots, and the number that each is filled with at first."""
+        """Names of the slots, and the number that each is filled with at first; `average` (`use_ema`) begins as the variable."""
         raise NotImplementedError
 
     def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:

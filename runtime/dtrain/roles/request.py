@@ -1,0 +1,21 @@
+"""A question to a parameter server that it cannot answer yet."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dtrain.messages import Lookup, Pull, Snapshot
+from dtrain.roles.actions import Caller
+
+
+@dataclass(frozen=True)
+class Request:
+    """Whoever has asked is answered at the deadline at the latest."""
+
+    caller: Caller
+    task: str
+    message: Pull | Lookup | Snapshot
+    deadline_s: float
+    blocks: Sequence[np.ndarray[Any, Any]] = ()

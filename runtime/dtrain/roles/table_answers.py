@@ -1,0 +1,31 @@
+"""What a server answers to messages about one of its tables."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import InputError
+from dtrain.messages import AnyMessage, Load, Loaded, Lookup, Refusal, Rows, SnapshotRows
+from dtrain.roles.held import Held
+
+Blocks = Sequence[np.ndarray[Any, Any]]
+
+
+def table_answer(held: Held | None, message: Load | Lookup | SnapshotRows, blocks: Blocks) -> tuple[AnyMessage, Blocks]:
+    """The answer and its blocks; a refusal where there are no variables, no such table or no such rows."""
+    if held is None:
+        return Refusal(f"there are no tables for {type(message).__name__} in this term"), ()
+    try:
+        match message:
+            case Load():
+                [block] = blocks
+                held.store.table(message.table).load(message.array, message.start, block)
+                return Loaded(), ()
+            case Lookup():
+                rows = [held.store.table(table).look_up(ids) for table, ids in zip(message.tables, blocks, strict=True)]
+            case SnapshotRows():
+                rows = [held.store.table(message.table).read_image(message.array, message.start, message.stop)]
+        return Rows(held.pushes.version), rows
+    except (InputError, ValueError) as error:
+        return Refusal(f"{type(message).__name__} does not fit: {error}"), ()

@@ -1,0 +1,61 @@
+"""Embedding tables on parameter servers: the numbers of one process, learnt by workers that never hold a table."""
+
+import re
+
+from clusters.watching import report_of, succeeded, tasks_of
+
+PROGRAM = """
+import hashlib
+
+import numpy as np
+
+import dtrain as dt
+
+ROWS = 30_000
+ids = np.random.default_rng(0).integers(0, ROWS, (4096, 4))
+x, y = ids, np.sin(ids * 0.37).sum(axis=1, keepdims=True).astype(np.float32)
+strategy = dt.get_strategy()
+with strategy.scope():
+    model = dt.Sequential([dt.layers.Embedding(ROWS, 16, input_shape=(4,)), dt.layers.Flatten(), dt.layers.Dense(1)])
+    model.compile(optimizer=dt.optimizers.Adagrad(0.3), loss="mse")
+if not strategy.evaluates:
+    before = model.evaluate((x, y), batch_size=1024)
+for _ in range(2):
+    model.fit((x, y), batch_size=64, epochs=1, steps_per_epoch=40, shuffle=False, verbose=0, validation_data=(x[:512], y[:512]))
+if not strategy.evaluates:
+    table = model.weights["embedding/embeddings"]
+    print("table", type(table).__name__, table[ids[0]].shape)
+    print("loss", before, model.evaluate((x, y), batch_size=1024))
+    print("hash", *[hashlib.sha256(np.ascontiguousarray(value)).hexdigest()[:12] for value in model.get_weights()])
+"""
+DETERMINISTIC = ("--updates", "sync", "--set", "training.deterministic=true", "--no-evaluator")
+
+
+def said(text, word):
+    return re.findall(rf"{word} (.*)", text)
+
+
+def test_a_deterministic_table_equals_that_of_one_process_on_any_servers(launcher):
+    (launcher.folder / "table.py").write_text(PROGRAM)
+    alone = launcher.run("table.py")
+    assert alone.end() == 0, alone.err
+    assert said(alone.out, "table") == ["ndarray (4, 16)"]
+    shards = ("--set", "training.partitioner={fixed_shards: 3}", "--set", "checkpoint.every_steps=15")
+    launch = launcher.start("--workers", "0", "--ps", "2", *DETERMINISTIC, *shards, "table.py")
+    succeeded(launch)
+    assert said(launch.out, "table") == ["LazyTable (4, 16)"]
+    assert said(launch.out, "hash") == said(alone.out, "hash")
+    assert said(launch.out, "loss") == said(alone.out, "loss")
+    chief = tasks_of(report_of(launcher, launch.run_dir))["chief:0"]
+    assert chief["bytes_sent"] < 1_000_000, "the table has 1.9 MB, and 40 steps moved 40 x 256 rows at most"
+
+
+def test_two_workers_and_the_chief_learn_a_table(launcher):
+    (launcher.folder / "table.py").write_text(PROGRAM)
+    launch = launcher.start("--set", "training.partitioner={fixed_shards: 2}", "table.py")
+    succeeded(launch)
+    losses = [tuple(map(float, words.split())) for words in said(launch.out, "loss")]
+    assert len(losses) == 3
+    assert all(after < 0.8 * before for before, after in losses)
+    assert len(set(said(launch.out, "hash"))) == 1, "all read the same rows from the servers after training"
+    assert report_of(launcher, launch.run_dir)["evaluation"]["loss"] < max(before for before, _ in losses)
