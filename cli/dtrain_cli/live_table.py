@@ -20,6 +20,11 @@ STYLES = {
 }
 SLOW = 2.0
 """A replica that takes so many times the time of the others is called slow."""
+REMARK = ""
+NUMBERS = {"step": "{}", "loss": "{:.4f}", "ex/s": "{:,.0f}", "staleness": "{:.2f}"}
+_SMALL_LOSS = "{:.2e}"
+_FIRST_TO_GO = ("staleness", "ex/s", "loss", REMARK)
+_GAP = 2
 _LOSSES_MAX = 24
 _OTHER_LINES = 5
 _BAR_MIN, _BAR_MAX = 10, 30
@@ -59,16 +64,16 @@ class LiveTable:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-        columns = ("task", "state", "step", "loss", "ex/s", "staleness", "")
-        for name in columns:
-            table.add_column(name, justify="right" if name in columns[2:6] else "left", no_wrap=True, overflow="ellipsis")
         shown = _most_telling(rows, max(1, height - _OTHER_LINES))
         slow = slow_replicas(rows)
-        for row in shown:
-            state = f"{row.state} ({row.restarts}x)" if row.restarts else row.state
-            remark = Text(_remark(row, slow.get(row.task)), style="yellow")
-            table.add_row(str(row.task), Text(state, style=STYLES.get(row.state, "")), *_numbers(row), remark)
+        cells = [_cells(row, slow.get(row.task)) for row in shown]
+        names = _columns_that_fit(cells, width - 1)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, _GAP - 1, 0, 0), show_edge=False)
+        for name in names:
+            table.add_column(name, justify="right" if name in NUMBERS else "left", no_wrap=True, overflow="ellipsis")
+        for row, cell in zip(shown, cells, strict=True):
+            styles = {"state": STYLES.get(row.state, ""), REMARK: "yellow"}
+            table.add_row(*(Text(cell[name], style=styles.get(name, "")) for name in names))
         out = StringIO()
         console = Console(file=out, width=width - 1, force_terminal=True, no_color=not colour, highlight=False)
         console.print(table)
@@ -154,17 +159,24 @@ def _most_telling(rows: list[Row], count: int) -> list[Row]:
     return [row for row in rows if row.task in chosen]
 
 
-def _numbers(row: Row) -> tuple[str, ...]:
-    if row.status is None:
-        return ("",) * 4
-    status = row.status
-    numbers = (
-        ("{}", status.step),
-        ("{:.4f}" if status.loss and 1e-3 <= abs(status.loss) < 1e3 else "{:.2e}", status.loss),
-        ("{:,.0f}", status.examples_per_s),
-        ("{:.2f}", status.staleness_mean),
-    )
-    return tuple("" if value is None else form.format(value) for form, value in numbers)
+def _cells(row: Row, slowness: float | None) -> dict[str, str]:
+    """What the table says of a task, by column."""
+    status = row.status or TaskStatus(str(row.task), 0, "")
+    values = (status.step, status.loss, status.examples_per_s, status.staleness_mean)
+    forms = NUMBERS | ({} if status.loss is None or 1e-3 <= abs(status.loss) < 1e3 else {"loss": _SMALL_LOSS})
+    cells = {name: "" if value is None else forms[name].format(value) for name, value in zip(NUMBERS, values, strict=True)}
+    state = f"{row.state} ({row.restarts}x)" if row.restarts else row.state
+    return {"task": str(row.task), "state": state, **cells, REMARK: _remark(row, slowness)}
+
+
+def _columns_that_fit(cells: list[dict[str, str]], width: int) -> list[str]:
+    """All columns, or in a narrow terminal those that tell the most."""
+    names = ["task", "state", *NUMBERS, REMARK]
+    room = {name: max([len(name), *(len(cell[name]) for cell in cells)]) + _GAP for name in names}
+    for name in _FIRST_TO_GO:
+        if sum(room[kept] for kept in names) - _GAP > width:
+            names.remove(name)
+    return names
 
 
 def _remark(row: Row, slowness: float | None) -> str:

@@ -51,6 +51,18 @@ def test_who_is_slow_is_seen_although_all_wait_for_the_slowest():
     assert "5.1 x slower" in LiveTable("my-run").render(synchronous, width=80, height=24, colour=False)
 
 
+@pytest.mark.parametrize(
+    ("width", "columns"), [(80, "task state step loss ex/s staleness"), (50, "task state step loss ex/s"), (30, "task state step")]
+)
+def test_a_narrow_terminal_shows_fewer_columns_and_those_whole(width, columns):
+    lines = plain(LiveTable("my-run").render(rows(3), width=width, height=24, colour=False))
+    assert lines[0].split() == columns.split()
+    assert "worker:2" in lines[4]
+    assert "running" in lines[4]
+    assert all(len(line) < width for line in lines)
+    assert "…" not in "".join(lines[:5])
+
+
 def test_a_small_terminal_shows_those_in_trouble():
     many = rows(50)
     many[31] = Row(many[31].task, "restarting", 2, None)
