@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 from clusters.watching import DIGITS, ESTIMATOR, LINE, PACED, ROOT, report_of, saved_steps, step_of, succeeded, tasks_of
 
@@ -121,3 +122,29 @@ def test_a_run_that_was_interrupted_goes_on(launcher):
     again = launcher.start("--run-dir", "mine", "--resume", *SMALL, PACED, "--steps", str(reached + 7), run_dir=first.run_dir)
     succeeded(again)
     assert saved_steps(again.run_dir)[-1] == reached + 7
+
+
+MAPPED = """
+import re
+import numpy as np
+import dtrain as dt
+
+x = np.load("data.npy", mmap_mode="r")
+with dt.get_strategy().scope():
+    model = dt.Sequential([dt.layers.Dense(1)])
+    model.compile(optimizer=dt.optimizers.SGD(0.0), loss="mse")
+model.fit(x, np.zeros((len(x), 1), np.float32), epochs=1, steps_per_epoch=50, batch_size=32, verbose=0)
+rollup = open("/proc/self/smaps_rollup").read()
+print("own", int(re.search(r"Anonymous: +(\\d+)", rollup)[1]) // 1024, "MiB")
+"""
+
+
+def test_data_that_is_mapped_is_not_copied_into_every_task(launcher):
+    mebibytes = 256
+    (launcher.folder / "mapped.py").write_text(MAPPED)
+    np.lib.format.open_memmap(launcher.folder / "data.npy", "w+", np.float32, (mebibytes * 256, 1024)).flush()
+    launch = launcher.start("--workers", "2", "--ps", "1", "--no-evaluator", "mapped.py")
+    succeeded(launch)
+    own = [int(text) for text in re.findall(r"own (\d+) MiB", launch.out)]
+    assert len(own) == 3
+    assert max(own) < mebibytes / 2

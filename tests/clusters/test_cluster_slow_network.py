@@ -11,11 +11,11 @@ NETWORK = """
 """
 
 
-@pytest.mark.parametrize("updates", ["sync", "async"])
-def test_every_kind_of_link_may_be_slow(launcher, updates):
+@pytest.mark.parametrize(("updates", "transport"), [("sync", "grpc"), ("async", "grpc"), ("sync", "local"), ("async", "local")])
+def test_every_kind_of_link_may_be_slow(launcher, updates, transport):
     spec = launcher.folder / "slow.yaml"
     cluster = "{chief: 1, worker: 1, ps: 2, evaluator: 1}"
-    spec.write_text(f"cluster: {cluster}\ntraining: {{updates: {updates}}}\nsimulate:\n  network:{NETWORK}")
+    spec.write_text(f"cluster: {cluster}\ntraining: {{updates: {updates}, transport: {transport}}}\nsimulate:\n  network:{NETWORK}")
     launch = launcher.start(str(spec), PACED, "--steps", "40")
     succeeded(launch)
     report = report_of(launcher, launch.run_dir)
