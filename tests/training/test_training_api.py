@@ -44,6 +44,23 @@ def test_validation_may_be_less_frequent(frequency, epochs):
     assert validated == epochs
 
 
+def test_the_end_of_the_arrays_may_be_held_out():
+    split, given = classifier(metrics=["accuracy"]), classifier(metrics=["accuracy"])
+    found = split.fit((X, LABELS), validation_split=0.25, epochs=2, verbose=0).history
+    assert found == given.fit(X[:15], LABELS[:15], validation_data=(X[15:], LABELS[15:]), epochs=2, verbose=0).history
+    for data, fraction in (((X, LABELS), 1.0), (dt.data.Dataset.range(3), 0.5)):
+        with pytest.raises(InputError, match="validation_split: expected"):
+            split.fit(data, validation_split=fraction, verbose=0)
+
+
+def test_metrics_are_of_one_output():
+    x = dt.layers.Input((3,))
+    made = dt.Model(x, [dt.layers.Dense(1)(x), dt.layers.Dense(1)(x)])
+    made.compile("sgd", "mse", metrics=["mae"])
+    with pytest.raises(InputError, match="metrics: expected one array of outputs, found 2"):
+        made.fit(X, [X[:, :1]] * 2, verbose=0)
+
+
 def test_class_weights_are_sample_weights_by_class():
     by_class = {0: 0.5, 1: 3.0, 2: 1.0}
     found, expected = classifier(), classifier()

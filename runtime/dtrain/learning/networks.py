@@ -229,7 +229,8 @@ class Network:
 
     def regularization_loss(self, weights: Mapping[str, Array]) -> float:
         """The sum of all penalties."""
-        penalties = ((regularizers.get(weight.regularizer), name) for _, weight, name in self.graph.weights())
+        regularized = ((weight.regularizer, name) for _, weight, name in self.graph.weights() if weight.regularizer is not None)
+        penalties = ((regularizers.get(regularizer), name) for regularizer, name in regularized)
         return sum(penalty(weights[name]) for penalty, name in penalties if penalty is not None)
 
     def _heads(self, loss: Loss | Sequence[Loss]) -> list[Head]:

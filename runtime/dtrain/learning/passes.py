@@ -139,8 +139,7 @@ class Collected:
                 self._add_rows(name, call.sparse_gradients[weight.name])
             elif layer in self._begun:
                 self._gradients[name][...] += places[weight.name]
-            penalty = regularizers.get(weight.regularizer)
-            if complete and penalty is not None:
+            if complete and weight.regularizer is not None and (penalty := regularizers.get(weight.regularizer)) is not None:
                 penalty.add_gradient(weights[weight.name], self._gradients[name])
         self._begun.add(layer)
         return complete

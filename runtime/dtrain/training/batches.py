@@ -73,6 +73,29 @@ def joined(x: Any, y: Any, sample_weight: Any) -> Any:
     return (x, y) if sample_weight is None else (x, y, sample_weight)
 
 
+def held_out(data: Any, fraction: float) -> tuple[Any, Any]:
+    """Arrays to train on and, from their end, arrays to validate on: Keras's `validation_split`.
+
+    Raises:
+        InputError: the data are no arrays, or one part would be empty.
+    """
+    if isinstance(data, Dataset) or callable(data):
+        raise InputError("validation_split: expected arrays; a Dataset or a function is split with take and skip")
+    size = Batch.of(data).size
+    cut = int(size * (1 - fraction))
+    if not 0 < cut < size:
+        raise InputError(f"validation_split: expected a fraction that leaves examples on both sides of {size}, found {fraction}")
+    return _rows(data, slice(cut)), _rows(data, slice(cut, None))
+
+
+def _rows(data: Any, rows: slice) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _rows(part, rows) for key, part in data.items()}
+    if isinstance(data, tuple) or (isinstance(data, list) and all(isinstance(part, np.ndarray) for part in data)):
+        return type(data)(_rows(part, rows) for part in data)
+    return np.asarray(data)[rows]
+
+
 @dataclass(frozen=True)
 class Batches:
     """A stream of batches, which the replicas share.

@@ -1,6 +1,6 @@
 """Passes over data with fixed weights: evaluate and predict; and the numbers that come of many batches."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import metrics
 from dtrain.learning.losses import Loss
-from dtrain.learning.metrics import Mean, Metric
+from dtrain.learning.metrics import Metric
 from dtrain.learning.optimizers import Optimizer
 from dtrain.roles.evaluator import Pace
 from dtrain.training.batches import Batch, Batches
@@ -87,7 +87,7 @@ class Totals:
 
     def reset(self) -> None:
         """Forget all batches."""
-        self._means: dict[str, Mean] = {}
+        self._sums: dict[str, float] = {}
         self.examples = 0
         for metric in (*self._metrics, *self._weighted):
             metric.reset_state()
@@ -96,9 +96,10 @@ class Totals:
         """A batch is done."""
         self.examples += batch.size
         for name, value in logs.items():
-            self._means.setdefault(name, Mean(name=name)).update_state(float(value), sample_weight=batch.size)
-        if step.outputs is None and (self._metrics or self._weighted):
-            raise InputError("metrics need the model's outputs, and the step has computed none; set step.outputs")
+            self._sums[name] = self._sums.get(name, 0.0) + float(value) * batch.size
+        if (step.outputs is None or isinstance(step.outputs, list)) and (self._metrics or self._weighted):
+            found = "none: set step.outputs" if step.outputs is None else f"{len(step.outputs)}: see `train_step` for your own"
+            raise InputError(f"metrics: expected one array of outputs, found {found}")
         for metric in self._metrics:
             metric.update_state(step.y, step.outputs)
         for metric in self._weighted:
@@ -106,9 +107,8 @@ class Totals:
 
     def results(self) -> dict[str, float]:
         """The numbers so far, the loss first."""
-        means: Mapping[str, Metric] = self._means
-        by_name = {**means, **{str(metric.name): metric for metric in (*self._metrics, *self._weighted)}}
-        return {name: _number(metric.result()) for name, metric in by_name.items()}
+        means = {name: total / max(1, self.examples) for name, total in self._sums.items()}
+        return means | {str(metric.name): _number(metric.result()) for metric in (*self._metrics, *self._weighted)}
 
 
 def evaluate(

@@ -17,7 +17,7 @@ from dtrain.saving.model_file import SavedModel, write_model
 from dtrain.saving.onnx_file import write_onnx
 from dtrain.strategy import Weights
 from dtrain.training.architecture import Architecture
-from dtrain.training.batches import Batch, Batches, joined
+from dtrain.training.batches import Batch, Batches, held_out, joined
 from dtrain.training.description import describe
 from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import Compiled, Validation, evaluate, named, predict
@@ -68,6 +68,7 @@ class Model(Architecture):
         epochs: int = 1,
         verbose: int | str = "auto",
         callbacks: Sequence[Callback] | None = None,
+        validation_split: float = 0.0,
         validation_data: Any = None,
         shuffle: bool = True,
         class_weight: Mapping[int, float] | None = None,
@@ -85,22 +86,25 @@ class Model(Architecture):
         Args:
             x: ``(x, y)`` arrays, a Dataset of batches, or a function of an InputContext that returns one.
             batch_size: of one replica; only for arrays. 32 by default.
+            validation_split: fraction of the arrays, from their end, to validate on.
             class_weight: factors of the examples' weights, by class number.
             steps_per_epoch: global steps; by default every batch is seen once an epoch over all replicas.
 
         Raises:
             InputError: data or arguments do not fit.
         """
-        strategy, validation = self.strategy, validation_data
+        strategy, data = self.strategy, joined(x, y, sample_weight)
+        if validation_split and validation_data is None:
+            data, validation_data = held_out(data, validation_split)
+        validation = validation_data
         if validation_data is not None and not isinstance(validation_data, Validation):
-            held_out = Batches.of(validation_data, batch_size=validation_batch_size or batch_size, shuffle=False, seed=0)
-            validation = Validation(held_out, validation_steps, validation_freq)
+            batches = Batches.of(validation_data, batch_size=validation_batch_size or batch_size, shuffle=False, seed=0)
+            validation = Validation(batches, validation_steps, validation_freq)
         fit = self._fit(callbacks=callbacks or (), validation=validation, class_weight=class_weight, verbose=bool(verbose))
         if strategy.evaluates:
             return fit.follow()
-        batches = Batches.of(
-            joined(x, y, sample_weight), batch_size=batch_size, shuffle=shuffle, seed=strategy.seed, context=self._input_context()
-        )
+        context = self._input_context()
+        batches = Batches.of(data, batch_size=batch_size, shuffle=shuffle, seed=strategy.seed, context=context)
         self.build_for(batches)
         return fit.run(batches, Epochs.of(batches, steps_per_epoch, epochs, initial_epoch, strategy.num_replicas_in_sync))
 
