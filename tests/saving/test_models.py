@@ -112,6 +112,16 @@ def test_the_optimizer_goes_on_where_it_was(tmp_path, make):
     assert not np.array_equal(trained(dt.load_model(tmp_path / "model"), 2).get_weights()[0], whole.get_weights()[0])
 
 
+def test_a_layer_that_was_frozen_is_trained_after_loading(tmp_path):
+    model = compiled()
+    model.layers[0].trainable = False
+    model.fit(X, Y, verbose=0)
+    loaded = again(model, tmp_path)
+    loaded.layers[0].trainable = True
+    loaded.fit(X, Y, verbose=0)
+    assert not np.array_equal(loaded.weights["dense/kernel"], model.weights["dense/kernel"])
+
+
 class Saver(dt.callbacks.Callback):
     def __init__(self, path):
         self.path = path

@@ -70,16 +70,15 @@ class Start:
 def fresh(
     plan: Plan, optimizer: Mapping[str, Any], values: Mapping[str, Any], version: int = 0, state: OptimizerState | None = None
 ) -> Start:
-    """The given values, and an optimizer that has seen nothing, or what `state` says."""
-    if state is not None:
-        return Start(version, values, state.slots, lineage=Lineage(first_step=version, origin=version - state.step))
+    """The given values, and an optimizer that has seen nothing, or what `state` says; what `state` does not know begins anew."""
+    state = state or OptimizerState(0, {})
     rule = optimizers.from_config(optimizer)
     slots: dict[str, dict[str, Any]] = {}
     for spec in plan.variables:
         if spec.trainable:
             for slot, array in _fresh_slots(rule, spec, values[spec.name]).items():
-                slots.setdefault(slot, {})[spec.name] = array
-    return Start(version, values, slots, lineage=Lineage(first_step=version, origin=version))
+                slots.setdefault(slot, {})[spec.name] = state.slots.get(slot, {}).get(spec.name, array)
+    return Start(version, values, slots, lineage=Lineage(first_step=version, origin=version - state.step))
 
 
 def _fresh_slots(rule: optimizers.Optimizer, spec: VariableSpec, value: Any) -> dict[str, Any]:

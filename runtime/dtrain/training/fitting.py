@@ -65,7 +65,7 @@ class Fit:
         model, strategy = self.model, self.model.strategy
         values = model.weights
         optimizer = optimizers.serialize(self.compiled.optimizer)
-        description = describe_if_data(model, self.compiled)
+        description = describe_if_data(model, self.compiled) if strategy.is_leader else None
         problem = Problem(self._variables(), lambda: values, optimizer, epochs.max_steps, self.owner, description, self.owner.state)
         session = strategy.open(problem)
         self.owner.state = None
