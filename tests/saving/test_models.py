@@ -235,3 +235,28 @@ def test_a_model_file_is_also_one_of_weights_and_safetensors(tmp_path):
     with safe_open(tmp_path / "model.safetensors", "numpy") as file:
         assert "dense/kernel/.slots/m" in file.keys()  # noqa: SIM118
         assert json.loads(file.metadata()["description"])["model"]["class_name"] == "Sequential"
+
+
+@pytest.mark.parametrize("sparse_differs", [False, True])
+def test_a_large_table_is_saved_like_any_array(tmp_path, sparse_differs):
+    rows = 100 if sparse_differs else 70_000  # more than a mebibyte: its rows travel alone
+    optimizer = dt.optimizers.legacy.Adagrad(0.5) if sparse_differs else dt.optimizers.Adagrad(0.5)
+
+    def built():
+        model = dt.Sequential([dt.layers.Embedding(rows, 4, input_shape=(2,)), dt.layers.Flatten(), dt.layers.Dense(1)])
+        model.compile(optimizer, "mse")
+        return model
+
+    ids = np.array([[1, 2], [rows - 1, 1]])
+    model = built()
+    first = again(model, tmp_path)
+    assert_equal(first.predict(ids), model.predict(ids))
+    model.fit(ids, np.ones((2, 1)), verbose=0)
+    loaded, weights = again(model, tmp_path), built()
+    assert_equal(loaded.predict(ids), model.predict(ids))
+    model.save_weights(tmp_path / "weights")
+    weights.load_weights(tmp_path / "weights")
+    assert_equal(weights.predict(ids), model.predict(ids))
+    for each in (model, loaded):
+        each.fit(ids, np.ones((2, 1)), verbose=0)
+    assert_equal(loaded.get_weights(), model.get_weights())

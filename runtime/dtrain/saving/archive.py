@@ -2,8 +2,9 @@
 
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from dtrain.checkpoints.tensor_file import Entry, array_bytes, decode_header, decode_metadata, encode_header, header_bytes
 from dtrain.errors import CheckpointDamagedError, CheckpointError
+from dtrain.lazy_table import row_blocks
 from dtrain.saving.destination import write_whole
 
 Array = np.ndarray[Any, Any]
@@ -47,11 +49,27 @@ def write_archive(path: Path, arrays: Mapping[str, Array], description: str, *, 
     """
     entries = [Entry(key, array.dtype.name, array.shape) for key, array in arrays.items()]
     metadata = {"format": FORMAT, "version": VERSION, "description": description, "crc32": f"{0:08x}"}
-    header = encode_header(entries, metadata)
-    blocks = [array_bytes(np.asarray(array)) for array in arrays.values()]
+    header, crc32 = encode_header(entries, metadata), 0
+
+    def blocks() -> Iterator[bytes | memoryview]:
+        nonlocal crc32
+        content: Iterator[bytes | memoryview] = chain([header], *map(_blocks, arrays.values()))
+        for block in content:
+            crc32 = zlib.crc32(block, crc32)
+            yield block
+
     # Quotes within strings are escaped in JSON, so this text is found once.
-    header = header.replace(_CHECKSUM % 0, _CHECKSUM % _crc32([header, *blocks]))
-    write_whole(path, [header, *blocks], overwrite=overwrite)
+    place = header.index(_CHECKSUM % 0)
+    write_whole(path, blocks(), overwrite=overwrite, correction=lambda: (place, _CHECKSUM % crc32))
+
+
+def _blocks(array: Array) -> Iterator[memoryview]:
+    """The bytes of an array; of a table that lies elsewhere never all rows at once."""
+    if isinstance(array, np.ndarray):
+        yield array_bytes(array)
+    else:
+        for start, stop in row_blocks(array.shape, array.dtype.itemsize):
+            yield array_bytes(array[start:stop])
 
 
 def read_archive(path: Path) -> Archive:
@@ -86,7 +104,10 @@ def _read(path: Path, file: BinaryIO) -> Archive:
     if metadata.get("format") != FORMAT and "crc32" not in metadata:
         return Archive(path, arrays, None)
     said = _CHECKSUM[:9] + metadata.get("crc32", "").encode() + b'"'
-    found = _CHECKSUM % _crc32([text.replace(said, _CHECKSUM % 0), *map(array_bytes, arrays.values())])
+    crc32 = zlib.crc32(text.replace(said, _CHECKSUM % 0))
+    for array in arrays.values():
+        crc32 = zlib.crc32(array_bytes(array), crc32)
+    found = _CHECKSUM % crc32
     if said != found:
         raise CheckpointDamagedError("its bytes are not those that were written: the checksum is wrong")
     if metadata.get("version") != VERSION:
@@ -99,10 +120,3 @@ def _filled(array: Array, file: BinaryIO) -> Array:
     if file.readinto(target) != len(target):  # type: ignore[attr-defined]
         raise CheckpointDamagedError("it was cut short while it was being read")
     return array
-
-
-def _crc32(blocks: Iterable[bytes | memoryview]) -> int:
-    value = 0
-    for block in blocks:
-        value = zlib.crc32(block, value)
-    return value

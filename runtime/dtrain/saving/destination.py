@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,8 +24,21 @@ def destination(strategy: Strategy | None, path: FilePath) -> Iterator[Path]:
             yield Path(directory) / (Path(path).name or "file")
 
 
-def write_whole(path: Path, blocks: Iterable[bytes | memoryview], *, overwrite: bool = True, disk: FileOperations = DISK) -> None:
+def write_whole(
+    path: Path,
+    blocks: Iterable[bytes | memoryview],
+    *,
+    overwrite: bool = True,
+    correction: Callable[[], tuple[int, bytes]] | None = None,
+    disk: FileOperations = DISK,
+) -> None:
     """Write a file so that a crash leaves it whole or what was there before; folders above it are made.
+
+    Args:
+        blocks: the content, made while it is written.
+        overwrite: whether it may replace a file.
+        correction: says, after the last block, what is to stand at an earlier place.
+        disk: what writes.
 
     Raises:
         CheckpointError: it is there and is not to be overwritten, or cannot be written.
@@ -41,6 +54,10 @@ def write_whole(path: Path, blocks: Iterable[bytes | memoryview], *, overwrite: 
             with disk.create(aside) as file:
                 for block in blocks:
                     disk.write(file, memoryview(block))
+                if correction is not None:
+                    offset, content = correction()
+                    file.seek(offset)
+                    disk.write(file, memoryview(content))
                 disk.sync(file)
             disk.rename(aside, path)
         finally:

@@ -1,6 +1,7 @@
 """Files in the ONNX format. The package is an extra: it is loaded only here, and only when a model is exported."""
 
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def write_onnx(
     """
     if format != "onnx" or Path(path).suffix != SUFFIX:
         raise SpecError(f"export: expected a name that ends in {SUFFIX}, the only format there is; found {path} as {format}")
-    total = sum(array.nbytes for array in weights.values())
+    total = sum(array.dtype.itemsize * prod(array.shape) for array in weights.values())
     if total > MAX_BYTES:
         raise DtrainError(f"export: the weights have {total:,} bytes; an ONNX file holds at most {MAX_BYTES:,}")
     try:

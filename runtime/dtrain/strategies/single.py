@@ -14,7 +14,7 @@ from dtrain.assignment import TaskAssignment
 from dtrain.config import TrainingSection
 from dtrain.errors import NonFiniteGradientError
 from dtrain.learning.sparse_rows import SparseRows
-from dtrain.messages import Lineage, Snapshot, SnapshotReply, SnapshotRows, Verdict
+from dtrain.messages import Snapshot, SnapshotReply, SnapshotRows, Verdict
 from dtrain.protocol import placement
 from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.replica_memory import ReplicaMemory
@@ -130,10 +130,8 @@ class SingleSession:
 
     def continuation(self, generation: Generation, problem: Problem, *, same_owner: bool) -> Start:
         """Where the next `fit` starts; another model's optimizer, or a new one, starts afresh."""
-        values = problem.initial_values()
-        if not same_owner:
-            return fresh(generation.plan, generation.optimizer, values, self._step, problem.state)
-        return Start(self._step, values, self._store.all_slots(), lineage=Lineage(first_step=self._step, origin=self._store.origin))
+        state = OptimizerState(self._step - self._store.origin, self._store.all_slots()) if same_owner else problem.state
+        return fresh(generation.plan, generation.optimizer, problem.initial_values(), self._step, state)
 
     @property
     def optimizer_state(self) -> OptimizerState:
