@@ -8,7 +8,7 @@ The life of a run, in messages:
 
     everybody  -> every server   Hello on opening a connection (rule 7); the server refuses or lets in
     leader     -> every server   Initialise (plan, optimizer, values); Initialised; again, in a new *term*, when a server died
-    leader     -> every server   Load / Loaded: rows of tables that the server cannot draw itself, before the term begins
+    leader     -> every server   Load / Loaded: rows of tables, to be drawn or as they come, before the term begins
     replica    -> every server   Pull until initialised; then Push / Reply, one pair a step and server (rules 1-5, 8)
     anybody    -> every server   Lookup / Rows: the rows of a table that a batch needs
     ps:i       -> ps:0           Complete;  ps:0 -> ps:i  Commit (rule 2)
@@ -89,7 +89,7 @@ class Initialise(Message, frozen=True, gc=False):
         batches: how many this `fit` takes if none is refused or stale.
         dealt: which batches have been given out; see `protocol.batch_dealer`.
         drawn: for each sparse variable how its arrays are drawn (`DrawnTable.describe`): its rows under "", slots by name.
-        loads: whether arrays of tables that are not drawn follow in `Load` messages. Only the last one begins the term.
+        loads: whether `Load` messages follow, for every row of every table. Only the last one begins the term.
     """
 
     generation: int
@@ -116,18 +116,19 @@ class Initialised(Message, frozen=True, gc=False):
 
 
 class Load(Message, frozen=True, gc=False):
-    """Leader to server: rows of one array of the table with this number in the layout. Blocks: the rows, flat.
+    """Leader to server: rows of one array of the table with this number in the layout. Blocks: the rows, flat; none: draw them.
 
     Attributes:
         array: "" for the rows of the variable, else a slot's name.
-        start: the first of these rows, counted from the shard's first.
-        last: everything has come.
+        start, stop: which rows, counted from the shard's first.
+        last: everything has come: the term begins.
     """
 
     term: int
     table: int
     array: str
     start: int
+    stop: int
     last: bool = False
 
 

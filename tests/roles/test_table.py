@@ -130,10 +130,11 @@ def test_what_does_not_fit_is_refused():
     [table] = store.tables
     with pytest.raises(InputError, match="ascending"):
         table.look_up(np.array([ROWS]))
-    with pytest.raises(InputError, match="do not fit"):
-        table.load("momentum", 0, np.zeros(3, np.float32))
-    with pytest.raises(InputError, match="do not fit"):
-        table.load(VALUES, ROWS, np.zeros(3, np.float32))
+    for wrong in [("momentum", 0, 1, np.zeros(3, np.float32)), (VALUES, ROWS, ROWS + 1, np.zeros(3, np.float32)), (VALUES, 0, 1)]:
+        with pytest.raises(InputError, match="there are no rows"):
+            table.load(*wrong)
+    with pytest.raises(InputError, match="are not rows 0 to 2"):
+        table.load(VALUES, 0, 2, np.zeros(3, np.float32))
     with pytest.raises(InputError, match="no image"):
         table.read_image(VALUES, 0, 1)
     with pytest.raises(InputError, match="table 1 of 1"):

@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -100,9 +101,11 @@ class Leader:
                 channel.send(message, [*values[server], *(slots[name][server][i] for name in slots for i in trainable)])
             frames = [channel.receive() for channel in self._channels]
             answers = [_expect(Initialised, frame).message for frame in frames]
-            for channel, parts in zip(self._channels, loads, strict=True):
-                for load, rows in parts:
-                    channel.send(load, [np.ascontiguousarray(rows()).reshape(-1)])
+            for parts in zip_longest(*loads):
+                asked = [(channel, part) for channel, part in zip(self._channels, parts, strict=True) if part is not None]
+                for channel, (load, source) in asked:
+                    channel.send(load, source())
+                for channel, _ in asked:
                     _expect(Loaded, channel.receive())
         return max(answer.given_up for answer in answers if isinstance(answer, Initialised))
 
@@ -207,18 +210,25 @@ class Leader:
             channel.close()
 
 
-def _loads(plan: Plan, server: int, tables: Mapping[str, Mapping[str, Any]], term: int) -> list[tuple[Load, Callable[[], Array]]]:
-    """What a server cannot draw itself, in blocks, with what makes each."""
-    parts: list[tuple[Load, Callable[[], Array]]] = []
+Part = tuple[Load, Callable[[], list[Array]]]
+"""Rows of a table, and what makes its blocks: none for those that the server draws."""
+
+
+def _loads(plan: Plan, server: int, tables: Mapping[str, Mapping[str, Any]], term: int) -> list[Part]:
+    """All tables of a server, in parts none of which keeps it from answering others for long."""
+    parts: list[Part] = []
     for number, shard in enumerate(plan.layout(server).tables):
         for array, source in tables[plan.variables[shard.variable].name].items():
-            if not isinstance(source, DrawnTable):
-                for start, stop in row_blocks(shard.shape, DTYPE_BYTES[shard.dtype]):
-                    rows = slice(shard.row_start + start, shard.row_start + stop)
-                    parts.append((Load(term, number, array, start), partial(source.__getitem__, rows)))
+            for start, stop in row_blocks(shard.shape, DTYPE_BYTES[shard.dtype]):
+                rows = slice(shard.row_start + start, shard.row_start + stop)
+                parts.append((Load(term, number, array, start, stop), partial(_blocks, source, rows)))
     if parts:
         parts[-1] = msgspec.structs.replace(parts[-1][0], last=True), parts[-1][1]
     return parts
+
+
+def _blocks(source: Any, rows: slice) -> list[Array]:
+    return [] if isinstance(source, DrawnTable) else [np.ascontiguousarray(source[rows]).reshape(-1)]
 
 
 def _expect(kind: type[AnyMessage], frame: Frame) -> Frame:

@@ -61,7 +61,7 @@ class Held:
         for table in store.tables:
             variable = plan.variables[table.shard.variable]
             for name, description in message.drawn.get(variable.name, {}).items():
-                table.fill(name, DrawnTable.described(description, variable.shape))
+                table.drawn[name] = DrawnTable.described(description, variable.shape)
         replicas = len(cluster.replicas(training.chief_trains))
         dealer = BatchDealer.of(replicas, quota(training.replicas_needed(replicas), replicas), message.batches, message.dealt)
         pushes: SyncPushes | AsyncPushes

@@ -6,6 +6,7 @@ import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.lazy_table import row_blocks
+from dtrain.learning.drawn_table import DrawnTable
 from dtrain.learning.optimizers import Optimizer
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.protocol.placement import Shard
@@ -22,6 +23,7 @@ class Table:
 
     Attributes:
         arrays: the rows under `VALUES`, and of a trainable table each slot under its name; to be filled before use.
+        drawn: what `load` draws the rows of an array from, where none are given.
         image: the table as it was when a checkpoint was asked for.
     """
 
@@ -29,6 +31,7 @@ class Table:
         self.shard = shard
         slots = optimizer.initial_slots(np.zeros(0, shard.dtype)) if shard.trainable else ()
         self.arrays = {name: np.empty(shard.shape, shard.dtype) for name in (VALUES, *slots)}
+        self.drawn: dict[str, DrawnTable] = {}
         self.image: Image | None = None
         self._optimizer = optimizer
 
@@ -53,17 +56,21 @@ class Table:
         for start, stop in row_blocks(target.shape, target.itemsize):
             target[start:stop] = source[first + start : first + stop]
 
-    def load(self, name: str, start: int, block: Array) -> None:
-        """Set neighbouring rows of one array.
+    def load(self, name: str, start: int, stop: int, block: Array | None = None) -> None:
+        """Set neighbouring rows of one array, to those of a flat block or else to its first values.
 
         Raises:
-            InputError: there is no such array, or it has no such rows.
+            InputError: there is no such array, it has no such rows, or the block is of others.
         """
-        target = self.arrays.get(name)
-        stop = start + self._rows_of(block)
-        if target is None or block.dtype != target.dtype or not 0 <= start <= stop <= len(target):
-            raise InputError(f"{self.shard.name}: rows {start} to {stop} of {name or 'values'}, {block.dtype}, do not fit")
-        target[start:stop] = block.reshape(stop - start, *target.shape[1:])
+        target, first = self.arrays.get(name), self.shard.row_start
+        if target is None or not 0 <= start <= stop <= len(target) or (block is None and name not in self.drawn):
+            raise InputError(f"{self.shard.name}: there are no rows {start} to {stop} of {name or 'values'}")
+        if block is None:
+            target[start:stop] = self.drawn[name][first + start : first + stop]
+        elif (block.dtype, block.size) != (target.dtype, (stop - start) * self._row_size):
+            raise InputError(f"{self.shard.name}: {block.size} elements of {block.dtype} are not rows {start} to {stop}")
+        else:
+            target[start:stop] = block.reshape(stop - start, *target.shape[1:])
 
     def look_up(self, ids: Array) -> Array:
         """A copy of these rows, as one flat array.
@@ -119,9 +126,6 @@ class Table:
     @property
     def _row_size(self) -> int:
         return int(np.prod(self.shard.shape[1:], dtype=np.int64))
-
-    def _rows_of(self, block: Array) -> int:
-        return block.size // max(1, self._row_size)
 
     def _id_mismatch(self, ids: Array) -> str | None:
         rows = len(self.values)

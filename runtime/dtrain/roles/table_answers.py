@@ -19,13 +19,12 @@ def table_answer(held: Held | None, message: Load | Lookup | SnapshotRows, block
     try:
         match message:
             case Load():
-                [block] = blocks
-                held.store.table(message.table).load(message.array, message.start, block)
+                held.store.table(message.table).load(message.array, message.start, message.stop, *blocks)
                 return Loaded(), ()
             case Lookup():
                 rows = [held.store.table(table).look_up(ids) for table, ids in zip(message.tables, blocks, strict=True)]
             case SnapshotRows():
                 rows = [held.store.table(message.table).read_image(message.array, message.start, message.stop)]
         return Rows(held.pushes.version), rows
-    except (InputError, ValueError) as error:
+    except (InputError, ValueError, TypeError) as error:
         return Refusal(f"{type(message).__name__} does not fit: {error}"), ()
