@@ -55,6 +55,24 @@ def test_weights_of_layers_with_other_names_come_in_order(tmp_path):
     assert_same_weights(one, other)
 
 
+def test_others_orders_are_not_trusted(tmp_path):
+    one, other = filled(model("mine")), model("yours")
+    read = dict(sorted(one.weights.items()))
+    safetensors.numpy.save_file(read, tmp_path / "theirs")
+    checkpoints.save(tmp_path / "checkpoints", 7, read, now=0.0)
+    for path in ("theirs", "checkpoints"):
+        with pytest.raises(CheckpointError, match="missing: yours/kernel, yours/bias; unknown: mine/bias, mine/kernel"):
+            other.load_weights(tmp_path / path)
+
+
+def test_weights_are_written_in_the_order_of_creation(tmp_path):
+    one, other = filled(model("mine")), model("yours")
+    one.weights = dict(reversed(one.weights.items()))
+    one.save_weights(tmp_path / "w")
+    other.load_weights(tmp_path / "w")
+    assert_same_weights(one, other)
+
+
 def test_weights_come_from_a_checkpoint(tmp_path):
     one, other = filled(model()), model()
     arrays = {**one.weights, checkpoints.slot_key("dense/kernel", "m"): np.ones((2, 3), np.float32)}

@@ -16,14 +16,16 @@ from dtrain.variables import VariableSpec
 Array = np.ndarray[Any, Any]
 
 
-def save_weights(path: FilePath, values: Mapping[str, Array], strategy: Strategy, *, overwrite: bool = True) -> None:
-    """Write every variable's value.
+def save_weights(
+    path: FilePath, variables: Sequence[VariableSpec], values: Mapping[str, Array], strategy: Strategy, *, overwrite: bool = True
+) -> None:
+    """Write every variable's value, in the order of creation.
 
     Raises:
         CheckpointError: the file cannot be written.
     """
     with destination(strategy, path) as target:
-        write_archive(target, values, '{"kind":"weights"}', overwrite=overwrite)
+        write_archive(target, {spec.name: values[spec.name] for spec in variables}, '{"kind":"weights"}', overwrite=overwrite)
 
 
 def load_weights(
@@ -34,13 +36,16 @@ def load_weights(
     Args:
         path: a file of weights or of a whole model, any safetensors file, or a checkpoint or a folder of checkpoints.
         by_name: take what has the name of a variable, and leave the others as they are. Otherwise every variable must have a value:
-            under its name or, where a file has other names, in the order of creation.
+            under its name or, where a file of dtrain has other names, in the order of creation.
         skip_mismatch: leave variables as they are whose shape is another in the file.
 
     Raises:
         CheckpointError: the file does not fit, or cannot be read.
     """
-    return fitted(stored_weights(Path(path)), variables, str(path), by_name=by_name, skip_mismatch=skip_mismatch)
+    found, in_order = stored_weights(Path(path))
+    if in_order and not by_name and len(found) == len(variables) and set(found) != {spec.name for spec in variables}:
+        found = {spec.name: value for spec, value in zip(variables, found.values(), strict=True)}
+    return fitted(found, variables, str(path), by_name=by_name, skip_mismatch=skip_mismatch)
 
 
 def fitted(
@@ -54,14 +59,12 @@ def fitted(
     """What was found in a file as values of a model's variables; see `load_weights`. `where` names the file in errors."""
     names = [spec.name for spec in variables]
     if not by_name and set(found) != set(names):
-        if len(found) != len(names):
-            missing = [name for name in names if name not in found]
-            surplus = [name for name in found if name not in names]
-            raise CheckpointError(
-                f"{where} does not fit this model: expected {len(names)} variables, found {len(found)} "
-                f"(missing: {_listed(missing)}; unknown: {_listed(surplus)}); by_name=True takes those that have the same name"
-            )
-        found = dict(zip(names, found.values(), strict=True))
+        missing = [name for name in names if name not in found]
+        surplus = [name for name in found if name not in names]
+        raise CheckpointError(
+            f"{where} does not fit this model: expected {len(names)} variables, found {len(found)} "
+            f"(missing: {_listed(missing)}; unknown: {_listed(surplus)}); by_name=True takes those that have the same name"
+        )
     values = {}
     for spec in variables:
         value = found.get(spec.name)
@@ -76,12 +79,17 @@ def fitted(
     return values
 
 
-def stored_weights(path: Path) -> dict[str, Array]:
-    """Every variable in a file, or in the newest sound checkpoint of a folder; an optimizer's slots are left out."""
+def stored_weights(path: Path) -> tuple[dict[str, Array], bool]:
+    """Every variable in a file, or in the newest sound checkpoint of a folder, and whether they come in the order of creation.
+
+    An optimizer's slots are left out. Servers, and other programs, have orders of their own.
+    """
     if path.is_dir():
         with checkpoints.open_checkpoint(path) as checkpoint:
-            return {name: checkpoint.read(name) for name in checkpoint.variables}
-    return {key: array for key, array in read_archive(path).arrays.items() if not checkpoints.is_slot(key)}
+            return {name: checkpoint.read(name) for name in checkpoint.variables}, False
+    archive = read_archive(path)
+    arrays = {key: array for key, array in archive.arrays.items() if not checkpoints.is_slot(key)}
+    return arrays, archive.description is not None
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -115,7 +115,7 @@ class Architecture:
         Raises:
             CheckpointError: it cannot be written.
         """
-        save_weights(filepath, self.weights, self.strategy, overwrite=overwrite)
+        save_weights(filepath, self.variables, self.weights, self.strategy, overwrite=overwrite)
 
     def load_weights(self, filepath: FilePath, skip_mismatch: bool = False, by_name: bool = False) -> None:
         """Set the variables from a file of `save_weights` or `save`, or a checkpoint; see `dtrain.saving.weights.load_weights`.

@@ -203,7 +203,9 @@ class Model(Architecture):
         """
         compiled = None if self.optimizer is None else self._compiled()
         state = self._owner.state or self.strategy.optimizer_state(self._owner) if include_optimizer and compiled else None
-        write_model(filepath, SavedModel(describe(self, compiled), self.weights, state), self.strategy, overwrite=overwrite)
+        values = self.weights
+        weights = {spec.name: values[spec.name] for spec in self.variables}
+        write_model(filepath, SavedModel(describe(self, compiled), weights, state), self.strategy, overwrite=overwrite)
 
     def write(self, filepath: FilePath) -> None:
         """As `save`, without the optimizer's state, in whatever task: for an evaluator that keeps what it has evaluated."""
