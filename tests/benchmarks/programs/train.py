@@ -46,28 +46,28 @@ class Exchange(dt.Sequential):
     """Computes next to nothing: every value is read, and every one gets a gradient. What is left of a step is the exchange.
 
     Attributes:
-        exchanges_s: how long each step took, but for its gradient.
+        exchanges_s: how long each step took, but for its gradient; the first one's begins with the model.
     """
 
+    def __init__(self, layers: list[dt.layers.Layer]) -> None:
+        super().__init__(layers)
+        self.exchanges_s: list[float] = []
+        self._begun_s = time.perf_counter()
+
     def train_step(self, step: Any) -> dict[str, float]:
-        now_s = time.perf_counter()
-        self.exchanges_s.append(now_s - self.begun_s)
+        self.exchanges_s.append(time.perf_counter() - self._begun_s)
         for name, gradient in step.gradients.items():
             np.subtract(step.weights[name], 1.0, out=gradient)
-        self.begun_s = time.perf_counter()
+        self._begun_s = time.perf_counter()
         return {"loss": float(step.weights[name].flat[0])}
-
-    exchanges_s: list[float]
-    begun_s = 0.0
 
 
 def matrices(megabytes: float) -> tuple[dt.Sequential, dt.data.Dataset]:
     """Matrices of 4 MB, so that every server has its part; one of 4 bytes for 0 MB."""
     units = 1000 if megabytes else 1
     layers = [dt.layers.Dense(units, use_bias=False, input_shape=(units,)) for _ in range(max(1, round(megabytes / 4)))]
-    model, one = Exchange(layers), np.ones((1, 1), np.float32)
-    model.exchanges_s = []
-    return model, dt.data.Dataset.from_tensor_slices((one, one)).batch(1)
+    one = np.ones((1, 1), np.float32)
+    return Exchange(layers), dt.data.Dataset.from_tensor_slices((one, one)).batch(1)
 
 
 def wide(megabytes: float) -> tuple[dt.Sequential, dt.data.Dataset]:
