@@ -203,13 +203,11 @@ class Model(Architecture):
         """
         compiled = None if self.optimizer is None else self._compiled()
         state = self._owner.state or self.strategy.optimizer_state(self._owner) if include_optimizer and compiled else None
-        values = self.weights
-        weights = {spec.name: values[spec.name] for spec in self.variables}
-        write_model(filepath, SavedModel(describe(self, compiled), weights, state), self.strategy, overwrite=overwrite)
+        write_model(filepath, self._saved(compiled, state), self.strategy, overwrite=overwrite)
 
     def write(self, filepath: FilePath) -> None:
         """As `save`, without the optimizer's state, in whatever task: for an evaluator that keeps what it has evaluated."""
-        write_model(filepath, SavedModel(describe(self, self._compiled()), self.weights, None), None)
+        write_model(filepath, self._saved(self._compiled()), None)
 
     def export(self, filepath: FilePath, format: str = "onnx") -> None:  # noqa: A002
         """Write an ONNX file that computes what `predict` does; needs the extra ``dtrain[onnx]``.
@@ -234,6 +232,10 @@ class Model(Architecture):
         self._owner = OptimizerOwner(state)
 
     # Inner parts
+
+    def _saved(self, compiled: Compiled | None, state: OptimizerState | None = None) -> SavedModel:
+        values = self.weights
+        return SavedModel(describe(self, compiled), {spec.name: values[spec.name] for spec in self.variables}, state)
 
     def _compiled(self) -> Compiled:
         if self.optimizer is None:
