@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import dtrain as dt
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NO_PROGRAMS = {"images.py"}
 ACCURACY = r"accuracy on images not seen ([\d.]+)"
@@ -61,6 +63,20 @@ def test_migrate_keras(output):
 def test_mnist_mlp(output):
     (accuracy,) = numbers(ACCURACY, output(EXAMPLES / "mnist_mlp.py", "--quick"))
     assert accuracy > 0.9
+
+
+@pytest.mark.skipif(not hasattr(dt.callbacks, "TensorBoard"), reason="its callbacks are not in this version")
+def test_mnist_cnn(output, launcher):
+    log = output(EXAMPLES / "mnist_cnn.py", "--quick", "--epochs", "4")
+    (accuracy,) = numbers(ACCURACY, log)
+    assert accuracy > 0.8
+    assert re.findall(r"learning rate of epoch \d was ([\d.e-]+)", log) == ["0.001", "0.001", "0.001", "0.0001"]
+    run_dir = launcher.launches[0].run_dir
+    assert len(list(run_dir.glob("ckpt_*"))) == 4
+    assert list(run_dir.glob("logs/**/events*"))
+    alone = launcher.run(EXAMPLES / "mnist_cnn.py", "--quick", "--evaluate", run_dir / "mnist_cnn.dtrain")
+    assert alone.end() == 0, alone.err
+    assert re.search(f"^{ACCURACY}.*$", log, re.M)[0] in alone.out, "the same with and without the cluster"
 
 
 def test_tuned_trial(output):
