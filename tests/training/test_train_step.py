@@ -1,5 +1,8 @@
 """Steps of one's own, and models made of functions: they train as a model of layers does."""
 
+from pathlib import Path
+from textwrap import dedent
+
 import numpy as np
 import pytest
 
@@ -184,3 +187,30 @@ def test_what_functions_cannot_do_is_said():
     wrong.compile("sgd")
     with pytest.raises(InputError, match=r"a: expected a gradient of shape \(2,\), found \(3,\)"):
         wrong.fit(X, Y, verbose=0)
+
+
+CLUSTER_PROGRAM = """
+    import sys
+    sys.path.insert(0, {tests!r})
+    import numpy as np
+    import dtrain as dt
+    from training.test_train_step import InTwoHalves, X, Y, model
+
+    strategy = dt.get_strategy()
+    with strategy.scope():
+        made = [model(cls) for cls in (dt.Sequential, InTwoHalves)]
+        for each in made:
+            each.compile(dt.optimizers.SGD(0.1), "mse")
+            each.fit(X, Y, batch_size=4, epochs=5, verbose=0, shuffle=False)
+    if strategy.is_leader:
+        for one, other in zip(*(each.get_weights() for each in made), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5)
+        print("the same")
+"""
+
+
+def test_a_step_of_ones_own_on_a_cluster(launcher):
+    (launcher.folder / "train.py").write_text(dedent(CLUSTER_PROGRAM.format(tests=str(Path(__file__).parents[1]))))
+    launch = launcher.start("--updates", "sync", "--workers", "1", "--no-evaluator", "train.py")
+    assert launch.end() == 0, launch.err
+    assert "the same" in launch.log("chief:0")
