@@ -33,13 +33,16 @@ class StalenessHistogram:
     """How often each staleness occurred, of one replica or of all."""
 
     counts: Counter[int] = field(default_factory=Counter)
+    _pushes: int = 0
+    _sum: int = 0
 
     def add(self, staleness: int) -> None:
         """Count one push."""
         self.counts[staleness] += 1
+        self._pushes += 1
+        self._sum += staleness
 
     @property
     def mean(self) -> float | None:
         """Mean staleness; None before the first push."""
-        total = self.counts.total()
-        return sum(value * count for value, count in self.counts.items()) / total if total else None
+        return self._sum / self._pushes if self._pushes else None
