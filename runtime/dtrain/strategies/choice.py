@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
 
+from dtrain.allocation import keep_freed_memory
 from dtrain.assignment import TaskAssignment
 from dtrain.classic_flags import read_classic_flags
 from dtrain.cluster import Role
@@ -70,6 +71,7 @@ def strategy_of(assignment: TaskAssignment) -> Strategy:
     """The strategy of a task; a ``ps`` task serves instead, and then raises SystemExit(0)."""
     if assignment.spec.training.strategy == "single":
         return SingleStrategy(assignment)
+    keep_freed_memory()
     # Only now grpc is loaded: training alone does not need it.
     if assignment.task.role is Role.PS:
         from dtrain.roles.parameter_server_driver import serve

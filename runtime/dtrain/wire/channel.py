@@ -45,8 +45,8 @@ class Channel(Protocol):
     def receive(self, into: Sequence[Array] = ()) -> Frame:
         """Wait for the next message; blocks that fit `into` (dtypes and sizes) are written there.
 
-        Or they lie where the server wrote them: they cannot be written, and stay as they are until the next
-        message with blocks, unless that is `Rows`.
+        So are those of later messages, until other arrays are offered. Or they lie where the server wrote them: they cannot be
+        written, and stay as they are until the next message with blocks, unless that is `Rows`.
 
         It waits as long as the peer lives; whoever knows better calls `abort`.
 

@@ -1,6 +1,7 @@
 """The client end of a gRPC connection: one long-lived stream of raw chunks to one server."""
 
 import queue
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,7 +10,6 @@ import msgspec
 
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import AnyMessage, Hello
-from dtrain.wire.allocation import keep_freed_memory
 from dtrain.wire.frames import Array, Frame, FrameDecoder, encode
 from dtrain.wire.grpc_options import CLIENT, HELLO_KEY, MEET, METHOD_SERVICE, TALK
 
@@ -26,7 +26,6 @@ class GrpcChannel:
         Raises:
             WaitTimeoutError: nobody answers at the address within `timeout_s`.
         """
-        keep_freed_memory()
         self.peer = peer
         self.address = address
         self.bytes_sent = 0
@@ -37,7 +36,9 @@ class GrpcChannel:
         self._requests: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
         self._decoder = FrameDecoder(_LIMIT_BYTES, offer=lambda _: self._into)
         talk = self._channel.stream_stream(f"/{METHOD_SERVICE}/{TALK}")
+        self._answers: queue.SimpleQueue[Frame | Exception] = queue.SimpleQueue()
         self._call: Any = talk(self._chunks(), metadata=_metadata(hello))
+        threading.Thread(target=self._read, name=f"answers of {peer}", daemon=True).start()
 
     def _chunks(self) -> Iterator[bytes]:
         while (chunks := self._requests.get()) is not None:
@@ -52,14 +53,25 @@ class GrpcChannel:
     def receive(self, into: Sequence[Array] = ()) -> Frame:
         """See `Channel.receive`."""
         self._into = into
+        answer = self._answers.get()
+        if isinstance(answer, Frame):
+            return answer
+        self._answers.put(answer)  # whoever asks again hears it again
+        if self._aborted:
+            raise PeerLostError(self._aborted)
+        raise _translated(answer, self.peer, self.address) if isinstance(answer, grpc.RpcError) else answer
+
+    def _read(self) -> None:
+        """Take what comes. A thread of its own does it: SIGTERM's SystemExit inside gRPC's wait might leave a lock locked."""
         try:
             for chunk in self._call:
                 self.bytes_received += len(chunk)
                 if (frame := self._decoder.feed(chunk)) is not None:
-                    return frame
-        except grpc.RpcError as error:
-            raise (PeerLostError(self._aborted) if self._aborted else _translated(error, self.peer, self.address)) from None
-        raise PeerLostError(self._aborted or f"{self.peer} at {self.address} ended the connection")
+                    self._answers.put(frame)
+                    del frame
+            raise PeerLostError(f"{self.peer} at {self.address} ended the connection")
+        except Exception as error:  # it belongs to the thread that waits for the answer
+            self._answers.put(error)
 
     def abort(self, reason: str) -> None:
         """See `Channel.abort`."""
@@ -69,7 +81,6 @@ class GrpcChannel:
     def close(self) -> None:
         """See `Channel.close`."""
         self._requests.put(None)
-        # This cancels the call too. `_call.cancel()` would wait for ever for a lock that a signal's SystemExit left in `receive`.
         self._channel.close()
 
 

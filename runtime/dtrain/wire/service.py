@@ -15,7 +15,6 @@ import msgspec
 
 from dtrain.errors import PeerRefusedError, RunError
 from dtrain.messages import AnyMessage, Hello
-from dtrain.wire.allocation import keep_freed_memory
 from dtrain.wire.channel import Answer, Handler
 from dtrain.wire.frames import Array, FrameDecoder, payload_chunks, with_payload
 from dtrain.wire.grpc_options import HELLO_KEY, MEET, METHOD_SERVICE, SERVER, TALK
@@ -58,7 +57,6 @@ class GrpcService:
         Raises:
             RunError: the address cannot be bound.
         """
-        keep_freed_memory()
         self._handler = handler
         self._local_name = local_name
         self._traffic = Traffic()
