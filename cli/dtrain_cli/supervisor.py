@@ -27,8 +27,8 @@ from dtrain_cli.stall_watch import StallWatch
 from dtrain_cli.start_watch import StartWatch
 from dtrain_cli.task_life import TaskLife
 
-TICK_S = 0.1
-STATUS_EVERY_S = 0.25
+TICK_S = 0.2
+STATUS_EVERY_S = 0.5
 RECENT_S = 60.0
 NOT_EXECUTED = 127
 TIMEOUT, START_TIMEOUT = 124, 125

@@ -18,6 +18,8 @@ from dtrain.errors import RunError
 from dtrain.run_files import RunFiles, SlowOrder, TaskStatus, read_record, write_record
 
 INTERVAL_S = 0.5
+QUIET_S = 2.0
+"""So old an account may become that has nothing new to say: a cluster that waits burns no CPU."""
 WAIT_SHOWN_AFTER_S = 0.5
 
 
@@ -111,9 +113,14 @@ class Reporter:
         self.write()
 
     def _run(self) -> None:
+        last: object = None
+        last_s = -QUIET_S
         while not self._stopped.wait(INTERVAL_S):
             self._read_order()
-            self.write()
+            now_s, news = time.monotonic(), (self.status.step, self.status.phase, self.current().waiting_for)
+            if news != last or now_s - last_s >= QUIET_S:
+                self.write()
+                last, last_s = news, now_s
 
     def _read_order(self) -> None:
         with contextlib.suppress(OSError, RunError):  # what cannot be read changes nothing

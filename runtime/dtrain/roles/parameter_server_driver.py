@@ -30,7 +30,8 @@ from dtrain.wire.local import LocalService
 from dtrain.wire.service import GrpcService
 from dtrain.wire.slow_link import through_link
 
-TICK_S = 0.2
+TICK_S = 0.5
+"""How late a lease or a deadline may be noticed; the end is noticed at once."""
 PEER_CONNECT_S = 60.0
 RECONNECT_PAUSE_S = 0.05
 UNINITIALISED_LIMIT_BYTES = 1 << 37
@@ -98,6 +99,8 @@ class ServerHandler:
             if self.machine.held is not None:
                 self.machine.held.store.lose(caller.reading)
             self.machine.disconnected(caller)
+            if not self._callers:  # it may have been the last one before the end
+                self._carry_out(self.machine.tick(time.monotonic(), connections=0))
 
     def decided(self, commit: AnyMessage) -> None:
         """A message from ps:0 that nobody waits to have answered."""
