@@ -48,6 +48,13 @@ def test_linear_regression(output):
     assert (float(weight), float(bias)) == (pytest.approx(2, abs=0.1), pytest.approx(10, abs=0.2))
 
 
+def test_recommender(output):
+    log = output("--workers", "1", "--set", "training.partitioner={fixed_shards: 2}", EXAMPLES / "recommender.py", "--steps", "600")
+    variance, error = map(float, re.search(r"variance of ratings is ([\d.]+), the error ([\d.]+)", log).groups())
+    assert error < 0.5 * variance
+    assert "film 7 is [" in log
+
+
 def test_migrate_estimator(output):
     assert numbers(r"evaluation after step 30: loss ([\d.]+)", output(EXAMPLES / "migrate_estimator.py"))
 
