@@ -7,8 +7,8 @@ every shard, never a mixture (rule 8), and a push is applied whole or not at all
 import resource
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
+from functools import cache, partial
 
 import msgspec
 
@@ -24,7 +24,7 @@ from dtrain.roles.published import Room
 from dtrain.roles.shared_room import SharedRoom
 from dtrain.wire.channel import Answer, Caller, Channel
 from dtrain.wire.connecting import connect
-from dtrain.wire.frames import Frame, payload_chunks
+from dtrain.wire.frames import Frame, Payload
 from dtrain.wire.handshake import refusal
 from dtrain.wire.local import LocalService
 from dtrain.wire.service import GrpcService
@@ -37,6 +37,7 @@ RECONNECT_PAUSE_S = 0.05
 UNINITIALISED_LIMIT_BYTES = 1 << 37
 MESSAGE_LIMIT_BYTES = 1 << 20
 
+_task = cache(TaskId.parse)
 UNANSWERED = {Complete: Answer.NONE, Commit: Answer.NONE, Subscribe: Answer.STREAM}
 
 
@@ -81,7 +82,7 @@ class ServerHandler:
 
     def received(self, caller: Caller, frame: Frame) -> Answer:
         """See `Handler.received`."""
-        sender = TaskId.parse(caller.hello.task)
+        sender = _task(caller.hello.task)
         with self._lock:
             mark_s = time.thread_time()
             self._callers.add(caller)
@@ -120,14 +121,14 @@ class ServerHandler:
 
     def _carry_out(self, actions: Iterator[Action]) -> None:
         """Do one thing after the other; a version that goes to many is cut into bytes once."""
-        cut: tuple[object, int, Sequence[bytes]] = (None, -1, ())
+        payload, made = Payload(()), -1
         for action in actions:
             match action:
                 case Send(caller, message, blocks) if blocks:
                     version = self.machine.held.pushes.version if self.machine.held else 0
-                    if cut[0] is not blocks or cut[1] != version:
-                        cut = (blocks, version, tuple(payload_chunks(blocks)))
-                    caller.send(message, blocks, cut[2])  # type: ignore[attr-defined]  # opaque to the machine only
+                    if payload.blocks is not blocks or made != version:
+                        payload, made = Payload(blocks), version
+                    caller.send(message, blocks, payload)  # type: ignore[attr-defined]  # opaque to the machine only
                 case Send(caller, message):
                     caller.send(message)  # type: ignore[attr-defined]
                 case Report(message) if self.link is not None:

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Protocol
 
 from dtrain.messages import AnyMessage, Hello
-from dtrain.wire.frames import Array, Frame
+from dtrain.wire.frames import Array, Frame, Payload
 
 
 class Answer(Enum):
@@ -74,10 +74,10 @@ class Caller(Protocol):
     def __hash__(self) -> int:
         """Two connections are never equal."""
 
-    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Sequence[bytes] | None = None) -> None:
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
         """Answer, now or later. The blocks are copied before this returns, or stand in `reading`; one that is gone is no error.
 
-        `payload` is what `frames.payload_chunks` made of the same blocks, where many get the same answer.
+        `payload` holds the same blocks, where many get the same answer.
         """
 
 

@@ -13,6 +13,7 @@ memory is taken: an unknown dtype, a negative size, too many blocks or a payload
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -28,6 +29,8 @@ SMALL_BYTES = 512 * 1024
 _LENGTH = struct.Struct("<I")
 _HEADER_LIMIT_BYTES = 64 * 1024 * 1024
 _BLOCKS_LIMIT = 4096
+
+_NAMES = {np.dtype(name): name for name in DTYPE_BYTES}  # numpy makes the name anew each time
 
 Array = np.ndarray[Any, Any]
 Offer = Callable[[AnyMessage], Sequence[Array]]
@@ -57,7 +60,7 @@ def encode(message: AnyMessage, blocks: Sequence[Array] = ()) -> Iterator[bytes]
 
 def with_payload(message: AnyMessage, blocks: Sequence[Array], payload: Iterable[bytes]) -> Iterator[bytes]:
     """The chunks of a message whose payload is cut already: what is sent to many is cut once."""
-    header = _encode((message, [(block.dtype.name, block.size) for block in blocks]))
+    header = _encode((message, described(blocks)))
     start = _LENGTH.pack(len(header)) + header
     if sum(block.nbytes for block in blocks) <= SMALL_BYTES:
         yield start + b"".join(payload)
@@ -76,22 +79,39 @@ def payload_chunks(blocks: Sequence[Array]) -> Iterator[bytes]:
             yield b"\0" * padding_bytes
 
 
+class Payload:
+    """Blocks that may be sent to many: cut into bytes once, and only if they are sent as bytes. They must not change before."""
+
+    def __init__(self, blocks: Sequence[Array]) -> None:
+        self.blocks = blocks
+
+    @cached_property
+    def chunks(self) -> tuple[bytes, ...]:
+        """What `payload_chunks` makes of them."""
+        return tuple(payload_chunks(self.blocks))
+
+
+def described(blocks: Sequence[Array]) -> list[tuple[str, int]]:
+    """(dtype, elements) of each block."""
+    return [(_NAMES.get(block.dtype) or block.dtype.name, block.size) for block in blocks]
+
+
 def _bytes_of(block: Array) -> memoryview:
     return block.view(np.uint8).data if block.size else memoryview(b"")
 
 
-def check(described: Sequence[tuple[str, int]], limit_bytes: int) -> None:
+def check(announced: Sequence[tuple[str, int]], limit_bytes: int) -> None:
     """Refuse what a header says of its blocks, (dtype, elements) each, if no memory should be taken for it.
 
     Raises:
         PeerRefusedError: an unknown dtype, a negative size, too many blocks, or more than `limit_bytes`.
     """
-    if len(described) > _BLOCKS_LIMIT:
-        raise PeerRefusedError(f"a message with {len(described)} blocks; at most {_BLOCKS_LIMIT} make sense")
-    unknown = [dtype for dtype, size in described if dtype not in DTYPE_BYTES or size < 0]
+    if len(announced) > _BLOCKS_LIMIT:
+        raise PeerRefusedError(f"a message with {len(announced)} blocks; at most {_BLOCKS_LIMIT} make sense")
+    unknown = [dtype for dtype, size in announced if dtype not in DTYPE_BYTES or size < 0]
     if unknown:
         raise PeerRefusedError(f"blocks of {unknown}; expected dtypes among {', '.join(DTYPE_BYTES)} and sizes >= 0")
-    total = sum(DTYPE_BYTES[dtype] * size for dtype, size in described)
+    total = sum(DTYPE_BYTES[dtype] * size for dtype, size in announced)
     if total > limit_bytes:
         raise PeerRefusedError(f"a message of {total} bytes; at most {limit_bytes} are expected here")
 
@@ -147,22 +167,22 @@ class FrameDecoder:
         if header_bytes > _HEADER_LIMIT_BYTES or end > len(chunk):
             raise PeerRefusedError(f"a header of {header_bytes} bytes in a chunk of {len(chunk)}; the peer is not dtrain")
         try:
-            message, described = _decode(memoryview(chunk)[_LENGTH.size : end])
+            message, announced = _decode(memoryview(chunk)[_LENGTH.size : end])
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise PeerRefusedError(f"a message that dtrain does not know ({error}); do both ends run the same version?") from None
-        blocks = self._blocks(message, described)
+        blocks = self._blocks(message, announced)
         self._frame, self._received, self._targets, self._expected = Frame(message, blocks), 0, [], 0
         for block in blocks:
             self._targets.append((self._expected, _bytes_of(block)))
             self._expected += padded(block.nbytes)
         return memoryview(chunk)[end:]
 
-    def _blocks(self, message: AnyMessage, described: list[tuple[str, int]]) -> list[Array]:
-        check(described, self.limit_bytes)
+    def _blocks(self, message: AnyMessage, announced: list[tuple[str, int]]) -> list[Array]:
+        check(announced, self.limit_bytes)
         offered = self.offer(message) if self.offer else ()
-        if [(array.dtype.name, array.size) for array in offered] == described:
+        if described(offered) == announced:
             return list(offered)
-        return [np.empty(size, dtype) for dtype, size in described]
+        return [np.empty(size, dtype) for dtype, size in announced]
 
     def _write(self, chunk: memoryview) -> None:
         start, stop = self._received, self._received + len(chunk)

@@ -16,7 +16,7 @@ from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
 from dtrain.messages import AnyMessage, Hello, Refusal
 from dtrain.wire import shared_memory
 from dtrain.wire.channel import Handler
-from dtrain.wire.frames import Array, Frame, written
+from dtrain.wire.frames import Array, Frame, Payload, written
 from dtrain.wire.packets import SMALL_BYTES, PacketSocket
 
 HELLO_LIMIT_S = 10.0
@@ -111,7 +111,7 @@ class LocalCaller:
         """See `Caller.reading`."""
         return self._packets.lent
 
-    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Sequence[bytes] | None = None) -> None:
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
         """See `Caller.send`. A peer that does not read its answers is hung up on: nobody waits for it."""
         try:
             self._packets.send(message, blocks)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage, Hello
 from dtrain.wire.channel import Answer, Handler
-from dtrain.wire.frames import Array, Frame, FrameDecoder, encode, payload_chunks, with_payload
+from dtrain.wire.frames import Array, Frame, FrameDecoder, Payload, encode, with_payload
 
 
 class MemoryCaller:
@@ -18,9 +18,9 @@ class MemoryCaller:
         self.hello = hello
         self.outbox: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
 
-    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Sequence[bytes] | None = None) -> None:
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
         """See `Caller.send`."""
-        self.outbox.put(list(with_payload(message, blocks, payload_chunks(blocks) if payload is None else payload)))
+        self.outbox.put(list(with_payload(message, blocks, (payload or Payload(blocks)).chunks)))
 
 
 class MemoryChannel:

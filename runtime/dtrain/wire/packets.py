@@ -27,7 +27,7 @@ import numpy as np
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import AnyMessage, Rows
 from dtrain.variables import DTYPE_BYTES
-from dtrain.wire.frames import Array, Frame, check, padded
+from dtrain.wire.frames import Array, Frame, check, described, padded
 from dtrain.wire.shared_memory import SharedMemory, address, memory_of
 
 PACKET_BYTES = 64 * 1024
@@ -72,12 +72,12 @@ class PacketSocket:
             OSError: the peer is gone, or does not read.
             SharedMemoryError: there is no memory for large blocks.
         """
-        described = [(block.dtype.name, block.size) for block in blocks]
+        kinds = described(blocks)
         nbytes = sum(block.nbytes for block in blocks)
         place = self._place(blocks) if nbytes > SMALL_BYTES else None
-        head = _head(message, described, place)
+        head = _head(message, kinds, place)
         if len(head) > PACKET_BYTES - SMALL_BYTES or (nbytes > SMALL_BYTES and place is None):
-            head, place = _head(message, described, None), None
+            head, place = _head(message, kinds, None), None
             self._send_in_memory(head, blocks)
         elif place is None:
             self._socket.send(b"".join((head, *_padded_bytes(blocks))), self._flags)
@@ -147,13 +147,13 @@ class PacketSocket:
         memory: bytes | SharedMemory
         try:
             end = _LENGTH.size + _LENGTH.unpack_from(packet)[0]
-            message, described, place = _decode(memoryview(packet)[_LENGTH.size : end])
-            check(described, limit_bytes)
+            message, kinds, place = _decode(memoryview(packet)[_LENGTH.size : end])
+            check(kinds, limit_bytes)
             if place is None:
-                memory, offsets = packet, _offsets(padded(end), described)
+                memory, offsets = packet, _offsets(padded(end), kinds)
             else:
                 memory, offsets = self._received[place[0]], place[1]
-            blocks = [np.frombuffer(memory, *each, offset) for each, offset in zip(described, offsets, strict=True)]
+            blocks = [np.frombuffer(memory, *each, offset) for each, offset in zip(kinds, offsets, strict=True)]
         except (msgspec.DecodeError, struct.error, ValueError, RecursionError, KeyError) as error:
             raise PeerRefusedError(f"a message that dtrain does not know ({error}); do both ends run the same version?") from None
         self.bytes_received += padded(end) + sum(block.nbytes for block in blocks)
@@ -165,15 +165,15 @@ class PacketSocket:
             self._socket.shutdown(socket.SHUT_RDWR)
 
 
-def _head(message: AnyMessage, described: Sequence[tuple[str, int]], place: Place | None) -> bytes:
-    header = _encode((message, described, place))
+def _head(message: AnyMessage, kinds: Sequence[tuple[str, int]], place: Place | None) -> bytes:
+    header = _encode((message, kinds, place))
     head = _LENGTH.pack(len(header)) + header
     return head + bytes(padded(len(head)) - len(head))
 
 
-def _offsets(start: int, described: Sequence[tuple[str, int]]) -> list[int]:
+def _offsets(start: int, kinds: Sequence[tuple[str, int]]) -> list[int]:
     """Where blocks begin that lie one after another."""
-    sizes = [padded(DTYPE_BYTES[dtype] * size) for dtype, size in described]
+    sizes = [padded(DTYPE_BYTES[dtype] * size) for dtype, size in kinds]
     return list(accumulate(sizes, initial=start))[:-1]
 
 

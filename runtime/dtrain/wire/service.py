@@ -16,7 +16,7 @@ import msgspec
 from dtrain.errors import PeerRefusedError, RunError
 from dtrain.messages import AnyMessage, Hello
 from dtrain.wire.channel import Answer, Handler
-from dtrain.wire.frames import Array, FrameDecoder, payload_chunks, with_payload
+from dtrain.wire.frames import Array, FrameDecoder, Payload, with_payload
 from dtrain.wire.grpc_options import HELLO_KEY, MEET, METHOD_SERVICE, SERVER, TALK
 from dtrain.wire.transfers import LARGE_BYTES, Traffic, Turn
 
@@ -30,9 +30,9 @@ class GrpcCaller:
         self.hello = hello
         self.outbox: queue.SimpleQueue[deque[bytes] | None] = queue.SimpleQueue()
 
-    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Sequence[bytes] | None = None) -> None:
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
         """See `Caller.send`."""
-        self.outbox.put(deque(with_payload(message, blocks, payload_chunks(blocks) if payload is None else payload)))
+        self.outbox.put(deque(with_payload(message, blocks, (payload or Payload(blocks)).chunks)))
 
     def hang_up(self) -> None:
         """Wake the connection's thread: nobody is there any more."""
