@@ -46,7 +46,7 @@ class ReplicaMemory:
         self.blocks = self._cut_blocks()
         self.variables = gather(plan, self.blocks)
         self._views = [layout.views(blocks) for layout, blocks in zip(plan.layouts, self.blocks, strict=True)]
-        self._known: list[dict[int, dict[str, Array]]] = [{} for _ in self.blocks]
+        self._known: list[dict[int, tuple[dict[str, Array], dict[str, Array]]]] = [{} for _ in self.blocks]
         self._pieces = [self._find_pieces(server) for server in range(plan.servers)]
 
     def _cut_blocks(self) -> list[list[Array]]:
@@ -73,17 +73,21 @@ class ReplicaMemory:
     def read_at(self, server: int, blocks: Sequence[Array]) -> None:
         """From now on a server's variables are read from these blocks, which need not be this memory's own.
 
-        A server writes its versions to few places in turn: the views of those last seen are kept.
+        A server writes its versions to few places in turn: the views of those last seen are kept. Blocks of another model's sizes
+        are left alone: its server will refuse what is made of them.
         """
         place: int = blocks[0].__array_interface__["data"][0]
         known = self._known[server]
         if place not in known:
+            if [(block.dtype, block.size) for block in blocks] != [(block.dtype, block.size) for block in self.blocks[server]]:
+                return
             if len(known) == PLACES_KEPT:
                 del known[next(iter(known))]
-            known[place] = self.plan.layout(server).views(blocks)
-        if self._views[server] is not known[place]:
-            self._views[server] = known[place]
-            self.variables.update((name, view) for name, view in known[place].items() if name in self.variables)
+            views = self.plan.layout(server).views(blocks)
+            known[place] = views, {name: view for name, view in views.items() if name in self.variables}
+        if self._views[server] is not known[place][0]:
+            self._views[server], whole = known[place]
+            self.variables.update(whole)
 
     def join(self) -> None:
         """After blocks were written: bring the arrays of split variables up to date."""
