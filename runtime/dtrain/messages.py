@@ -13,7 +13,8 @@ The life of a run, in messages:
     anybody    -> every server   Lookup / Rows: the rows of a table that a batch needs
     ps:i       -> ps:0           Complete;  ps:0 -> ps:i  Commit (rule 2)
     everybody  -> ps:0           Heartbeat / HeartbeatReply each second, beside the tensors (rule 6)
-    leader     -> every server   Snapshot / SnapshotReply for a checkpoint (rule 11), then SnapshotRows / Rows for each table
+    leader     -> every server   Snapshot / SnapshotReply for a checkpoint (rule 11), then Resume to ps:0
+    leader     -> every server   SnapshotRows / Rows for each table of the checkpoint
     leader     -> every server   Farewell / Farewell at the end (rule 12)
     leader     -> ps:0           Conclude / Conclude: the last step is saved, so nobody can be needed again for this generation
 
@@ -311,23 +312,41 @@ class HeartbeatReply(Message, frozen=True, gc=False):
 
 
 class Snapshot(Message, frozen=True, gc=False):
-    """Leader to server: your state for a checkpoint, once your version in this term is at least `at_least`, within `wait_s`."""
+    """Leader to server: your state for a checkpoint, once your version in this term is at least `at_least`, within `wait_s`.
+
+    In async the state of all servers must contain the same pushes (rule 11). ps:0 is asked first, with `mark`: it gives no more
+    tickets until `Resume`, and answers when no push is under way. The others answer when they have seen what is in `covers`.
+    """
 
     at_least: int
     wait_s: float
     term: int = 0
+    mark: bool = False
+    covers: list[tuple[str, int, int]] = []
 
 
 class SnapshotReply(Message, frozen=True, gc=False):
     """Server to leader. Blocks: every group's values, then every slot of every trainable group, in the order of `slots`.
 
     Tables are read with `SnapshotRows` afterwards.
+
+    Attributes:
+        seen: the table of rule 5.
+        dealt: which batches have been given out; see `protocol.batch_dealer`.
+        live: at ps:0: who is alive; a push of anybody else may never arrive everywhere.
+        whole: whether it is what was asked for; False if it was not so within the time.
     """
 
     version: int
     slots: tuple[str, ...]
     seen: list[tuple[str, int, int]]
     dealt: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    live: tuple[str, ...] = ()
+    whole: bool = True
+
+
+class Resume(Message, frozen=True, gc=False):
+    """Leader to ps:0: every server has answered; tickets are given again. Not answered; ps:0 waits for it for a while only."""
 
 
 class SnapshotRows(Message, frozen=True, gc=False):
@@ -375,6 +394,7 @@ AnyMessage = (
     | HeartbeatReply
     | Snapshot
     | SnapshotReply
+    | Resume
     | SnapshotRows
     | Conclude
     | Farewell

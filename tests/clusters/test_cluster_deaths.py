@@ -59,25 +59,27 @@ def test_a_killed_server_is_restored_and_the_loss_is_shown(launcher, updates, se
     said = re.search(
         rf"{server} had lost all variables: every server goes back from step (\d+) to the checkpoint of step (\d+)", launch.out
     )
-    assert report["rolled_back_steps"] == int(said[1]) - int(said[2])
+    # One that dies just after a checkpoint has lost no step.
+    assert report["rolled_back_steps"] == (int(said[1]) - int(said[2]) if said else 0)
 
 
 SEVERAL = """
-import numpy as np, time
+import numpy as np, pathlib, time
 import dtrain as dt
 
 x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(8, 1)
 
-def batches():
-    while True:
-        time.sleep(0.005)
+def batches(fit):
+    for number in range(1000):
+        while fit == 1 and number == 20 and not pathlib.Path("go").exists():
+            time.sleep(0.005)
         yield x, 3 * x - 1
 
 with dt.get_strategy().scope():
     model = dt.Sequential([dt.layers.Dense(1, input_shape=(1,))])
     model.compile(optimizer=dt.optimizers.Adam(0.1), loss="mse")
-for _ in range(3):
-    model.fit(lambda context: dt.data.Dataset.from_generator(batches), epochs=1, steps_per_epoch=100, verbose=0)
+for fit in range(3):
+    model.fit(lambda context: dt.data.Dataset.from_generator(lambda: batches(fit)), epochs=1, steps_per_epoch=100, verbose=0)
 """
 
 
@@ -86,6 +88,7 @@ def test_a_chief_that_is_killed_in_its_second_fit_takes_its_place_again(launcher
     launch = launcher.start("--workers", "1", "--ps", "1", *QUICK, "several.py")
     launch.wait_for(lambda: step_of(launch) >= 120, "the second fit")
     os.kill(launch.task("chief:0")["pid"], signal.SIGKILL)
+    (launcher.folder / "go").touch()
     succeeded(launch)
     report = report_of(launcher, launch.run_dir)
     assert (report["global_step"], report["max_steps"], report["rolled_back_steps"]) == (300, 300, 0)

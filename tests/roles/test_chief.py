@@ -3,8 +3,8 @@
 import pytest
 
 from dtrain.config import CheckpointSection
-from dtrain.messages import Snapshot
-from dtrain.roles.chief import ANSWER_WAIT_S, CheckpointSchedule, Cut
+from dtrain.messages import Snapshot, SnapshotReply
+from dtrain.roles.chief import ANSWER_WAIT_S, FOLLOW_WAIT_S, CheckpointSchedule, Cut
 
 
 def test_by_time_by_steps_whichever_comes_first_and_never_twice_of_a_step():
@@ -42,7 +42,21 @@ def test_a_synchronous_cut_is_one_version_and_looks_further_ahead_each_time():
     assert cut.accept([100, 100])
 
 
-def test_an_asynchronous_cut_is_what_each_server_has():
-    cut = Cut(sync=False)
-    assert cut.question(10, 100) == Snapshot(0, 0.0)
+def answer(version, *seen, live=("worker:0", "worker:1"), whole=True):
+    return SnapshotReply(version, (), list(seen), live=live, whole=whole)
+
+
+def test_an_asynchronous_cut_is_asked_of_the_first_server_and_then_of_the_others():
+    cut = Cut(sync=False, term=3)
+    assert cut.question(10, 100) == Snapshot(0, ANSWER_WAIT_S, 3, mark=True)
+    first = answer(7, ("worker:0", 1, 4), ("worker:9", 1, 2))
+    assert cut.follow_up(first) == Snapshot(0, FOLLOW_WAIT_S, 3, covers=[("worker:0", 1, 4)])
     assert cut.accept([12, 13])
+
+
+def test_an_asynchronous_cut_is_whole_if_all_have_seen_the_same_of_those_who_are_alive():
+    cut = Cut(sync=False)
+    one = answer(7, ("worker:0", 1, 4), ("worker:9", 1, 2))
+    assert cut.whole([one, answer(7, ("worker:0", 1, 4))])
+    assert not cut.whole([one, answer(8, ("worker:0", 1, 5))])
+    assert not cut.whole([one, answer(7, ("worker:0", 1, 4), whole=False)])

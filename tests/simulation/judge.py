@@ -3,7 +3,7 @@
 One judge for each call of `fit`, and in it one account of every term.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -171,6 +171,22 @@ class Judge:
     def check_values(self, server: int, term: int, version: int, blocks: Sequence[Array]) -> None:
         """Values that were received are one version of that server in that term, never a mixture."""
         assert image(blocks) == self._terms[term].images[server][version], f"values of ps:{server} are not of version {version}"
+
+    def check_cut(self, term: int, versions: Sequence[int], live: Collection[int]) -> None:
+        """A checkpoint of an asynchronous run contains the same gradients on all servers, but for those of the dead.
+
+        A push of one who was thought dead may count on some servers only: then their versions differ. What is too stale each
+        server judges by itself.
+        """
+        if self.sync or len(set(versions)) > 1 or self.scenario.training.stale_gradients == "drop":
+            return
+        owners = {number: rank for (rank, _, _), number in self._numbers.items()}
+        state = self._terms[term]
+        cuts = [
+            {number for number in list(applied)[: version - state.first_version] if owners[number] in live}
+            for applied, version in zip(state.applied, versions, strict=True)
+        ]
+        assert all(cut == cuts[0] for cut in cuts), f"a checkpoint of versions {versions} is torn: {cuts}"
 
     def check_reply(self, server: int, rank: int, push: Push, reply: Reply) -> None:
         """The verdict is the truth."""

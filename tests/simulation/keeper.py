@@ -8,7 +8,7 @@ from simulation.judge import OPTIMIZER
 from simulation.network import Blocks, Wire
 
 from dtrain.learning import optimizers
-from dtrain.messages import AnyMessage, Conclude, Farewell, Initialise, Initialised, Lineage, Snapshot, SnapshotReply
+from dtrain.messages import AnyMessage, Conclude, Farewell, Initialise, Initialised, Lineage, Resume, SnapshotReply
 from dtrain.roles.chief import Cut
 from dtrain.roles.recovery import Beginning, TermWatch, beginning, next_term
 
@@ -132,8 +132,10 @@ class Keeper:
         self._doing, self._replies = "cut", {}
         self._cut = self._cut or Cut(process.judge.sync, self._term)
         question = self._cut.question(process.machine.global_step if process.machine else 0, process.max_steps)
-        for wire in self._wires.values():
-            wire.send(question if not self.finishing else Snapshot(process.max_steps, 2.0, self._term))
+        if self.finishing:
+            question = msgspec.structs.replace(question, at_least=process.max_steps)
+        for server in self._wires if self._cut.sync else [0]:
+            self._wires[server].send(question)
 
     def answered(self, wire: Wire, message: AnyMessage, blocks: Blocks) -> None:
         server = self._process.servers.index(wire.server)
@@ -144,6 +146,9 @@ class Keeper:
         elif isinstance(message, SnapshotReply):
             self._process.judge.check_values(server, self._term, message.version, blocks)
             self._replies[server] = message, blocks
+            if self._cut is not None and not self._cut.sync and server == 0:
+                for other in range(1, len(self._servers)):
+                    self._wires[other].send(self._cut.follow_up(message))
             if len(self._replies) == len(self._servers):
                 self._judge_cut()
         elif isinstance(message, Conclude | Farewell):
@@ -181,6 +186,8 @@ class Keeper:
     def _judge_cut(self) -> None:
         assert self._cut is not None
         self._doing = None
+        if not self._cut.sync:
+            self._wires[0].send(Resume())
         replies = [self._replies[server][0] for server in self._servers]
         versions = [reply.version for reply in replies]
         self._next_save_s = self._clock.now + self._process.network.random.uniform(0.1, 2.0)
@@ -193,6 +200,9 @@ class Keeper:
         assert self._cut.margin_steps < 2**10, "ten attempts at a checkpoint"
         if not accepted:
             return
+        if self._cut.whole(replies):
+            live = {rank for task, rank in self._process.servers[0].machine.ranks.items() if task in replies[0].live}
+            self._process.judge.check_cut(self._term, versions, live)
         self._cut = None
         values = [self._replies[server][1] for server in self._servers]
         seen = [reply.seen for reply in replies]

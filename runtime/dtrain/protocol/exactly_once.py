@@ -6,6 +6,7 @@
 4. The table is part of a checkpoint: a restored server remembers what the restored variables contain.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dtrain.messages import Verdict
@@ -47,6 +48,11 @@ class SeenPushes:
         row = self._rows.get(replica)
         if row is not None and row.verdict is None:
             self._rows[replica] = Seen(row.incarnation, row.sequence, verdict, row.staleness)
+
+    def covers(self, rows: Iterable[tuple[str, int, int]]) -> bool:
+        """Whether every push of a table that was exported, or a later one of the same replica, has been seen."""
+        known = {name: (row.incarnation, row.sequence) for name, row in self._rows.items()}
+        return all(known.get(name, (-1, -1)) >= (incarnation, sequence) for name, incarnation, sequence in rows)
 
     def export(self) -> list[tuple[str, int, int]]:
         """The decided rows as plain data, for a checkpoint."""

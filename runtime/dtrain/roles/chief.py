@@ -2,17 +2,19 @@
 
 A synchronous checkpoint is one version on all servers. The leader asks every server for its state *at* a version a little ahead
 of where training stands, so the question arrives before the version does; if it came too late somewhere, it asks again further
-ahead. At the end all servers stand at the last step and agree at once.
+ahead. At the end all servers stand at the last step and agree at once. An asynchronous one contains the same pushes on all
+servers; see `snapshots`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dtrain.config import CheckpointSection
-from dtrain.messages import Snapshot
+from dtrain.messages import Snapshot, SnapshotReply
 
 FIRST_MARGIN_STEPS = 2
 ANSWER_WAIT_S = 2.0
+FOLLOW_WAIT_S = 0.5
 
 
 @dataclass
@@ -48,7 +50,7 @@ class Cut:
     """One attempt after another to get the same version from every server.
 
     Attributes:
-        sync: whether a checkpoint must be one version; asynchronous servers each give what they have.
+        sync: whether a checkpoint is one version.
         term: in which all servers must be.
     """
 
@@ -57,9 +59,18 @@ class Cut:
     margin_steps: int = FIRST_MARGIN_STEPS
 
     def question(self, newest: int, max_steps: int) -> Snapshot:
-        """What to ask every server."""
+        """What to ask every server; in async ps:0."""
         at_least = min(newest + self.margin_steps, max_steps) if self.sync else 0
-        return Snapshot(at_least, ANSWER_WAIT_S if self.sync else 0.0, self.term)
+        return Snapshot(at_least, ANSWER_WAIT_S, self.term, mark=not self.sync)
+
+    def follow_up(self, first: SnapshotReply) -> Snapshot:
+        """In async: what to ask the other servers when ps:0 has answered. The push of one that is lost may never arrive there."""
+        return Snapshot(0, FOLLOW_WAIT_S, self.term, covers=[row for row in first.seen if row[0] in first.live])
+
+    def whole(self, replies: Sequence[SnapshotReply]) -> bool:
+        """Whether the answers make one cut: in async, that all servers have applied the same pushes of those who are alive."""
+        tables = [{row for row in reply.seen if row[0] in replies[0].live} for reply in replies]
+        return self.sync or (all(reply.whole for reply in replies) and all(table == tables[0] for table in tables))
 
     def accept(self, versions: Sequence[int]) -> bool:
         """Whether the answers make a checkpoint; if not, the next question looks further ahead."""

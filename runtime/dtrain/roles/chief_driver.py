@@ -5,7 +5,7 @@ On connections of its own, beside those of training; `checkpoint_thread` uses it
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -27,12 +27,15 @@ from dtrain.messages import (
     Loaded,
     NotReady,
     Refusal,
+    Resume,
     Rows,
+    Snapshot,
     SnapshotReply,
     SnapshotRows,
 )
 from dtrain.protocol.placement import Plan
 from dtrain.protocol.replica_memory import cut
+from dtrain.roles.chief import Cut
 from dtrain.roles.generation import Generation
 from dtrain.roles.start import Start
 from dtrain.variables import DTYPE_BYTES
@@ -119,17 +122,30 @@ class Leader:
             self._channels[server].send(question)
             return _expect(Rows, self._hear(server, question)).blocks[0]
 
-    def snapshot(self, question: AnyMessage) -> list[Frame]:
-        """Ask every server for its state.
+    def snapshot(self, cut: Cut, question: Snapshot) -> list[Frame]:
+        """Ask every server for its state: in sync all at once, in async ps:0 first.
 
         Raises:
             PeerError: a server is gone, or will not answer.
         """
+        servers = range(len(self._channels))
         with self._asking():
-            for channel in self._channels:
-                channel.send(question)
-            frames = [self._hear(server, question) for server in range(len(self._channels))]
+            frames = self._ask(servers, question) if cut.sync else self._ask_in_turn(servers, cut, question)
         return [_expect(SnapshotReply, frame) for frame in frames]
+
+    def _ask_in_turn(self, servers: Sequence[int], cut: Cut, question: Snapshot) -> list[Frame]:
+        try:
+            frames = self._ask(servers[:1], question)
+            if isinstance(answer := frames[0].message, SnapshotReply):
+                frames += self._ask(servers[1:], cut.follow_up(answer))
+            return frames
+        finally:
+            self._channels[0].send(Resume())
+
+    def _ask(self, servers: Sequence[int], question: Snapshot) -> list[Frame]:
+        for server in servers:
+            self._channels[server].send(question)
+        return [self._hear(server, question) for server in servers]
 
     def conclude(self, generation: int) -> None:
         """Tell ps:0 that the last step of a generation is saved.

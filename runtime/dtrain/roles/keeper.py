@@ -119,6 +119,8 @@ class Keeper:
         Raises:
             DtrainError: it cannot be saved.
         """
+        if self.failure is not None:
+            raise self.failure
         self._finishing_since_s = time.monotonic()
         self._wake.set()
         answer = self._finished.get()
@@ -189,6 +191,8 @@ class Keeper:
         step = self._step()
         try:
             self._saver.save_cut(self._watch.term)
+            if not self._saver.whole:
+                self._place.reporter.warn(f"the checkpoint of step {step} has a push on some servers only: a replica took too long")
         except DtrainError as error:
             if not self._stopped.is_set():
                 self._place.reporter.warn(f"no checkpoint of step {step}: {error}")

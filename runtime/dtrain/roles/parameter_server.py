@@ -33,8 +33,8 @@ from dtrain.messages import (
     Push,
     Refusal,
     Reply,
+    Resume,
     Snapshot,
-    SnapshotReply,
     SnapshotRows,
     Subscribe,
     Values,
@@ -46,6 +46,7 @@ from dtrain.roles.actions import Action, Caller, End, Send
 from dtrain.roles.held import Held
 from dtrain.roles.published import Room
 from dtrain.roles.request import Request
+from dtrain.roles.snapshots import Snapshots
 from dtrain.roles.sync_pushes import SyncPushes
 from dtrain.roles.table_answers import table_answer
 
@@ -79,6 +80,7 @@ class ParameterServer:
     _joined: list[TaskId] = field(default_factory=list, init=False)
     _subscribers: list[Caller] = field(default_factory=list, init=False)
     _requests: list[Request] = field(default_factory=list, init=False)
+    _snapshots: Snapshots = field(default_factory=Snapshots, init=False)
     _concluded: int = field(default=0, init=False)
     _farewell: bool = field(default=False, init=False)
     _leader_lost_since_s: float | None = field(default=None, init=False)
@@ -153,7 +155,15 @@ class ParameterServer:
         self._requests.append(Request(caller, str(sender), message, now + message.wait_s, blocks))
         return iter(())
 
-    _on_lookup = _on_snapshot = _on_pull
+    _on_lookup = _on_pull
+
+    def _on_snapshot(self, caller: Caller, sender: TaskId, message: Snapshot, blocks: Blocks, now: float) -> Iterator[Action]:
+        self._snapshots.asked(self.held, message, now)
+        return self._on_pull(caller, sender, message, blocks, now)
+
+    def _on_resume(self, caller: Caller, sender: TaskId, message: Resume, blocks: Blocks, now: float) -> Iterator[Action]:
+        self._snapshots.resume(self.held)
+        return iter(())
 
     def _on_snapshotrows(
         self, caller: Caller, sender: TaskId, message: SnapshotRows, blocks: Blocks, now: float
@@ -181,14 +191,13 @@ class ParameterServer:
             return self._moved_on(request.caller)
         if held.pushes.failed:
             return Send(request.caller, Refusal(held.pushes.failed))
+        if isinstance(message, Snapshot):
+            answer = self._snapshots.answer(held, message, self.membership.tasks(MemberState.LIVE), late)
+            return Send(request.caller, *answer) if answer else None
         if isinstance(message, Lookup):
             return Send(request.caller, *table_answer(held, message, request.blocks))
         if held.pushes.version < message.at_least and not late:
             return None
-        if isinstance(message, Snapshot):
-            names, arrays = held.store.snapshot()
-            reply = SnapshotReply(held.pushes.version, names, held.seen.export(), held.dealer.export())
-            return Send(request.caller, reply, arrays)
         if message.concluded:
             return Send(request.caller, NotReady(f"{self.cluster.leader} has not saved the last step")) if late else None
         return self._values(request, message, held, late)
@@ -363,6 +372,7 @@ class ParameterServer:
 
     def tick(self, now: float, connections: int) -> Iterator[Action]:
         """Time has passed; `connections` are open. To be called a few times a second."""
+        self._snapshots.tick(self.held, now)
         if self.membership.expire(now):
             yield from self._members_changed(now)
         if self.held is not None:

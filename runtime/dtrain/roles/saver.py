@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 class Holder(Protocol):
     """Whoever can say what all servers hold."""
 
-    def snapshot(self, question: Snapshot) -> list[Frame]:
+    def snapshot(self, cut: Cut, question: Snapshot) -> list[Frame]:
         """One answer a server: `SnapshotReply` with its blocks."""
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
@@ -44,6 +44,7 @@ class Saver:
     Attributes:
         step: says the newest global step.
         lineage: of the present term; written into every checkpoint.
+        whole: whether the last one is one cut through all servers.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Saver:
         self._directory = directory
         self.step = step
         self.lineage = Lineage()
+        self.whole = True
 
     def save_start(self, start: Start) -> None:
         """The checkpoint of a beginning, from the leader's own memory.
@@ -87,11 +89,12 @@ class Saver:
         """
         attempt = Cut(self._generation.training.updates == "sync", term)
         for _ in range(CUT_ATTEMPTS):
-            frames = self._holder.snapshot(attempt.question(self.step(), self._generation.max_steps))
+            frames = self._holder.snapshot(attempt, attempt.question(self.step(), self._generation.max_steps))
             replies = [frame.message for frame in frames if isinstance(frame.message, SnapshotReply)]
             if replies[0].version < at_least:
                 return None
             if attempt.accept([reply.version for reply in replies]):
+                self.whole = attempt.whole(replies)
                 seen = [reply.seen for reply in replies]
                 self._save(replies[0].version, self._arrays(frames, replies), seen, replies[0].dealt, final)
                 return replies[0].version

@@ -20,6 +20,7 @@ from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.reporting import Reporter
 from dtrain.roles.checkpoint_thread import CheckpointThread
+from dtrain.roles.chief import Cut
 from dtrain.roles.evaluator import CheckpointWeights, Pace
 from dtrain.roles.generation import Generation
 from dtrain.roles.recovery import Beginning, beginning
@@ -117,7 +118,7 @@ class SingleSession:
             self._reporter.warn(f"{text}; it was not applied")
         return StepResult(Verdict.REFUSED, self._step)
 
-    def snapshot(self, question: Snapshot) -> list[Frame]:
+    def snapshot(self, cut: Cut, question: Snapshot) -> list[Frame]:
         """A copy of everything between two updates; see `checkpoint_thread.Holder`."""
         with self._lock:
             names, arrays = self._store.snapshot()

@@ -1,0 +1,184 @@
+"""The leader's thread: a beginning that is saved first, a server that loses everything, the last step."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dtrain import checkpoints
+from dtrain.config import CheckpointSection, TrainingSection
+from dtrain.errors import PeerLostError, PeerRefusedError
+from dtrain.learning import optimizers
+from dtrain.messages import HeartbeatReply, Lineage, SnapshotReply
+from dtrain.protocol import placement
+from dtrain.roles import keeper as keeper_module
+from dtrain.roles.generation import Generation
+from dtrain.roles.keeper import Keeper, Place
+from dtrain.roles.start import fresh
+from dtrain.variables import VariableSpec
+from dtrain.wire.frames import Frame
+
+PLAN = placement.plan([VariableSpec("one", (2,)), VariableSpec("two", (3,))], servers=2)
+VALUES = {"one": np.zeros(2, np.float32), "two": np.ones(3, np.float32)}
+OPTIMIZER = optimizers.serialize(optimizers.SGD(0.5))
+MAX = 40
+TIMEOUT_S = 20.0
+
+
+@dataclass
+class Servers:
+    """The leader's connections: what was given to the servers, and how far they are."""
+
+    version: int = 0
+    terms: list[int] = field(default_factory=list)
+    given: list[object] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
+    given_up: int = -1
+    concluded: list[int] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def initialise(self, generation, start, term, directory):
+        with self.changed:
+            self.terms.append(term)
+            self.given.append(start)
+            self.changed.notify_all()
+            if self.errors:
+                raise self.errors.pop(0)
+            self.version = start.version
+            return self.given_up
+
+    def snapshot(self, cut, question):
+        blocks = [np.full(group.size, self.version, np.float32) for s in range(2) for group in PLAN.layout(s).groups]
+        return [Frame(SnapshotReply(self.version, (), []), [block]) for block in blocks]
+
+    def conclude(self, generation):
+        self.concluded.append(generation)
+
+    def reconnect(self):
+        pass
+
+    def until(self, condition):
+        with self.changed:
+            assert self.changed.wait_for(condition, TIMEOUT_S)
+
+
+class Links:
+    """Two heartbeat links: what the servers say of themselves."""
+
+    def __init__(self):
+        self.links = [SimpleNamespace(failure=None, incarnation=100) for _ in range(2)]
+        for server in range(2):
+            self.say(server)
+
+    def say(self, server, generation=0, term=0, version=0):
+        link = self.links[server]
+        link.reply = HeartbeatReply(100, generation, version, False, term=term, lineage=Lineage())
+        link.answer = time.monotonic(), link.reply
+
+
+@pytest.fixture
+def keep(tmp_path, monkeypatch):
+    monkeypatch.setattr(keeper_module, "LOOK_S", 0.01)
+    made = []
+
+    def keep(servers, links, updates="async"):
+        said = []
+        reporter = SimpleNamespace(status=SimpleNamespace(rolled_back_steps=0), warn=said.append, said=said)
+        place = Place(servers, links.links, reporter, tmp_path, CheckpointSection(every_s=None))
+        made.append(Keeper(place, Generation(1, PLAN, TrainingSection(updates=updates), OPTIMIZER, MAX, MAX)))
+        return made[-1], place
+
+    yield keep
+    for each in made:
+        each.stop(save=False)
+
+
+def begun(keep, **more):
+    servers, links = Servers(**more), Links()
+    keeper, place = keep(servers, links)
+    keeper.begin(fresh(PLAN, OPTIMIZER, VALUES), save=True)
+    return keeper, place, servers, links
+
+
+def finish(keeper):
+    """Also if it is asked before it has seen what became of the servers."""
+    while not keeper.finish():
+        pass
+
+
+def saved(place):
+    return [found.step for found in checkpoints.list_checkpoints(place.checkpoints)]
+
+
+def test_a_beginning_is_saved_and_given_to_all_in_a_term_that_nobody_knows(keep):
+    _, place, servers, _ = begun(keep)
+    assert saved(place) == [0]
+    assert servers.terms == [101], "above the leader's incarnation"
+    assert place.reporter.said == []
+
+
+def test_a_server_that_dies_while_a_term_begins_is_given_another_one(keep):
+    *_, servers, _ = begun(keep, errors=[PeerLostError("gone"), PeerLostError("gone again")])
+    assert servers.terms == [101, 102, 103]
+
+
+def test_a_server_that_lost_everything_takes_all_back_to_the_newest_checkpoint(keep):
+    keeper, place, servers, links = begun(keep)
+    servers.version = 20
+    keeper._saver.save_cut(101)
+    servers.given_up = 33
+    links.say(0, 1, 101, 31)
+    links.say(1)
+    servers.until(lambda: servers.terms == [101, 102])
+    assert keeper.finish() is False, "training goes on"
+    given = servers.given[-1]
+    assert (given.version, given.values["one"].tolist()) == (20, [20, 20])
+    assert given.lineage.rolled_back_steps == 11, "as far as it was known before the servers were asked"
+    assert place.reporter.status.rolled_back_steps == 13
+    assert place.reporter.said == ["ps:1 had lost all variables: every server goes back from step 33 to the checkpoint of step 20"]
+
+
+def test_the_last_step_is_saved_before_anybody_may_go(keep):
+    keeper, place, servers, _ = begun(keep)
+    assert keeper.finish() is False, "the servers are not there"
+    servers.version = MAX
+    assert keeper.finish() is True
+    assert saved(place) == [0, MAX]
+    with checkpoints.open_checkpoint(place.checkpoints) as checkpoint:
+        assert checkpoint.manifest.final
+    assert servers.concluded == [1]
+
+
+def test_what_cannot_be_restored_ends_training(keep):
+    keeper, _, servers, links = begun(keep)
+    reasons = []
+    keeper.on_failure = reasons.append
+    servers.errors = [PeerRefusedError("the leader's plan does not fit")]
+    links.say(1)
+    with pytest.raises(PeerRefusedError, match="does not fit"):
+        finish(keeper)
+    with pytest.raises(PeerRefusedError, match="does not fit"):
+        keeper.finish()
+    assert reasons == ["the leader's plan does not fit"]
+    assert isinstance(keeper.failure, PeerRefusedError)
+
+
+def test_a_server_that_is_gone_for_good_ends_training(keep):
+    keeper, _, _, links = begun(keep)
+    links.links[1].failure = PeerLostError("ps:1 has been away for 60 s")
+    with pytest.raises(PeerLostError, match="away for 60 s"):
+        finish(keeper)
+
+
+def test_a_leader_that_comes_back_goes_on_with_what_the_servers_hold(keep):
+    servers, links = Servers(version=7), Links()
+    for server in range(2):
+        links.say(server, 1, 55, 7)
+    keeper, place = keep(servers, links)
+    keeper.attach()
+    assert servers.terms == []
+    assert keeper.first_version == 7
+    assert saved(place) == [7], "it has no checkpoint of its own yet"
