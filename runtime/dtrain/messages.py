@@ -13,8 +13,7 @@ The life of a run, in messages:
     anybody    -> every server   Lookup / Rows: the rows of a table that a batch needs
     ps:i       -> ps:0           Complete;  ps:0 -> ps:i  Commit (rule 2)
     everybody  -> ps:0           Heartbeat / HeartbeatReply each second, beside the tensors (rule 6)
-    leader     -> every server   Snapshot / SnapshotReply for a checkpoint (rule 11), then Resume to ps:0
-    leader     -> every server   SnapshotRows / Rows for each table of the checkpoint
+    leader     -> every server   Snapshot / SnapshotReply for a checkpoint (rule 11), Resume to ps:0, SnapshotRows / Rows for tables
     leader     -> every server   Farewell / Farewell at the end (rule 12)
     leader     -> ps:0           Conclude / Conclude: the last step is saved, so nobody can be needed again for this generation
 
@@ -327,8 +326,6 @@ class Snapshot(Message, frozen=True, gc=False):
 
 class SnapshotReply(Message, frozen=True, gc=False):
     """Server to leader. Blocks: every group's values, then every slot of every trainable group, in the order of `slots`.
-
-    Tables are read with `SnapshotRows` afterwards.
 
     Attributes:
         seen: the table of rule 5.

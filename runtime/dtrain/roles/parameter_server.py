@@ -45,12 +45,13 @@ from dtrain.protocol.membership import Membership, MemberState
 from dtrain.roles.actions import Action, Caller, End, Send
 from dtrain.roles.held import Held
 from dtrain.roles.published import Room
-from dtrain.roles.request import Request
+from dtrain.roles.request import Question, Request
 from dtrain.roles.snapshots import Snapshots
 from dtrain.roles.sync_pushes import SyncPushes
 from dtrain.roles.table_answers import table_answer
 
 Blocks = Sequence[np.ndarray[Any, Any]]
+Actions = Iterator[Action]
 
 LEASE_S = 5.0
 JOIN_S = 60.0
@@ -102,7 +103,7 @@ class ParameterServer:
 
     # What is held
 
-    def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks, now: float) -> Iterator[Action]:
+    def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks, now: float) -> Actions:
         """Deal with one message. The returned actions must all be carried out before the next call."""
         self._let_join(sender)
         handle: Callable[..., Iterator[Action]] | None = getattr(self, f"_on_{type(message).__name__.lower()}", None)
@@ -112,7 +113,7 @@ class ParameterServer:
         yield from handle(caller, sender, message, blocks, now)
         yield from self._answer_requests(now)
 
-    def _on_initialise(self, caller: Caller, sender: TaskId, message: Initialise, blocks: Blocks, now: float) -> Iterator[Action]:
+    def _on_initialise(self, caller: Caller, sender: TaskId, message: Initialise, blocks: Blocks, now: float) -> Actions:
         if sender != self.cluster.leader:
             yield Send(caller, Refusal(f"only {self.cluster.leader} may initialise variables, not {sender}"))
             return
@@ -132,14 +133,14 @@ class ParameterServer:
         else:
             yield from self._begin(held, now)
 
-    def _on_load(self, caller: Caller, sender: TaskId, message: Load, blocks: Blocks, now: float) -> Iterator[Action]:
+    def _on_load(self, caller: Caller, sender: TaskId, message: Load, blocks: Blocks, now: float) -> Actions:
         held, leads = self._loading, sender == self.cluster.leader
         held = held if leads and held is not None and held.term == message.term else None
         yield Send(caller, *table_answer(held, message, blocks))
         if message.last and held is not None:
             yield from self._begin(held, now)
 
-    def _begin(self, held: Held, now: float) -> Iterator[Action]:
+    def _begin(self, held: Held, now: float) -> Actions:
         """A term begins; whoever waits in the one before is told."""
         before, self.held, self._loading = self.held, held, None
         self.training, self.ranks = held.training, self._ranks(held.training)
@@ -149,28 +150,24 @@ class ParameterServer:
 
     # Reading
 
-    def _on_pull(
-        self, caller: Caller, sender: TaskId, message: Pull | Lookup | Snapshot, blocks: Blocks, now: float
-    ) -> Iterator[Action]:
+    def _on_pull(self, caller: Caller, sender: TaskId, message: Question, blocks: Blocks, now: float) -> Actions:
         self._requests.append(Request(caller, str(sender), message, now + message.wait_s, blocks))
         return iter(())
 
     _on_lookup = _on_pull
 
-    def _on_snapshot(self, caller: Caller, sender: TaskId, message: Snapshot, blocks: Blocks, now: float) -> Iterator[Action]:
+    def _on_snapshot(self, caller: Caller, sender: TaskId, message: Snapshot, blocks: Blocks, now: float) -> Actions:
         self._snapshots.asked(self.held, message, now)
         return self._on_pull(caller, sender, message, blocks, now)
 
-    def _on_resume(self, caller: Caller, sender: TaskId, message: Resume, blocks: Blocks, now: float) -> Iterator[Action]:
+    def _on_resume(self, caller: Caller, sender: TaskId, message: Resume, blocks: Blocks, now: float) -> Actions:
         self._snapshots.resume(self.held)
         return iter(())
 
-    def _on_snapshotrows(
-        self, caller: Caller, sender: TaskId, message: SnapshotRows, blocks: Blocks, now: float
-    ) -> Iterator[Action]:
+    def _on_snapshotrows(self, caller: Caller, sender: TaskId, message: SnapshotRows, blocks: Blocks, now: float) -> Actions:
         yield Send(caller, *table_answer(self.held, message, blocks))
 
-    def _answer_requests(self, now: float) -> Iterator[Action]:
+    def _answer_requests(self, now: float) -> Actions:
         requests, self._requests = self._requests, []
         for request in requests:
             answer = self._answer(request, late=now >= request.deadline_s)
@@ -223,7 +220,7 @@ class ParameterServer:
 
     # Writing
 
-    def _on_push(self, caller: Caller, sender: TaskId, message: Push, blocks: Blocks, now: float) -> Iterator[Action]:
+    def _on_push(self, caller: Caller, sender: TaskId, message: Push, blocks: Blocks, now: float) -> Actions:
         replica, held = str(sender), self.held
         if replica in self.ranks and (held is None or (held.generation, held.term) != (message.generation, message.term)):
             # Its term is over, or this server has lost it and waits for a new one, of which it will be told.
@@ -286,16 +283,16 @@ class ParameterServer:
         rule = held.pushes if held is not None and (held.generation, held.term) == (generation, term) else None
         return rule if isinstance(rule, SyncPushes) else None
 
-    def _on_complete(self, caller: Caller, sender: TaskId, message: Complete, blocks: Blocks, now: float) -> Iterator[Action]:
+    def _on_complete(self, caller: Caller, sender: TaskId, message: Complete, blocks: Blocks, now: float) -> Actions:
         if (rule := self._sync(message.generation, message.term)) and self.held is not None:
             yield from rule.complete(sender.index, message, self.held.seen, now)
 
-    def _on_subscribe(self, caller: Caller, sender: TaskId, message: Subscribe, blocks: Blocks, now: float) -> Iterator[Action]:
+    def _on_subscribe(self, caller: Caller, sender: TaskId, message: Subscribe, blocks: Blocks, now: float) -> Actions:
         self._subscribers.append(caller)
         if self.held is not None and (rule := self._sync(self.held.generation, self.held.term)):
             yield from (Send(caller, commit) for commit in rule.commits_since(message))
 
-    def _on_commit(self, caller: Caller, sender: TaskId, message: Commit, blocks: Blocks, now: float) -> Iterator[Action]:
+    def _on_commit(self, caller: Caller, sender: TaskId, message: Commit, blocks: Blocks, now: float) -> Actions:
         if (rule := self._sync(message.generation, message.term)) and self.held is not None:
             try:
                 yield from rule.commit(message, self.held.seen)
@@ -312,7 +309,7 @@ class ParameterServer:
 
     # Who is alive
 
-    def _on_heartbeat(self, caller: Caller, sender: TaskId, message: Heartbeat, blocks: Blocks, now: float) -> Iterator[Action]:
+    def _on_heartbeat(self, caller: Caller, sender: TaskId, message: Heartbeat, blocks: Blocks, now: float) -> Actions:
         task = str(sender)
         before = self.membership.state(task)
         incarnation = self.membership.heartbeat(task, message.process, message.incarnation, now)
@@ -353,7 +350,7 @@ class ParameterServer:
     def _names(self, ranks: Sequence[int]) -> list[str]:
         return [name for name, rank in self.ranks.items() if rank in ranks]
 
-    def _members_changed(self, now: float) -> Iterator[Action]:
+    def _members_changed(self, now: float) -> Actions:
         if self.held is not None and self.index == 0:
             gone = self.membership.tasks(MemberState.LOST, MemberState.LEFT)
             live = [rank for task, rank in self.ranks.items() if task not in gone]
@@ -370,7 +367,7 @@ class ParameterServer:
 
     # Time and the end
 
-    def tick(self, now: float, connections: int) -> Iterator[Action]:
+    def tick(self, now: float, connections: int) -> Actions:
         """Time has passed; `connections` are open. To be called a few times a second."""
         self._snapshots.tick(self.held, now)
         if self.membership.expire(now):
@@ -388,14 +385,14 @@ class ParameterServer:
         elif now - self._leader_lost_since_s >= LEADER_GRACE_S:
             yield End(f"{leader} has not been heard of for {LEASE_S + LEADER_GRACE_S:g} s")
 
-    def _on_conclude(self, caller: Caller, sender: TaskId, message: Conclude, blocks: Blocks, now: float) -> Iterator[Action]:
+    def _on_conclude(self, caller: Caller, sender: TaskId, message: Conclude, blocks: Blocks, now: float) -> Actions:
         if sender != self.cluster.leader:
             yield Send(caller, Refusal(f"only {self.cluster.leader} may conclude a generation, not {sender}"))
             return
         self._concluded = message.generation
         yield Send(caller, message)
 
-    def _on_farewell(self, caller: Caller, sender: TaskId, message: Farewell, blocks: Blocks, now: float) -> Iterator[Action]:
+    def _on_farewell(self, caller: Caller, sender: TaskId, message: Farewell, blocks: Blocks, now: float) -> Actions:
         if sender != self.cluster.leader:
             yield Send(caller, Refusal(f"only {self.cluster.leader} may say farewell, not {sender}"))
             return

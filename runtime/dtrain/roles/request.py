@@ -9,6 +9,8 @@ import numpy as np
 from dtrain.messages import Lookup, Pull, Snapshot
 from dtrain.roles.actions import Caller
 
+Question = Pull | Lookup | Snapshot
+
 
 @dataclass(frozen=True)
 class Request:
@@ -16,6 +18,6 @@ class Request:
 
     caller: Caller
     task: str
-    message: Pull | Lookup | Snapshot
+    message: Question
     deadline_s: float
     blocks: Sequence[np.ndarray[Any, Any]] = ()
