@@ -21,6 +21,8 @@ class MemberState(StrEnum):
     LOST = "lost"
 
 
+LEASE_S = 5.0
+JOIN_S = 60.0
 NO_PROCESS = (-1, 0.0)
 
 

@@ -14,12 +14,12 @@ import msgspec
 
 from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError, TooFewReplicasError, WaitTimeoutError
 from dtrain.messages import Heartbeat, HeartbeatReply, Refusal
+from dtrain.protocol.membership import LEASE_S
 from dtrain.reporting import Reporter
 from dtrain.wire.channel import Channel
 
 INTERVAL_S = 1.0
 RETRY_S = 0.05
-LEASE_S = 5.0
 """As long as ps:0 waits for a task, a task waits for an answer."""
 CLOCK_BITS = 42
 """Enough for milliseconds since 1970 until 2109."""

@@ -41,7 +41,7 @@ from dtrain.messages import (
     Verdict,
 )
 from dtrain.protocol.exactly_once import Seen
-from dtrain.protocol.membership import Membership, MemberState
+from dtrain.protocol.membership import JOIN_S, LEASE_S, Membership, MemberState
 from dtrain.roles.actions import Action, Caller, End, Send
 from dtrain.roles.held import Held
 from dtrain.roles.published import Room
@@ -53,8 +53,6 @@ from dtrain.roles.table_answers import table_answer
 Blocks = Sequence[np.ndarray[Any, Any]]
 Actions = Iterator[Action]
 
-LEASE_S = 5.0
-JOIN_S = 60.0
 LEADER_GRACE_S = 60.0
 
 

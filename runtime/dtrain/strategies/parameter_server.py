@@ -20,6 +20,7 @@ from dtrain.hand_run import STOPPED, HandRun
 from dtrain.messages import HeartbeatReply, Verdict
 from dtrain.metrics_log import MetricsLog
 from dtrain.protocol import placement
+from dtrain.protocol.membership import LEASE_S
 from dtrain.protocol.placement import Plan
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.protocol.staleness import StalenessHistogram
@@ -28,7 +29,7 @@ from dtrain.roles.chief_driver import Leader, server_name
 from dtrain.roles.evaluator import CheckpointWeights, Pace
 from dtrain.roles.evaluator_driver import follow_checkpoints
 from dtrain.roles.generation import Generation
-from dtrain.roles.heartbeat import LEASE_S, HeartbeatLink
+from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.keeper import Keeper, Place
 from dtrain.roles.kill_order import order_kill
 from dtrain.roles.recovery import Beginning, beginning
