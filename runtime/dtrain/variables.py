@@ -21,8 +21,8 @@ DTYPE_BYTES = {
     "bool": 1,
 }
 
-TABLE_BYTES = 1 << 20
-"""A table smaller than this may travel whole: that costs less than asking for its rows."""
+TABLE_BYTES = 1 << 18
+"""A table smaller than this may travel whole: that costs no more than asking for its rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,216 @@
+"""Messages about tables, server by server: loaded before the term begins, looked up, pushed, read as they were."""
+
+import numpy as np
+import pytest
+from roles.by_hand import Hand, only
+from roles.test_worker import ready
+from roles.test_worker_driver import Line, Silent
+
+from dtrain.errors import PeerLostError, ProgramError
+from dtrain.learning import optimizers
+from dtrain.learning.drawn_table import DrawnTable
+from dtrain.learning.initializers import Constant, RandomNormal
+from dtrain.learning.sparse_rows import SparseRows
+from dtrain.messages import (
+    Initialised,
+    Load,
+    Loaded,
+    Lookup,
+    NotReady,
+    Push,
+    Refusal,
+    Reply,
+    Rows,
+    Snapshot,
+    SnapshotRows,
+    Values,
+    Verdict,
+)
+from dtrain.protocol import placement
+from dtrain.protocol.replica_memory import ReplicaMemory
+from dtrain.roles.worker import Phase, Replica
+from dtrain.roles.worker_driver import ReplicaDriver
+from dtrain.variables import VariableSpec
+from dtrain.wire.frames import Frame
+
+ROWS = 6
+VARIABLES = (VariableSpec("bias", (2,)), VariableSpec("table", (ROWS, 2), sparse=True))
+FIRST = DrawnTable.of((ROWS, 2), RandomNormal(), [1])
+SLOT = DrawnTable.of((ROWS, 2), Constant(0.1), [])
+DRAWN = {"table": {"": FIRST.describe(), "accumulator": SLOT.describe()}}
+NO_ROWS = [np.empty(0, np.int64), np.empty(0, np.float32)]
+
+
+def hand(**training):
+    return Hand(variables=VARIABLES, optimizer=optimizers.Adagrad(0.5), **training)
+
+
+def loaded(**training):
+    made = hand(**training)
+    assert made.initialise(term=5, drawn=DRAWN, loads=True) == [Initialised()]
+    for array, last in (("", False), ("accumulator", True)):
+        assert only(made.say("chief:0", Load(5, 0, array, 0, ROWS, last))) == Loaded()
+    return made
+
+
+def push(made, task, ids, sequence=1, base=0, value=1.0, **more):
+    rows = np.full(2 * len(ids), value, np.float32)
+    blocks = [*made.blocks(), np.array(ids, np.int64), rows]
+    return made.push(task, sequence, base, blocks=blocks, term=5, **more)
+
+
+def look_up(made, ids, term=5):
+    return made.say("worker:0", Lookup(1, (0,), 5.0, term), [np.array(ids, np.int64)])
+
+
+def test_a_term_with_tables_begins_when_the_last_row_has_come():
+    made = hand()
+    made.initialise(term=5, drawn=DRAWN, loads=True)
+    assert made.pull("worker:0") == [], "nobody trains what is not there yet"
+    assert only(made.say("chief:0", Load(5, 0, "accumulator", 0, ROWS))) == Loaded()
+    rows = np.arange(2 * ROWS, dtype=np.float32)
+    assert only(made.say("chief:0", Load(5, 0, "", 0, 4), [rows[:8]])) == Loaded()
+    answers = made.say("chief:0", Load(5, 0, "", 4, ROWS, last=True), [rows[8:]])
+    assert [type(action.message) for action in answers] == [Loaded, Values]
+    assert look_up(made, [0, 5])[0].blocks[0].tolist() == [0, 1, 10, 11]
+    assert isinstance(only(made.say("chief:0", Load(5, 0, "", 0, ROWS))), Refusal), "it is over"
+
+
+def test_what_does_not_belong_is_refused():
+    made = hand()
+    made.initialise(term=5, drawn=DRAWN, loads=True)
+    for task, load in [("worker:0", Load(5, 0, "", 0, 1)), ("chief:0", Load(4, 0, "", 0, 1)), ("chief:0", Load(5, 1, "", 0, 1))]:
+        assert isinstance(only(made.say(task, load)), Refusal)
+    assert "no plan" not in only(made.say("chief:0", made.initialisation(term=6, drawn={"table": {"": {}}}), made.blocks())).reason
+    made = loaded()
+    for ids in ([ROWS], [1, 1], [-1]):
+        assert isinstance(only(look_up(made, ids)), Refusal)
+        assert "does not fit" in only(push(made, "worker:0", ids)).reason
+    assert isinstance(only(made.say("worker:0", Lookup(1, (0,), 5.0, 5))), Refusal), "ids are missing"
+    assert isinstance(only(made.say("chief:0", SnapshotRows(0, "", 0, 1))), Refusal), "there was no snapshot"
+
+
+def test_first_rows_are_drawn_and_looked_up_by_anybody_in_this_term_only():
+    made = loaded()
+    answer = look_up(made, [1, 4])[0]
+    assert answer.message == Rows(0)
+    assert np.array_equal(answer.blocks[0].reshape(2, 2), FIRST[[1, 4]])
+    assert only(look_up(made, [1], term=3)).term == 5, "the asker's term is over"
+    assert look_up(made, [1], term=6) == []
+    made.now += 5.0
+    assert [type(action.message) for action in made.tick()] == [NotReady]
+
+
+def test_rows_are_averaged_over_contributors_and_a_repetition_changes_nothing():
+    made = loaded(updates="sync", chief_trains=False)
+    before = look_up(made, range(ROWS))[0].blocks[0].reshape(ROWS, 2)
+    push(made, "worker:1", [2, 3], value=3.0)
+    push(made, "worker:0", [0, 2], value=1.0)
+    after = look_up(made, range(ROWS))[0].blocks[0].reshape(ROWS, 2)
+    gradient = np.array([0.5, 0, 2, 1.5, 0, 0], np.float32)[:, None]
+    assert np.allclose(before - after, 0.5 * gradient / np.sqrt(0.1 + gradient**2 + 1e-7), atol=1e-6)
+    assert only(push(made, "worker:0", [0, 2])).duplicate
+    assert np.array_equal(look_up(made, range(ROWS))[0].blocks[0].reshape(ROWS, 2), after)
+
+
+def test_late_and_non_finite_rows_are_not_applied():
+    made = loaded(updates="sync", chief_trains=False, backup_workers=1)
+    push(made, "worker:0", [1])
+    before = look_up(made, range(ROWS))[0].blocks[0].tobytes()
+    assert only(push(made, "worker:1", [2])).verdict is Verdict.STALE
+    assert only(push(made, "worker:1", [2], sequence=2, base=1, value=np.nan, finite=False)).verdict is Verdict.REFUSED
+    assert look_up(made, range(ROWS))[0].blocks[0].tobytes() == before
+
+
+@pytest.mark.parametrize("updates", ["sync", "async"])
+def test_a_snapshot_of_a_table_is_read_as_it_was_while_training_goes_on(updates):
+    made = loaded(updates=updates, chief_trains=False, **({"backup_workers": 1} if updates == "sync" else {}))
+    push(made, "worker:0", [0, 3])
+    then = look_up(made, range(ROWS))[0].blocks[0]
+    assert only(made.say("chief:0", Snapshot(1, 0.0, 5))).version == 1
+    found = []
+    for array in ("", "accumulator"):
+        for start in range(0, ROWS, 2):
+            if made.version() < 6:
+                push(made, "worker:0", [0, 1, 2, 3, 5], sequence=2 + made.version(), base=made.version())
+            found.append(made.say("chief:0", SnapshotRows(0, array, start, start + 2))[0].blocks[0])
+    assert np.array_equal(np.concatenate(found[:3]), then)
+    slot = np.concatenate(found[3:]).reshape(ROWS, 2)[:, 0]
+    assert np.allclose(slot, [1.1, 0.1, 0.1, 1.1, 0.1, 0.1])
+    assert made.version() > 3
+
+
+# The replica's side
+
+PLAN = placement.plan(VARIABLES, 2, partitioner={"fixed_shards": 2})
+
+
+class TableLine(Line):
+    """Answers a lookup with rows that hold the numbers asked for, after the answers that were prepared."""
+
+    def receive(self, into=()):
+        message, blocks = self.sent[-1]
+        if isinstance(message, Lookup) and not self.answers:
+            return Frame(Rows(0), [np.repeat(np.array(ids, np.float32), 2) for ids in blocks])
+        return super().receive(into)
+
+
+def driver(*lines):
+    machine, lines = Replica(2, 1, 7, PLAN.hash, sync=True), iter(lines)
+    memories = ReplicaMemory(PLAN), ReplicaMemory(PLAN)
+    return ReplicaDriver(machine, *memories, lambda server, timeout_s: next(lines), Silent(), connect_s=1, patience_s=9)
+
+
+def values(term=5, **more):
+    return Values(1, 0, 10, {}, term=term, **more), 0
+
+
+def test_rows_come_from_the_servers_that_have_them_each_asked_once():
+    lines = [TableLine(values()), TableLine(values())]
+    replica = driver(*lines)
+    replica.start()
+    found = replica.tables["table"][[[5, 0], [5, 1]]]
+    assert found[..., 0].tolist() == [[2, 0], [2, 1]], "rows 3 to 5 are rows 0 to 2 of the second shard"
+    assert [line.sent[-1] for line in lines] == [(Lookup(1, (0,), 5.0, 5), [[0, 1]]), (Lookup(1, (0,), 5.0, 5), [[2]])]
+    assert replica.machine.phase is Phase.READY
+    replica.row_gradients["table"] = SparseRows(np.array([1, 3]), np.ones((2, 2), np.float32))
+    for line in lines:
+        line.answers.append((Reply(Verdict.ACCEPTED, 1), 0))
+    replica.push()
+    assert [line.sent[-1][1][-2:] for line in lines] == [[[1], [1, 1]], [[0], [1, 1]]]
+    assert not replica.row_gradients
+
+
+def test_a_new_term_while_rows_are_looked_up_makes_the_step_void():
+    first, second = TableLine(values()), TableLine(values())
+    replica = driver(first, second)
+    replica.start()
+    first.answers = [values(term=8), values(term=8)]
+    second.answers = [values(term=8)]
+    assert replica.tables["table"][1].tolist() == [1, 1], "rows of the new term"
+    assert replica.overtaken
+    assert (replica.machine.phase, replica.machine.term) == (Phase.READY, 8)
+
+
+def test_after_the_end_rows_can_be_read_until_they_are_gone():
+    first, second = TableLine(values()), TableLine(values())
+    replica = driver(first, second)
+    replica.start()
+    replica.machine.phase = Phase.FINISHED
+    assert replica.tables["table"][0].tolist() == [0, 0]
+    first.answers = [(NotReady("restarted"), 0)]
+    with pytest.raises(PeerLostError, match="last checkpoint"):
+        replica.tables["table"][0]
+    replica.machine.unanswered.clear()
+    first.answers = [(Values(2, 0, 10, {}, term=9), 0)]
+    with pytest.raises(ProgramError, match="later fit"):
+        replica.tables["table"][0]
+
+
+def test_a_lookup_goes_on_after_a_server_is_not_ready():
+    talk = ready(term=5)
+    assert list(talk.machine.look_up({1: (0, 2)})) == [(1, Lookup(1, (0, 2), 5.0, 5))]
+    assert talk.hear(1, NotReady("not yet")) == [(1, Lookup(1, (0, 2), 5.0, 5))]
+    assert talk.hear(1, Rows(3)) == []
+    assert talk.phase is Phase.READY
+    assert all(isinstance(message, Push) for _, message in talk.push())
