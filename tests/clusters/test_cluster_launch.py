@@ -114,6 +114,7 @@ def test_several_models_one_after_the_other_as_in_one_process(launcher):
 def test_a_run_that_was_interrupted_goes_on(launcher):
     first = launcher.start("--run-dir", "mine", *SMALL, PACED, run_dir=launcher.folder / "mine")
     # The leader's own: while it opens the session others have begun in, it has nothing to save but the start.
+    first.wait_for(lambda: step_of(first) >= 10, "ten steps")
     first.wait_for(lambda: (tasks_of(report_of(launcher, first.run_dir))["chief:0"]["step"] or 0) >= 10, "ten steps of the leader")
     first.process.terminate()
     assert first.end() == 143
