@@ -4,6 +4,7 @@ Every task's status reaches the leader with ps:0's answers to its heartbeats, so
 all. The directory is the one given by `--run-dir`, else a new one below the runs directory.
 """
 
+import contextlib
 import fcntl
 import os
 from datetime import datetime
@@ -53,6 +54,7 @@ class HandRun:
         except BlockingIOError:
             os.close(self._lock)
             raise RunInUseError(f"{self.files.directory} is in use by another run; give another --run-dir") from None
+        self.files.keep_room()
         tasks = [TaskRecord(str(task), address=assignment.cluster.address(task)) for task in assignment.cluster.tasks()]
         self._assignment = assignment
         self._record = RunRecord(
@@ -81,14 +83,16 @@ class HandRun:
             record.state, record.pid, record.host = PHASE_STATES.get(status.phase, "running"), status.pid, status.host
             record.attempt = status.attempt
             self._write_status(TaskId.parse(status.task), status)
-        write_record(self.files.run, self._record)
+        with contextlib.suppress(OSError):
+            write_record(self.files.run, self._record)
 
     def _write_status(self, task: TaskId, status: TaskStatus) -> None:
         if task == self._assignment.task:
             return  # the leader's own reporter writes that one
         path: Path = self.files.status(task)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_record(path, status)
+        with contextlib.suppress(OSError):  # a full disk must not stop training
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_record(path, status)
 
     def close(self, error: BaseException | None) -> None:
         """The leader's program has ended, or failed with `error`: what became of it became of the run, and of whoever took part."""
@@ -103,6 +107,8 @@ class HandRun:
                 record.state = "succeeded" if state == "succeeded" else "stopped"
         self._record.state, self._record.exit_code = state, code
         self._record.ended = datetime.now().astimezone().isoformat(timespec="seconds")
-        write_record(self.files.run, self._record)
-        self.files.join.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.files.write_last_words(self.files.run, self._record)
+        for path in (self.files.reserve, self.files.join):
+            path.unlink(missing_ok=True)
         os.close(self._lock)

@@ -68,7 +68,8 @@ class Reporter:
 
     def warn(self, text: str) -> None:
         """Say something that is not an error, on stderr."""
-        print(f"dtrain: {self.status.task}: {text}", file=sys.stderr, flush=True)  # noqa: T201
+        with contextlib.suppress(OSError):  # a full disk under it
+            print(f"dtrain: {self.status.task}: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
     def progress(self, step: int, loss: float | None = None, examples: int = 0) -> None:
         """A step is done."""
