@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 # Public name -> the module that it is (module alone) or stands in (module:name).
 _PUBLIC = {
     "Model": "dtrain.training.models:Model",
+    "SparseRows": "dtrain.learning.sparse_rows:SparseRows",
     "Sequential": "dtrain.training.models:Sequential",
     "InputContext": "dtrain.data.input_context:InputContext",
     "ParameterServerStrategy": "dtrain.strategies.choice:parameter_server_strategy",

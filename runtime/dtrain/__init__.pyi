@@ -13,6 +13,7 @@ from dtrain.learning import losses as losses
 from dtrain.learning import metrics as metrics
 from dtrain.learning import optimizers as optimizers
 from dtrain.learning import regularizers as regularizers
+from dtrain.learning.sparse_rows import SparseRows as SparseRows
 from dtrain.strategies.choice import get_strategy as get_strategy
 from dtrain.strategy import Strategy
 from dtrain.training.estimator import Estimator as Estimator

@@ -1,5 +1,6 @@
-"""`dt.distribute.partitioners`: where `tf.distribute.experimental.partitioners` would be looked for."""
+"""`dt.distribute`: what would be looked for in `tf.distribute.experimental` (partitioners) and beside it (ShardedVariable)."""
 
 from dtrain import partitioning as partitioners
+from dtrain.sharded_variable import ShardedVariable
 
-__all__ = ["partitioners"]
+__all__ = ["ShardedVariable", "partitioners"]
