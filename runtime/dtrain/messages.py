@@ -15,6 +15,7 @@ The life of a run, in messages:
     everybody  -> ps:0           Heartbeat / HeartbeatReply each second, beside the tensors (rule 6)
     leader     -> every server   Snapshot / SnapshotReply for a checkpoint (rule 11), Resume to ps:0, SnapshotRows / Rows for tables
     leader     -> every server   Farewell / Farewell at the end (rule 12)
+    leader     -> every server   Hold / Holding, then Control / Controlled: other numbers, other values, an end (rule 13)
     leader     -> ps:0           Conclude / Conclude: the last step is saved, so nobody can be needed again for this generation
 
 Two numbers say which variables are meant. The *generation* counts the calls of `fit`. The *term* counts, within the run, how often
@@ -22,27 +23,12 @@ all servers were given their variables: when one of them dies, the leader begins
 server, and whatever was said in an earlier term is void.
 """
 
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 
-
-class Verdict(StrEnum):
-    """What became of a push."""
-
-    ACCEPTED = "accepted"
-    """It is part of a version."""
-    PENDING = "pending"
-    """Sync with quotas: it is held for the version that is being made; contribute again to the same version."""
-    STALE = "stale"
-    """It came too late (sync) or was too old (async), and was not applied."""
-    REFUSED = "refused"
-    """It breaks the rules (shape, plan, non-finite values) and was not applied; `reason` says which."""
-    FINISHED = "finished"
-    """Training has reached its last step; it was not applied."""
-    VOID = "void"
-    """The servers have gone back to a checkpoint: whatever it was, it is not part of what they hold now."""
+from dtrain.order_messages import AnyOrder
+from dtrain.verdict import Verdict as Verdict
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -90,6 +76,7 @@ class Initialise(Message, frozen=True, gc=False):
         dealt: which batches have been given out; see `protocol.batch_dealer`.
         drawn: for each sparse variable how its arrays are drawn (`DrawnTable.describe`): its rows under "", slots by name.
         loads: whether `Load` messages follow, for every row of every table. Only the last one begins the term.
+        until: as in `Control`: the leader's first order comes before the first version.
     """
 
     generation: int
@@ -107,6 +94,7 @@ class Initialise(Message, frozen=True, gc=False):
     term: int = 0
     drawn: dict[str, dict[str, dict[str, Any]]] = {}
     loads: bool = False
+    until: int | None = None
 
 
 class Initialised(Message, frozen=True, gc=False):
@@ -183,7 +171,8 @@ class Values(Message, frozen=True, gc=False):
     To a replica that speaks of an earlier generation or term it says, without plan and blocks, that there is a later one.
 
     `ticket` (async, ps:0 only) is the permission to push once more; without one the replica pulls again. With it ps:0 says
-    which `batch` of the stream is to be computed next; see `protocol.batch_dealer`.
+    which `batch` of the stream is to be computed next; see `protocol.batch_dealer`. `held` tells the leader that the next version
+    waits for its order.
     """
 
     generation: int
@@ -193,6 +182,8 @@ class Values(Message, frozen=True, gc=False):
     ticket: bool = True
     batch: int = -1
     term: int = 0
+    first_step: int = 0
+    held: bool = False
 
 
 class Push(Message, frozen=True, gc=False):
@@ -332,6 +323,7 @@ class SnapshotReply(Message, frozen=True, gc=False):
         dealt: which batches have been given out; see `protocol.batch_dealer`.
         live: at ps:0: who is alive; a push of anybody else may never arrive everywhere.
         whole: whether it is what was asked for; False if it was not so within the time.
+        optimizer: the rule in force.
     """
 
     version: int
@@ -340,6 +332,7 @@ class SnapshotReply(Message, frozen=True, gc=False):
     dealt: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     live: tuple[str, ...] = ()
     whole: bool = True
+    optimizer: dict[str, Any] = {}
 
 
 class Resume(Message, frozen=True, gc=False):
@@ -393,6 +386,7 @@ AnyMessage = (
     | SnapshotReply
     | Resume
     | SnapshotRows
+    | AnyOrder
     | Conclude
     | Farewell
     | Refusal

@@ -44,6 +44,7 @@ class Problem:
         model: its description, for checkpoints; None if it is no data.
         state: of an optimizer that begins, if it does not begin anew.
         owner: the same for every `fit` of one model with one optimizer: only then the optimizer goes on where it was.
+        resume_from: a folder of checkpoints to begin from, where the run itself has none.
     """
 
     variables: tuple[VariableSpec, ...]
@@ -53,6 +54,7 @@ class Problem:
     owner: object = None
     model: Mapping[str, Any] | None = None
     state: OptimizerState | None = None
+    resume_from: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,23 @@ class StepResult:
 
     verdict: Verdict
     global_step: int
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the leader wants from the next step on; see `Session.control`.
+
+    Attributes:
+        optimizer: as `optimizers.serialize` makes it: the same rule, perhaps with other numbers.
+        stop: no further step is made.
+        weights: new values of all variables; None: they stay.
+        until: the last step that may be made before the next orders; None: there is no such limit.
+    """
+
+    optimizer: dict[str, Any]
+    stop: bool = False
+    weights: Weights | None = None
+    until: int | None = None
 
 
 class Session(Protocol):
@@ -93,6 +112,10 @@ class Session(Protocol):
     entered_step: int
 
     @property
+    def optimizer(self) -> dict[str, Any]:
+        """Leader: the rule in force, as `optimizers.serialize` makes it."""
+
+    @property
     def global_step(self) -> int:
         """Versions made so far."""
 
@@ -106,10 +129,33 @@ class Session(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Whether the last step is done and `weights` are final."""
+        """Whether the last step is done; `weights` are final unless the leader's callbacks change them."""
 
     def step(self, loss: float, examples: int) -> StepResult:
         """Contribute the gradients, and wait for the next weights."""
+
+    def conclude(self) -> bool:
+        """After the last step, and everything that the leader does about it: whether it is saved.
+
+        If not, the servers have gone back to a checkpoint, and training goes on.
+        """
+
+    def wait(self, step: int) -> None:
+        """A leader that does not train: until this step is made everywhere, or training has ended; `weights` are the newest."""
+
+    def control(self, orders: Orders) -> None:
+        """Leader: change how training goes on, on every server from one version on (rule 13).
+
+        Where the leader has seen the step that was given as `until`, as at the end of an epoch, that is the version: no step has
+        been made beyond it. Otherwise, sync: it is the next version that has not been made. Async: pushes that are under way, at
+        most one a replica, still count by the old numbers. A gradient that was computed from the weights before `orders.weights`
+        and is under way counts.
+
+        With `stop` the last step has been made when this returns.
+        """
+
+    def save(self, directory: Path) -> None:
+        """Leader: write a checkpoint of this moment into a folder of its own, in the place of the one before."""
 
     def close(self, error: BaseException | None = None) -> None:
         """Training is over; or given up, because of `error`."""

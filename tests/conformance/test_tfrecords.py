@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from conformance.golden import golden_dir, load_json
 
+from dtrain.crc32c import masked_crc32c
 from dtrain.data import (
     FixedLenFeature,
     TFRecordDataset,
@@ -13,7 +14,6 @@ from dtrain.data import (
     parse_example,
     parse_single_example,
 )
-from dtrain.data.crc32c import masked_crc32c
 from dtrain.data.examples import decode_example
 from dtrain.errors import InputError
 

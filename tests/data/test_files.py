@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dtrain.crc32c import crc32c
 from dtrain.data import (
     Dataset,
     FixedLenFeature,
@@ -18,7 +19,6 @@ from dtrain.data import (
     parse_example,
     parse_single_example,
 )
-from dtrain.data.crc32c import crc32c
 from dtrain.data.examples import decode_example
 from dtrain.errors import InputError
 

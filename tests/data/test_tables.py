@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from dtrain.data.records import TFRecordWriter
 
 from dtrain.data.examples import encode_example
-from dtrain.data.records import TFRecordWriter
 from dtrain.data.tables import read_examples
 from dtrain.errors import InputError
 

@@ -217,7 +217,8 @@ def test_a_snapshot_waits_for_its_version_then_holds_values_slots_and_what_was_s
     answers = hand.push("worker:0")
     assert [a.caller for a in answers] == ["worker:0", "control"]
     reply = answers[1]
-    assert reply.message == SnapshotReply(1, ("m",), [("worker:0", 1, 1)], dealt=((0, 4, 2), (1,)))
+    rule = optimizers.serialize(optimizers.SGD(0.5, momentum=0.9))
+    assert reply.message == SnapshotReply(1, ("m",), [("worker:0", 1, 1)], ((0, 4, 2), (1,)), optimizer=rule)
     assert [block.tolist() for block in reply.blocks] == [[-0.5] * 7, [1, 1], [-0.5] * 7]
     assert hand.say("chief:0", Snapshot(5, 2.0), caller="control") == []
     hand.now = 2.0

@@ -180,10 +180,17 @@ def test_one_that_comes_when_all_is_done_is_finished_at_once():
     assert talk.phase is Phase.FINISHED
 
 
-def test_a_leader_that_does_not_train_waits_for_the_last_step():
+def test_a_leader_that_does_not_train_waits_for_the_versions_that_it_names():
     talk = Talk(trains=False, saves=True)
-    assert talk.values(0, 3, ticket=False) == [(0, Pull(1, MAX, 5.0))]
-    assert talk.values(0, 5, ticket=False) == [(0, Pull(1, MAX, 5.0))]
+    assert talk.values(0, 3, ticket=False) == [(1, Pull(1, 3, 5.0))]
+    talk.values(1, 3)
+    assert talk.phase is Phase.READY, "it looks at the first values"
+    assert list(talk.machine.wait_for(6)) == [(0, Pull(1, 6, 5.0))]
+    assert talk.values(0, 5, ticket=False) == [(0, Pull(1, 6, 5.0))]
+    assert talk.values(0, 6, ticket=False) == [(1, Pull(1, 6, 5.0))]
+    talk.values(1, 6)
+    assert talk.phase is Phase.READY
+    assert list(talk.machine.wait_for(MAX + 5)) == [(0, Pull(1, MAX, 5.0))]
     assert talk.values(0, MAX, ticket=False) == [(1, Pull(1, MAX, 5.0))]
     talk.values(1, MAX)
     assert talk.phase is Phase.FINISHED

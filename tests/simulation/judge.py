@@ -39,6 +39,11 @@ class Term:
         self.commits: dict[int, tuple[tuple[int, int, int], ...]] = {}
         self.applied: list[dict[int, int]] = [{} for _ in self.truth]
         self.first_version = saved.version
+        self.optimizers = {saved.version: OPTIMIZER}
+
+    def optimizer_at(self, version: int) -> optimizers.Optimizer:
+        """What the leader has last ordered for this version."""
+        return self.optimizers[max(since for since in self.optimizers if since <= version)]
 
 
 class Judge:
@@ -74,6 +79,11 @@ class Judge:
             seen = [images[server].values() for images in known]
             assert not known or any(image(blocks) in values for values in seen), f"ps:{server} never held what it is given"
         self._terms[term] = Term(saved)
+
+    def ordered(self, term: int, version: int, optimizer: optimizers.Optimizer) -> None:
+        """From this version on every server must use these numbers, whatever was ordered before."""
+        earlier = {since: rule for since, rule in self._terms[term].optimizers.items() if since < version}
+        self._terms[term].optimizers = {**earlier, version: optimizer}
 
     # What replicas send
 
@@ -153,7 +163,7 @@ class Judge:
     def _update(self, server: int, term: Term, gradient: Sequence[Array], version: int, scale: float = 1.0) -> None:
         for group, value, block in zip(self._layouts[server], term.truth[server], gradient, strict=True):
             if group.trainable:
-                OPTIMIZER.update(value, block, {}, version, rate_scale=scale)
+                term.optimizer_at(version).update(value, block, {}, version, rate_scale=scale)
             else:
                 value[...] = block
 

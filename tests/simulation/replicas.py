@@ -8,6 +8,7 @@ from simulation.disk import Disk
 from simulation.judge import Judge
 from simulation.keeper import Keeper
 from simulation.network import Blocks, Network, Wire
+from simulation.orders import Commander
 from simulation.servers import Server
 
 from dtrain.errors import TooFewReplicasError
@@ -49,6 +50,7 @@ class Process:
         self.generation = 1
         self.answers: dict[int, tuple[float, HeartbeatReply]] = {}
         self.keeper = Keeper(self) if task == "chief:0" else None
+        self.commander = Commander(self) if task == "chief:0" else None
         self._kill = kill
         self._judges = judges
         self._clock = network.clock
@@ -107,6 +109,8 @@ class Process:
         self._wires.clear()
         if self.keeper is not None:
             self.keeper.hang_up()
+        if self.commander is not None:
+            self.commander.hang_up()
 
     def not_now(self, act: Any, *arguments: Any) -> bool:
         """Whether the process stands still; then `act` comes later."""
@@ -132,6 +136,10 @@ class Process:
         if wire.kind == "control":
             assert self.keeper is not None
             self.keeper.broken(wire)
+            return
+        if wire.kind == "orders":
+            assert self.commander is not None
+            self.commander.broken(wire)
             return
         kind, server = next(place for place, mine in self._wires.items() if mine is wire)
         self._wires[kind, server] = None
@@ -160,6 +168,9 @@ class Process:
         elif wire.kind == "control":
             assert self.keeper is not None
             self.keeper.answered(wire, message, blocks)
+        elif wire.kind == "orders":
+            assert self.commander is not None
+            self.commander.answered(wire, message)
         else:
             self._data_answered(server, message, blocks)
 
@@ -297,13 +308,32 @@ class Process:
             for server, version in enumerate(machine.versions):
                 self.judge.check_values(server, machine.term, version, self._weights[server])
             assert not self.judge.sync or len(set(machine.versions)) == 1, f"{self.task} computes from versions {machine.versions}"
-        if machine.phase is Phase.READY:
-            mean_s = self.judge.scenario.compute_s * self.slowness
-            self._clock.later(mean_s * self.network.random.uniform(0.5, 1.5), self._computed, machine)
+        if machine.phase is Phase.READY and self.commander is not None and self.commander.is_due():
+            self.commander.give(self._ordered)
+        elif machine.phase is Phase.READY:
+            self._go_on()
         elif self.keeper is not None:
             self.keeper.finishing = True
         else:
             self.next_fit()
+
+    def _ordered(self) -> None:
+        """The leader may go on; where its permission waited for the order, it asks for it."""
+        machine = self.machine
+        assert machine is not None
+        if machine.held:
+            self.train_on()
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        machine = self.machine
+        assert machine is not None
+        if machine.trains:
+            mean_s = self.judge.scenario.compute_s * self.slowness
+            self._clock.later(mean_s * self.network.random.uniform(0.5, 1.5), self._computed, machine)
+        else:
+            self._say_all(machine.wait_for(machine.global_step + 1))
 
     def _computed(self, machine: Replica) -> None:
         if self.not_now(self._computed, machine):

@@ -1,19 +1,21 @@
 """The training loop, with a session of the test's own: epochs that end elsewhere are accounted for."""
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
 from dtrain.callbacks import CallbackList, LambdaCallback
 from dtrain.data import Dataset
 from dtrain.learning.losses import MeanSquaredError
-from dtrain.learning.optimizers import SGD
+from dtrain.learning.optimizers import SGD, serialize
 from dtrain.messages import Verdict
 from dtrain.strategy import StepResult
 from dtrain.training.batches import Batches
 from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import Compiled, Totals
 from dtrain.training.loop import EpochLog, TrainingLoop
+from dtrain.training.steering import Steering
 from dtrain.training.steps import TrainingStep
 
 
@@ -37,6 +39,16 @@ class OthersTrainToo:
     @property
     def finished(self):
         return len(self.course) == 1
+
+    @property
+    def optimizer(self):
+        return serialize(SGD())
+
+    def control(self, orders):
+        """Nothing changes."""
+
+    def conclude(self):
+        return True
 
     def step(self, loss, examples):
         self.course.pop(0)
@@ -65,7 +77,9 @@ def test_every_epoch_begins_and_ends_once(course, entered, begun, ended):
         assert made.gradients == {}
         return made
 
-    loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=3), step, lambda step: {"loss": 1.0}, str, verbose=False)
+    loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=3), step, lambda step: {"loss": 1.0}, str)
     loop.log, loop.callbacks = EpochLog(Totals(Compiled(SGD(), MeanSquaredError()))), CallbackList([note], None, {})
+    model = SimpleNamespace(stop_training=False, weights=session.weights)
+    loop.steering = Steering(model, SGD(), session, holds=True)
     loop.run(Batches(Dataset.range(10).batch(1)).stream(replicas=1))
     assert seen == {"begin": begun, "end": ended}

@@ -15,6 +15,7 @@
 6. Nothing is unpickled, and no name in a file is followed as a path.
 """
 
+from dtrain.checkpoints.copy import copy_latest
 from dtrain.checkpoints.folder import CheckpointPath, latest, list_checkpoints
 from dtrain.checkpoints.keys import is_slot, part_key, slot_key, split_slot_key
 from dtrain.checkpoints.manifest import MANIFEST, Manifest
@@ -31,6 +32,7 @@ __all__ = [
     "Entry",
     "Manifest",
     "Streamed",
+    "copy_latest",
     "is_slot",
     "latest",
     "list_checkpoints",

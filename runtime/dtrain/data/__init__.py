@@ -6,8 +6,8 @@ from dtrain.data.files import TextLineDataset, TFRecordDataset, list_files
 from dtrain.data.input_context import InputContext
 from dtrain.data.iterator import DatasetIterator
 from dtrain.data.node import INFINITE, UNKNOWN
-from dtrain.data.records import TFRecordWriter
 from dtrain.data.structure import TensorSpec
+from dtrain.records import TFRecordWriter
 
 AUTOTUNE = -1
 """Accepted where tf.data takes it; nothing depends on it."""

@@ -8,10 +8,10 @@ from typing import Any
 from dtrain.data.dataset import Dataset
 from dtrain.data.joining import Interleaved
 from dtrain.data.node import Iteration, Node
-from dtrain.data.records import check_compression, read_records
 from dtrain.data.sources import Slices
 from dtrain.data.structure import Element, TensorSpec
 from dtrain.errors import InputError
+from dtrain.records import check_compression, read_records
 
 Filenames = str | Path | Sequence[str | Path] | Dataset
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.examples import decode_example
-from dtrain.data.records import read_records
 from dtrain.errors import InputError
+from dtrain.records import read_records
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int | None, ...]

@@ -5,7 +5,8 @@
     3. A ticket comes back when its holder is lost or its push is not accepted, and goes to whoever waits.
     4. Warm-up: while fewer than `warmup_steps` pushes are accepted, only rank 0 gets tickets (rule 4).
     5. While the gate is paused nobody gets a ticket: soon no push is under way, and all servers have applied the same ones.
-    6. Bounded staleness (SSP, s >= 1): a replica gets a ticket only while it is at most s pushes ahead of the slowest live
+    6. No ticket leads beyond the version that the leader holds: while it changes something, and at the ends of epochs.
+    7. Bounded staleness (SSP, s >= 1): a replica gets a ticket only while it is at most s pushes ahead of the slowest live
        one. A replica that joins starts at the slowest one's clock; one that is lost holds nobody back.
 
 Every server applies a push on arrival; that part needs no decision in common. Sources: Ho et al. 2013 (SSP); DistBelief
@@ -24,6 +25,8 @@ class TicketGate:
         accepted: the global step.
         max_steps: where training ends.
         staleness_bound: s of SSP, or None.
+        until: the version that the leader holds, or None.
+        leader: the leader's rank; None if it does not train.
         clocks: accepted pushes of each rank, counted from where it joined.
     """
 
@@ -32,6 +35,8 @@ class TicketGate:
     warmup_steps: int = 0
     staleness_bound: int | None = None
     paused: bool = False
+    until: int | None = None
+    leader: int | None = None
     holders: set[int] = field(default_factory=set)
     clocks: dict[int, int] = field(default_factory=dict)
 
@@ -44,6 +49,25 @@ class TicketGate:
     def quiet(self) -> bool:
         """Whether no push is under way that may be accepted."""
         return self.finished or not self.holders
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the next version waits for the leader."""
+        return self.until is not None and self.accepted >= self.until
+
+    def hold(self) -> int:
+        """Give no more tickets; returns the version after every push that is under way.
+
+        The leader, who asks for it, is not about to push: its ticket is no push under way.
+        """
+        self.until = self.accepted + len(self.holders - {self.leader})
+        return self.until
+
+    def end_at(self, version: int) -> None:
+        """This version is the last one; the leader's ticket comes back."""
+        self.max_steps = version
+        if self.leader is not None:
+            self.holders.discard(self.leader)
 
     def possible(self, live: Collection[int]) -> bool:
         """Whether any of the ranks that are alive may make the next version, now or when others have made theirs."""
@@ -63,7 +87,8 @@ class TicketGate:
         if rank in self.holders:
             return True
         under_way = self.accepted + len(self.holders)
-        if self.paused or under_way >= self.max_steps or (rank != 0 and self.accepted < self.warmup_steps):
+        end = self.max_steps if self.until is None else min(self.until, self.max_steps)
+        if self.paused or under_way >= end or (rank != 0 and self.accepted < self.warmup_steps):
             return False
         self.join(rank)
         if self.staleness_bound is not None and self.clocks[rank] > min(self.clocks.values()) + self.staleness_bound:

@@ -49,10 +49,19 @@ class AsyncPushes:
 
     @classmethod
     def of(
-        cls, store: Store, dealer: BatchDealer, training: TrainingSection, *, version: int, max_steps: int, server: int
+        cls,
+        store: Store,
+        dealer: BatchDealer,
+        training: TrainingSection,
+        *,
+        version: int,
+        max_steps: int,
+        server: int,
+        until: int | None = None,
+        leader: int | None = None,
     ) -> "AsyncPushes":
         """As the spec says; only ps:0 has a gate."""
-        gate = TicketGate(version, max_steps, training.warmup_steps, training.staleness_bound) if server == 0 else None
+        gate = TicketGate(version, max_steps, training.warmup_steps, training.staleness_bound, until=until, leader=leader)
         compensate = training.stale_gradients == "compensate"
         compensation = DelayCompensation(training.compensation, store.trainable) if compensate else None
         rule = StalenessRule(training.stale_gradients, training.max_staleness)
@@ -61,11 +70,31 @@ class AsyncPushes:
             dealer,
             rule,
             version,
-            gate,
+            gate if server == 0 else None,
             too_few_timeout_s=0.0 if training.too_few == "fail" else training.too_few_timeout_s,
             compensation=compensation,
             retry=training.on_stale == "retry_same_batch",
         )
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the next version waits for the leader."""
+        return self.gate is not None and self.gate.held_back
+
+    def hold(self) -> int:
+        """See `TicketGate.hold`."""
+        return self.version if self.gate is None else self.gate.hold()
+
+    def release(self, until: int | None) -> None:
+        """Go on, to this version."""
+        if self.gate is not None:
+            self.gate.until = until
+
+    def end_at(self, version: int, seen: SeenPushes) -> Iterator[Action]:
+        """This version is the last one; pushes that are under way make it."""
+        if self.gate is not None:
+            self.gate.end_at(version)
+        return iter(())
 
     def values_for(self, rank: int) -> Blocks:
         """The newest values, to be sent to a replica that goes on from them."""
@@ -144,7 +173,7 @@ class AsyncPushes:
 
     def decide(self, seen: SeenPushes, now: float) -> Iterator[Action]:
         """ps:0: gradients need no decision in common; but without anybody who could send one, training has failed."""
-        if self.gate is None or self.gate.finished or self.gate.possible(self.live):
+        if self.gate is None or self.gate.finished or self.gate.held_back or self.gate.possible(self.live):
             self._too_few_since_s = None
         else:
             self._too_few_since_s = now if self._too_few_since_s is None else self._too_few_since_s

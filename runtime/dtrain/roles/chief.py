@@ -58,9 +58,9 @@ class Cut:
     term: int = 0
     margin_steps: int = FIRST_MARGIN_STEPS
 
-    def question(self, newest: int, max_steps: int) -> Snapshot:
-        """What to ask every server; in async ps:0."""
-        at_least = min(newest + self.margin_steps, max_steps) if self.sync else 0
+    def question(self, newest: int, last: int) -> Snapshot:
+        """What to ask every server, in async ps:0; no version is made beyond `last` before the leader allows it."""
+        at_least = min(newest + self.margin_steps, last) if self.sync else 0
         return Snapshot(at_least, ANSWER_WAIT_S, self.term, mark=not self.sync)
 
     def follow_up(self, first: SnapshotReply) -> Snapshot:

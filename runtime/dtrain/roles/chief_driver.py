@@ -63,8 +63,10 @@ class Leader:
         self._answers_open = False
         self._channels = [connect(server, connect_s) for server in range(servers)]
 
-    def initialise(self, generation: Generation, start: Start, term: int, directory: str) -> int:
+    def initialise(self, generation: Generation, start: Start, term: int, directory: str, until: int | None = None) -> int:
         """Begin a term: give every server its variables; returns the highest version that was given up for it, or -1.
+
+        No version is made beyond `until` before the first order.
 
         It is never repeated within a term: a server might have begun it, trained, and died in the meantime.
 
@@ -88,7 +90,7 @@ class Leader:
                     generation.number,
                     plan.to_dict(),
                     msgspec.to_builtins(generation.training),
-                    generation.optimizer,
+                    start.optimizer,
                     start.version,
                     generation.max_steps,
                     directory,
@@ -100,6 +102,7 @@ class Leader:
                     term,
                     drawn,
                     bool(loads[server]),
+                    until,
                 )
                 channel.send(message, [*values[server], *(slots[name][server][i] for name in slots for i in trainable)])
             frames = [channel.receive() for channel in self._channels]

@@ -13,6 +13,7 @@ class Generation:
     """What one call of `fit` trains, as the servers are told.
 
     Attributes:
+        optimizer: as the program says it.
         batches: how many this `fit` takes if none is refused or stale.
         model: its description, for checkpoints; None if it is no data.
     """

@@ -11,9 +11,9 @@ from dtrain.cluster import ClusterSpec, Role
 from dtrain.config import TrainingSection
 from dtrain.errors import InputError
 from dtrain.learning.drawn_table import DrawnTable
-from dtrain.messages import Initialise, Lineage, Push
+from dtrain.messages import Initialise, Lineage, Push, Reply, Verdict
 from dtrain.protocol.batch_dealer import BatchDealer
-from dtrain.protocol.exactly_once import SeenPushes
+from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.placement import Plan
 from dtrain.protocol.sync_round import quota
 from dtrain.roles.actions import Caller
@@ -25,9 +25,15 @@ from dtrain.roles.sync_pushes import SyncPushes
 Blocks = Sequence[np.ndarray[Any, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Held:
-    """The variables of one term, and the rule by which they change."""
+    """The variables of one term, and the rule by which they change.
+
+    Attributes:
+        max_steps: the last version; an order may lower it.
+        order: the number of the newest order that was obeyed.
+        stopped: whether it has ended training.
+    """
 
     generation: int
     term: int
@@ -40,6 +46,8 @@ class Held:
     dealer: BatchDealer
     pushes: SyncPushes | AsyncPushes
     seen: SeenPushes
+    order: tuple[int, int] = (0, 0)
+    stopped: bool = False
 
     @classmethod
     def of(
@@ -78,9 +86,19 @@ class Held:
                 replicas=replicas,
                 server=server,
                 servers=servers,
+                until=message.until,
             )
         else:
-            pushes = AsyncPushes.of(store, dealer, training, version=message.version, max_steps=message.max_steps, server=server)
+            pushes = AsyncPushes.of(
+                store,
+                dealer,
+                training,
+                version=message.version,
+                max_steps=message.max_steps,
+                server=server,
+                until=message.until,
+                leader=cluster.rank(cluster.leader, training.chief_trains) if cluster.leader else None,
+            )
         seen = SeenPushes.restore(message.seen)
         return cls(
             message.generation,
@@ -109,3 +127,31 @@ class Held:
         if message.base_version > self.pushes.version:
             return f"{replica} pushes from version {message.base_version}, the newest is {self.pushes.version}"
         return None
+
+    def refuse(self, replica: str, rank: int, message: Push) -> tuple[Reply, Blocks]:
+        """The answer to a gradient that is not finite."""
+        self.seen.record(replica, Seen(message.incarnation, message.sequence, Verdict.REFUSED))
+        self.dealer.done(message.batch)
+        reason = f"the gradient of {replica} from version {message.base_version} holds NaN or infinity"
+        ticket = self.pushes.refused(rank)
+        batch = self.dealer.give(rank) if ticket else -1
+        reply = Reply(Verdict.REFUSED, self.pushes.version, reason=reason, ticket=ticket, batch=batch)
+        return reply, self.pushes.values_for(rank)
+
+    def repeat(self, rank: int, row: Seen) -> tuple[Reply, Blocks]:
+        """The answer to a push that was judged before: the first verdict, the newest values."""
+        assert row.verdict is not None
+        ticket = self.pushes.ticket(rank)
+        reply = Reply(
+            row.verdict,
+            self.pushes.version,
+            staleness=row.staleness,
+            duplicate=True,
+            accepted=int(row.verdict is Verdict.ACCEPTED),
+            stale=int(row.verdict is Verdict.STALE),
+            ticket=ticket,
+            reason="a repeated gradient held NaN or infinity" if row.verdict is Verdict.REFUSED else None,
+            batch=self.dealer.give(rank) if ticket else -1,
+        )
+        # One that is pending goes on computing with the values that it has.
+        return reply, () if row.verdict is Verdict.PENDING else self.pushes.values_for(rank)

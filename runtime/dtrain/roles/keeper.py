@@ -67,6 +67,7 @@ class Keeper:
         self._schedule = CheckpointSchedule(place.section, time.monotonic(), -1)
         self._watch = TermWatch(generation.number, 0, 0.0)
         self.first_version = 0
+        self._until: int | None = None
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._finishing_since_s: float | None = None
@@ -94,6 +95,7 @@ class Keeper:
         """
         if save:
             self._saver.save_start(start)
+        self._until = start.version  # the first order lets training begin
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -112,6 +114,12 @@ class Keeper:
         if not checkpoints.list_checkpoints(self._place.checkpoints):  # a leader by hand has begun another directory
             self._saver.save_cut(said.term)
         self._thread.start()
+
+    def ordered(self, until: int | None, end: int | None) -> None:
+        """The servers have had an order: to make no version beyond `until` before the next one, or to end at `end`."""
+        self._until = self._saver.until = until
+        if end is not None:
+            self.generation = self._saver.generation = replace(self.generation, max_steps=end)
 
     def finish(self) -> bool:
         """Save the last step. False if the servers had to go back before that: training goes on.
@@ -244,7 +252,7 @@ class Keeper:
         self.busy = True
         try:
             told = replace(start, lineage=lineage(reached))
-            given_up = place.leader.initialise(self.generation, told, self._watch.term, str(place.run_dir))
+            given_up = place.leader.initialise(self.generation, told, self._watch.term, str(place.run_dir), self._until)
         finally:
             self.busy = False
         self._watch.since_s = time.monotonic()

@@ -32,18 +32,17 @@ from dtrain.messages import (
     Pull,
     Push,
     Refusal,
-    Reply,
     Resume,
     Snapshot,
     SnapshotRows,
     Subscribe,
     Values,
-    Verdict,
 )
-from dtrain.protocol.exactly_once import Seen
+from dtrain.order_messages import Control, Hold
 from dtrain.protocol.membership import JOIN_S, LEASE_S, Membership, MemberState
 from dtrain.roles.actions import Action, Caller, End, Send
 from dtrain.roles.held import Held
+from dtrain.roles.obedience import obey
 from dtrain.roles.published import Room
 from dtrain.roles.request import Question, Request
 from dtrain.roles.snapshots import Snapshots
@@ -54,6 +53,14 @@ Blocks = Sequence[np.ndarray[Any, Any]]
 Actions = Iterator[Action]
 
 LEADER_GRACE_S = 60.0
+
+LEADERS_DEEDS: dict[type[AnyMessage], str] = {
+    Initialise: "initialise variables",
+    Hold: "give orders",
+    Control: "give orders",
+    Conclude: "conclude a generation",
+    Farewell: "say farewell",
+}
 
 
 @dataclass
@@ -104,6 +111,9 @@ class ParameterServer:
     def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks, now: float) -> Actions:
         """Deal with one message. The returned actions must all be carried out before the next call."""
         self._let_join(sender)
+        if (deed := LEADERS_DEEDS.get(type(message))) and sender != self.cluster.leader:
+            yield Send(caller, Refusal(f"only {self.cluster.leader} may {deed}, not {sender}"))
+            return
         handle: Callable[..., Iterator[Action]] | None = getattr(self, f"_on_{type(message).__name__.lower()}", None)
         if handle is None:
             yield Send(caller, Refusal(f"a parameter server does not take {type(message).__name__} messages"))
@@ -112,9 +122,6 @@ class ParameterServer:
         yield from self._answer_requests(now)
 
     def _on_initialise(self, caller: Caller, sender: TaskId, message: Initialise, blocks: Blocks, now: float) -> Actions:
-        if sender != self.cluster.leader:
-            yield Send(caller, Refusal(f"only {self.cluster.leader} may initialise variables, not {sender}"))
-            return
         before = self.held
         if before is not None and (message.generation, message.term) <= (before.generation, before.term):
             yield Send(caller, Refusal(f"ps:{self.index} holds term {before.term} of generation {before.generation} already"))
@@ -201,13 +208,15 @@ class ParameterServer:
         rank = self.ranks.get(request.task)
         finished = held.pushes.version >= held.max_steps
         if rank is None and self.index == 0 and held.pushes.version < message.at_least:
-            # A leader that does not train waits for the end, which ps:0 reaches; values on the way would be one more copy.
+            # A leader that does not train waits for this version; values on the way would be one more copy.
             return Send(request.caller, NotReady("training goes on"))
         ticket = not finished and rank is not None and held.pushes.ticket(rank)
-        if rank is not None and not (ticket or finished or late):
+        held_back = held.pushes.held_back and request.task == str(self.cluster.leader)
+        if rank is not None and not (ticket or finished or held_back or late):
             return None
         batch = held.dealer.give(rank) if rank is not None and ticket else -1
-        values = Values(held.generation, held.pushes.version, held.max_steps, held.plan.to_dict(), ticket, batch, held.term)
+        step, plan, first_step = held.pushes.version, held.plan.to_dict(), held.lineage.first_step
+        values = Values(held.generation, step, held.max_steps, plan, ticket, batch, held.term, first_step, held_back)
         return Send(request.caller, values, held.store.values if rank is None else held.pushes.values_for(rank))
 
     def _moved_on(self, caller: Caller) -> Send:
@@ -236,42 +245,13 @@ class ParameterServer:
         if isinstance(row, str):
             yield Send(caller, Refusal(row))
         elif row is not None and row.verdict is not None:
-            yield self._duplicate(caller, rank, row)
+            yield Send(caller, *held.repeat(rank, row))
         elif row is None and not message.finite:
             held.dealer.pushed(rank, message.batch)
-            yield self._refuse(caller, replica, message)
+            yield Send(caller, *held.refuse(replica, rank, message))
         else:
             held.dealer.pushed(rank, message.batch)
             yield from held.pushes.push(caller, replica, rank, message, blocks, held.seen, now)
-
-    def _refuse(self, caller: Caller, replica: str, message: Push) -> Send:
-        assert self.held is not None
-        held, rank = self.held, self.ranks[replica]
-        held.seen.record(replica, Seen(message.incarnation, message.sequence, Verdict.REFUSED))
-        held.dealer.done(message.batch)
-        reason = f"the gradient of {replica} from version {message.base_version} holds NaN or infinity"
-        ticket = held.pushes.refused(rank)
-        batch = held.dealer.give(rank) if ticket else -1
-        reply = Reply(Verdict.REFUSED, held.pushes.version, reason=reason, ticket=ticket, batch=batch)
-        return Send(caller, reply, held.pushes.values_for(rank))
-
-    def _duplicate(self, caller: Caller, rank: int, row: Seen) -> Send:
-        assert self.held is not None
-        assert row.verdict is not None
-        pushes, ticket = self.held.pushes, self.held.pushes.ticket(rank)
-        reply = Reply(
-            row.verdict,
-            pushes.version,
-            staleness=row.staleness,
-            duplicate=True,
-            accepted=int(row.verdict is Verdict.ACCEPTED),
-            stale=int(row.verdict is Verdict.STALE),
-            ticket=ticket,
-            reason="a repeated gradient held NaN or infinity" if row.verdict is Verdict.REFUSED else None,
-            batch=self.held.dealer.give(rank) if ticket else -1,
-        )
-        # One that is pending goes on computing with the values that it has.
-        return Send(caller, reply, () if row.verdict is Verdict.PENDING else pushes.values_for(rank))
 
     # The one decision of a synchronous run
 
@@ -304,6 +284,13 @@ class ParameterServer:
         if held is None or rule is None:
             return Subscribe(0, 0), []
         return Subscribe(held.generation, rule.version, held.term), rule.reports()
+
+    # What the leader changes
+
+    def _on_hold(self, caller: Caller, sender: TaskId, message: Hold | Control, blocks: Blocks, now: float) -> Actions:
+        yield from obey(caller, self.held, message, blocks, now)
+
+    _on_control = _on_hold
 
     # Who is alive
 
@@ -341,7 +328,8 @@ class ParameterServer:
     def _awaited(self) -> str | None:
         """Who has to do something before a replica can go on."""
         held = self.held
-        if held is None or (held.pushes.version >= held.max_steps and self._concluded < held.generation):
+        ended = held is not None and held.pushes.version >= held.max_steps and self._concluded < held.generation
+        if held is None or ended or held.pushes.held_back:
             return str(self.cluster.leader)
         return ", ".join(self._names(held.pushes.awaited())) or None
 
@@ -384,16 +372,10 @@ class ParameterServer:
             yield End(f"{leader} has not been heard of for {LEASE_S + LEADER_GRACE_S:g} s")
 
     def _on_conclude(self, caller: Caller, sender: TaskId, message: Conclude, blocks: Blocks, now: float) -> Actions:
-        if sender != self.cluster.leader:
-            yield Send(caller, Refusal(f"only {self.cluster.leader} may conclude a generation, not {sender}"))
-            return
         self._concluded = message.generation
         yield Send(caller, message)
 
     def _on_farewell(self, caller: Caller, sender: TaskId, message: Farewell, blocks: Blocks, now: float) -> Actions:
-        if sender != self.cluster.leader:
-            yield Send(caller, Refusal(f"only {self.cluster.leader} may say farewell, not {sender}"))
-            return
         self._farewell, held = True, self.held
         if self.index == 0 and held is not None and held.pushes.version < held.max_steps:
             held.pushes.failed = f"{sender} has ended training at step {held.pushes.version} of {held.max_steps}"

@@ -14,7 +14,6 @@ from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointError
 from dtrain.lazy_table import row_blocks
 from dtrain.messages import Lineage, Snapshot, SnapshotReply, SnapshotRows
-from dtrain.protocol.batch_dealer import Dealt
 from dtrain.protocol.placement import Shard
 from dtrain.roles.chief import Cut
 from dtrain.roles.generation import Generation
@@ -42,6 +41,8 @@ class Saver:
     """Saves one generation.
 
     Attributes:
+        generation: what is saved.
+        until: no version is made beyond this one before the leader allows it; None: there is no such limit.
         step: says the newest global step.
         lineage: of the present term; written into every checkpoint.
         whole: whether the last one is one cut through all servers.
@@ -56,10 +57,11 @@ class Saver:
         step: Callable[[], int],
     ) -> None:
         self._holder = holder
-        self._generation = generation
+        self.generation = generation
         self._section = section
         self._directory = directory
         self.step = step
+        self.until: int | None = None
         self.lineage = Lineage()
         self.whole = True
 
@@ -73,7 +75,8 @@ class Saver:
         arrays = {name: _streamed(value) for name, value in start.values.items()}
         for slot, by_variable in start.slots.items():
             arrays.update({checkpoints.slot_key(name, slot): _streamed(array) for name, array in by_variable.items()})
-        self._save(start.version, arrays, [list(rows) for rows in start.seen], start.dealt, final=False)
+        cut = SnapshotReply(start.version, tuple(start.slots), [], start.dealt, optimizer=start.optimizer)
+        self._save(cut, arrays, [list(rows) for rows in start.seen], final=False)
 
     def save_cut(self, term: int = 0, *, final: bool = False, at_least: int = 0) -> int | None:
         """What the servers hold now; returns its step.
@@ -87,22 +90,23 @@ class Saver:
             CheckpointError: the servers do not agree on a version, or the disk is full or failing.
             PeerError: a server is gone, or is in another term.
         """
-        attempt = Cut(self._generation.training.updates == "sync", term)
+        attempt = Cut(self.generation.training.updates == "sync", term)
         for _ in range(CUT_ATTEMPTS):
-            frames = self._holder.snapshot(attempt, attempt.question(self.step(), self._generation.max_steps))
+            last = self.generation.max_steps if self.until is None else self.until
+            frames = self._holder.snapshot(attempt, attempt.question(self.step(), last))
             replies = [frame.message for frame in frames if isinstance(frame.message, SnapshotReply)]
             if replies[0].version < at_least:
                 return None
             if attempt.accept([reply.version for reply in replies]):
                 self.whole = attempt.whole(replies)
                 seen = [reply.seen for reply in replies]
-                self._save(replies[0].version, self._arrays(frames, replies), seen, replies[0].dealt, final)
+                self._save(replies[0], self._arrays(frames, replies), seen, final)
                 return replies[0].version
         raise CheckpointError(f"the servers did not reach one version together in {CUT_ATTEMPTS} attempts")
 
     def _arrays(self, frames: Sequence[Frame], replies: Sequence[SnapshotReply]) -> dict[str, Array | Streamed]:
         """The servers' flat arrays as entries of a checkpoint: every shard under its variable's name and first row."""
-        plan = self._generation.plan
+        plan = self.generation.plan
         variables = plan.variables
         arrays: dict[str, Array | Streamed] = {}
         for server, (frame, reply) in enumerate(zip(frames, replies, strict=True)):
@@ -133,19 +137,21 @@ class Saver:
             yield self._holder.snapshot_rows(server, SnapshotRows(number, array, start, stop))
 
     def _save(
-        self, step: int, arrays: Mapping[str, Array | Streamed], seen: list[list[tuple[str, int, int]]], dealt: Dealt, final: bool
+        self, cut: SnapshotReply, arrays: Mapping[str, Array | Streamed], seen: list[list[tuple[str, int, int]]], final: bool
     ) -> None:
-        generation = self._generation
+        """Write what the servers hold; `cut` is what ps:0 says of it."""
+        generation = self.generation
         extra = {
             "generation": generation.number,
-            "optimizer": generation.optimizer,
+            "optimizer": cut.optimizer,
+            "compiled": generation.optimizer,
             "model": generation.model,
             "plan": generation.plan.to_dict(),
             "seen": seen,
-            "dealt": dealt,
+            "dealt": cut.dealt,
             **msgspec.structs.asdict(self.lineage),
         }
-        checkpoints.save(self._directory, step, arrays, extra, final=final, now=time.time())
+        checkpoints.save(self._directory, cut.version, arrays, extra, final=final, now=time.time())
         checkpoints.rotate(
             self._directory, keep=self._section.keep, keep_every_n_hours=self._section.keep_every_n_hours, now=time.time()
         )

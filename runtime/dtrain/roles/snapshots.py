@@ -42,7 +42,8 @@ class Snapshots:
         if not (whole or late):
             return None
         names, arrays = held.store.snapshot()
-        return SnapshotReply(held.pushes.version, names, held.seen.export(), held.dealer.export(), live, whole), arrays
+        seen, dealt, rule = held.seen.export(), held.dealer.export(), held.store.optimizer_config
+        return SnapshotReply(held.pushes.version, names, seen, dealt, live, whole, rule), arrays
 
     def resume(self, held: Held | None) -> None:
         """Every server has answered."""

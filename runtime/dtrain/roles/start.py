@@ -43,6 +43,7 @@ class Start:
         version: 0, or the global step that everything else belongs to.
         values: of every variable. A sparse one may be anything that can be sliced by rows; a `DrawnTable` is not shipped.
         slots: by slot name, then by variable.
+        optimizer: the rule in force: the program's, with numbers that may have changed since.
         seen: for each server, the table of rule 5; empty where it is not known.
         warning: what is to be said about the checkpoint.
         dealt: which batches have been used up; see `protocol.batch_dealer`.
@@ -51,6 +52,7 @@ class Start:
     version: int
     values: Mapping[str, Any]
     slots: Mapping[str, Mapping[str, Any]]
+    optimizer: dict[str, Any]
     seen: Sequence[Sequence[tuple[str, int, int]]] = ()
     warning: str | None = None
     lineage: Lineage = field(default_factory=Lineage)
@@ -78,7 +80,7 @@ def fresh(
         if spec.trainable:
             for slot, array in _fresh_slots(rule, spec, values[spec.name]).items():
                 slots.setdefault(slot, {})[spec.name] = state.slots.get(slot, {}).get(spec.name, array)
-    return Start(version, values, slots, lineage=Lineage(first_step=version, origin=version - state.step))
+    return Start(version, values, slots, dict(optimizer), lineage=Lineage(first_step=version, origin=version - state.step))
 
 
 def _fresh_slots(rule: optimizers.Optimizer, spec: VariableSpec, value: Any) -> dict[str, Any]:
@@ -91,6 +93,8 @@ def _fresh_slots(rule: optimizers.Optimizer, spec: VariableSpec, value: Any) -> 
 
 def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any]) -> Start:
     """The newest valid checkpoint of a folder.
+
+    Where the program still says the same `optimizer`, what became of it in training goes on: its learning rate, for example.
 
     Raises:
         CheckpointError: it holds other variables than the model, or another optimizer's slots.
@@ -117,7 +121,8 @@ def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any]) -> Start
         seen = seen if len(seen) == plan.servers else []
         extra = checkpoint.manifest.extra
         dealt = dealt_from(extra.get("dealt", NOTHING_DEALT))
-        return Start(checkpoint.step, values, slots, seen, checkpoint.warning, _lineage(extra), dealt)
+        in_force = extra["optimizer"] if extra.get("compiled") == optimizer else dict(optimizer)
+        return Start(checkpoint.step, values, slots, in_force, seen, checkpoint.warning, _lineage(extra), dealt)
 
 
 def continued(
@@ -138,7 +143,7 @@ def continued(
     if same_owner:
         before = restored(directory, plan, optimizer)
         lineage = Lineage(first_step=before.version, origin=before.lineage.origin)
-        return replace(before, values=values, lineage=lineage, dealt=NOTHING_DEALT)
+        return replace(before, values=values, optimizer=dict(optimizer), lineage=lineage, dealt=NOTHING_DEALT)
     return fresh(plan, optimizer, values, checkpoint.step, state)
 
 

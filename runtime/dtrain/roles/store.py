@@ -14,6 +14,7 @@ from dtrain.errors import InputError
 from dtrain.learning import optimizers
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.protocol.placement import Plan, ServerLayout
+from dtrain.roles.change import Change
 from dtrain.roles.published import Published, Room
 from dtrain.roles.table import Table
 
@@ -56,6 +57,7 @@ class Store:
         self._published = Published(values, room or Room())
         fresh = [self.optimizer.initial_slots(self.values[index]) for index in self.trainable]
         names = self.optimizer.initial_slots(np.zeros(0))  # a server may have nothing to train
+        self._changes: list[Change] = []
         self.slots: dict[str, list[Array]] = {name: [slots[name] for slots in fresh] for name in names}
         self.tables = [Table(shard, self.optimizer) for shard in layout.tables]
         self._trained_tables = [table for table in self.tables if table.shard.trainable]
@@ -81,6 +83,52 @@ class Store:
         for name in names:
             for target in self.slots[name]:
                 target[...] = next(remaining)
+
+    @property
+    def optimizer_config(self) -> dict[str, Any]:
+        """The rule in force, as `optimizers.serialize` makes it."""
+        return optimizers.serialize(self.optimizer)
+
+    def change(self, change: Change, reached: int) -> None:
+        """Go on with other numbers, or from other values, from a version on; `reached` is the newest.
+
+        Raises:
+            InputError: the rule keeps other slots, or the values do not have the layout's dtypes and sizes.
+        """
+        names = optimizers.from_config(change.optimizer).initial_slots(np.zeros(0))
+        if set(names) != set(self.slots):
+            raise InputError(f"a change of the optimizer's numbers: it would keep {sorted(names)}, not {sorted(self.slots)}")
+        if change.values and (reason := self.mismatch(change.values, range(len(self.groups)))):
+            raise InputError(reason)
+        # An order says everything, so it takes the place of those that would come later.
+        self._changes = [earlier for earlier in self._changes if earlier.version < change.version] + [change]
+        self._take_effect(reached)
+
+    def _take_effect(self, version: int) -> None:
+        """Carry out what holds from this version on."""
+        while self._changes and self._changes[0].version <= version:
+            change = self._changes.pop(0)
+            self.optimizer = optimizers.from_config(change.optimizer)
+            for table in self.tables:
+                table.optimizer = self.optimizer
+            if change.values:
+                place = self._published.next_place()
+                for value, new in zip(place, change.values, strict=True):
+                    value[...] = new
+                self._published.publish(place)
+
+    def end_at(self, step: int, reached: int) -> None:
+        """This version is the last one; `reached` is the newest."""
+        self.max_steps = step
+        if reached >= step:
+            values, place = self.values, self._published.next_place()
+            for value, new in zip(values, place, strict=True):
+                new[...] = value
+            for position, index in enumerate(self.trainable):
+                self.optimizer.finalize(place[index], {name: arrays[position] for name, arrays in self.slots.items()})
+            for table in self._trained_tables:
+                table.finalize()
+            self._published.publish(place)
 
     def slot_views(self, slot: str) -> dict[str, Array]:
         """One slot of every trainable dense shard, by the shard's name."""
@@ -155,6 +203,7 @@ class Store:
             if step + 1 == self.max_steps:
                 table.finalize()
         self._published.publish(place)
+        self._take_effect(step + 1)
 
     def _clip(self, gradients: Sequence[Array], rows: dict[str, SparseRows]) -> None:
         """Limit gradients as whole variables, in place; what is element by element, the update itself does to dense ones."""

@@ -48,6 +48,7 @@ class SyncPushes:
         replicas: int,
         server: int,
         servers: int,
+        until: int | None = None,
     ) -> None:
         self._store = store
         self._dealer = dealer
@@ -61,6 +62,7 @@ class SyncPushes:
         self._round: SyncRound[Blocks] = SyncRound(version)
         self._decision = SyncDecision(version, servers, needed, self._quota, training.too_few == "shrink") if server == 0 else None
         self._max_steps = max_steps
+        self._until = until
         self._replicas = replicas
         self._undecided: dict[str, Contribution] = {}
         self._batches: dict[Contribution, int] = {}
@@ -78,6 +80,32 @@ class SyncPushes:
     def finished(self) -> bool:
         """Whether the last version has been made."""
         return self.version >= self._max_steps
+
+    @property
+    def held_back(self) -> bool:
+        """ps:0: whether the next version waits for the leader."""
+        return self._until is not None and self.version >= self._until
+
+    def hold(self) -> int:
+        """ps:0: make no version; returns the newest."""
+        self._until = self.version
+        return self.version
+
+    def release(self, until: int | None) -> None:
+        """ps:0: go on, to this version."""
+        self._until = until
+
+    def end_at(self, version: int, seen: SeenPushes) -> Iterator[Action]:
+        """This version is the last one: who waits for a later one is told."""
+        self._max_steps = version
+        if not self.finished:
+            return  # the commit that makes it is under way
+        for replica in self._undecided:
+            seen.decide(replica, Verdict.FINISHED)
+        for waiting in self._waiting:
+            yield Send(waiting.caller, Reply(Verdict.FINISHED, version, duplicate=waiting.duplicate), self._store.values)
+        self._undecided.clear()
+        self._waiting.clear()
 
     def push(
         self, caller: Caller, replica: str, rank: int, push: Push, blocks: Blocks, seen: SeenPushes, now: float
@@ -153,7 +181,7 @@ class SyncPushes:
 
     def decide(self, seen: SeenPushes, now: float) -> Iterator[Action]:
         """ps:0: make the next version if enough contributions are complete everywhere."""
-        if self._decision is None or self.failed or self.finished:
+        if self._decision is None or self.failed or self.finished or self.held_back:
             return
         decided = self._decision.decide(self._live, now)
         if isinstance(decided, TooFew):

@@ -33,7 +33,7 @@ class Table:
         self.arrays = {name: np.empty(shard.shape, shard.dtype) for name in (VALUES, *slots)}
         self.drawn: dict[str, DrawnTable] = {}
         self.image: Image | None = None
-        self._optimizer = optimizer
+        self.optimizer = optimizer
 
     @property
     def values(self) -> Array:
@@ -97,17 +97,17 @@ class Table:
     def update(self, gradient: SparseRows, step: int, rate_scale: float) -> None:
         """One update of the optimizer in place; ids ascend and occur once."""
         if self.image is not None:
-            if self._optimizer.touches_listed_rows_only:
+            if self.optimizer.touches_listed_rows_only:
                 self.image.keep(gradient.ids)
             else:
                 self.image.keep_all()
-        self._optimizer.update_rows(self.values, gradient.ids, gradient.rows, self.slots, step, rate_scale=rate_scale)
+        self.optimizer.update_rows(self.values, gradient.ids, gradient.rows, self.slots, step, rate_scale=rate_scale)
 
     def finalize(self) -> None:
         """The last update has been made; see `Optimizer.finalize`."""
-        if self._optimizer.use_ema and self.image is not None:
+        if self.optimizer.use_ema and self.image is not None:
             self.image.keep_all()
-        self._optimizer.finalize(self.values, self.slots)
+        self.optimizer.finalize(self.values, self.slots)
 
     def mark(self) -> None:
         """Remember the table as it is now, in place of an earlier time."""

@@ -61,12 +61,15 @@ class Replica:
 
     Attributes:
         sync: whether all servers must show one version.
-        trains: False for a leader that only waits for the others to finish.
+        trains: False for a leader that only looks on.
         saves: the leader: it need not wait until the last step is saved.
         term: the servers' newest, as far as it was heard; 0 before.
         patience_s: how long a server may take to answer a pull before it must say why.
         versions: of the values at hand, a server.
         unanswered: by server, what was asked and not yet answered.
+        first_step: at which this generation began.
+        held: leader: the next version waits for its order, and so does the permission to push.
+        awaited: the version that a leader which does not train waits for.
         batch: of the stream: which one to compute next, as ps:0 says.
     """
 
@@ -82,6 +85,9 @@ class Replica:
     term: int = 0
     phase: Phase = Phase.PULLING
     max_steps: int = 0
+    first_step: int = 0
+    held: bool = False
+    awaited: int = 0
     sequence: int = 0
     versions: list[int] = field(default_factory=list)
     unanswered: dict[int, AnyMessage] = field(default_factory=dict)
@@ -110,10 +116,17 @@ class Replica:
         self.versions = [0] * self.servers
         yield self._ask(0, at_least=0)
 
+    def wait_for(self, version: int) -> Iterator[Outgoing]:
+        """Look again when this version has been made, or the last one."""
+        self.phase, self._refresh, self.awaited = Phase.PULLING, True, min(version, self.max_steps)
+        yield self._ask(0, self.awaited)
+
     def push(self, finite: bool = True) -> Iterator[Outgoing]:
         """The gradient from the values at hand is ready; `finite` says whether it is free of NaN and infinity."""
         if self.phase is not Phase.READY:
             raise AssertionError(f"a replica that is {self.phase.value} has nothing to push")
+        if self.held:
+            raise AssertionError("a leader whose order is waited for may not push")
         self.phase, self.sequence, self._replies = Phase.PUSHING, self.sequence + 1, {}
         if self._contributed_to != self.global_step:
             self._contributed_to, self._ordinal = self.global_step, 0
@@ -186,9 +199,9 @@ class Replica:
 
     def _values(self, server: int, message: Values) -> Iterator[Outgoing]:
         self.versions[server] = message.version
-        self.max_steps = message.max_steps
+        self.max_steps, self.first_step = message.max_steps, message.first_step
         if server == 0:
-            self._ticket, self.batch = message.ticket, message.batch
+            self._ticket, self.batch, self.held = message.ticket, message.batch, message.held and not message.ticket
         if not self.unanswered:
             yield from self._settle()
 
@@ -198,6 +211,8 @@ class Replica:
             self.versions[server] = reply.version
         if server == 0:
             self._ticket, self.batch = reply.ticket, reply.batch
+            if reply.verdict is Verdict.FINISHED:
+                self.max_steps = min(self.max_steps, reply.version)  # the leader may have ended training
         if self.unanswered:
             return
         replies = list(self._replies.values())
@@ -226,15 +241,16 @@ class Replica:
                 self.phase = Phase.FINISHED
             elif self.phase is Phase.CLOSING:
                 yield self._ask(0, self.max_steps, concluded=True)
-        elif not self.trains:
-            yield from self._pull([0], self.max_steps)
-        elif not self._ticket:
+        elif self.versions[0] < self.awaited:
+            self._refresh = True
+            yield from self._pull([0], self.awaited)
+        elif self.trains and not (self._ticket or self.held):
             self._refresh = True
             yield from self._pull([0], 0)
         elif self._refresh:
             # The other servers' values have aged while ps:0 made us wait.
             self._refresh = False
-            yield from self._pull(range(1, self.servers), newest if self.sync else 0)
+            yield from self._pull(range(1, self.servers), newest if self.sync or self.held else 0)
         else:
             behind = [s for s, v in enumerate(self.versions) if v < newest] if self.sync else []
             yield from self._pull(behind, newest)

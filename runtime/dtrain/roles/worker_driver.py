@@ -95,6 +95,10 @@ class ReplicaDriver:
         """Get the first values, and permission to compute."""
         self._exchange(self.machine.start())
 
+    def wait_for(self, version: int) -> None:
+        """Get the values of this version, or of the last one, as soon as it has been made."""
+        self._exchange(self.machine.wait_for(version))
+
     def push(self) -> Outcome:
         """Send the gradients in memory; returns when the next values are there and computing may go on."""
         self._gradients.split()

@@ -15,15 +15,13 @@ from pathlib import Path
 from dtrain import failure
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role, TaskId
-from dtrain.errors import DtrainError, SpecError
+from dtrain.errors import SpecError
 from dtrain.hand_run import STOPPED, HandRun
-from dtrain.messages import HeartbeatReply, Verdict
+from dtrain.messages import HeartbeatReply
 from dtrain.metrics_log import MetricsLog
 from dtrain.protocol import placement
 from dtrain.protocol.membership import LEASE_S
 from dtrain.protocol.placement import Plan
-from dtrain.protocol.replica_memory import ReplicaMemory
-from dtrain.protocol.staleness import StalenessHistogram
 from dtrain.reporting import Reporter
 from dtrain.roles.chief_driver import Leader, server_name
 from dtrain.roles.evaluator import CheckpointWeights, Pace
@@ -35,16 +33,15 @@ from dtrain.roles.kill_order import order_kill
 from dtrain.roles.recovery import Beginning, beginning
 from dtrain.roles.start import OptimizerState, Start, continued, fresh, restored, saved_generation
 from dtrain.roles.store import unclippable
-from dtrain.roles.worker import Phase, Replica
 from dtrain.roles.worker_driver import ReplicaDriver
 from dtrain.run_files import RunFiles
+from dtrain.strategies.parameter_server_session import CONNECT_S, ParameterServerSession
 from dtrain.strategies.passed_over import PassedOverSession
-from dtrain.strategy import Array, Problem, Session, StepResult, Strategy, scope_of
+from dtrain.strategy import Problem, Session, Strategy, scope_of
 from dtrain.wire.channel import Channel
-from dtrain.wire.connecting import arrays_to_send, connect
+from dtrain.wire.connecting import connect
 from dtrain.wire.slow_link import through_link
 
-CONNECT_S = 60.0
 PATIENCE_S = 60.0
 PATIENCE_OF_ONE_WHO_JOINED_S = 15.0
 """Nobody stops it when the run is stopped: it finds the servers gone, which may only be starting again."""
@@ -134,7 +131,7 @@ class ParameterServerStrategy:
                 self.reporter.warn(f"call {self._generation} of fit had ended before this program was started again: passed over")
                 return PassedOverSession(problem, self._generation, self.checkpoint_folder, self)
             self._lead(found, plan, problem)
-        return ParameterServerSession(self, self._generation, plan, problem.max_steps, self._heartbeats[0], self._keeper)
+        return ParameterServerSession(self, self._generation, plan, self._heartbeats[0], self._keeper)
 
     def let_read(self, driver: ReplicaDriver) -> None:
         """Keep the connections of a session that has ended while the rows of its tables may still be read."""
@@ -209,6 +206,8 @@ class ParameterServerStrategy:
         if self._generation > 1:
             same_owner = problem.owner is self._owner
             return continued(directory, plan, optimizer, problem.initial_values(), problem.state, same_owner=same_owner)
+        if problem.resume_from is not None:
+            return restored(problem.resume_from, plan, optimizer)
         return fresh(plan, optimizer, problem.initial_values(), state=problem.state)
 
     @property
@@ -268,132 +267,3 @@ class ParameterServerStrategy:
         self.reporter.close()
         if self._hand_run is not None:
             self._hand_run.close(error)
-
-
-class ParameterServerSession:
-    """One generation of variables, seen from one replica; see `Session`."""
-
-    def __init__(
-        self,
-        strategy: ParameterServerStrategy,
-        generation: int,
-        plan: Plan,
-        max_steps: int,
-        link: HeartbeatLink,
-        keeper: Keeper | None,
-    ) -> None:
-        training = strategy.training
-        self._strategy = strategy
-        self._reporter = strategy.reporter
-        self._training = training
-        self._link = link
-        self._keeper = keeper
-        self._saved = False
-        self._max_steps = max_steps
-        room = partial(arrays_to_send, training.transport) if strategy.trains else None
-        weights, gradients = ReplicaMemory(plan), ReplicaMemory(plan, room)
-        arrays, variables = gradients.variables, [spec for spec in plan.variables if not spec.sparse]
-        self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if spec.trainable}
-        self.updates: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if not spec.trainable}
-        self.rank = strategy.rank
-        self.replicas = strategy.num_replicas
-        self.batches_per_step = strategy.num_replicas_in_sync
-        self._staleness = StalenessHistogram()
-        machine = Replica(
-            plan.servers,
-            generation,
-            link.incarnation,
-            plan.hash,
-            training.updates == "sync",
-            strategy.trains,
-            saves=keeper is not None,
-            nan_policy=training.nan_policy,
-            sequence=strategy.pushes_sent,
-        )
-        self._driver = ReplicaDriver(
-            machine, weights, gradients, strategy.connect, strategy.reporter, connect_s=CONNECT_S, patience_s=strategy.patience_s
-        )
-        self.weights: dict[str, Array] = weights.variables
-        self.row_gradients = self._driver.row_gradients
-        link.on_failure = self._driver.abort
-        if keeper is not None:
-            keeper.on_failure = self._driver.abort
-            keeper.own_step = lambda: (machine.term, machine.global_step)
-        self._reporter.status.stale_gradients = 0
-        if not strategy.trains:
-            self._reporter.running()  # what follows is the whole training
-        self._driver.start()
-        self._save_last_step()
-        for name, update in self.updates.items():
-            update[...] = self.weights[name]
-        self._reporter.status.max_steps = machine.max_steps
-        self._reporter.progress(self.global_step)
-        self._reporter.running()
-        self.entered_step = self.global_step if keeper is None else keeper.first_version
-        self._cpu_mark_s = time.thread_time()
-
-    @property
-    def global_step(self) -> int:
-        """As ps:0 counts."""
-        return self._driver.machine.global_step
-
-    @property
-    def first_step(self) -> int:
-        """Where the `fit` before this one ended."""
-        return self._driver.machine.max_steps - self._max_steps
-
-    @property
-    def batch(self) -> int:
-        """See `Session.batch`."""
-        return self._driver.machine.batch
-
-    @property
-    def finished(self) -> bool:
-        """Whether the last step is done."""
-        return self._driver.machine.phase is Phase.FINISHED
-
-    def _save_last_step(self) -> bool:
-        """Leader: the last step is done when it is saved. True if the servers went back before that."""
-        went_back = False
-        while self.finished and self._keeper is not None and not self._saved:
-            self._saved = self._keeper.finish()
-            if not self._saved:
-                went_back = True
-                self._driver.start()
-        return went_back
-
-    def step(self, loss: float, examples: int) -> StepResult:
-        """See `Session.step`.
-
-        Raises:
-            PeerLostError: a server is gone for good.
-            TrainingError: the rules of the spec end training.
-        """
-        self._reporter.slow_down(time.thread_time() - self._cpu_mark_s)
-        if self._driver.overtaken:
-            self._driver.overtaken = False
-            return StepResult(Verdict.VOID, self.global_step)
-        try:
-            outcome = self._driver.push()
-            verdict = Verdict.VOID if self._save_last_step() else outcome.verdict
-        except DtrainError as error:
-            raise self._link.failure or (self._keeper and self._keeper.failure) or error from None
-        self._reporter.progress(self.global_step, loss, examples)
-        status = self._reporter.status
-        status.bytes_sent, status.bytes_received = self._driver.bytes_moved
-        status.stale_gradients = (status.stale_gradients or 0) + outcome.stale
-        if verdict is Verdict.ACCEPTED and self._training.updates == "async":
-            self._staleness.add(outcome.staleness)
-            status.staleness_mean, status.staleness_counts = self._staleness.mean, self._staleness.counts
-        if verdict is Verdict.REFUSED and self._training.nan_policy == "refuse":
-            self._reporter.warn(f"step {self.global_step}: {outcome.reason}; it was not applied")
-        self._cpu_mark_s = time.thread_time()
-        return StepResult(verdict, self.global_step)
-
-    def close(self, error: BaseException | None = None) -> None:
-        """See `Session.close`; a leader that ends early, because it was ordered to stop, writes a last checkpoint."""
-        self._strategy.let_read(self._driver)
-        self._strategy.pushes_sent = self._driver.machine.sequence
-        self._link.on_failure = lambda reason: None
-        if self._keeper is not None and not self._saved:
-            self._keeper.stop(save=error is None or isinstance(error, SystemExit | KeyboardInterrupt))

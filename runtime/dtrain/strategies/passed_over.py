@@ -8,7 +8,7 @@ import numpy as np
 from dtrain import checkpoints
 from dtrain.errors import CheckpointError
 from dtrain.learning.sparse_rows import SparseRows
-from dtrain.strategy import Array, Problem, StepResult, Strategy
+from dtrain.strategy import Array, Orders, Problem, StepResult, Strategy
 
 
 class PassedOverSession:
@@ -30,11 +30,25 @@ class PassedOverSession:
         self.global_step = self.entered_step = problem.max_steps
         self.first_step = 0
         self.batch = -1
+        self.optimizer = problem.optimizer
         self.finished = True
 
     def step(self, loss: float, examples: int) -> StepResult:
         """Never called: there is nothing to do."""
         raise AssertionError("a finished session takes no step")
+
+    def conclude(self) -> bool:
+        """It is saved."""
+        return True
+
+    def wait(self, step: int) -> None:
+        """See `Session.wait`."""
+
+    def control(self, orders: Orders) -> None:
+        """Nobody is left to obey."""
+
+    def save(self, directory: Path) -> None:
+        """There is nothing to go on from."""
 
     def close(self, error: BaseException | None = None) -> None:
         """See `Session.close`."""

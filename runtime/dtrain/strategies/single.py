@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from dtrain import checkpoints
 from dtrain.assignment import TaskAssignment
-from dtrain.config import TrainingSection
+from dtrain.config import CheckpointSection, TrainingSection
 from dtrain.errors import NonFiniteGradientError
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.messages import Snapshot, SnapshotReply, SnapshotRows, Verdict
@@ -19,6 +20,7 @@ from dtrain.protocol import placement
 from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.reporting import Reporter
+from dtrain.roles.change import Change
 from dtrain.roles.checkpoint_thread import CheckpointThread
 from dtrain.roles.chief import Cut
 from dtrain.roles.evaluator import CheckpointWeights, Pace
@@ -30,7 +32,7 @@ from dtrain.roles.start import OptimizerState, Start, fresh, restored, saved_gen
 from dtrain.roles.store import Store, any_non_finite
 from dtrain.run_files import RunFiles
 from dtrain.strategies.passed_over import PassedOverSession
-from dtrain.strategy import Array, Problem, Session, StepResult, Strategy, scope_of
+from dtrain.strategy import Array, Orders, Problem, Session, StepResult, Strategy, scope_of
 from dtrain.wire.frames import Frame
 
 
@@ -47,7 +49,7 @@ class SingleSession:
         for name, array in weights.variables.items():
             array[...] = start.values[name]
         # The model reads the variables where the optimizer writes them.
-        self._store = Store(plan.layout(0), generation.optimizer, weights.blocks[0], start.lineage.origin, generation.max_steps)
+        self._store = Store(plan.layout(0), start.optimizer, weights.blocks[0], start.lineage.origin, generation.max_steps)
         for slot, by_variable in start.slots.items():
             views = self._store.slot_views(slot)
             for name, array in views.items():
@@ -61,7 +63,7 @@ class SingleSession:
         self._generation = generation
         self._reporter = reporter
         self._step = self.entered_step = start.version
-        self.first_step = start.lineage.first_step
+        self._lineage, self.first_step = start.lineage, start.lineage.first_step
         self.saver: CheckpointThread | None = None
         self.weights: dict[str, Array] = {**weights.variables, **{name: table.values for name, table in self._tables.items()}}
         arrays, dense = self._gradients.variables, [spec for spec in plan.variables if not spec.sparse]
@@ -85,7 +87,12 @@ class SingleSession:
     @property
     def finished(self) -> bool:
         """Whether the last step is done."""
-        return self._step >= self._generation.max_steps
+        return self._step >= (self._store.max_steps or 0)
+
+    @property
+    def optimizer(self) -> dict[str, Any]:
+        """In force."""
+        return self._store.optimizer_config
 
     def step(self, loss: float, examples: int) -> StepResult:
         """Apply the gradients at once.
@@ -122,7 +129,31 @@ class SingleSession:
         """A copy of everything between two updates; see `checkpoint_thread.Holder`."""
         with self._lock:
             names, arrays = self._store.snapshot()
-            return [Frame(SnapshotReply(self._step, names, [], self._dealer.export()), [array.copy() for array in arrays])]
+            reply = SnapshotReply(self._step, names, [], self._dealer.export(), optimizer=self.optimizer)
+            return [Frame(reply, [array.copy() for array in arrays])]
+
+    def conclude(self) -> bool:
+        """`close` saves it."""
+        return True
+
+    def wait(self, step: int) -> None:
+        """Never called: this process trains."""
+        raise AssertionError("a process that trains alone waits for nobody")
+
+    def control(self, orders: Orders) -> None:
+        """See `Session.control`: at once."""
+        with self._lock:
+            if orders.stop:
+                self._store.end_at(self._step, self._step)
+            self._store.change(Change(self._step, orders.optimizer), self._step)
+            for name, value in (orders.weights or {}).items():
+                self.weights[name][...] = value
+
+    def save(self, directory: Path) -> None:
+        """See `Session.save`."""
+        saver = Saver(self, self._generation, CheckpointSection(keep=1), directory, step=lambda: self._step)
+        saver.lineage = self._lineage
+        saver.save_cut()
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
         """See `saver.Holder`."""
@@ -132,7 +163,7 @@ class SingleSession:
     def continuation(self, generation: Generation, problem: Problem, *, same_owner: bool) -> Start:
         """Where the next `fit` starts; another model's optimizer, or a new one, starts afresh."""
         state = OptimizerState(self._step - self._store.origin, self._store.all_slots()) if same_owner else problem.state
-        return fresh(generation.plan, generation.optimizer, problem.initial_values(), self._step, state)
+        return fresh(generation.plan, problem.optimizer, problem.initial_values(), self._step, state)
 
     @property
     def optimizer_state(self) -> OptimizerState:
@@ -211,6 +242,8 @@ class SingleStrategy:
             return self._last.continuation(generation, problem, same_owner=problem.owner is self._owner)
         if directory is not None and checkpoints.list_checkpoints(directory):
             return restored(directory, plan, optimizer)
+        if problem.resume_from is not None:
+            return restored(problem.resume_from, plan, optimizer)
         return fresh(plan, optimizer, problem.initial_values(), state=problem.state)
 
     def scope(self) -> AbstractContextManager[Strategy]:

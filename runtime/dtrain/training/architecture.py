@@ -25,6 +25,7 @@ class Architecture:
         self.strategy: Strategy = get_strategy()
         self._network = network
         self._values: dict[str, Array] | None = None
+        self.stop_training = False
 
     @property
     def network(self) -> Network:

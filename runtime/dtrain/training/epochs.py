@@ -45,6 +45,10 @@ class Epochs:
         """The epoch that the step after this one belongs to."""
         return self.initial_epoch + (step - session.first_step) // self.steps_per_epoch
 
-    def step_in_epoch(self, session: Session) -> int:
-        """The number within its epoch of the step just made, from 0."""
-        return (session.global_step - session.first_step - 1) % self.steps_per_epoch
+    def last_step(self, epoch: int, session: Session) -> int:
+        """The global step at which an epoch ends."""
+        return session.first_step + (epoch + 1 - self.initial_epoch) * self.steps_per_epoch
+
+    def step_in_epoch(self, step: int, session: Session) -> int:
+        """The number of a global step, which is counted from 1, within its epoch, from 0."""
+        return (step - session.first_step - 1) % self.steps_per_epoch

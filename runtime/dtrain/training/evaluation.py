@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.callbacks import CallbackList
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import metrics
 from dtrain.learning.losses import Loss
@@ -16,6 +17,7 @@ from dtrain.training.batches import Batch, Batches
 from dtrain.training.steps import EvaluationStep, Logs
 
 MakeStep = Callable[[Batch], EvaluationStep]
+NO_CALLBACKS = CallbackList((), None, {})
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,11 @@ class Totals:
 
 
 def evaluate(
-    batches: Iterable[Batch], compiled: Compiled, make_step: MakeStep, test_step: Callable[[Any], Logs]
+    batches: Iterable[Batch],
+    compiled: Compiled,
+    make_step: MakeStep,
+    test_step: Callable[[Any], Logs],
+    callbacks: CallbackList = NO_CALLBACKS,
 ) -> dict[str, float]:
     """Loss and metrics over all batches: means over examples.
 
@@ -120,23 +126,35 @@ def evaluate(
         InputError: there is no batch.
     """
     totals = Totals(compiled)
-    for batch in batches:
+    callbacks.call("on_test_begin")
+    for number, batch in enumerate(batches):
+        callbacks.call_batch("on_test_batch_begin", number, dict)
         step = make_step(batch)
         totals.add(batch, step, test_step(step))
+        callbacks.call_batch("on_test_batch_end", number, totals.results)
     if not totals.examples:
         raise InputError("evaluate: expected at least one example, found an empty dataset")
-    return totals.results()
+    callbacks.call("on_test_end", results := totals.results())
+    return results
 
 
-def predict(batches: Iterable[Batch], make_step: MakeStep, predict_step: Callable[[Any], Any]) -> Any:
+def predict(
+    batches: Iterable[Batch], make_step: MakeStep, predict_step: Callable[[Any], Any], callbacks: CallbackList = NO_CALLBACKS
+) -> Any:
     """The outputs of all batches, one after the other in one array (a list of arrays for several outputs).
 
     Raises:
         InputError: there is no batch.
     """
-    outputs = [predict_step(make_step(batch)) for batch in batches]
+    outputs: list[Any] = []
+    callbacks.call("on_predict_begin")
+    for number, batch in enumerate(batches):
+        callbacks.call_batch("on_predict_batch_begin", number, dict)
+        outputs.append(predict_step(make_step(batch)))
+        callbacks.call_batch("on_predict_batch_end", number, lambda: {"outputs": outputs[-1]})
     if not outputs:
         raise InputError("predict: expected at least one batch, found an empty dataset")
+    callbacks.call("on_predict_end")
     if isinstance(outputs[0], list):
         return [np.concatenate(each) for each in zip(*outputs, strict=True)]
     return np.concatenate(outputs)

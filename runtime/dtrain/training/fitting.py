@@ -5,11 +5,13 @@ In the evaluator it is `follow`: every newest checkpoint is evaluated, until tra
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dtrain.callbacks import Callback, CallbackList, History
+from dtrain.callbacks import BackupAndRestore, Callback, CallbackList, History, ProgressBar
+from dtrain.callbacks.progress_bar import numbers
 from dtrain.errors import CheckpointError
 from dtrain.learning import optimizers
 from dtrain.roles.start import OptimizerState
@@ -19,8 +21,9 @@ from dtrain.training.batches import Batch, Batches
 from dtrain.training.description import describe_if_data
 from dtrain.training.diagnosis import why_not_finite
 from dtrain.training.epochs import Epochs
-from dtrain.training.evaluation import Compiled, Totals, Validation
+from dtrain.training.evaluation import NO_CALLBACKS, Compiled, Totals, Validation
 from dtrain.training.loop import EpochLog, TrainingLoop, Validate
+from dtrain.training.steering import Steering
 from dtrain.training.steps import Logs, TrainingStep
 from dtrain.variables import TABLE_BYTES, VariableSpec
 
@@ -53,11 +56,11 @@ class Fit:
     compiled: Compiled
     owner: OptimizerOwner
     train_step: Callable[[TrainingStep], Logs]
-    evaluate: Callable[[Weights, Iterable[Batch]], dict[str, float]]
+    evaluate: Callable[[Weights, Iterable[Batch], CallbackList], dict[str, float]]
     callbacks: Sequence[Callback] = ()
     validation: Validation | None = None
     class_weight: Mapping[int, float] | None = None
-    verbose: bool = True
+    verbose: int | str = "auto"
     history: History = field(default_factory=History)
 
     def run(self, batches: Batches, epochs: Epochs) -> History:
@@ -66,12 +69,23 @@ class Fit:
         values = model.weights
         optimizer = optimizers.serialize(self.compiled.optimizer)
         description = describe_if_data(model, self.compiled) if strategy.is_leader else None
-        problem = Problem(self._variables(), lambda: values, optimizer, epochs.max_steps, self.owner, description, self.owner.state)
+        problem = Problem(
+            self._variables(),
+            lambda: values,
+            optimizer,
+            epochs.max_steps,
+            self.owner,
+            description,
+            self.owner.state,
+            self._resume_from(),
+        )
         session = strategy.open(problem)
         self.owner.state = None
-        model.weights = session.weights
+        model.weights, model.stop_training = session.weights, False
         try:
             loop = self._loop(session, epochs)
+            if loop.callbacks is not None:
+                loop.callbacks.call("on_train_begin")
             loop.run(batches.stream(session.replicas, self.class_weight))
         except BaseException as error:
             session.close(error)
@@ -79,14 +93,22 @@ class Fit:
         finally:
             model.weights = {spec.name: _kept(spec, session.weights[spec.name]) for spec in problem.variables}
         session.close()
-        if loop.callbacks is not None:
-            loop.callbacks.call("on_train_end")
+        if loop.callbacks is not None and loop.log is not None:
+            loop.callbacks.call("on_train_end", loop.log.ended)
         return self.history
 
     def _variables(self) -> tuple[VariableSpec, ...]:
         """As they are placed: a table travels by rows if it is large, or if the optimizer treats rows that are not read apart."""
         every = self.compiled.optimizer.sparse_differs
         return tuple(replace(v, sparse=v.sparse and (every or v.nbytes >= TABLE_BYTES)) for v in self.model.variables)
+
+    def _resume_from(self) -> Path | None:
+        """Where a callback has left a training that broke off."""
+        for callback in self.callbacks if self.model.strategy.is_leader else ():
+            if isinstance(callback, BackupAndRestore):
+                callback.set_model(self.model)
+                return callback.folder
+        return None
 
     def _loop(self, session: Session, epochs: Epochs) -> TrainingLoop:
         """The loop of this replica; the leader's has a log, callbacks and validation."""
@@ -98,22 +120,35 @@ class Fit:
             make_step=lambda batch: TrainingStep(model, loss, batch, session, rng),
             train_step=self.train_step,
             explain=lambda step: why_not_finite(model.network if model.has_layers else None, step),
+            trains=model.strategy.trains,
         )
         if model.strategy.is_leader:
-            loop.log = EpochLog(Totals(self.compiled))
-            loop.verbose = self.verbose
-            params = {"epochs": epochs.epochs, "steps": epochs.steps_per_epoch}
-            loop.callbacks = CallbackList([*self.callbacks, self.history], model, params)
-            if self.validation is not None and (loop.callbacks.monitor_validation or not model.strategy.has_evaluator):
-                loop.validate = self._validate(session, self.validation)
-            loop.callbacks.call("on_train_begin")
+            monitored = any(callback.monitors_validation() for callback in self.callbacks)
+            validates = self.validation is not None and (monitored or not model.strategy.has_evaluator)
+            loop.log, loop.callbacks = EpochLog(Totals(self.compiled)), self._callbacks(session, epochs, validates)
+            loop.steering = Steering(model, self.compiled.optimizer, session, holds=validates or bool(self.callbacks))
+            if self.validation is not None and validates:
+                loop.validate = self._validate(session, self.validation, loop.callbacks)
         return loop
 
-    def _validate(self, session: Session, validation: Validation) -> Validate:
+    def _callbacks(self, session: Session, epochs: Epochs, validates: bool) -> CallbackList:
+        """The user's, and those of every fit."""
+        for callback in self.callbacks:
+            if isinstance(callback, BackupAndRestore):
+                callback.session = session
+        everybody = [*self.callbacks, self.history]
+        if self.verbose:
+            bar = ProgressBar(self.verbose)
+            everybody = [bar.clearing(), *everybody, bar]
+        params = {"epochs": epochs.epochs, "steps": epochs.steps_per_epoch, "verbose": self.verbose, "validates": validates}
+        return CallbackList(everybody, self.model, params)
+
+    def _validate(self, session: Session, validation: Validation, callbacks: CallbackList) -> Validate:
         def validate(epochs: Iterable[int]) -> dict[str, float]:
             if not validation.is_due(epochs):
                 return {}
-            return {f"val_{name}": value for name, value in self.evaluate(session.weights, validation.once()).items()}
+            results = self.evaluate(session.weights, validation.once(), callbacks)
+            return {f"val_{name}": value for name, value in results.items()}
 
         return validate
 
@@ -135,9 +170,8 @@ class Fit:
             if found != expected:
                 raise CheckpointError(f"the checkpoint of step {checkpoint.global_step} holds {found}; this model has {expected}")
             model.weights = dict(checkpoint.weights)
-            results = self.evaluate(model.weights, self.validation.once())
-            numbers = " - ".join(f"{name}: {value:.4f}" for name, value in results.items())
-            print(f"evaluation at step {checkpoint.global_step} - {numbers}", flush=True)
+            results = self.evaluate(model.weights, self.validation.once(), NO_CALLBACKS)
+            print(f"evaluation at step {checkpoint.global_step} - {numbers(results)}", flush=True)
             model.strategy.evaluated(checkpoint.global_step, results)
             self.history.on_epoch_end(checkpoint.global_step, {f"val_{name}": value for name, value in results.items()})
             self.validation.evaluated(checkpoint.global_step, results, False)

@@ -4,7 +4,6 @@ It reads top to bottom: take a batch, compute a gradient, give it to the session
 """
 
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import nan
@@ -16,6 +15,7 @@ from dtrain.strategy import Session
 from dtrain.training.batches import Batch, BatchStream
 from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import Totals
+from dtrain.training.steering import Steering
 from dtrain.training.steps import Logs, TrainingStep
 
 MAX_REFUSED = 100
@@ -26,11 +26,15 @@ Validate = Callable[[range], dict[str, float]]
 
 @dataclass
 class EpochLog:
-    """The leader's account of the epoch under way; one without a batch of its own shows the numbers of the one before."""
+    """The leader's account of the epoch under way; one without a batch of its own shows the numbers of the one before.
+
+    Attributes:
+        ended: all numbers of the epoch that ended last.
+    """
 
     totals: Totals
-    started_s: float = field(default_factory=time.monotonic)
     shown: dict[str, float] = field(default_factory=lambda: {"loss": nan})
+    ended: dict[str, float] = field(default_factory=dict)
 
     def results(self) -> dict[str, float]:
         """The means so far."""
@@ -38,21 +42,19 @@ class EpochLog:
             self.shown = self.totals.results()
         return dict(self.shown)
 
-    def restart(self) -> None:
-        """A new epoch begins."""
-        self.started_s = time.monotonic()
-        self.totals.reset()
-
 
 @dataclass
 class TrainingLoop:
-    """Everything that one replica needs; `run` is the loop.
+    """Everything that one task needs; `run` is the loop.
 
     Attributes:
+        trains: False for a leader that only looks on.
         make_step: of a batch.
         train_step: computes the gradients of a step and returns numbers, the loss among them.
         explain: why a step's gradients are not finite.
+        log, callbacks, steering: the leader's.
         validate: numbers to add to those of epochs that end together.
+        open: whether an epoch has begun that has not ended.
         refused: how many gradients in a row were not finite.
         explained: why the first of all was not.
     """
@@ -62,10 +64,12 @@ class TrainingLoop:
     make_step: Callable[[Batch], TrainingStep]
     train_step: Callable[[TrainingStep], Logs]
     explain: Callable[[TrainingStep], str]
+    trains: bool = True
     log: EpochLog | None = None
     callbacks: CallbackList | None = None
+    steering: Steering | None = None
     validate: Validate | None = None
-    verbose: bool = True
+    open: bool = False
     refused: int = 0
     explained: str = ""
 
@@ -73,21 +77,30 @@ class TrainingLoop:
         """Train until the session is finished; the leader (who has a log) also accounts for every epoch."""
         session = self.session
         epoch = self.epochs.epoch_at(session.entered_step, session)
-        self._call("on_epoch_begin", epoch)
+        self._begin_epoch(epoch)
         while True:
             reached = self.epochs.epoch_at(session.global_step, session)
-            if reached < epoch:  # the servers have gone back to a checkpoint
-                epoch = reached
-            elif reached != epoch:
-                self._end_epochs(epoch, reached)
-                epoch = reached
             if session.finished:
-                return
-            self._contribute(batches.at(session.batch))
+                if self.open:  # it may have been stopped in the middle of an epoch
+                    self._end_epochs(epoch, max(reached, epoch + 1))
+                if session.conclude():
+                    return
+            elif reached > epoch:
+                self._end_epochs(epoch, reached)
+            elif reached < epoch:
+                self._begin_epoch(reached)  # the servers went back to a checkpoint
+            elif self.trains:
+                self._contribute(batches.at(session.batch))
+            else:
+                session.wait(self.epochs.last_step(epoch, session))
+            epoch = reached
 
     def _contribute(self, batch: Batch) -> None:
         """One batch: a gradient, a verdict. The next batch may be the same again, on new weights (`on_stale`)."""
         session, number = self.session, self.session.batch
+        self._call_batch("on_train_batch_begin", self.epochs.step_in_epoch(session.global_step + 1, session), {})
+        if session.finished:
+            return  # a callback has stopped training
         step = self.make_step(batch)
         logs = self.train_step(step)
         loss = step.contribute(logs)
@@ -96,14 +109,14 @@ class TrainingLoop:
         except NonFiniteGradientError as error:
             raise NonFiniteGradientError(f"{error}; {self.explain(step)}") from error
         if answer.verdict is Verdict.REFUSED:
-            self._call("on_train_batch_end", self.epochs.step_in_epoch(session), {"loss": loss})
+            self._call_batch("on_train_batch_end", self.epochs.step_in_epoch(session.global_step, session), {"loss": loss})
             self._note_refusal(step)
             return
         self.refused = 0
         repeated = session.batch == number and not session.finished
         if self.log is not None and not repeated and answer.verdict is not Verdict.VOID:
             self.log.totals.add(batch, step, logs)
-            self._call("on_train_batch_end", self.epochs.step_in_epoch(session), {"loss": loss})
+            self._call_batch("on_train_batch_end", self.epochs.step_in_epoch(session.global_step, session))
 
     def _note_refusal(self, step: TrainingStep) -> None:
         """A gradient held NaN or infinity; say why, once, and give up when nothing else comes."""
@@ -115,23 +128,37 @@ class TrainingLoop:
         if self.refused == MAX_REFUSED:
             raise NonFiniteGradientError(f"{MAX_REFUSED} gradients in a row held NaN or infinity; the first: {self.explained}")
 
+    def _begin_epoch(self, epoch: int) -> None:
+        """Nothing is made of it before the leader has said so; see `Session.control`."""
+        if self.steering is not None and epoch < self.epochs.epochs:
+            self.open = True
+            self._call("on_epoch_begin", epoch)
+            self.steering.begin_epoch(self.epochs.last_step(epoch, self.session))
+
     def _end_epochs(self, epoch: int, reached: int) -> None:
         """Close every epoch from `epoch` on that ended before `reached`; others' steps may end several at once."""
-        if self.log is None:
+        ended = range(epoch, min(reached, self.epochs.epochs))
+        if self.log is None or self.steering is None or not ended:
             return
+        self.open = False
         results = self.log.results()
         if self.validate is not None:
-            results.update(self.validate(range(epoch, reached)))
-        for ended in range(epoch, min(reached, self.epochs.epochs)):
-            if self.verbose:
-                numbers = " - ".join(f"{name}: {value:.4f}" for name, value in results.items())
-                elapsed_s = time.monotonic() - self.log.started_s
-                print(f"epoch {ended + 1}/{self.epochs.epochs} - {elapsed_s:.1f} s - {numbers}", flush=True)
-            self._call("on_epoch_end", ended, results)
-            if ended + 1 < self.epochs.epochs:
-                self._call("on_epoch_begin", ended + 1)
-        self.log.restart()
+            results.update(self.validate(ended))
+        self.log.totals.reset()
+        for each in ended:
+            self.log.ended = dict(results)
+            self._call("on_epoch_end", each, self.log.ended)
+            if self.steering.stopped or each + 1 == self.epochs.epochs:
+                self.steering.tell_changes()
+                return
+            self._begin_epoch(each + 1)
 
-    def _call(self, method: str, *arguments: object) -> None:
+    def _call(self, hook: str, *arguments: object) -> None:
         if self.callbacks is not None:
-            self.callbacks.call(method, *arguments)
+            self.callbacks.call(hook, *arguments)
+
+    def _call_batch(self, hook: str, batch: int, numbers: dict[str, float] | None = None) -> None:
+        """A hook of batches; by default with the epoch's means so far."""
+        if self.callbacks is not None and self.log is not None and self.steering is not None:
+            self.callbacks.call_batch(hook, batch, self.log.results if numbers is None else lambda: numbers)
+            self.steering.tell_changes()

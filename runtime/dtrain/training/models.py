@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from dtrain.callbacks import Callback, History
+from dtrain.callbacks import Callback, CallbackList, History, ProgressBar
 from dtrain.data.input_context import InputContext
 from dtrain.errors import InputError
 from dtrain.learning import losses, metrics, optimizers
@@ -20,7 +20,7 @@ from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch, Batches, held_out, joined
 from dtrain.training.description import describe
 from dtrain.training.epochs import Epochs
-from dtrain.training.evaluation import Compiled, Validation, evaluate, named, predict
+from dtrain.training.evaluation import NO_CALLBACKS, Compiled, Validation, evaluate, named, predict
 from dtrain.training.fitting import Fit, OptimizerOwner
 from dtrain.training.steps import EvaluationStep, Logs, TrainingStep
 
@@ -37,7 +37,6 @@ class Model(Architecture):
         self.loss: losses.Loss | None = None
         self.metrics: list[metrics.Metric] = []
         self.weighted_metrics: list[metrics.Metric] = []
-        self.stop_training = False
         self._owner = OptimizerOwner()
 
     def compile(
@@ -100,7 +99,7 @@ class Model(Architecture):
         if validation_data is not None and not isinstance(validation_data, Validation):
             batches = Batches.of(validation_data, batch_size=validation_batch_size or batch_size, shuffle=False, seed=0)
             validation = Validation(batches, validation_steps, validation_freq)
-        fit = self._fit(callbacks=callbacks or (), validation=validation, class_weight=class_weight, verbose=bool(verbose))
+        fit = self._fit(callbacks=callbacks or (), validation=validation, class_weight=class_weight, verbose=verbose)
         if strategy.evaluates:
             return fit.follow()
         context = self._input_context()
@@ -116,18 +115,33 @@ class Model(Architecture):
         verbose: int | str = "auto",
         sample_weight: Any = None,
         steps: int | None = None,
+        callbacks: Sequence[Callback] | None = None,
         return_dict: bool = False,
     ) -> Any:
-        """Loss and metrics: a number, a list, or with `return_dict` a dict; see `tf.keras.Model.evaluate`."""
+        """Loss and metrics: a number, a list, or with `return_dict` a dict; see `tf.keras.Model.evaluate`.
+
+        By default it shows its progress in the leader alone.
+        """
         batches = Batches.of(joined(x, y, sample_weight), batch_size=batch_size, shuffle=False, seed=0)
         self.build_for(batches)
-        return _reported(self._evaluate(self.weights, batches.once(steps)), return_dict)
+        shows = verbose and (verbose != "auto" or self.strategy.is_leader)
+        everybody = [*(callbacks or ()), *([ProgressBar(verbose)] if shows else [])]
+        hooks = CallbackList(everybody, self, {"steps": steps or batches.count, "verbose": verbose})
+        return _reported(self._evaluate(self.weights, batches.once(steps), hooks), return_dict)
 
-    def predict(self, x: Any, batch_size: int | None = None, verbose: int | str = "auto", steps: int | None = None) -> Any:
-        """The outputs for all inputs, in their order; see `tf.keras.Model.predict`."""
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: int | str = "auto",
+        steps: int | None = None,
+        callbacks: Sequence[Callback] | None = None,
+    ) -> Any:
+        """The outputs for all inputs, in their order; see `tf.keras.Model.predict`. It shows no progress."""
         batches = Batches.of(x, batch_size=batch_size, shuffle=False, seed=0)
         self.build_for(batches)
-        return predict(batches.once(steps), lambda batch: EvaluationStep(self, None, batch, self.weights), self.predict_step)
+        hooks = CallbackList(callbacks or (), self, {"steps": steps or batches.count})
+        return predict(batches.once(steps), lambda batch: EvaluationStep(self, None, batch, self.weights), self.predict_step, hooks)
 
     def __call__(self, x: Any) -> Any:
         """The outputs for one batch, in inference mode."""
@@ -173,7 +187,7 @@ class Model(Architecture):
         batches = replace(batch, own=True)
         self.build_for(batches)
         epoch = Epochs(strategy.num_replicas // strategy.num_replicas_in_sync, epochs=1)
-        history = self._fit(class_weight=class_weight, verbose=False).run(batches, epoch).history
+        history = self._fit(class_weight=class_weight, verbose=0).run(batches, epoch).history
         return _reported({name: values[-1] for name, values in history.items()}, return_dict) if strategy.is_leader else None
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
@@ -245,9 +259,11 @@ class Model(Architecture):
     def _fit(self, **options: Any) -> Fit:
         return Fit(self, self._compiled(), self._owner, self.train_step, self._evaluate, **options)
 
-    def _evaluate(self, weights: Weights, batches: Iterable[Batch]) -> dict[str, float]:
+    def _evaluate(self, weights: Weights, batches: Iterable[Batch], callbacks: CallbackList = NO_CALLBACKS) -> dict[str, float]:
         compiled = self._compiled()
-        return evaluate(batches, compiled, lambda batch: EvaluationStep(self, compiled.loss, batch, weights), self.test_step)
+        return evaluate(
+            batches, compiled, lambda batch: EvaluationStep(self, compiled.loss, batch, weights), self.test_step, callbacks
+        )
 
     def _input_context(self) -> InputContext:
         """What a data function is told: one pipeline a replica."""

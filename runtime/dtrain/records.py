@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, cast
 
-from dtrain.data.crc32c import masked_crc32c
+from dtrain.crc32c import masked_crc32c
 from dtrain.errors import InputError
 
 HEADER = struct.Struct("<QI")
@@ -62,6 +62,10 @@ class TFRecordWriter:
         """Append a record."""
         length = struct.pack("<Q", len(record))
         self._put(length + CHECKSUM.pack(masked_crc32c(length)) + record + CHECKSUM.pack(masked_crc32c(record)))
+
+    def flush(self) -> None:
+        """Let readers see every record of a file that is not compressed."""
+        self._file.flush()
 
     def close(self) -> None:
         """Write what is left and close the file."""

@@ -1,0 +1,85 @@
+"""Ends training when a number does not get better."""
+
+from typing import Any
+
+from dtrain.callbacks.callback import Callback, Logs
+from dtrain.callbacks.monitor import Monitor
+
+RISING = ("acc", "auc")
+
+
+class EarlyStopping(Callback):
+    """Stop when `monitor` has not improved for `patience` epochs. See `tf.keras.callbacks.EarlyStopping`.
+
+    Args:
+        min_delta: smaller changes are no improvement.
+        baseline: a value that must be beaten for patience to begin anew.
+        restore_best_weights: at the stop, go back to the weights of the best epoch.
+        start_from_epoch: epochs before this one are not looked at.
+
+    Raises:
+        SpecError: there is no such mode.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        min_delta: float = 0,
+        patience: int = 0,
+        verbose: int = 0,
+        mode: str = "auto",
+        baseline: float | None = None,
+        restore_best_weights: bool = False,
+        start_from_epoch: int = 0,
+    ) -> None:
+        self.monitor = monitor
+        self.patience = patience
+        self.verbose = verbose
+        self.baseline = baseline
+        self.restore_best_weights = restore_best_weights
+        self.start_from_epoch = start_from_epoch
+        self._watched = Monitor("EarlyStopping", monitor, mode, RISING, min_delta)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._watched.reset()
+        self.wait = self.stopped_epoch = self.best_epoch = 0
+        self.best_weights: list[Any] | None = None
+
+    @property
+    def best(self) -> float:
+        """The best value so far."""
+        return self._watched.best
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Forget an earlier training."""
+        self._begin()
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Look at the number."""
+        value = self._watched.read(logs)
+        if value is None or epoch < self.start_from_epoch:
+            return
+        improved = self._watched.improves(value)
+        if self.restore_best_weights and (improved or self.best_weights is None):
+            self.best_weights = self.model.get_weights()
+        self.wait += 1
+        if improved:
+            self._watched.best, self.best_epoch = value, epoch
+            if self.baseline is None or self._watched.improves(value, self.baseline):
+                self.wait = 0
+        elif self.wait >= self.patience and epoch > 0:
+            self._stop(epoch)
+
+    def _stop(self, epoch: int) -> None:
+        self.stopped_epoch = epoch
+        self.model.stop_training = True
+        if self.best_weights is not None:
+            if self.verbose > 0:
+                print(f"Restoring model weights from the end of the best epoch: {self.best_epoch + 1}.", flush=True)
+            self.model.set_weights(self.best_weights)
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        """Say so."""
+        if self.stopped_epoch > 0 and self.verbose > 0:
+            print(f"Epoch {self.stopped_epoch + 1}: early stopping", flush=True)

@@ -1,0 +1,39 @@
+"""Functions as a callback."""
+
+from collections.abc import Callable
+
+from dtrain.callbacks.callback import HOOKS, Callback
+
+
+class LambdaCallback(Callback):
+    """``LambdaCallback(on_epoch_end=lambda epoch, logs: print(epoch, logs))``. See `tf.keras.callbacks.LambdaCallback`."""
+
+    def __init__(
+        self,
+        on_epoch_begin: Callable[..., object] | None = None,
+        on_epoch_end: Callable[..., object] | None = None,
+        on_batch_begin: Callable[..., object] | None = None,
+        on_batch_end: Callable[..., object] | None = None,
+        on_train_begin: Callable[..., object] | None = None,
+        on_train_end: Callable[..., object] | None = None,
+        **functions: Callable[..., object],
+    ) -> None:
+        """Any other hook of `Callback` by its name.
+
+        Raises:
+            TypeError: there is no such hook.
+        """
+        given = {
+            "on_epoch_begin": on_epoch_begin,
+            "on_epoch_end": on_epoch_end,
+            "on_batch_begin": on_batch_begin,
+            "on_batch_end": on_batch_end,
+            "on_train_begin": on_train_begin,
+            "on_train_end": on_train_end,
+            **functions,
+        }
+        for name, function in given.items():
+            if name not in HOOKS:
+                raise TypeError(f"LambdaCallback: expected functions among {', '.join(HOOKS)}; found {name}")
+            if function is not None:
+                setattr(self, name, function)

@@ -1,0 +1,142 @@
+"""What `fit` and `evaluate` show: a bar on one line of a terminal, plain lines anywhere else."""
+
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from typing import TextIO
+
+import numpy as np
+
+from dtrain.callbacks.callback import Callback, Logs
+
+BAR_WIDTH = 30
+REDRAW_S = 0.05
+CLEAR = "\r\x1b[K"
+
+
+class ProgressBar(Callback):
+    """One line an epoch, and one an evaluation; in a terminal it grows while they last. See `tf.keras.callbacks.ProgbarLogger`.
+
+    Args:
+        verbose: 2: lines in a terminal too.
+        stream: where to write; by default stdout as it is when something is written.
+    """
+
+    def __init__(self, verbose: int | str = "auto", stream: TextIO | None = None) -> None:
+        self._lines_only = verbose == 2
+        self._stream = stream
+        self._title = ""
+        self._total: int | None = None
+        self._began_s = self._drawn_s = 0.0
+        self._in_fit = False
+        self._tested = 0
+
+    # Hooks
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Validations belong to their epoch's line."""
+        self._in_fit = True
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        """The next one is an evaluation of its own."""
+        self._in_fit = False
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        """A line begins."""
+        self._begin(f"epoch {epoch + 1}/{self.params['epochs']}", self.params["steps"])
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """It grows."""
+        self._draw(batch + 1, logs or {})
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """It is complete."""
+        self._title = f"epoch {epoch + 1}/{self.params['epochs']}"  # several may end together
+        self._end(self._total, logs or {})
+
+    def on_test_begin(self, logs: Logs | None = None) -> None:
+        """A line of its own begins, unless this is a validation."""
+        if not self._in_fit:
+            self._begin("evaluation", self.params.get("steps"))
+            self._tested = 0
+
+    def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """It grows."""
+        if not self._in_fit:
+            self._tested = batch + 1
+            self._draw(self._tested, logs or {})
+
+    def on_test_end(self, logs: Logs | None = None) -> None:
+        """It is complete."""
+        if not self._in_fit:
+            self._end(self._tested, logs or {})
+
+    def clearing(self) -> Callback:
+        """A callback to be called before all others: at an epoch's end it makes room for what they print."""
+        return _Clearing(self)
+
+    # The line
+
+    @property
+    def _out(self) -> TextIO:
+        return self._stream or sys.stdout
+
+    @property
+    def _shows_bar(self) -> bool:
+        return not self._lines_only and self._out.isatty()
+
+    def _begin(self, title: str, total: int | None) -> None:
+        self._title, self._total, self._began_s = title, total, time.monotonic()
+
+    def _draw(self, done: int, logs: Logs) -> None:
+        now_s = time.monotonic()
+        if self._shows_bar and now_s - self._drawn_s >= REDRAW_S:
+            self._drawn_s = now_s
+            elapsed_s = now_s - self._began_s
+            clock = f"ETA {elapsed_s * (self._total - done) / done:.0f} s" if self._total else f"{elapsed_s:.1f} s"
+            width = shutil.get_terminal_size().columns - 1
+            self._out.write(CLEAR + f"{self._head(done)} - {clock} - {numbers(logs)}"[:width])
+            self._out.flush()
+
+    def _end(self, done: int | None, logs: Logs) -> None:
+        elapsed_s = time.monotonic() - self._began_s
+        head = CLEAR + self._head(done or 0) if self._shows_bar else self._title
+        self._out.write(f"{head} - {elapsed_s:.1f} s - {numbers(logs)}\n")
+        self._out.flush()
+
+    def _head(self, done: int) -> str:
+        if not self._total:
+            return f"{self._title} {done}"
+        filled = min(BAR_WIDTH, BAR_WIDTH * done // self._total)
+        bar = "=" * filled if filled == BAR_WIDTH else ("=" * filled + ">").ljust(BAR_WIDTH, ".")
+        return f"{self._title} {done:{len(str(self._total))}}/{self._total} [{bar}]"
+
+    def clear(self) -> None:
+        """Take the growing line away."""
+        if self._shows_bar:
+            self._out.write(CLEAR)
+            self._out.flush()
+
+
+class _Clearing(Callback):
+    """Takes a bar away before other callbacks print."""
+
+    def __init__(self, bar: ProgressBar) -> None:
+        self._bar = bar
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Make room."""
+        self._bar.clear()
+
+
+def numbers(logs: Mapping[str, object]) -> str:
+    """``loss: 0.1234 - lr: 1.0000e-05``"""
+    return " - ".join(f"{name}: {_number(value)}" for name, value in logs.items())
+
+
+def _number(value: object) -> str:
+    if np.ndim(value) > 0:  # type: ignore[arg-type]
+        return str(np.asarray(value))
+    number = float(value)  # type: ignore[arg-type]
+    return f"{number:.4f}" if abs(number) > 1e-3 or number == 0 else f"{number:.4e}"

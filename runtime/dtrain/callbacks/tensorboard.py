@@ -1,0 +1,106 @@
+"""Event files for TensorBoard."""
+
+import time
+from pathlib import Path
+
+from dtrain.callbacks.callback import Callback, Logs
+from dtrain.errors import SpecError
+from dtrain.learning.optimizers.schedules import LearningRateSchedule
+from dtrain.summaries import SummaryWriter
+
+TRAIN, VALIDATION = "train", "validation"
+
+
+class TensorBoard(Callback):
+    """Write what training does for TensorBoard, below `log_dir`. See `tf.keras.callbacks.TensorBoard`.
+
+    ``train`` and ``validation`` hold the scalars ``epoch_loss``, ``epoch_accuracy``, ... over epochs; ``train`` also
+    ``epoch_learning_rate``, histograms of the weights and, as text, the model's summary. A callback of your own writes beside
+    them with ``tensorboard.writer("train").scalar("tag", value, step)`` (or `histogram`, `text`).
+
+    Args:
+        histogram_freq: histograms every so many epochs; 0: none.
+        write_graph: write the model's summary.
+        write_steps_per_second: global steps, as ``epoch_steps_per_second``.
+        update_freq: ``epoch``; ``batch`` or a number of global steps: also the batches' numbers, as ``batch_loss`` and so on.
+
+    Raises:
+        SpecError: an argument asks for what dtrain does not write: images of weights, embeddings, profiles.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | Path = "logs",
+        histogram_freq: int = 0,
+        write_graph: bool = True,
+        write_images: bool = False,
+        write_steps_per_second: bool = False,
+        update_freq: int | str = "epoch",
+        profile_batch: int = 0,
+        embeddings_freq: int = 0,
+        embeddings_metadata: object = None,
+    ) -> None:
+        asked = {"write_images": write_images, "profile_batch": profile_batch, "embeddings_freq": embeddings_freq}
+        if unwritten := [name for name, value in asked.items() if value]:
+            raise SpecError(f"TensorBoard: dtrain writes scalars, histograms and text; leave out {', '.join(unwritten)}")
+        if update_freq not in ("epoch", "batch") and (not isinstance(update_freq, int) or update_freq < 1):
+            raise SpecError(f"TensorBoard: expected update_freq epoch, batch or a number of steps, found {update_freq!r}")
+        self.log_dir = log_dir
+        self.histogram_freq = histogram_freq
+        self.write_graph = write_graph
+        self.write_steps_per_second = write_steps_per_second
+        self.update_freq = 1 if update_freq == "batch" else update_freq
+        self._writers: dict[str, SummaryWriter] = {}
+        self._epoch = 0
+        self._epoch_began_s = 0.0
+        self._written_step = 0
+
+    def writer(self, name: str) -> SummaryWriter:
+        """The writer of a folder below `log_dir`; it is made at its first use."""
+        if name not in self._writers:
+            self._writers[name] = SummaryWriter(self.located(self.log_dir) / name)
+        return self._writers[name]
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Write what the model is."""
+        self._written_step = 0
+        if self.write_graph and self.model.has_layers:
+            lines: list[str] = []
+            self.model.summary(print_fn=lines.append)
+            self.writer(TRAIN).text("model", "\n".join(f"    {line}" for line in "\n".join(lines).splitlines()), step=0)
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        """Look at the clock."""
+        self._epoch, self._epoch_began_s = epoch, time.monotonic()
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """Write the numbers so far, if it is time."""
+        step = self._epoch * self.params["steps"] + batch + 1
+        if self.update_freq != "epoch" and step - self._written_step >= int(self.update_freq):
+            self._written_step = step
+            for name, value in (logs or {}).items():
+                self.writer(TRAIN).scalar(f"batch_{name}", value, step)
+            self.writer(TRAIN).flush()
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Write the epoch's numbers."""
+        numbers = dict(logs or {})
+        rate = self.model.optimizer.learning_rate
+        done = (epoch + 1) * self.params["steps"]
+        numbers["learning_rate"] = rate(done) if isinstance(rate, LearningRateSchedule) else rate
+        if self.write_steps_per_second:
+            numbers["steps_per_second"] = self.params["steps"] / (time.monotonic() - self._epoch_began_s)
+        for name, value in numbers.items():
+            folder = VALIDATION if name.startswith("val_") else TRAIN
+            self.writer(folder).scalar(f"epoch_{name.removeprefix('val_')}", value, epoch)
+        if self.histogram_freq and epoch % self.histogram_freq == 0:
+            for name, value in self.model.weights.items():
+                self.writer(TRAIN).histogram(f"{name}/histogram", value, epoch)
+        for writer in self._writers.values():
+            writer.flush()
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        """Close the files."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()

@@ -1,0 +1,19 @@
+"""A checkpoint once more, in another folder."""
+
+from pathlib import Path
+
+from dtrain.checkpoints.reader import open_checkpoint
+from dtrain.checkpoints.rotation import rotate
+from dtrain.checkpoints.writer import save
+
+
+def copy_latest(source: Path, target: Path, now: float) -> None:
+    """Write the newest sound checkpoint of a folder into another one, in the place of what is there.
+
+    Raises:
+        CheckpointError: there is none, or the disk is full or failing.
+    """
+    with open_checkpoint(source) as checkpoint:
+        arrays = {name: checkpoint.read(name) for name in checkpoint.arrays}
+        save(target, checkpoint.step, arrays, checkpoint.manifest.extra, now=now)
+    rotate(target, keep=1, now=now)

@@ -1,0 +1,57 @@
+"""The messages of the leader's orders (rule 13): what `dtrain.messages` says of all others holds for them too."""
+
+from typing import Any
+
+import msgspec
+
+
+class Hold(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """Leader to server: ps:0 lets no version be made but those under way, until the order with this number comes.
+
+    See `roles.order`. `stop` says that the leader itself will push no more.
+    """
+
+    generation: int
+    number: tuple[int, int]
+    stop: bool = False
+
+
+class Holding(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """Server to leader: so be it.
+
+    Attributes:
+        version: ps:0: the first one that nobody has begun to change; of others it means nothing.
+        optimizer: the rule in force.
+        stopped: an earlier order has ended training.
+    """
+
+    term: int
+    version: int
+    optimizer: dict[str, Any]
+    stopped: bool
+
+
+class Control(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """Leader to server: this holds from `version` on. Blocks: if `assigns`, new values of every group.
+
+    Attributes:
+        optimizer: the same rule as before, perhaps with other numbers.
+        stop: it is the last version.
+        until: no version beyond this one may be made before the next order; None: there is no such limit.
+    """
+
+    generation: int
+    number: tuple[int, int]
+    term: int
+    version: int
+    optimizer: dict[str, Any]
+    stop: bool = False
+    until: int | None = None
+    assigns: bool = False
+
+
+class Controlled(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """Server to leader: done."""
+
+
+AnyOrder = Hold | Holding | Control | Controlled

@@ -1,0 +1,107 @@
+"""The leader's machine for one order: every server changes its ways at the same version. (message) -> messages. Rule 13.
+
+    1. Every server is asked to hold. ps:0 names the version: the next one that nobody has begun to make. It lets nothing be made
+       beyond it until it is told more: in sync no commit, in async no ticket but those under way.
+    2. All others are told what holds from that version on; a server that has not reached it keeps it for then.
+    3. Last ps:0 is told, and training goes on.
+
+So no server is ever past the version when it hears of it. An order says everything that is in force, not what is new, and has a
+number: it may be repeated, and one that arrives late is not obeyed. If the leader dies on the way, ps:0 holds until its successor
+gives an order of its own; a stop of which some server has heard is then part of it. If the servers begin a new term on the way, the
+order begins again.
+
+In async a server other than ps:0 may be past the version after all, by pushes whose sender died before it reached ps:0; it changes
+at once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dtrain.errors import PeerRefusedError
+from dtrain.messages import AnyMessage, NotReady, Refusal
+from dtrain.order_messages import Control, Controlled, Hold, Holding
+from dtrain.roles.worker import Outgoing
+
+
+@dataclass
+class Order:
+    """One order to all servers.
+
+    Attributes:
+        number: (incarnation of the leader, a count): larger than that of every order before.
+        control: what is ordered, but for number, term and version; None: only to hold, and see.
+        holding: what ps:0 said; None before.
+        unanswered: by server, what was asked and not yet answered.
+        done: every server has obeyed.
+    """
+
+    servers: int
+    generation: int
+    number: tuple[int, int]
+    control: Control | None = None
+    holding: Holding | None = None
+    unanswered: dict[int, AnyMessage] = field(default_factory=dict)
+    done: bool = False
+    _answers: list[Holding] = field(default_factory=list)
+    _void: bool = False
+
+    @property
+    def seen(self) -> Holding:
+        """What ps:0 said."""
+        if self.holding is None:
+            raise AssertionError("an order that is done was answered by ps:0")
+        return self.holding
+
+    @property
+    def stops(self) -> bool:
+        """Whether it ends training: by itself, or because an earlier one did so on some server."""
+        return (self.control is not None and self.control.stop) or any(answer.stopped for answer in self._answers)
+
+    def start(self) -> Iterator[Outgoing]:
+        """Begin, or begin again: the servers are, or were, not all in one term."""
+        self._answers, self._void = [], False
+        stop = self.control is not None and self.control.stop
+        for server in range(self.servers):
+            yield self._ask(server, Hold(self.generation, self.number, stop))
+
+    def receive(self, server: int, message: AnyMessage) -> Iterator[Outgoing]:
+        """A server has answered. With nothing unanswered and not `done`, wait a moment and start again.
+
+        Raises:
+            PeerRefusedError: it will not obey this task.
+        """
+        asked = self.unanswered.pop(server)
+        match message:
+            case Holding():
+                self._answers.append(message)
+                if server == 0:
+                    self.holding = message
+            case Controlled():
+                self.done = server == 0
+            case NotReady():
+                self._void = True
+            case Refusal(reason):
+                raise PeerRefusedError(reason)
+            case _:
+                raise PeerRefusedError(f"ps:{server} answered {type(asked).__name__} with {type(message).__name__}")
+        if not (self.unanswered or self._void or self.done):
+            yield from self._next(told=isinstance(asked, Control))
+
+    def _next(self, told: bool) -> Iterator[Outgoing]:
+        """Everybody has answered."""
+        if len({answer.term for answer in self._answers}) != 1 or self.holding is None:
+            return
+        if self.control is None:
+            self.done = True
+            return
+        control = msgspec.structs.replace(
+            self.control, number=self.number, term=self.holding.term, version=self.holding.version, stop=self.stops
+        )
+        for server in range(1, self.servers) if self.servers > 1 and not told else (0,):
+            yield self._ask(server, control)
+
+    def _ask(self, server: int, message: AnyMessage) -> Outgoing:
+        self.unanswered[server] = message
+        return server, message

@@ -1,0 +1,127 @@
+"""Gives the leader's orders, on connections of its own, in the training thread; `order` decides how."""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dtrain.errors import PeerLostError, WaitTimeoutError
+from dtrain.messages import AnyMessage
+from dtrain.order_messages import Control, Holding
+from dtrain.roles.order import Order
+from dtrain.wire.channel import Channel
+
+PAUSE_S = 0.05
+
+Array = np.ndarray[Any, Any]
+
+
+class OrderDriver:
+    """The leader's way to give orders; connected at the first one.
+
+    Attributes:
+        term: in which the last order was given.
+    """
+
+    def __init__(
+        self, servers: int, generation: int, incarnation: int, connect: Callable[[int, float], Channel], patience_s: float
+    ) -> None:
+        """Nobody is talked to yet; a server may be away for `patience_s`."""
+        self._generation = generation
+        self._number = (incarnation, 0)
+        self._connect = connect
+        self._patience_s = patience_s
+        self._aborted: str | None = None
+        self._channels: list[Channel | None] = [None] * servers
+        self._in_force: Control | None = None
+        self.term = 0
+
+    def look(self) -> Holding:
+        """What is in force; nothing goes on before the next order."""
+        return self._give(None, ()).seen
+
+    def give(
+        self, optimizer: dict[str, Any], *, stop: bool, until: int | None, values: Sequence[Sequence[Array]]
+    ) -> tuple[int, bool]:
+        """Order something; returns from which version on it holds, and whether that is the last one.
+
+        Args:
+            optimizer: the numbers.
+            stop: make no further version.
+            until: make none beyond this one before the next order.
+            values: each server's new ones; empty: they stay.
+
+        Raises:
+            PeerLostError: a server is away for too long.
+            PeerRefusedError: it will not obey.
+        """
+        control = Control(self._generation, (0, 0), 0, 0, optimizer, stop, until, bool(values))
+        order = self._give(control, values)
+        self._in_force = msgspec.structs.replace(control, assigns=False)
+        return order.seen.version, order.stops
+
+    def repeat_in(self, term: int) -> None:
+        """The servers are in this term: if they have begun it since the last order, give that again."""
+        if self._in_force is not None and term != self.term:
+            self._give(self._in_force, ())
+
+    def _give(self, control: Control | None, values: Sequence[Sequence[Array]]) -> Order:
+        self._number = (self._number[0], self._number[1] + 1)
+        order = Order(len(self._channels), self._generation, self._number, control)
+        self._carry_out(order, values)
+        self.term = order.seen.term
+        return order
+
+    def _carry_out(self, order: Order, values: Sequence[Sequence[Array]]) -> None:
+        deadline = time.monotonic() + self._patience_s
+        while not order.done:
+            for server, message in order.start():
+                self._send(server, message, values, deadline)
+            while order.unanswered:
+                server, asked = next(iter(order.unanswered.items()))
+                answer = self._answer(server, asked, values, deadline)
+                for next_server, message in order.receive(server, answer):
+                    self._send(next_server, message, values, deadline)
+            if not order.done:
+                self._pause(deadline, "the servers are not all in one term")
+
+    def abort(self, reason: str) -> None:
+        """From another thread: give up whatever is being waited for."""
+        self._aborted = reason
+        for channel in self._channels:
+            if channel is not None:
+                channel.abort(reason)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for channel in self._channels:
+            if channel is not None:
+                channel.close()
+
+    def _send(self, server: int, message: AnyMessage, values: Sequence[Sequence[Array]], deadline: float) -> None:
+        while (channel := self._channels[server]) is None:
+            with contextlib.suppress(WaitTimeoutError):
+                self._channels[server] = self._connect(server, min(1.0, max(0.0, deadline - time.monotonic())))
+                continue
+            self._pause(deadline, f"ps:{server} cannot be reached")
+        channel.send(message, values[server] if values and isinstance(message, Control) else ())
+
+    def _answer(self, server: int, asked: AnyMessage, values: Sequence[Sequence[Array]], deadline: float) -> AnyMessage:
+        while True:
+            channel = self._channels[server]
+            assert channel is not None
+            try:
+                return channel.receive().message
+            except PeerLostError as error:
+                channel.close()
+                self._channels[server] = None
+                self._pause(deadline, str(error))
+                self._send(server, asked, values, deadline)
+
+    def _pause(self, deadline: float, why: str) -> None:
+        if self._aborted or time.monotonic() >= deadline:
+            raise PeerLostError(self._aborted or f"an order could not be given: {why}")
+        time.sleep(PAUSE_S)

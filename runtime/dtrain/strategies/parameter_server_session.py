@@ -1,0 +1,201 @@
+"""One call of `fit` on parameter servers, seen from one of the tasks that take part."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dtrain import checkpoints
+from dtrain.errors import DtrainError, InputError
+from dtrain.messages import Verdict
+from dtrain.protocol.placement import Plan
+from dtrain.protocol.replica_memory import ReplicaMemory, cut
+from dtrain.protocol.staleness import StalenessHistogram
+from dtrain.roles.heartbeat import HeartbeatLink
+from dtrain.roles.keeper import Keeper
+from dtrain.roles.order_driver import OrderDriver
+from dtrain.roles.worker import Phase, Replica
+from dtrain.roles.worker_driver import ReplicaDriver
+from dtrain.strategy import Array, Orders, StepResult
+from dtrain.wire.connecting import arrays_to_send
+
+CONNECT_S = 60.0
+
+if TYPE_CHECKING:
+    from dtrain.strategies.parameter_server import ParameterServerStrategy
+
+
+class ParameterServerSession:
+    """One generation of variables, seen from one replica; see `Session`."""
+
+    def __init__(
+        self,
+        strategy: "ParameterServerStrategy",
+        generation: int,
+        plan: Plan,
+        link: HeartbeatLink,
+        keeper: Keeper | None,
+    ) -> None:
+        training = strategy.training
+        self._strategy = strategy
+        self._reporter = strategy.reporter
+        self._training = training
+        self._link = link
+        self._keeper = keeper
+        self._saved = False
+        self._plan = plan
+        room = partial(arrays_to_send, training.transport) if strategy.trains else None
+        weights, gradients = ReplicaMemory(plan), ReplicaMemory(plan, room)
+        arrays, variables = gradients.variables, [spec for spec in plan.variables if not spec.sparse]
+        self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if spec.trainable}
+        self.updates: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if not spec.trainable}
+        self.rank = strategy.rank
+        self.replicas = strategy.num_replicas
+        self.batches_per_step = strategy.num_replicas_in_sync
+        self._staleness = StalenessHistogram()
+        machine = Replica(
+            plan.servers,
+            generation,
+            link.incarnation,
+            plan.hash,
+            training.updates == "sync",
+            strategy.trains,
+            saves=keeper is not None,
+            nan_policy=training.nan_policy,
+            sequence=strategy.pushes_sent,
+        )
+        self._driver = ReplicaDriver(
+            machine, weights, gradients, strategy.connect, strategy.reporter, connect_s=CONNECT_S, patience_s=strategy.patience_s
+        )
+        self.weights: dict[str, Array] = weights.variables
+        self.row_gradients = self._driver.row_gradients
+        link.on_failure = self._abort
+        self._orders = OrderDriver(plan.servers, generation, link.incarnation, strategy.connect, strategy.patience_s)
+        if keeper is not None:
+            keeper.on_failure = self._abort
+            keeper.own_step = lambda: (machine.term, machine.global_step)
+        self._reporter.status.stale_gradients = 0
+        self._driver.start()
+        self.optimizer: dict[str, Any] = self._rule_in_force() if keeper is not None else {}
+        for name, update in self.updates.items():
+            update[...] = self.weights[name]
+        self._reporter.status.max_steps = machine.max_steps
+        self._reporter.progress(self.global_step)
+        self._reporter.running()
+        self.entered_step = self.global_step if keeper is None else keeper.first_version
+        self._cpu_mark_s = time.thread_time()
+
+    @property
+    def global_step(self) -> int:
+        """As ps:0 counts."""
+        return self._driver.machine.global_step
+
+    @property
+    def first_step(self) -> int:
+        """Where the `fit` before this one ended."""
+        return self._driver.machine.first_step
+
+    @property
+    def batch(self) -> int:
+        """See `Session.batch`."""
+        return self._driver.machine.batch
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step is done."""
+        return self._driver.machine.phase is Phase.FINISHED
+
+    def _rule_in_force(self) -> dict[str, Any]:
+        """Leader: what the servers hold, who wait for its first order."""
+        found = self._orders.look()
+        if found.stopped and self._keeper is not None:
+            self._keeper.ordered(None, end=found.version)
+        return found.optimizer
+
+    def _abort(self, reason: str) -> None:
+        self._driver.abort(reason)
+        self._orders.abort(reason)
+
+    @contextmanager
+    def _failures_explained(self) -> Iterator[None]:
+        """Whoever has given up knows better than the connection that broke."""
+        try:
+            yield
+        except DtrainError as error:
+            raise self._link.failure or (self._keeper and self._keeper.failure) or error from None
+
+    def conclude(self) -> bool:
+        """See `Session.conclude`."""
+        if self._keeper is None:
+            return True
+        with self._failures_explained():
+            self._saved = self._keeper.finish()
+            if not self._saved:
+                self._driver.start()
+                self._orders.repeat_in(self._driver.machine.term)
+        return self._saved
+
+    def wait(self, step: int) -> None:
+        """See `Session.wait`."""
+        with self._failures_explained():
+            self._driver.wait_for(step)
+            self._orders.repeat_in(self._driver.machine.term)
+        self._reporter.progress(self.global_step)
+
+    def control(self, orders: Orders) -> None:
+        """See `Session.control`."""
+        if orders.weights is not None and any(spec.sparse for spec in self._plan.variables):
+            raise InputError("the weights of a model with a table that travels by rows cannot be set while it trains on a cluster")
+        values = () if orders.weights is None else cut(self._plan, orders.weights)
+        with self._failures_explained():
+            version, stops = self._orders.give(orders.optimizer, stop=orders.stop, until=orders.until, values=values)
+            if self._keeper is not None:
+                self._keeper.ordered(orders.until, end=version if stops else None)
+            for name, value in (orders.weights or {}).items():
+                self.weights[name][...] = value
+            if (stops or self._driver.machine.held) and not self.finished:
+                self._driver.start()
+
+    def save(self, directory: Path) -> None:
+        """See `Session.save`: a copy of the run's own checkpoint of now."""
+        if self._keeper is not None:
+            self._keeper.save_now()
+            checkpoints.copy_latest(self._strategy.checkpoint_folder, directory, time.time())
+
+    def step(self, loss: float, examples: int) -> StepResult:
+        """See `Session.step`.
+
+        Raises:
+            PeerLostError: a server is gone for good.
+            TrainingError: the rules of the spec end training.
+        """
+        self._reporter.slow_down(time.thread_time() - self._cpu_mark_s)
+        if self._driver.overtaken:
+            self._driver.overtaken = False
+            return StepResult(Verdict.VOID, self.global_step)
+        with self._failures_explained():
+            outcome = self._driver.push()
+            self._orders.repeat_in(self._driver.machine.term)
+        verdict = outcome.verdict
+        self._reporter.progress(self.global_step, loss, examples)
+        status = self._reporter.status
+        status.bytes_sent, status.bytes_received = self._driver.bytes_moved
+        status.stale_gradients = (status.stale_gradients or 0) + outcome.stale
+        if verdict is Verdict.ACCEPTED and self._training.updates == "async":
+            self._staleness.add(outcome.staleness)
+            status.staleness_mean, status.staleness_counts = self._staleness.mean, self._staleness.counts
+        if verdict is Verdict.REFUSED and self._training.nan_policy == "refuse":
+            self._reporter.warn(f"step {self.global_step}: {outcome.reason}; it was not applied")
+        self._cpu_mark_s = time.thread_time()
+        return StepResult(verdict, self.global_step)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """See `Session.close`; a leader that ends early, because it was ordered to stop, writes a last checkpoint."""
+        self._strategy.let_read(self._driver)
+        self._orders.close()
+        self._strategy.pushes_sent = self._driver.machine.sequence
+        self._link.on_failure = lambda reason: None
+        if self._keeper is not None and not self._saved:
+            self._keeper.stop(save=error is None or isinstance(error, SystemExit | KeyboardInterrupt))
