@@ -51,6 +51,10 @@ class BackupAndRestore(Callback):
         folder = self.located(self.backup_dir)
         return folder if checkpoints.list_checkpoints(folder) else None
 
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Count from here."""
+        self._saved_step = self.session.global_step
+
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Save after so many global steps."""
         if self.save_freq != "epoch" and self.session.global_step - self._saved_step >= int(self.save_freq):

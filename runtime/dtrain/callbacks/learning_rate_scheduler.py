@@ -27,11 +27,7 @@ class LearningRateScheduler(Callback):
             InputError: the schedule returned something else than a number, or the optimizer has a schedule of its own.
         """
         before = settable_rate(self.model, "LearningRateScheduler")
-        try:
-            inspect.signature(self.schedule).bind(epoch, before)
-            rate = self.schedule(epoch, before)
-        except TypeError:
-            rate = self.schedule(epoch)
+        rate = self.schedule(epoch, before) if _takes_two(self.schedule) else self.schedule(epoch)
         if not isinstance(rate, Real):
             raise InputError(f"LearningRateScheduler: expected a number from the schedule at epoch {epoch}, found {rate!r}")
         self.model.optimizer.learning_rate = float(rate)
@@ -42,6 +38,15 @@ class LearningRateScheduler(Callback):
         """Put the rate into the logs."""
         if logs is not None:
             logs["lr"] = self.model.optimizer.learning_rate
+
+
+def _takes_two(schedule: Callable[..., float]) -> bool:
+    """Whether a function can be called with an epoch and a rate."""
+    try:
+        inspect.signature(schedule).bind(0, 0.0)
+    except (TypeError, ValueError):  # ValueError: one written in C may not say
+        return False
+    return True
 
 
 def settable_rate(model: object, owner: str) -> float:
