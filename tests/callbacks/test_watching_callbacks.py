@@ -98,7 +98,7 @@ def test_reduce_on_plateau(arguments, values, rate):
 
 
 def test_the_factor_lowers():
-    with pytest.raises(SpecError, match="expected a factor < 1.0, found 1"):
+    with pytest.raises(SpecError, match=r"expected a factor < 1\.0, found 1"):
         ReduceLROnPlateau(factor=1)
 
 
