@@ -69,7 +69,7 @@ class Links:
     """Two heartbeat links: what the servers say of themselves."""
 
     def __init__(self):
-        self.links = [SimpleNamespace(failure=None, incarnation=100) for _ in range(2)]
+        self.links = [SimpleNamespace(failure=None, incarnation=100, away=False) for _ in range(2)]
         for server in range(2):
             self.say(server)
 
@@ -171,6 +171,17 @@ def test_a_server_that_is_gone_for_good_ends_training(keep):
     links.links[1].failure = PeerLostError("ps:1 has been away for 60 s")
     with pytest.raises(PeerLostError, match="away for 60 s"):
         finish(keeper)
+
+
+def test_one_that_is_ordered_to_stop_saves_what_there_is_if_all_servers_are_there(keep):
+    keeper, place, servers, links = begun(keep)
+    servers.version = 9
+    keeper.stop(save=True)
+    assert saved(place) == [0, 9]
+    servers.version, links.links[1].away = 12, True
+    keeper.stop(save=True)
+    assert saved(place) == [0, 9]
+    assert place.reporter.said == ["no last checkpoint: ps:1 is not there"]
 
 
 def test_a_leader_that_comes_back_goes_on_with_what_the_servers_hold(keep):

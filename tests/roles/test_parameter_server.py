@@ -763,3 +763,12 @@ def test_asynchronous_training_without_anybody_who_could_train_fails_by_name():
     hand.now = 72.0
     hand.tick()
     assert only(hand.beat("chief:0", 1)).failed == "too few replicas: nobody is alive who could make version 1, for 11.0 s"
+
+
+def test_a_contribution_that_another_server_lacks_is_waited_for_there():
+    hand = Hand(servers=2, updates="sync", backup_workers=1)
+    hand.initialise()
+    hand.push("worker:0")
+    hand.push("worker:1")
+    hand.say("ps:1", Complete(1, 1, 1, 0, 0))
+    assert only(hand.beat("worker:1")).waiting_for == "ps:1, chief:0"

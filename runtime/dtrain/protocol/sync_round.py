@@ -155,6 +155,11 @@ class SyncDecision:
         self.holders.clear()
         self.complete.clear()
 
+    def lacking(self) -> dict[int, set[int]]:
+        """By rank: the servers that have not reported a contribution which ps:0 itself holds."""
+        everywhere = set(range(self.servers))
+        return {c[0]: everywhere - held_by for c, held_by in self.holders.items() if 0 in held_by and held_by != everywhere}
+
     def awaited(self, live: Collection[int]) -> list[int]:
         """Ranks of the live replicas that have not completed their quota for this version."""
         return [rank for rank in sorted(live) if self._completed_by(rank) < self.quota]

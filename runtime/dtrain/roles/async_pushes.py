@@ -189,8 +189,10 @@ class AsyncPushes:
     def disconnected(self, caller: Caller) -> None:
         """A lost connection alone changes nothing: the replica comes back, or its lease runs out."""
 
-    def awaited(self) -> list[int]:
-        """Ranks for whom those without a ticket wait; gradients themselves are applied on arrival."""
+    def awaited(self) -> tuple[list[int], list[int]]:
+        """Ranks for whom those without a ticket wait, and no servers: gradients themselves are applied on arrival."""
         gate = self.gate
-        without = [rank for rank in self.live if rank not in gate.holders] if gate is not None else []
-        return sorted({other for rank in without for other in gate.awaited(rank)}) if gate is not None else []
+        if gate is None:
+            return [], []
+        without = [rank for rank in self.live if rank not in gate.holders]
+        return sorted({other for rank in without for other in gate.awaited(rank)}), []

@@ -75,6 +75,11 @@ class HeartbeatLink:
         return self.answer[1]
 
     @property
+    def away(self) -> bool:
+        """Whether the server did not answer the last time."""
+        return self._channel is None
+
+    @property
     def incarnation(self) -> int:
         """The one by which the server knows this task."""
         return self.reply.incarnation

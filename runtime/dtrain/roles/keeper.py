@@ -144,6 +144,10 @@ class Keeper:
         """
         self._stopped.set()
         self._wake.set()
+        if away := [server_name(server) for server, link in enumerate(self._place.links) if link.away]:
+            if save:
+                self._place.reporter.warn(f"no last checkpoint: {', '.join(away)} is not there")
+            return
         self._thread.join(STOP_S)
         if save and not self._thread.is_alive():
             self._saver.save_cut(self._watch.term, final=True)

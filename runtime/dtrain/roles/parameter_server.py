@@ -331,10 +331,9 @@ class ParameterServer:
         ended = held is not None and held.pushes.version >= held.max_steps and self._concluded < held.generation
         if held is None or ended or held.pushes.held_back:
             return str(self.cluster.leader)
-        return ", ".join(self._names(held.pushes.awaited())) or None
-
-    def _names(self, ranks: Sequence[int]) -> list[str]:
-        return [name for name, rank in self.ranks.items() if rank in ranks]
+        ranks, servers = held.pushes.awaited()
+        names = [*(f"ps:{server}" for server in servers), *(name for name, rank in self.ranks.items() if rank in ranks)]
+        return ", ".join(names) or None
 
     def _members_changed(self, now: float) -> Actions:
         if self.held is not None and self.index == 0:

@@ -268,6 +268,9 @@ class SyncPushes:
         """Who waits for the next version."""
         return [waiting.caller for waiting in self._waiting]
 
-    def awaited(self) -> list[int]:
-        """Ranks whose contribution the next version still lacks."""
-        return self._decision.awaited(self._live) if self._decision else []
+    def awaited(self) -> tuple[list[int], list[int]]:
+        """Ranks whose contribution the next version still lacks; servers that lack one which ps:0 has."""
+        if self._decision is None:
+            return [], []
+        ranks, lacking = self._decision.awaited(self._live), self._decision.lacking()
+        return [rank for rank in ranks if rank not in lacking], sorted({s for rank in ranks for s in lacking.get(rank, ())})
