@@ -98,6 +98,7 @@ class Replica:
     _ticket: bool = True
     _refresh: bool = True
     _final_pulls: int = 0
+    _ended_early: bool = False
     _replies: dict[int, Reply] = field(default_factory=dict)
     _void: bool = False
 
@@ -199,6 +200,7 @@ class Replica:
 
     def _values(self, server: int, message: Values) -> Iterator[Outgoing]:
         self.versions[server] = message.version
+        self._ended_early |= 0 < message.max_steps < self.max_steps
         self.max_steps, self.first_step = message.max_steps, message.first_step
         if server == 0:
             self._ticket, self.batch, self.held = message.ticket, message.batch, message.held and not message.ticket
@@ -234,7 +236,9 @@ class Replica:
         newest = max(self.versions)
         if self.versions[0] >= self.max_steps or (self.sync and newest >= self.max_steps):
             # A server that lacks a push whose sender died never gets there: ask once, then take what it has.
-            behind = [s for s, v in enumerate(self.versions) if v < self.max_steps] if self._final_pulls == 0 else []
+            # Where the leader has ended training it may also have changed the last version, after it was answered with.
+            old = [s for s, v in enumerate(self.versions) if v < self.max_steps or (self._ended_early and s > 0)]
+            behind = old if self._final_pulls == 0 else []
             self._final_pulls += 1
             yield from self._pull(behind, self.max_steps, then=Phase.CLOSING)
             if self.phase is Phase.CLOSING and self.saves:
