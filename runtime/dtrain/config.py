@@ -156,7 +156,7 @@ class TrainingSection:
 
 @dataclass(frozen=True)
 class CheckpointSection:
-    """When checkpoints are written and which are kept; one is always written at step 0 and at the end."""
+    """When checkpoints are written, which are kept, at which URL copies; one is always written at step 0 and at the end."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
@@ -164,9 +164,12 @@ class CheckpointSection:
     every_steps: int | None = None
     keep: int = 5
     keep_every_n_hours: float | None = None
+    remote: str | None = None
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong beyond types."""
+        if self.remote is not None and "://" not in self.remote:
+            yield ("remote",), f"expected a URL such as s3://bucket/run, found {self.remote!r}"
         yield from _at_least(self, 0.1, "every_s")
         yield from _at_least(self, 1, "every_steps", "keep")
         yield from _at_least(self, 0, "keep_every_n_hours")

@@ -20,6 +20,7 @@ from dtrain.checkpoints.folder import CheckpointPath, latest, list_checkpoints
 from dtrain.checkpoints.keys import is_slot, part_key, slot_key, split_slot_key
 from dtrain.checkpoints.manifest import MANIFEST, Manifest
 from dtrain.checkpoints.reader import Checkpoint, open_checkpoint
+from dtrain.checkpoints.remote import RemoteCopies, remote_copies
 from dtrain.checkpoints.rotation import rotate
 from dtrain.checkpoints.tensor_file import Entry
 from dtrain.checkpoints.writer import CheckpointWriter, Streamed, save
@@ -31,6 +32,7 @@ __all__ = [
     "CheckpointWriter",
     "Entry",
     "Manifest",
+    "RemoteCopies",
     "Streamed",
     "copy_latest",
     "is_slot",
@@ -38,6 +40,7 @@ __all__ = [
     "list_checkpoints",
     "open_checkpoint",
     "part_key",
+    "remote_copies",
     "rotate",
     "save",
     "slot_key",

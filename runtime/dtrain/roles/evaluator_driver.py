@@ -15,12 +15,12 @@ POLL_S = 0.2
 
 
 def follow_checkpoints(
-    run_dir: Callable[[], Path | str | None], training_ended: Callable[[], bool], reporter: Reporter, pace: Pace
+    run_dir: Callable[[bool], Path | str | None], training_ended: Callable[[], bool], reporter: Reporter, pace: Pace
 ) -> Iterator[CheckpointWeights]:
     """Each newest checkpoint that was not yet evaluated, until training has ended and the final one was.
 
     Args:
-        run_dir: the run directory; None until it is known.
+        run_dir: the run directory; None until it is known. It is told whether training has ended.
         training_ended: nobody will write another checkpoint.
         reporter: told of the wait.
         pace: how often.
@@ -28,7 +28,7 @@ def follow_checkpoints(
     schedule, start_s = EvaluationSchedule(pace), time.monotonic()
     while True:
         ended = training_ended()  # before the look at the folder: what was written before the end is seen
-        known = run_dir()
+        known = run_dir(ended)
         directory = RunFiles(Path(known)).checkpoints if known else None
         found = checkpoints.list_checkpoints(directory) if directory else []
         newest = found[-1] if found else None

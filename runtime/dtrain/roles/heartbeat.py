@@ -20,7 +20,6 @@ from dtrain.wire.channel import Channel
 
 INTERVAL_S = 1.0
 RETRY_S = 0.05
-"""As long as ps:0 waits for a task, a task waits for an answer."""
 CLOCK_BITS = 42
 """Enough for milliseconds since 1970 until 2109."""
 

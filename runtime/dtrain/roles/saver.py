@@ -60,6 +60,7 @@ class Saver:
         self.generation = generation
         self._section = section
         self._directory = directory
+        self._remote = checkpoints.remote_copies(section.remote)
         self.step = step
         self.until: int | None = None
         self.lineage = Lineage()
@@ -155,6 +156,8 @@ class Saver:
         checkpoints.rotate(
             self._directory, keep=self._section.keep, keep_every_n_hours=self._section.keep_every_n_hours, now=time.time()
         )
+        if self._remote is not None:
+            self._remote.upload(self._directory)
 
 
 def _streamed(source: Any) -> Array | Streamed:

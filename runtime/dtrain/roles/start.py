@@ -1,6 +1,6 @@
 """From where a training starts: the model's first values, a checkpoint, or where the `fit` before it ended."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dtrain import checkpoints
+from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointError
 from dtrain.lazy_table import LazyTable
 from dtrain.learning import optimizers
@@ -158,3 +159,15 @@ def saved_generation(directory: Path) -> int:
 def _lineage(extra: Mapping[str, Any]) -> Lineage:
     """As `CheckpointThread` wrote it down."""
     return Lineage(**{name: int(extra.get(name, 0)) for name in Lineage.__struct_fields__})
+
+
+def fetch_newest(section: CheckpointSection, directory: Path, warn: Callable[[str], None]) -> None:
+    """Begin with the newest copy that the spec's `checkpoint.remote` holds, if the directory has no checkpoint of its own.
+
+    Raises:
+        CheckpointError: the copies cannot be read.
+        SpecError: nobody can read such a URL.
+    """
+    remote = checkpoints.remote_copies(section.remote)
+    if remote is not None and not checkpoints.list_checkpoints(directory) and remote.fetch(directory):
+        warn(f"goes on from the newest checkpoint at {remote.url}")

@@ -26,12 +26,13 @@ from dtrain.reporting import Reporter
 from dtrain.roles.chief_driver import Leader, server_name
 from dtrain.roles.evaluator import CheckpointWeights, Pace
 from dtrain.roles.evaluator_driver import follow_checkpoints
+from dtrain.roles.followed_run import FollowedRun
 from dtrain.roles.generation import Generation
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.keeper import Keeper, Place
 from dtrain.roles.kill_order import order_kill
 from dtrain.roles.recovery import Beginning, beginning
-from dtrain.roles.start import OptimizerState, Start, continued, fresh, restored, saved_generation
+from dtrain.roles.start import OptimizerState, Start, continued, fetch_newest, fresh, restored, saved_generation
 from dtrain.roles.store import unclippable
 from dtrain.roles.worker_driver import ReplicaDriver
 from dtrain.run_files import RunFiles
@@ -125,6 +126,7 @@ class ParameterServerStrategy:
         if reason := unclippable(problem.optimizer, plan):
             raise SpecError(reason)
         if self.is_leader:
+            fetch_newest(self.assignment.spec.checkpoint, self.checkpoint_folder, self.reporter.warn)
             found = beginning(self._generation, [link.reply for link in self._heartbeats], saved_generation(self.checkpoint_folder))
             if found is Beginning.PASS_OVER:
                 self._owner = problem.owner
@@ -226,13 +228,12 @@ class ParameterServerStrategy:
         return restored(self.checkpoint_folder, generation.plan, generation.optimizer).optimizer_state
 
     def checkpoints(self, pace: Pace) -> Iterator[CheckpointWeights]:
-        """See `Strategy.checkpoints`; the leader's folder of checkpoints must be visible under the same path."""
+        """See `Strategy.checkpoints`; the leader's folder must be visible under the same path, or the spec name a `remote` one."""
         self._join()
         link = self._heartbeats[0]
         self.reporter.running()
-        found = follow_checkpoints(
-            lambda: self._run_dir or link.reply.directory, lambda: link.failure is not None or link.reply.ended, self.reporter, pace
-        )
+        run = FollowedRun(self.assignment.spec.checkpoint, lambda: self._run_dir or link.reply.directory, self.reporter.warn)
+        found = follow_checkpoints(run, lambda: link.failure is not None or link.reply.ended, self.reporter, pace)
         return self._at_own_speed(found)
 
     def _at_own_speed(self, found: Iterator[CheckpointWeights]) -> Iterator[CheckpointWeights]:

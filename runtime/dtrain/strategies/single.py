@@ -28,7 +28,7 @@ from dtrain.roles.generation import Generation
 from dtrain.roles.recovery import Beginning, beginning
 from dtrain.roles.row_routes import RowRoutes
 from dtrain.roles.saver import Saver
-from dtrain.roles.start import OptimizerState, Start, fresh, restored, saved_generation
+from dtrain.roles.start import OptimizerState, Start, fetch_newest, fresh, restored, saved_generation
 from dtrain.roles.store import Store, any_non_finite
 from dtrain.run_files import RunFiles
 from dtrain.strategies.passed_over import PassedOverSession
@@ -230,6 +230,8 @@ class SingleStrategy:
     def _passed_over(self, problem: Problem) -> Session | None:
         """The session of a `fit` that had ended before this program was started again."""
         directory = RunFiles(self.directory).checkpoints if self.directory else None
+        if directory is not None and self._assignment is not None and self._reporter is not None:
+            fetch_newest(self._assignment.spec.checkpoint, directory, self._reporter.warn)
         if directory is None or beginning(self._generation, [], saved_generation(directory)) is not Beginning.PASS_OVER:
             return None
         self._owner = problem.owner

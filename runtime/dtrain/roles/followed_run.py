@@ -1,0 +1,48 @@
+"""Where an evaluator finds the checkpoints of a run."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from dtrain import checkpoints
+from dtrain.config import CheckpointSection
+from dtrain.errors import CheckpointError
+from dtrain.run_files import RunFiles
+
+FETCH_S = 2.0
+
+
+class FollowedRun:
+    """The leader's run directory; where that cannot be seen, one of its own with the newest copy from `checkpoint.remote`."""
+
+    def __init__(self, section: CheckpointSection, visible: Callable[[], Path | str | None], warn: Callable[[str], None]) -> None:
+        """Begin.
+
+        Args:
+            section: says whether there are copies.
+            visible: the leader's directory; None until it is known.
+            warn: told of copies that cannot be read.
+        """
+        self._remote = checkpoints.remote_copies(section.remote)
+        self._visible = visible
+        self._warn = warn
+        self._own = TemporaryDirectory(prefix="dtrain-evaluator-") if self._remote else None
+        self._next_s = 0.0
+
+    def __call__(self, ended: bool) -> Path | str | None:
+        """The directory to look into; what was copied before the end is in it."""
+        known = self._visible()
+        if self._own is None or known is None or RunFiles(Path(known)).checkpoints.is_dir():
+            return known
+        if ended or time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + FETCH_S
+            self._fetch(RunFiles(Path(self._own.name)).checkpoints)
+        return Path(self._own.name)
+
+    def _fetch(self, folder: Path) -> None:
+        try:
+            if self._remote is not None and self._remote.fetch(folder):
+                checkpoints.rotate(folder, keep=1, keep_every_n_hours=None, now=time.time())
+        except CheckpointError as error:
+            self._warn(str(error))

@@ -1,0 +1,95 @@
+"""Copies of checkpoints at a URL: complete or not there, and fetched by whoever has none."""
+
+import uuid
+
+import fsspec
+import numpy as np
+import pytest
+
+from dtrain import checkpoints
+from dtrain.checkpoints import RemoteCopies, list_checkpoints, open_checkpoint
+from dtrain.errors import CheckpointError, SpecError
+
+
+@pytest.fixture
+def url():
+    return f"memory://{uuid.uuid4().hex}/run"
+
+
+def save(directory, step, value, keep=2):
+    checkpoints.save(directory, step, {"w": np.full(3, value, np.float32)}, {}, now=0.0)
+    checkpoints.rotate(directory, keep=keep, keep_every_n_hours=None, now=0.0)
+
+
+def held(directory):
+    with open_checkpoint(directory) as checkpoint:
+        return checkpoint.step, checkpoint.read("w").tolist()
+
+
+def test_what_one_directory_holds_another_fetches(url, tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert not RemoteCopies(url).fetch(there)
+    for step in (0, 5, 9):
+        save(here, step, step)
+        RemoteCopies(url).upload(here)
+    assert RemoteCopies(url).fetch(there)
+    assert held(there) == (9, [9.0] * 3)
+    assert not RemoteCopies(url).fetch(there), "it is there already"
+    assert sorted(name.rpartition("/")[2] for name in fsspec.filesystem("memory").ls(url, detail=False)) == ["ckpt-5", "ckpt-9"]
+
+
+def test_a_copy_without_its_manifest_is_none(url, tmp_path):
+    save(tmp_path / "here", 3, 1)
+    RemoteCopies(url).upload(tmp_path / "here")
+    fsspec.filesystem("memory").rm_file(f"{url}/ckpt-3/{checkpoints.MANIFEST}")
+    assert not RemoteCopies(url).fetch(tmp_path / "there")
+    RemoteCopies(url).upload(tmp_path / "here")
+    assert RemoteCopies(url).fetch(tmp_path / "there")
+
+
+def test_a_step_that_was_made_again_is_copied_again_and_later_ones_go(url, tmp_path):
+    here = tmp_path / "here"
+    for step, value in ((3, 1), (6, 1)):
+        save(here, step, value, keep=9)
+    RemoteCopies(url).upload(here)
+    save(here, 3, 2, keep=9)
+    RemoteCopies(url).upload(here)
+    RemoteCopies(url).fetch(tmp_path / "there")
+    assert held(tmp_path / "there") == (3, [2.0] * 3)
+
+
+def test_a_damaged_copy_is_refused_when_it_is_opened(url, tmp_path):
+    save(tmp_path / "here", 3, 1)
+    RemoteCopies(url).upload(tmp_path / "here")
+    files = fsspec.filesystem("memory")
+    [data] = [path for path in files.ls(f"{url}/ckpt-3", detail=False) if path.endswith(".safetensors")]
+    files.pipe_file(data, files.cat_file(data)[:-1] + b"\xff")
+    RemoteCopies(url).fetch(tmp_path / "there")
+    with pytest.raises(CheckpointError, match="ckpt-3"), open_checkpoint(tmp_path / "there"):
+        pass
+
+
+def test_a_name_in_a_manifest_is_never_a_way_out_of_the_directory(url, tmp_path):
+    save(tmp_path / "here", 3, 1)
+    RemoteCopies(url).upload(tmp_path / "here")
+    files, manifest = fsspec.filesystem("memory"), f"{url}/ckpt-3/{checkpoints.MANIFEST}"
+    files.pipe_file(manifest, files.cat_file(manifest).replace(b".safetensors", b"/../../evil"))
+    with pytest.raises(CheckpointError):
+        RemoteCopies(url).fetch(tmp_path / "there")
+    assert list_checkpoints(tmp_path / "there") == []
+
+
+@pytest.mark.parametrize(("url", "match"), [("bogus://x/y", "Protocol not known"), ("s3://bucket/run", "Install s3fs")])
+def test_a_url_that_nobody_knows_is_said(url, match):
+    pytest.importorskip("fsspec")
+    if url.startswith("s3") and __import__("importlib").util.find_spec("s3fs"):
+        pytest.skip("s3fs is installed")
+    with pytest.raises(SpecError, match=match):
+        RemoteCopies(url)
+
+
+def test_a_store_that_refuses_is_named(tmp_path):
+    (tmp_path / "file").write_text("no directory")
+    save(tmp_path / "here", 3, 1)
+    with pytest.raises(CheckpointError, match="cannot copy to file://"):
+        RemoteCopies(f"file://{tmp_path}/file").upload(tmp_path / "here")

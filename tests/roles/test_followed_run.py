@@ -1,0 +1,34 @@
+"""Where an evaluator looks: at the leader's disk, or at copies if it cannot see that."""
+
+import numpy as np
+
+from dtrain import checkpoints
+from dtrain.checkpoints import RemoteCopies, list_checkpoints
+from dtrain.config import CheckpointSection
+from dtrain.roles.followed_run import FollowedRun
+from dtrain.run_files import RunFiles
+
+
+def followed(tmp_path, directory):
+    return FollowedRun(CheckpointSection(remote=f"file://{tmp_path}/copies"), lambda: directory, print)
+
+
+def save(directory, step, url):
+    checkpoints.save(directory, step, {"w": np.zeros(2, np.float32)}, {}, now=0.0)
+    RemoteCopies(url).upload(directory)
+
+
+def test_a_directory_that_is_visible_is_taken_and_none_before_it_is_known(tmp_path):
+    RunFiles(tmp_path).checkpoints.mkdir(parents=True)
+    assert followed(tmp_path, tmp_path)(False) == tmp_path
+    assert followed(tmp_path, None)(False) is None
+
+
+def test_else_the_newest_copy_is_fetched_and_at_the_end_at_once(tmp_path):
+    run = followed(tmp_path, "/on/another/machine")
+    save(tmp_path / "there", 3, f"file://{tmp_path}/copies")
+    folder = RunFiles(run(False)).checkpoints
+    assert [found.step for found in list_checkpoints(folder)] == [3]
+    save(tmp_path / "there", 5, f"file://{tmp_path}/copies")
+    run(True)
+    assert [found.step for found in list_checkpoints(folder)] == [5]
