@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import dtrain as dt
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NO_PROGRAMS = {"images.py"}
 ACCURACY = r"accuracy on images not seen ([\d.]+)"
@@ -72,7 +70,6 @@ def test_mnist_mlp(output):
     assert accuracy > 0.9
 
 
-@pytest.mark.skipif(not hasattr(dt.callbacks, "TensorBoard"), reason="its callbacks are not in this version")
 def test_mnist_cnn(output, launcher):
     log = output(EXAMPLES / "mnist_cnn.py", "--quick", "--epochs", "4")
     (accuracy,) = numbers(ACCURACY, log)
