@@ -40,7 +40,7 @@ def from_torch(module: Any, loss: Callable[[Any, Any], Any], name: str | None = 
         value = loss(outputs(weights, x, training=True), torch.from_numpy(np.asarray(y)))
         found = torch.autograd.grad(value, list(parameters.values()))
         gradients = {key: each.numpy() for key, each in zip(parameters, found, strict=True)}
-        return value.item(), gradients, {key: each.numpy() for key, each in buffers.items()}
+        return value.item(), gradients, {key: each.numpy().copy() for key, each in buffers.items()}  # a prediction writes into them
 
     def loss_alone(weights: Mapping[str, Array], x: Any, y: Any) -> float:
         with torch.no_grad():
