@@ -27,7 +27,7 @@ def has_succeeded(spec: RunSpec, states: Mapping[TaskId, str]) -> bool:
 
 def survives_without(spec: RunSpec, lost: TaskId, states: Mapping[TaskId, str], foreign: bool) -> bool:
     """Whether the run goes on although `lost` has failed for good; `states` already says so."""
-    if lost.role is Role.EVALUATOR:
+    if lost.role is Role.EVALUATOR or has_succeeded(spec, states):  # what dies after the leader's success changes nothing
         return True
     if lost.role is not Role.WORKER or foreign or lost == leader(spec):
         return False

@@ -22,7 +22,7 @@ def steps_done_s(run, task):
 
 @pytest.mark.parametrize("updates", ["async", "sync"])
 def test_a_server_is_killed(cluster, figure, real, runs, updates):
-    steps, kill = (12_000, 3000) if real else (1200, 20)
+    steps, kill = (12_000, 3000) if real else (6000, 20)
     words = ("--updates", updates, "--set", "checkpoint.every_s=0.5", "--set", f"simulate.kill=[{{task: ps:1, at_step: {kill}}}]")
     waits, lost = [], []
     for _ in range(runs):
@@ -38,7 +38,7 @@ def test_a_server_is_killed(cluster, figure, real, runs, updates):
 
 @pytest.mark.parametrize(("updates", "promised"), [("async", "<= 1"), ("sync", "<= 5.5")])
 def test_a_worker_is_killed(cluster, figure, real, runs, updates, promised):
-    steps, kill = (12_000, 3000) if real else (1200, 20)
+    steps, kill = (12_000, 3000) if real else (6000, 20)
     words = ("--updates", updates, "--set", "training.too_few=shrink", "--set", "restart.worker.policy=never")
     fault = ("--set", f"simulate.kill=[{{task: worker:1, at_step: {kill}}}]")
     waits = []

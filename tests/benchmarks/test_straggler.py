@@ -27,7 +27,7 @@ def test_one_slow_replica(cluster, figure, real, runs):
 
 def test_one_dead_replica(cluster, figure, real, runs):
     """Before its death and after it, in the same run."""
-    steps, kill = (900, 300) if real else (60, 10)
+    steps, kill = (900, 300) if real else (400, 10)
     fault = ("--set", f"simulate.kill=[{{task: worker:2, at_step: {kill}}}]", "--set", "restart.worker.policy=never")
     words = ("cluster_specs/laptop_sync_backup.yaml", PROGRAMS / "train.py", "--model", "mlp", "--every", 1, "--steps", steps)
     ratios = []

@@ -59,3 +59,10 @@ def test_a_foreign_run_survives_only_the_evaluator():
 def test_all_workers_means_none_may_fail():
     spec = replace(SPEC, success="all_workers")
     assert not survives_without(spec, TaskId.parse("worker:1"), states(worker1="failed"), foreign=False)
+
+
+@pytest.mark.parametrize("lost", ["ps:0", "worker:0"])
+def test_whoever_dies_after_the_leaders_success_changes_nothing(lost):
+    known = states(chief0="succeeded", worker1="succeeded", worker2="succeeded") | {TaskId.parse(lost): "failed"}
+    assert survives_without(SPEC, TaskId.parse(lost), known, foreign=False)
+    assert not survives_without(replace(SPEC, success="all_workers"), TaskId.parse(lost), known, foreign=False)

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from dtrain.data.records import TFRecordWriter
 
 from dtrain.data.examples import encode_example
 from dtrain.data.tables import read_examples
 from dtrain.errors import InputError
+from dtrain.records import TFRecordWriter
 
 X = np.arange(6, dtype=np.float32).reshape(3, 2)
 Y = np.array([1.0, 0.0, 1.0], np.float32)

@@ -60,7 +60,7 @@ def model(folder):
 
 
 def test_evaluate_prints_what_evaluate_returns(order, model, tmp_path):
-    loss, accuracy = model.evaluate(X, Y)
+    loss, accuracy = model.evaluate(X, Y, verbose=0)
     assert order("evaluate") == f"loss      {loss:.6g}\naccuracy  {accuracy:.6g}\n"
     answer = json.loads(order("evaluate", as_json=True))
     assert (answer["loss"], answer["accuracy"]) == (loss, accuracy)

@@ -133,7 +133,12 @@ class ParameterServerStrategy:
                 self.reporter.warn(f"call {self._generation} of fit had ended before this program was started again: passed over")
                 return PassedOverSession(problem, self._generation, self.checkpoint_folder, self)
             self._lead(found, plan, problem)
-        return ParameterServerSession(self, self._generation, plan, self._heartbeats[0], self._keeper)
+        try:
+            return ParameterServerSession(self, self._generation, plan, self._heartbeats[0], self._keeper)
+        except BaseException as error:
+            if self._keeper is not None:  # else it would go on asking the servers beside the farewell
+                self._keeper.stop(save=isinstance(error, SystemExit | KeyboardInterrupt))
+            raise
 
     def let_read(self, driver: ReplicaDriver) -> None:
         """Keep the connections of a session that has ended while the rows of its tables may still be read."""
