@@ -18,7 +18,7 @@ from clusters.watching import report_of, succeeded
 
 from dtrain import checkpoints
 
-USUAL_RUNS = "3"
+USUAL_RUNS = "2"
 STEPS = 400
 COUNTING = str(Path(__file__).parent / "counting.py")
 PAUSE_S = {"chief": 3.0, "worker": 8.0, "evaluator": 3.0}

@@ -230,12 +230,14 @@ def serve(assignment: TaskAssignment) -> None:
         while not handler.ended.wait(TICK_S):
             handler.tick()
     finally:
-        for link in links:
-            link.close()
-        service.stop()
-        if local is not None:
-            local.stop()
-        reporter.close()
+        try:
+            for link in links:
+                link.close()
+            service.stop()
+            if local is not None:
+                local.stop()
+        finally:  # also when the order to stop comes just now: the last account is what `status` shows
+            reporter.close()
     if handler.failure:
         raise PeerLostError(handler.failure)
 
