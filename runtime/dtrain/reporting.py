@@ -108,10 +108,14 @@ class Reporter:
                 write_record(self._path, self.current())
 
     def close(self) -> None:
-        """The task is done; the last status stays."""
+        """The task is done; the last status stays, also when the order to stop comes just now: it comes once."""
         self._stopped.set()
         self.status.phase = "finished"
-        self.write()
+        try:
+            self.write()
+        except BaseException:  # SystemExit out of SIGTERM's handler, in the midst of it
+            self.write()
+            raise
 
     def _run(self) -> None:
         last: object = None

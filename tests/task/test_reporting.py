@@ -5,6 +5,8 @@ import pytest
 from dtrain import reporting
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import ClusterSpec, TaskId
+from dtrain.config import RunSpec
+from dtrain.run_files import RunFiles, TaskStatus, read_record, write_record
 
 
 @pytest.fixture
@@ -26,3 +28,22 @@ def test_who_waits_for_a_server_waits_for_those_whom_it_waits_for(reporter):
     reporter.behind("ps:0", None)
     reporter.waiting("ps:0")
     assert reporter.current().waiting_for == "ps:0"
+
+
+def test_the_last_account_is_written_though_the_order_to_stop_comes_in_the_midst_of_it(tmp_path, monkeypatch):
+    cluster = ClusterSpec.from_lists(chief=["c:1"], ps=["p:1"])
+    assignment = TaskAssignment(TaskId.parse("ps:0"), cluster, RunSpec(), "run", tmp_path)
+    made = reporting.Reporter(assignment)
+    made.progress(step=400)
+    orders = iter([SystemExit(143)])
+
+    def write(path, record):
+        if order := next(orders, None):
+            raise order
+        write_record(path, record)
+
+    monkeypatch.setattr(reporting, "write_record", write)
+    with pytest.raises(SystemExit):
+        made.close()
+    last = read_record(RunFiles(tmp_path).status(assignment.task), TaskStatus)
+    assert (last.step, last.phase) == (400, "finished")
