@@ -24,7 +24,6 @@ FLOORS = {
     "config": 1,
     "run_files": 1,
     "verdict": 1,
-    "order_messages": 1,
     "messages": 1,
     "assignment": 1,
     "partitioning": 1,

@@ -6,8 +6,7 @@ from typing import Any
 from simulation.network import Wire
 
 from dtrain.learning import optimizers
-from dtrain.messages import AnyMessage
-from dtrain.order_messages import Control
+from dtrain.messages import AnyMessage, Control
 from dtrain.roles.order import Order
 
 RECONNECT_S = 0.05

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import DtrainError
-from dtrain.messages import NotReady, Refusal
-from dtrain.order_messages import Control, Controlled, Hold, Holding
+from dtrain.messages import Control, Controlled, Hold, Holding, NotReady, Refusal
 from dtrain.roles.actions import Action, Caller, Send
 from dtrain.roles.change import Change
 from dtrain.roles.held import Held

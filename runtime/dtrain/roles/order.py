@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from dtrain.errors import PeerRefusedError
-from dtrain.messages import AnyMessage, NotReady, Refusal
-from dtrain.order_messages import Control, Controlled, Hold, Holding
+from dtrain.messages import AnyMessage, Control, Controlled, Hold, Holding, NotReady, Refusal
 from dtrain.roles.worker import Outgoing
 
 

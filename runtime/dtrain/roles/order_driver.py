@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 
 from dtrain.errors import PeerLostError, WaitTimeoutError
-from dtrain.messages import AnyMessage
-from dtrain.order_messages import Control, Holding
+from dtrain.messages import AnyMessage, Control, Holding
 from dtrain.roles.order import Order
 from dtrain.wire.channel import Channel
 

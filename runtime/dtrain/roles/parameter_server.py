@@ -20,9 +20,11 @@ from dtrain.messages import (
     Commit,
     Complete,
     Conclude,
+    Control,
     Farewell,
     Heartbeat,
     HeartbeatReply,
+    Hold,
     Initialise,
     Initialised,
     Lineage,
@@ -38,7 +40,6 @@ from dtrain.messages import (
     Subscribe,
     Values,
 )
-from dtrain.order_messages import Control, Hold
 from dtrain.protocol.membership import JOIN_S, LEASE_S, Membership, MemberState
 from dtrain.roles.actions import Action, Caller, End, Send
 from dtrain.roles.held import Held

@@ -1,11 +1,11 @@
-"""The messages of the leader's orders (rule 13): what `dtrain.messages` says of all others holds for them too."""
+"""The leader's orders: other numbers, other values, an end. Rule 13."""
 
 from typing import Any
 
-import msgspec
+from dtrain.messages.message import Message
 
 
-class Hold(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Hold(Message, frozen=True, gc=False):
     """Leader to server: ps:0 lets no version be made but those under way, until the order with this number comes.
 
     See `roles.order`. `stop` says that the leader itself will push no more.
@@ -16,7 +16,7 @@ class Hold(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     stop: bool = False
 
 
-class Holding(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Holding(Message, frozen=True, gc=False):
     """Server to leader: so be it.
 
     Attributes:
@@ -31,7 +31,7 @@ class Holding(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     stopped: bool
 
 
-class Control(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Control(Message, frozen=True, gc=False):
     """Leader to server: this holds from `version` on. Blocks: if `assigns`, new values of every group.
 
     Attributes:
@@ -50,8 +50,5 @@ class Control(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     assigns: bool = False
 
 
-class Controlled(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+class Controlled(Message, frozen=True, gc=False):
     """Server to leader: done."""
-
-
-AnyOrder = Hold | Holding | Control | Controlled

@@ -1,0 +1,30 @@
+"""The cluster spec without its addresses' meaning: how to train, save, restart and misbehave. CONTRACT section 3.
+
+All of it is frozen data. Types say what a field may hold, `problems()` says what types cannot: ranges and rules between
+fields. Whoever reads a spec (the launcher, with file, line and column; a constructor, with the argument's name) shows what
+`problems()` yields; nobody repeats the rules.
+"""
+
+from dtrain.config.checkpoint_section import CheckpointSection
+from dtrain.config.cluster_section import ROLES, ClusterSection, address_problem
+from dtrain.config.problems import Problem
+from dtrain.config.restart_section import RestartSection
+from dtrain.config.run_spec import EMBEDDED_DEFAULT, RunSpec
+from dtrain.config.simulate_section import KillFault, LinkFault, PauseFault, SimulateSection
+from dtrain.config.training_section import TrainingSection
+
+__all__ = [
+    "EMBEDDED_DEFAULT",
+    "ROLES",
+    "CheckpointSection",
+    "ClusterSection",
+    "KillFault",
+    "LinkFault",
+    "PauseFault",
+    "Problem",
+    "RestartSection",
+    "RunSpec",
+    "SimulateSection",
+    "TrainingSection",
+    "address_problem",
+]

@@ -1,0 +1,28 @@
+"""The `checkpoint` section."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dtrain.config.problems import STRICT, Problem, at_least
+
+
+@dataclass(frozen=True)
+class CheckpointSection:
+    """When checkpoints are written, which are kept, at which URL copies; one is always written at step 0 and at the end."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
+
+    every_s: float | None = 30.0
+    every_steps: int | None = None
+    keep: int = 5
+    keep_every_n_hours: float | None = None
+    remote: str | None = None
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong beyond types."""
+        if self.remote is not None and "://" not in self.remote:
+            yield ("remote",), f"expected a URL such as s3://bucket/run, found {self.remote!r}"
+        yield from at_least(self, 0.1, "every_s")
+        yield from at_least(self, 1, "every_steps", "keep")
+        yield from at_least(self, 0, "keep_every_n_hours")

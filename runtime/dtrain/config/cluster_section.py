@@ -1,0 +1,63 @@
+"""The `cluster` section: how many tasks, or where they are."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import dtrain.cluster as clusters
+from dtrain.config.problems import STRICT, Problem
+
+ROLES = tuple(role.value for role in clusters.Role)
+
+
+@dataclass(frozen=True)
+class ClusterSection:
+    """How many tasks of each role, or at which addresses. A count means: pick ports on this machine."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
+
+    chief: int | tuple[str, ...] = 0
+    worker: int | tuple[str, ...] = 0
+    ps: int | tuple[str, ...] = 0
+    evaluator: int | tuple[str, ...] = 0
+
+    def count(self, role: str) -> int:
+        """Number of tasks of a role."""
+        value: int | tuple[str, ...] = getattr(self, role)
+        return value if isinstance(value, int) else len(value)
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong beyond types."""
+        for role in ROLES:
+            if self.count(role) < 0:
+                yield (
+                    (role,),
+                    f"expected a count of at least 0 or a list of addresses, found {self.count(role)}",
+                )
+            elif role in ("chief", "evaluator") and self.count(role) > 1:
+                yield (role,), f"a cluster has at most one {role}, found {self.count(role)}"
+        if self.chief == 0 and self.worker == 0:
+            yield (), "nobody trains: expected a chief or at least one worker"
+        seen: dict[str, str] = {}
+        for role in ROLES:
+            value = getattr(self, role)
+            for index, address in enumerate(() if isinstance(value, int) else value):
+                if reason := address_problem(address):
+                    yield (role, index), reason
+                elif address in seen:
+                    yield (role, index), f"{address} is already the address of {seen[address]}"
+                seen.setdefault(address, f"{role}:{index}")
+
+
+def address_problem(address: str) -> str | None:
+    """Why a text is no ``host:port`` address (``[::1]:2222`` for IPv6), or None if it is one."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host:
+        return f"expected host:port, found {address!r}"
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        return f"expected a port from 1 to 65535 after the last colon, found {address!r}"
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        return f"an IPv6 address needs brackets, such as [::1]:2222, found {address!r}"
+    if any(character.isspace() or character == "/" for character in host):
+        return f"expected host:port without spaces, slashes or a scheme, found {address!r}"
+    return None

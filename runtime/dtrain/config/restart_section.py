@@ -1,0 +1,26 @@
+"""The `restart` section, one a role."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from dtrain.config.cluster_section import ROLES
+from dtrain.config.problems import STRICT, Problem, at_least
+
+
+@dataclass(frozen=True)
+class RestartSection:
+    """What happens when a task of one role dies. Backoff doubles; the count is forgotten after 60 healthy seconds."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
+
+    policy: Literal["never", "on_failure", "always"] = "on_failure"
+    max: int = 3
+    backoff_s: float = 1.0
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong beyond types."""
+        yield from at_least(self, 0, "max", "backoff_s")
+
+
+DEFAULT_RESTART = {role: RestartSection(max=1 if role == "chief" else 3) for role in ROLES}

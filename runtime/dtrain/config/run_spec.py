@@ -1,0 +1,90 @@
+"""A spec: all sections, and the rules between them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+import dtrain.cluster as clusters
+from dtrain.config.checkpoint_section import CheckpointSection
+from dtrain.config.cluster_section import ClusterSection
+from dtrain.config.problems import STRICT, Problem
+from dtrain.config.restart_section import DEFAULT_RESTART, RestartSection
+from dtrain.config.simulate_section import SimulateSection
+from dtrain.config.training_section import TrainingSection
+from dtrain.errors import SpecError
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """A whole cluster spec. `dtrain.config` knows the rules; who reads the file knows lines and columns."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
+
+    name: str = "run"
+    cluster: ClusterSection = field(default_factory=ClusterSection)
+    training: TrainingSection = field(default_factory=TrainingSection)
+    checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
+    success: Literal["leader", "all_workers"] = "leader"
+    restart: dict[Literal["chief", "worker", "ps", "evaluator"], RestartSection] = field(default_factory=dict)
+    hold_ports: bool = True
+    secret_file: str | None = None
+    simulate: SimulateSection = field(default_factory=SimulateSection)
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong beyond types, in every section and between sections."""
+        if not self.name or len(self.name) > 100 or not all(c.isalnum() or c in "._-" for c in self.name):
+            yield (
+                ("name",),
+                f"expected letters, digits, '.', '_' and '-', at most 100 of them, found {self.name!r}",
+            )
+        elif self.name.startswith((".", "-")):
+            yield ("name",), f"expected a letter or digit first, found {self.name!r}"
+        for section in ("cluster", "training", "checkpoint", "simulate"):
+            yield from (((section, *path), text) for path, text in getattr(self, section).problems())
+        for role, restart in self.restart.items():
+            yield from ((("restart", role, *path), text) for path, text in restart.problems())
+        yield from self._problems_between_sections()
+
+    def _problems_between_sections(self) -> Iterator[Problem]:
+        for path, name in self.simulate.named_tasks():
+            try:
+                task = clusters.TaskId.parse(name)
+            except SpecError as error:
+                yield ("simulate", *path), str(error)
+                continue
+            if task.index >= self.cluster.count(task.role):
+                yield (
+                    ("simulate", *path),
+                    f"the cluster has no {task}: {task.role} is {self.cluster.count(task.role)}",
+                )
+        if self.training.strategy == "parameter_server" and self.training.updates == "sync":
+            replicas = self.replicas
+            if 0 < replicas <= self.training.backup_workers:
+                text = f"of {replicas} replicas at most {replicas - 1} can be backups, found {self.training.backup_workers}"
+                yield ("training", "backup_workers"), text
+
+    @property
+    def replicas(self) -> int:
+        """T of rule 1: how many tasks train."""
+        return self.cluster.count("worker") + (self.cluster.count("chief") if self.training.chief_trains else 0)
+
+    def restart_of(self, role: str) -> RestartSection:
+        """The restart rule of a role: the spec's, else CONTRACT's default."""
+        given: dict[str, RestartSection] = dict(self.restart.items())
+        return given.get(role, DEFAULT_RESTART[role])
+
+    def resolved(self) -> "RunSpec":
+        """The same spec with what follows from it written out.
+
+        A staleness bound of 0 is synchronous training without backups; the strategy `single` has one task, which leads.
+        """
+        if self.training.strategy == "single":
+            return replace(self, cluster=ClusterSection(chief=1))
+        if self.training.updates == "async" and self.training.staleness_bound == 0:
+            training = replace(self.training, updates="sync", staleness_bound=None, backup_workers=0)
+            return replace(self, training=training)
+        return self
+
+
+EMBEDDED_DEFAULT = RunSpec(cluster=ClusterSection(chief=1, worker=2, ps=2, evaluator=1))
+"""The spec of `dtrain launch PROGRAM.py` when none is given."""

@@ -1,0 +1,142 @@
+"""The `simulate` section: faults on purpose."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import dtrain.cluster as clusters
+from dtrain.config.problems import STRICT, Problem, at_least
+from dtrain.errors import SpecError
+
+
+@dataclass(frozen=True)
+class KillFault:
+    """Kill a task with SIGKILL once, at a global step or a time after the start; of a pair the seed draws one between."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
+
+    task: str
+    at_step: int | tuple[int, int] | None = None
+    at_s: float | tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class PauseFault:
+    """Stop a task with SIGSTOP once and continue it `for_s` seconds later; when is said as in `KillFault`."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
+
+    task: str
+    for_s: float
+    at_step: int | tuple[int, int] | None = None
+    at_s: float | tuple[float, float] | None = None
+
+
+def _moment_problems(fault: KillFault | PauseFault) -> Iterator[Problem]:
+    if (fault.at_step is None) == (fault.at_s is None):
+        yield (), "expected exactly one of at_step and at_s"
+    for name in ("at_step", "at_s"):
+        moment = getattr(fault, name)
+        first, last = moment if isinstance(moment, tuple) else (moment or 0, moment or 0)
+        if not 0 <= first <= last < math.inf:
+            yield (name,), f"expected a number of at least 0, or two of which the second is not less, found {moment}"
+    if isinstance(fault, PauseFault) and not 0 < fault.for_s < math.inf:
+        yield ("for_s",), f"expected a number above 0, found {fault.for_s}"
+
+
+@dataclass(frozen=True)
+class LinkFault:
+    """Make the connection of two tasks slow, on every transport."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
+
+    between: tuple[str, str]
+    latency_ms: float = 0.0
+    bandwidth_mbit_s: float | None = None
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong beyond types, and apart from which tasks exist."""
+        yield from at_least(self, 0, "latency_ms")
+        bandwidth = self.bandwidth_mbit_s
+        if bandwidth is not None and not (math.isfinite(bandwidth) and bandwidth > 0):
+            yield ("bandwidth_mbit_s",), f"expected a number above 0, found {bandwidth}"
+        with contextlib.suppress(SpecError):  # that a name is no task is said where all names are looked at
+            if reason := _never_talk(*self.ends):
+                yield ("between",), reason
+
+    @property
+    def ends(self) -> tuple[clusters.TaskId, clusters.TaskId]:
+        """The two tasks.
+
+        Raises:
+            SpecError: a name is no task.
+        """
+        return clusters.TaskId.parse(self.between[0]), clusters.TaskId.parse(self.between[1])
+
+
+def _never_talk(one: clusters.TaskId, other: clusters.TaskId) -> str | None:
+    """Why no message ever goes between two tasks; None if some do."""
+    if one == other:
+        return f"expected two different tasks, found {one} twice"
+    if clusters.Role.PS not in (one.role, other.role):
+        return f"{one} and {other} never talk: expected a ps at one end"
+    if not (one.trains or other.trains) and clusters.TaskId(clusters.Role.PS, 0) not in (one, other):
+        return f"{one} and {other} never talk: servers and the evaluator talk to ps:0 alone"
+    return None
+
+
+@dataclass(frozen=True)
+class SimulateSection:
+    """Make a cluster behave badly on purpose, reproducibly."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
+
+    seed: int = 0
+    slow: dict[str, float] = field(default_factory=dict)
+    kill: tuple[KillFault, ...] = ()
+    pause: tuple[PauseFault, ...] = ()
+    network: tuple[LinkFault, ...] = ()
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong beyond types, and apart from which tasks exist (see `RunSpec.problems`)."""
+        for task, factor in self.slow.items():
+            if not (math.isfinite(factor) and factor >= 1):
+                yield ("slow", task), f"expected a factor of at least 1, found {factor}"
+            with contextlib.suppress(SpecError):  # as below, of links
+                if self.slowness(clusters.TaskId.parse(task)) != factor:
+                    yield ("slow", task), f"{clusters.TaskId.parse(task)} is given two factors"
+        for kind in ("kill", "pause"):
+            for index, fault in enumerate(getattr(self, kind)):
+                yield from (((kind, index, *path), text) for path, text in _moment_problems(fault))
+        for index, link in enumerate(self.network):
+            yield from ((("network", index, *path), text) for path, text in link.problems())
+            with contextlib.suppress(SpecError):
+                if self.link(*link.between) is not link:
+                    yield ("network", index, "between"), f"the link of {' and '.join(link.between)} is described twice"
+
+    def foreign_problems(self) -> Iterator[Problem]:
+        """What cannot be done to a foreign command: dtrain sees neither its steps nor its computation nor its messages."""
+        moments = [
+            (kind, index, "at_step") for kind in ("kill", "pause") for index, f in enumerate(getattr(self, kind)) if f.at_step
+        ]
+        for path in [*(("slow", task) for task in self.slow), *moments, *(("network", i) for i in range(len(self.network)))]:
+            yield path, "this needs a PROGRAM.py; a command after -- can be killed and paused, by at_s"
+
+    def slowness(self, task: clusters.TaskId) -> float:
+        """How many times as long a task's own computation takes; 1 where nothing is said of it."""
+        return next((factor for name, factor in self.slow.items() if clusters.TaskId.parse(name) == task), 1.0)
+
+    def link(self, one: str, other: str) -> LinkFault | None:
+        """What makes the connection of two tasks slow; None: nothing."""
+        ends = {clusters.TaskId.parse(one), clusters.TaskId.parse(other)}
+        return next((link for link in self.network if set(link.ends) == ends), None)
+
+    def named_tasks(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Every place that names a task, with the name."""
+        yield from ((("slow", task), task) for task in self.slow)
+        for kind in ("kill", "pause"):
+            yield from (((kind, i, "task"), fault.task) for i, fault in enumerate(getattr(self, kind)))
+        for i, link in enumerate(self.network):
+            yield from ((("network", i, "between", end), task) for end, task in enumerate(link.between))

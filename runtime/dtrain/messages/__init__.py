@@ -1,0 +1,100 @@
+"""What travels between tasks: plain data, without the way it travels.
+
+A message may be accompanied by *blocks*: one-dimensional contiguous arrays, one for each group of the receiving server's layout
+(see `protocol.placement`), which the transport carries beside it without looking inside. Which messages have blocks, and which
+blocks, is said at each class. Messages are msgspec structs, so nothing that arrives can be anything but one of them.
+
+The life of a run, in messages:
+
+    everybody  -> every server   Hello on opening a connection (rule 7); the server refuses or lets in
+    leader     -> every server   Initialise (plan, optimizer, values); Initialised; again, in a new *term*, when a server died
+    leader     -> every server   Load / Loaded: rows of tables, to be drawn or as they come, before the term begins
+    replica    -> every server   Pull until initialised; then Push / Reply, one pair a step and server (rules 1-5, 8)
+    anybody    -> every server   Lookup / Rows: the rows of a table that a batch needs
+    ps:i       -> ps:0           Complete;  ps:0 -> ps:i  Commit (rule 2)
+    everybody  -> ps:0           Heartbeat / HeartbeatReply each second, beside the tensors (rule 6)
+    leader     -> every server   Snapshot / SnapshotReply for a checkpoint (rule 11), Resume to ps:0, SnapshotRows / Rows for tables
+    leader     -> every server   Farewell / Farewell at the end (rule 12)
+    leader     -> every server   Hold / Holding, then Control / Controlled: other numbers, other values, an end (rule 13)
+    leader     -> ps:0           Conclude / Conclude: the last step is saved, so nobody can be needed again for this generation
+
+Two numbers say which variables are meant. The *generation* counts the calls of `fit`. The *term* counts, within the run, how often
+all servers were given their variables: when one of them dies, the leader begins a new term from the newest checkpoint on every
+server, and whatever was said in an earlier term is void.
+"""
+
+from dtrain.messages.decisions import Commit, Complete, Subscribe
+from dtrain.messages.membership import Conclude, Farewell, Heartbeat, HeartbeatReply
+from dtrain.messages.message import Message, Refusal
+from dtrain.messages.opening import Hello, Initialise, Initialised, Lineage
+from dtrain.messages.orders import Control, Controlled, Hold, Holding
+from dtrain.messages.snapshots import Resume, Snapshot, SnapshotReply
+from dtrain.messages.steps import NotReady, Pull, Push, Reply, Values
+from dtrain.messages.tables import Load, Loaded, Lookup, Rows, SnapshotRows
+from dtrain.verdict import Verdict
+
+AnyMessage = (
+    Hello
+    | Initialise
+    | Initialised
+    | Load
+    | Loaded
+    | Lookup
+    | Rows
+    | Pull
+    | NotReady
+    | Values
+    | Push
+    | Reply
+    | Complete
+    | Subscribe
+    | Commit
+    | Heartbeat
+    | HeartbeatReply
+    | Snapshot
+    | SnapshotReply
+    | Resume
+    | SnapshotRows
+    | Hold
+    | Holding
+    | Control
+    | Controlled
+    | Conclude
+    | Farewell
+    | Refusal
+)
+
+__all__ = [
+    "AnyMessage",
+    "Commit",
+    "Complete",
+    "Conclude",
+    "Control",
+    "Controlled",
+    "Farewell",
+    "Heartbeat",
+    "HeartbeatReply",
+    "Hello",
+    "Hold",
+    "Holding",
+    "Initialise",
+    "Initialised",
+    "Lineage",
+    "Load",
+    "Loaded",
+    "Lookup",
+    "Message",
+    "NotReady",
+    "Pull",
+    "Push",
+    "Refusal",
+    "Reply",
+    "Resume",
+    "Rows",
+    "Snapshot",
+    "SnapshotReply",
+    "SnapshotRows",
+    "Subscribe",
+    "Values",
+    "Verdict",
+]

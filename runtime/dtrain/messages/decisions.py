@@ -1,0 +1,31 @@
+"""Between servers: one decision for all of them. Rule 2."""
+
+from dtrain.messages.message import Message
+
+
+class Complete(Message, frozen=True, gc=False):
+    """ps:i to ps:0: I hold this contribution whole. Rule 2."""
+
+    generation: int
+    rank: int
+    incarnation: int
+    version: int
+    ordinal: int
+    term: int = 0
+
+
+class Subscribe(Message, frozen=True, gc=False):
+    """ps:i to ps:0: send me every commit from this version of this generation and term on."""
+
+    generation: int
+    version: int
+    term: int = 0
+
+
+class Commit(Message, frozen=True, gc=False):
+    """ps:0 to ps:i: these contributions, in rank order, make `version + 1`. Idempotent. Rule 2."""
+
+    generation: int
+    version: int
+    contributors: tuple[tuple[int, int, int], ...]
+    term: int = 0

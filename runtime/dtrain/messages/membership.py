@@ -1,0 +1,58 @@
+"""Who is there, how the run stands, and how everybody leaves. Rules 6 and 12."""
+
+from typing import Any
+
+from dtrain.messages.message import Message
+from dtrain.messages.opening import Lineage
+
+
+class Heartbeat(Message, frozen=True, gc=False):
+    """Anybody to ps:0 (the leader to every server): I am alive, and this is how I am doing.
+
+    Attributes:
+        process: which process speaks: the attempt and when it began (seconds); a later one is larger.
+        incarnation: as the server said last; before that the millisecond at which the process began.
+    """
+
+    process: tuple[int, float]
+    incarnation: int
+    status: dict[str, Any] | None = None
+    leaving: bool = False
+
+
+class HeartbeatReply(Message, frozen=True, gc=False):
+    """How the run stands.
+
+    Attributes:
+        incarnation: the one by which the sender is known from now on.
+        generation: of the variables that the server holds; 0 before the first.
+        version: of the same; the global step at ps:0.
+        ended: the leader has said farewell, or its lease ran out long ago.
+        waiting_for: the tasks without which the next version cannot be made.
+        failed: why training cannot go on, by the rules of the spec.
+        directory: of the run, as the leader named it.
+        statuses: to the leader: the newest status of every member.
+        term: of the variables; 0 before the first.
+        lineage: of the same.
+    """
+
+    incarnation: int
+    generation: int
+    version: int
+    ended: bool
+    waiting_for: str | None = None
+    failed: str | None = None
+    directory: str | None = None
+    statuses: tuple[dict[str, Any], ...] = ()
+    term: int = 0
+    lineage: Lineage = Lineage()
+
+
+class Conclude(Message, frozen=True, gc=False):
+    """Leader to ps:0: the last step of this generation is saved; its replicas may go. The server answers with the same."""
+
+    generation: int
+
+
+class Farewell(Message, frozen=True, gc=False):
+    """Leader to server: nobody will train any more; end when the last connection is closed. The server answers with the same."""

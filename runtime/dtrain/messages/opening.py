@@ -1,0 +1,75 @@
+"""How a run begins: who talks, about which run, and which variables the servers hold."""
+
+from typing import Any
+
+import msgspec
+
+from dtrain.messages.message import Message
+
+
+class Hello(Message, frozen=True, gc=False):
+    """Opens every connection: who wants to talk, and about which run. Rule 7."""
+
+    run_id: str
+    cluster_hash: str
+    task: str
+    secret: str | None = None
+
+
+class Lineage(msgspec.Struct, frozen=True):
+    """Where the variables of a term come from.
+
+    Attributes:
+        first_step: the version at which this generation began.
+        origin: the version at which the optimizer began; its own steps (schedules, Adam's corrections) count from there. Below 0 if
+            that was in another run.
+        rolled_back_steps: versions that were made in this run and lost again with a server.
+    """
+
+    first_step: int = 0
+    origin: int = 0
+    rolled_back_steps: int = 0
+
+
+class Initialise(Message, frozen=True, gc=False):
+    """Leader to server: hold these variables. Blocks: values of every group; then every slot of every trainable group.
+
+    Generation and term must be later than those of what the server holds, which is given up with whatever waits on it.
+
+    Attributes:
+        plan: of `protocol.placement`, as a dict.
+        training: the `training` section of the spec, as the leader resolved it with its program's constructor.
+        optimizer: name and numbers, never code (rule 8).
+        version: of the values: 0, or the step of the checkpoint that they come from.
+        directory: of the run, where the leader saves; for the evaluator.
+        slots: names of the slots that follow as blocks; empty for a fresh start.
+        seen: the table of rule 5 from a checkpoint.
+        batches: how many this `fit` takes if none is refused or stale.
+        dealt: which batches have been given out; see `protocol.batch_dealer`.
+        drawn: for each sparse variable how its arrays are drawn (`DrawnTable.describe`): its rows under "", slots by name.
+        loads: whether `Load` messages follow, for every row of every table. Only the last one begins the term.
+        until: as in `Control`: the leader's first order comes before the first version.
+    """
+
+    generation: int
+    plan: dict[str, Any]
+    training: dict[str, Any]
+    optimizer: dict[str, Any]
+    version: int
+    max_steps: int
+    directory: str
+    slots: tuple[str, ...] = ()
+    seen: list[tuple[str, int, int]] = msgspec.field(default_factory=list)
+    lineage: Lineage = Lineage()
+    batches: int = 0
+    dealt: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    term: int = 0
+    drawn: dict[str, dict[str, dict[str, Any]]] = msgspec.field(default_factory=dict)
+    loads: bool = False
+    until: int | None = None
+
+
+class Initialised(Message, frozen=True, gc=False):
+    """Server to leader: done. `given_up` is the version of the same generation that it held before; -1 if it held none."""
+
+    given_up: int = -1
