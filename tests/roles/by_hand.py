@@ -8,6 +8,7 @@ from dtrain.config import TrainingSection
 from dtrain.learning import optimizers
 from dtrain.messages import Heartbeat, Initialise, Pull, Push, Reply, Values
 from dtrain.protocol import placement
+from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.actions import Send
 from dtrain.roles.parameter_server import ParameterServer
 from dtrain.variables import VariableSpec
@@ -17,6 +18,9 @@ VARIABLES = (
     VariableSpec("bias", (3,)),
     VariableSpec("table", (2,), "int64", trainable=False),
 )
+
+
+TASKS = ("chief:0", "worker:0", "worker:1")
 
 
 class Hand:
@@ -94,3 +98,27 @@ def only(actions):
     """The message of the one answer there is."""
     [action] = actions
     return action.message
+
+
+def sync(**more):
+    """Servers that wait for contributions."""
+    hand = Hand(**{"updates": "sync", **more})
+    hand.initialise()
+    return hand
+
+
+def asynchronous(**more):
+    """Servers that apply what comes."""
+    hand = Hand(**{"updates": "async", **more})
+    hand.initialise()
+    return hand
+
+
+def lost(hand, *tasks):
+    """These tasks are heard of no more, all others are; returns what follows."""
+    for task in TASKS:
+        hand.beat(task)
+    hand.now += LEASE_S + 0.1
+    for task in set(TASKS) - set(tasks):
+        hand.beat(task, 1)
+    return hand.tick()

@@ -4,7 +4,7 @@ import pytest
 from roles.by_hand import Hand
 
 from dtrain.messages import Verdict
-from dtrain.roles.parameter_server import LEASE_S
+from dtrain.protocol.membership import LEASE_S
 
 TASKS = ("chief:0", "worker:0", "worker:1")
 

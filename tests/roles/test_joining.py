@@ -3,7 +3,7 @@
 from roles.by_hand import Hand, only
 
 from dtrain.messages import Values, Verdict
-from dtrain.roles.parameter_server import LEASE_S
+from dtrain.protocol.membership import LEASE_S
 
 
 def test_in_async_it_trains_from_its_first_pull_on():

@@ -15,7 +15,7 @@ from dtrain.messages import AnyMessage, Push, Reply, Verdict
 from dtrain.protocol import placement
 from dtrain.protocol.sync_round import quota
 from dtrain.roles.async_pushes import AsyncPushes
-from dtrain.roles.parameter_server import Held
+from dtrain.roles.held import Held
 from dtrain.roles.sync_pushes import SyncPushes
 from dtrain.variables import VariableSpec
 

@@ -201,7 +201,7 @@ class Keeper:
         if not accepted:
             return
         if self._cut.whole(replies):
-            live = {rank for task, rank in self._process.servers[0].machine.ranks.items() if task in replies[0].live}
+            live = {rank for task, rank in self._process.servers[0].machine.attendance.ranks.items() if task in replies[0].live}
             self._process.judge.check_cut(self._term, versions, live)
         self._cut = None
         values = [self._replies[server][1] for server in self._servers]

@@ -91,7 +91,7 @@ class Server:
             self._network.say(f"{wire} {message}")
         sender = TaskId.parse(wire.task)
         self._carry_out(self.machine.receive(wire, sender, message, blocks, self._network.clock.now))
-        self._judged(message, self.machine.ranks.get(wire.task, -1))
+        self._judged(message, self.machine.attendance.ranks.get(wire.task, -1))
 
     def hung_up(self, wire: Wire) -> None:
         if self._not_now(wire.server_life, self.hung_up, wire):

@@ -87,7 +87,7 @@ class ServerHandler:
             mark_s = time.thread_time()
             self._callers.add(caller)
             if isinstance(frame.message, Heartbeat):  # its answer tells the leader of everybody, this server included
-                self.machine.statuses[self._hello.task] = msgspec.to_builtins(self.reporter.current(), str_keys=True)
+                self.machine.attendance.statuses[self._hello.task] = msgspec.to_builtins(self.reporter.current(), str_keys=True)
             self._carry_out(self.machine.receive(caller, sender, frame.message, frame.blocks, time.monotonic()))
             self.reporter.slow_down(time.thread_time() - mark_s)
             self._report_progress(frame.message)

@@ -1,0 +1,122 @@
+"""Who takes part in a run, who of them is alive, and who may go: rules 6, 7 and 12, as one server sees it. Machine."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.messages import Conclude, Heartbeat, HeartbeatReply, Lineage
+from dtrain.protocol.membership import JOIN_S, LEASE_S, Membership, MemberState
+from dtrain.roles.actions import Action, End
+from dtrain.roles.held import Held
+
+LEADER_GRACE_S = 60.0
+
+
+@dataclass
+class Attendance:
+    """The tasks that talk to one server; ps:0's decides who is waited for.
+
+    Attributes:
+        ranks: rank of each replica, by task name; of those that have joined as well.
+        statuses: what each member has said last of itself, by task name.
+        farewell: nobody will train any more.
+    """
+
+    index: int
+    cluster: ClusterSpec
+    chief_trains: bool
+    now: float
+    ranks: dict[str, int] = field(init=False)
+    membership: Membership = field(init=False)
+    statuses: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
+    farewell: bool = field(default=False, init=False)
+    _joined: list[TaskId] = field(default_factory=list, init=False)
+    _concluded: int = field(default=0, init=False)
+    _leader_lost_since_s: float | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.rank(self.chief_trains)
+        expected = list(self.ranks) if self.index == 0 else []
+        self.membership = Membership(expected, lease_s=LEASE_S, join_s=JOIN_S, now=self.now)
+
+    @property
+    def leader(self) -> str:
+        """The one whose orders count."""
+        return str(self.cluster.leader)
+
+    def rank(self, chief_trains: bool) -> None:
+        """Give every replica its rank, by the rule of the newest term."""
+        self.chief_trains = chief_trains
+        tasks = [*self.cluster.replicas(chief_trains), *self._joined]
+        self.ranks = {str(task): rank for task in tasks if (rank := self.cluster.rank(task, chief_trains)) is not None}
+
+    def let_join(self, sender: TaskId) -> None:
+        """A worker that the cluster does not name has been let in by the handshake: it joins."""
+        if sender.role is Role.WORKER and sender.index >= self.cluster.first_joined and sender not in self._joined:
+            self._joined.append(sender)
+            self.rank(self.chief_trains)
+
+    def heard(self, task: str, message: Heartbeat, now: float) -> tuple[int | None, bool]:
+        """A task is alive: its incarnation from now on (None: another process has taken its place), and whether that is news."""
+        before = self.membership.state(task)
+        incarnation = self.membership.heartbeat(task, message.process, message.incarnation, now)
+        if incarnation is None:
+            return None, False
+        if message.status is not None:
+            self.statuses[task] = message.status
+        if message.leaving:
+            self.membership.leave(task)
+        return incarnation, message.leaving or before is not MemberState.LIVE
+
+    def report(self, sender: TaskId, incarnation: int, held: Held | None) -> HeartbeatReply:
+        """How the run stands, for one who is alive."""
+        statuses = tuple(self.statuses.values()) if sender == self.cluster.leader else ()
+        return HeartbeatReply(
+            incarnation,
+            held.generation if held else 0,
+            held.pushes.version if held else 0,
+            self.farewell,
+            waiting_for=self.awaited(held),
+            failed=held.pushes.failed if held else None,
+            directory=held.directory if held else None,
+            statuses=statuses,
+            term=held.term if held else 0,
+            lineage=held.lineage if held else Lineage(),
+        )
+
+    def awaited(self, held: Held | None) -> str | None:
+        """Who has to do something before a replica can go on."""
+        ended = held is not None and held.pushes.version >= held.max_steps and not self.concluded(held.generation)
+        if held is None or ended or held.pushes.held_back:
+            return self.leader
+        ranks, servers = held.pushes.awaited()
+        names = [*(f"ps:{server}" for server in servers), *(name for name, rank in self.ranks.items() if rank in ranks)]
+        return ", ".join(names) or None
+
+    def change(self, held: Held | None, now: float) -> Iterator[Action]:
+        """Somebody has come, is lost or has left: ps:0 counts anew."""
+        if held is not None and self.index == 0:
+            gone = self.membership.tasks(MemberState.LOST, MemberState.LEFT)
+            live = [rank for task, rank in self.ranks.items() if task not in gone]
+            held.dealer.lose([rank for rank in self.ranks.values() if rank not in live])
+            yield from held.pushes.members_changed(live, held.seen, now)
+
+    def conclude(self, message: Conclude) -> None:
+        """The last step of a generation is saved."""
+        self._concluded = message.generation
+
+    def concluded(self, generation: int) -> bool:
+        """Whether the replicas of a generation may go."""
+        return self.farewell or self._concluded >= generation
+
+    def end(self, now: float, connections: int) -> Iterator[Action]:
+        """The server ends when nobody will talk to it any more: after the farewell, or long after the leader was lost."""
+        if self.farewell and connections == 0:
+            yield End()
+        if self.farewell or self.membership.state(self.leader) not in (MemberState.LOST, MemberState.LEFT):
+            self._leader_lost_since_s = None
+        elif self._leader_lost_since_s is None:
+            self._leader_lost_since_s = now
+        elif now - self._leader_lost_since_s >= LEADER_GRACE_S:
+            yield End(f"{self.leader} has not been heard of for {LEASE_S + LEADER_GRACE_S:g} s")

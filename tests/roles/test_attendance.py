@@ -1,0 +1,122 @@
+"""Who is alive, who is too few, and when a server may go, by hand."""
+
+from roles.by_hand import lost, only, sync
+
+from dtrain.messages import Farewell, Refusal, Snapshot
+from dtrain.protocol.membership import LEASE_S
+from dtrain.roles.actions import End
+from dtrain.roles.attendance import LEADER_GRACE_S
+
+
+def test_wait_goes_on_when_the_lost_one_is_back():
+    hand = sync(too_few="wait")
+    lost(hand, "worker:1")
+    hand.push("chief:0")
+    assert hand.push("worker:0") == []
+    hand.beat("worker:1")
+    assert len(hand.push("worker:1", incarnation=2)) == 3
+
+
+def test_wait_has_an_end_that_says_how_many_are_missing():
+    hand = sync(too_few="wait", too_few_timeout_s=20.0)
+    lost(hand, "worker:1")
+    hand.pull("worker:0", at_least=1, wait_s=100.0)
+    hand.now += 19.9
+    assert hand.tick()[1:] == []
+    hand.now += 0.1
+    failed = only(hand.tick()).reason
+    assert failed.startswith("too few replicas: 3 contributions are needed for version 1 and at most")
+    assert only(hand.push("chief:0")) == Refusal(failed)
+    assert only(hand.beat("chief:0", 1)).failed == failed
+    assert only(hand.say("chief:0", Snapshot(0, 0.0))) == Refusal(failed)
+
+
+def test_shrink_makes_the_version_of_those_who_live():
+    hand = sync(too_few="shrink")
+    hand.push("chief:0", value=2)
+    hand.push("worker:0", value=4)
+    assert hand.version() == 0
+    answers = lost(hand, "worker:1")
+    assert {a.caller for a in answers} == {"chief:0", "worker:0"}
+    assert answers[0].blocks[0].tolist() == [-1.5] * 7
+
+
+def test_fail_fails_at_once_and_whoever_leaves_is_missing_too():
+    hand = sync(too_few="fail")
+    hand.beat("worker:1")
+    assert hand.beat("worker:1", 1, leaving=True)[0].message.failed is None
+    assert only(hand.beat("chief:0")).failed.startswith("too few replicas")
+
+
+def test_heartbeats_tell_how_the_run_stands_and_the_leader_hears_everybody_s_status():
+    hand = sync(backup_workers=1)
+    hand.beat("worker:0", status={"task": "worker:0", "step": 3})
+    reply = only(hand.beat("chief:0"))
+    assert (reply.incarnation, reply.generation, reply.version, reply.ended) == (1, 1, 0, False)
+    assert reply.statuses == ({"task": "worker:0", "step": 3},)
+    hand.push("worker:0")
+    reply = only(hand.beat("worker:1"))
+    assert reply.statuses == ()
+    assert reply.waiting_for == "chief:0, worker:1"
+
+
+def test_a_process_whose_place_was_taken_is_told_so(hand):
+    hand.beat("worker:0")
+    assert only(hand.beat("worker:0")).incarnation == 2
+    assert only(hand.beat("worker:0", 1, process=1)) == Refusal("another process has taken the place of worker:0")
+
+
+# The end
+
+
+def test_after_the_farewell_it_ends_when_the_last_connection_is_closed(hand):
+    assert only(hand.say("worker:0", Farewell())) == Refusal("only chief:0 may say farewell, not worker:0")
+    assert hand.tick(connections=0) == []
+    assert only(hand.say("chief:0", Farewell())) == Farewell()
+    assert only(hand.beat("worker:0")).ended
+    assert hand.tick(connections=1) == []
+    assert hand.tick(connections=0) == [End()]
+
+
+def test_after_an_early_farewell_everybody_is_told_that_training_has_ended(hand):
+    hand.say("chief:0", Farewell())
+    told = "chief:0 has ended training at step 0 of 10"
+    assert only(hand.push("worker:0")) == Refusal(told)
+    assert only(hand.pull("worker:0")) == Refusal(told)
+    assert only(hand.beat("worker:0")).failed == told
+
+
+def test_long_after_the_leader_was_lost_it_ends_by_name(hand):
+    hand.beat("chief:0")
+    hand.now = LEASE_S + 0.1
+    assert hand.tick() == []
+    hand.now += LEADER_GRACE_S - 0.5
+    assert hand.tick() == []
+    hand.now += 1.0
+    assert hand.tick() == [End("chief:0 has not been heard of for 65 s")]
+
+
+def test_a_leader_that_comes_back_in_time_keeps_it(hand):
+    hand.beat("chief:0")
+    hand.now = LEASE_S + 0.1
+    hand.tick()
+    hand.now = 60.0
+    hand.beat("chief:0", 1)
+    hand.now = 64.0
+    assert hand.tick() == []
+
+
+def test_a_leader_that_left_without_a_farewell_is_gone_too(hand):
+    hand.beat("chief:0")
+    hand.beat("chief:0", 1, leaving=True)
+    assert hand.tick() == []
+    hand.now = LEADER_GRACE_S
+    assert hand.tick() == [End("chief:0 has not been heard of for 65 s")]
+
+
+def test_after_the_farewell_nobody_waits_for_the_leader(hand):
+    hand.beat("chief:0")
+    hand.say("chief:0", Farewell())
+    hand.beat("chief:0", 1, leaving=True)
+    for hand.now in (1.0, 1.0 + LEADER_GRACE_S, 1000.0):
+        assert hand.tick(connections=1) == []

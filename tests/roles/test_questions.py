@@ -1,0 +1,59 @@
+"""Pulls and snapshots by hand: what waits, what is answered at the deadline, and to whom."""
+
+from roles.by_hand import Hand, only
+
+from dtrain.learning import optimizers
+from dtrain.messages import Initialised, NotReady, Snapshot, SnapshotReply, Values
+
+
+def test_a_pull_waits_for_the_variables_and_says_at_its_deadline_that_it_does():
+    hand = Hand(updates="sync")
+    assert hand.pull("worker:0", wait_s=5.0) == []
+    hand.now = 4.9
+    assert hand.tick() == []
+    hand.now = 5.0
+    assert only(hand.tick()) == NotReady("ps:0 waits for chief:0 to initialise the variables")
+    assert hand.pull("worker:0") == []
+    message = hand.initialisation()
+    answers = hand.say("chief:0", message, hand.blocks())
+    assert [(a.caller, type(a.message)) for a in answers] == [("chief:0", Initialised), ("worker:0", Values)]
+
+
+def test_a_pull_waits_for_its_version_and_gets_what_there_is_at_its_deadline(hand):
+    assert hand.pull("worker:0", at_least=1) == []
+    hand.now = 5.0
+    [answer] = hand.tick()
+    assert (answer.message.version, answer.message.max_steps) == (0, 10)
+    assert answer.message.plan == hand.plan.to_dict()
+    assert [block.tolist() for block in answer.blocks] == [[0] * 7, [0] * 2]
+
+
+def test_who_is_no_replica_may_read_but_not_push(hand):
+    assert isinstance(only(hand.pull("evaluator:0")), Values)
+    assert not only(hand.pull("evaluator:0")).ticket
+    before = hand.image()
+    assert "evaluator:0 is not a replica" in only(hand.push("evaluator:0")).reason
+    assert hand.image() == before
+
+
+def test_a_connection_that_is_gone_is_not_answered():
+    hand = Hand()
+    assert hand.pull("worker:0") == []
+    hand.servers[0].disconnected("worker:0")
+    hand.now = 60.0
+    assert hand.tick() == []
+
+
+def test_a_snapshot_waits_for_its_version_then_holds_values_slots_and_what_was_seen():
+    hand = Hand(updates="async", optimizer=optimizers.SGD(0.5, momentum=0.9))
+    hand.initialise()
+    assert hand.say("chief:0", Snapshot(1, 2.0), caller="control") == []
+    answers = hand.push("worker:0")
+    assert [a.caller for a in answers] == ["worker:0", "control"]
+    reply = answers[1]
+    rule = optimizers.serialize(optimizers.SGD(0.5, momentum=0.9))
+    assert reply.message == SnapshotReply(1, ("m",), [("worker:0", 1, 1)], ((0, 4, 2), (1,)), optimizer=rule)
+    assert [block.tolist() for block in reply.blocks] == [[-0.5] * 7, [1, 1], [-0.5] * 7]
+    assert hand.say("chief:0", Snapshot(5, 2.0), caller="control") == []
+    hand.now = 2.0
+    assert only(hand.tick()).version == 1

@@ -1,0 +1,194 @@
+"""Synchronous servers by hand: contributions, one decision for all servers, everybody told."""
+
+import numpy as np
+import pytest
+from roles.by_hand import Hand, only, sync
+
+from dtrain.messages import Commit, Complete, Reply, Snapshot, Subscribe, Verdict
+from dtrain.roles.actions import Report
+from dtrain.variables import VariableSpec
+
+
+def test_the_mean_of_exactly_the_contributors_in_rank_order():
+    hand = sync(backup_workers=1)
+    hand.push("worker:1", blocks=[np.full(7, 1e8, np.float32), np.full(2, 4)])
+    assert hand.version() == 0
+    answers = hand.push("worker:0", blocks=[np.full(7, 3.0, np.float32), np.full(2, 7)])
+    assert [a.caller for a in answers] == ["worker:1", "worker:0"]
+    for answer in answers:
+        assert answer.message == Reply(Verdict.ACCEPTED, 1, accepted=1)
+        mean = (np.float32(3.0) + np.float32(1e8)) / np.float32(2)
+        assert answer.blocks[0].tolist() == [np.float32(-0.5) * mean] * 7
+        assert answer.blocks[1].tolist() == [5, 5]
+
+
+def test_the_order_of_arrival_does_not_matter():
+    images = set()
+    for order in (["chief:0", "worker:0", "worker:1"], ["worker:1", "chief:0", "worker:0"]):
+        hand = sync()
+        for task in order:
+            hand.push(task, value={"chief:0": 1e8, "worker:0": 3, "worker:1": -1e8}[task])
+        images.add(repr(hand.image()[2]))
+    assert len(images) == 1
+
+
+def test_whoever_comes_later_is_stale_and_told_at_once_with_the_newest_values():
+    hand = sync(backup_workers=1)
+    hand.push("chief:0")
+    hand.push("worker:0")
+    before = hand.image()
+    [answer] = hand.push("worker:1", value=50)
+    assert answer.message == Reply(Verdict.STALE, 1, stale=1)
+    assert answer.blocks[0].tolist() == [-0.5] * 7
+    assert hand.image()[2] == before[2]
+    assert only(hand.push("worker:1", value=50)) == Reply(Verdict.STALE, 1, stale=1, duplicate=True)
+
+
+def test_a_repetition_while_the_version_is_made_waits_for_the_same_answer():
+    hand = sync()
+    hand.push("worker:0", caller="old")
+    hand.servers[0].disconnected("old")
+    assert hand.push("worker:0", caller="new", value=7) == []
+    hand.push("worker:1")
+    answers = {a.caller: a for a in hand.push("chief:0")}
+    assert set(answers) == {"new", "worker:1", "chief:0"}
+    assert answers["new"].message == Reply(Verdict.ACCEPTED, 1, accepted=1, duplicate=True)
+    assert answers["new"].blocks[0].tolist() == [-0.5] * 7, "the first arrival counts, not its repetition"
+
+
+def test_a_version_that_is_made_while_a_replica_reconnects_keeps_its_verdict_for_it():
+    hand = sync()
+    hand.push("worker:0", caller="old")
+    hand.servers[0].disconnected("old")
+    hand.push("worker:1")
+    hand.push("chief:0")
+    assert only(hand.push("worker:0", caller="new")) == Reply(Verdict.ACCEPTED, 1, accepted=1, duplicate=True)
+
+
+def test_a_late_repetition_on_the_old_connection_does_not_take_the_answer_from_the_new_one():
+    hand = sync()
+    hand.push("worker:0", caller="new")
+    hand.push("worker:0", caller="old")
+    hand.servers[0].disconnected("old")
+    hand.push("worker:1")
+    assert "new" in [a.caller for a in hand.push("chief:0")]
+
+
+def test_with_fewer_replicas_than_contributions_each_gives_several():
+    hand = sync(workers=1, replicas_to_aggregate=3)
+    assert only(hand.push("worker:0")) == Reply(Verdict.PENDING, 0)
+    [answer] = hand.push("chief:0", value=4)
+    assert answer.message == Reply(Verdict.PENDING, 0)
+    assert answer.blocks == []
+    answers = hand.push("worker:0", sequence=2, ordinal=1, value=7)
+    assert only(answers) == Reply(Verdict.ACCEPTED, 1, accepted=2)
+    assert answers[0].blocks[0].tolist() == [-0.5 * (1 + 4 + 7) / 3] * 7
+    assert only(hand.push("chief:0", sequence=2, ordinal=1)) == Reply(Verdict.STALE, 1, stale=1)
+
+
+def test_a_repeated_pending_contribution_leaves_the_replica_its_values():
+    hand = sync(workers=1, replicas_to_aggregate=3)
+    hand.push("chief:0")
+    hand.push("worker:0")
+    hand.push("worker:0", sequence=2, ordinal=1)
+    [answer] = hand.push("chief:0")
+    assert (answer.message.verdict, answer.message.duplicate) == (Verdict.PENDING, True)
+    assert answer.blocks == []
+
+
+def test_an_older_incarnation_and_an_older_push_are_refused():
+    hand = sync()
+    hand.push("worker:0", sequence=3, incarnation=2)
+    before = hand.image()
+    assert "incarnation 1" in only(hand.push("worker:0", sequence=4)).reason
+    assert "push 2 is older" in only(hand.push("worker:0", sequence=2, incarnation=2)).reason
+    assert hand.image() == before
+
+
+def test_a_successor_s_contribution_does_not_count_beside_its_dead_predecessor_s():
+    hand = sync(backup_workers=1)
+    hand.push("worker:0", value=1)
+    hand.push("worker:0", value=1, incarnation=2)
+    assert hand.version() == 0
+    hand.push("chief:0", value=3)
+    assert hand.image()[2][0] == np.full(7, -1.0, np.float32).tobytes()
+
+
+def test_after_the_last_version_a_push_is_finished_and_nobody_is_missed():
+    hand = sync(max_steps=1, too_few="fail")
+    for task in ("chief:0", "worker:0", "worker:1"):
+        hand.beat(task)
+        hand.push(task)
+    for task in ("worker:0", "worker:1"):
+        assert only(hand.beat(task, 1, leaving=True)).failed is None
+    before = hand.image()[2]
+    assert only(hand.push("chief:0", sequence=2, base=1)) == Reply(Verdict.FINISHED, 1)
+    assert hand.image()[2] == before
+    assert only(hand.say("chief:0", Snapshot(1, 0.0))).version == 1
+
+
+def test_means_of_whole_numbers_and_truth_values_are_of_their_own_kind():
+    kinds = [("int8", 100, 100), ("uint8", 200, 200), ("int64", -3, -3), ("bool", True, True), ("float64", 0.1, 0.1)]
+    variables = [VariableSpec(f"v{i}", (1,), dtype, trainable=False) for i, (dtype, _, _) in enumerate(kinds)]
+    hand = sync(variables=variables)
+    for task in ("chief:0", "worker:0", "worker:1"):
+        hand.push(task, blocks=[np.array([value], dtype) for dtype, value, _ in kinds])
+    for value, (dtype, _, expected) in zip(hand.servers[0].held.store.values, kinds, strict=True):
+        assert value.dtype == dtype
+        assert value[0] == pytest.approx(expected)
+
+
+# Two servers, one decision
+
+
+def test_a_contribution_counts_when_both_servers_hold_it_and_both_commit_the_same():
+    hand = sync(servers=2, backup_workers=2)
+    assert hand.say("ps:1", Subscribe(1, 0), caller="commits") == []
+    assert hand.push("worker:1") == []
+    [report] = hand.push("worker:0", server=1)
+    assert report == Report(Complete(1, 1, 1, 0, 0))
+    assert hand.say("ps:1", report.message) == []
+    [late] = hand.push("worker:1", server=1)
+    actions = hand.say("ps:1", late.message)
+    commit = Commit(1, 0, ((2, 1, 0),))
+    assert [(a.caller, type(a.message)) for a in actions] == [("commits", Commit), ("worker:1", Reply)]
+    assert actions[0].message == commit
+    replies = hand.say("ps:0", commit, server=1)
+    assert [(a.caller, a.message.verdict) for a in replies] == [("worker:0", Verdict.STALE), ("worker:1", Verdict.ACCEPTED)]
+    before = hand.image(1)
+    assert hand.say("ps:0", commit, server=1) == []
+    assert hand.image(1) == before
+
+
+def test_after_a_reconnect_a_server_tells_what_it_holds_and_hears_what_it_missed():
+    hand = sync(servers=2, backup_workers=2)
+    assert hand.servers[1].position() == (Subscribe(1, 0), [])
+    [report] = hand.push("worker:0", server=1)
+    assert hand.servers[1].position() == (Subscribe(1, 0), [report.message])
+    hand.push("worker:0")
+    hand.say("ps:1", report.message)
+    assert hand.version() == 1
+    [again] = hand.say("ps:1", Subscribe(1, 0), caller="commits")
+    assert again.message == Commit(1, 0, ((1, 1, 0),))
+    hand.say("ps:0", again.message, server=1)
+    assert hand.servers[1].position() == (Subscribe(1, 1), [])
+    assert hand.say("ps:1", Subscribe(1, 1), caller="commits") == []
+    hand.servers[0].disconnected("commits")
+
+
+def test_a_server_that_asked_before_it_was_initialised_hears_what_it_missed_since():
+    hand = sync(servers=2, backup_workers=2)
+    hand.push("worker:0")
+    [report] = hand.push("worker:0", server=1)
+    hand.say("ps:1", report.message)
+    assert [action.message for action in hand.say("ps:1", Subscribe(0, 0))] == [Commit(1, 0, ((1, 1, 0),))]
+
+
+def test_what_belongs_to_another_generation_changes_nothing():
+    hand = sync(servers=2)
+    before = hand.image()
+    assert hand.say("ps:1", Complete(2, 0, 1, 0, 0)) == []
+    assert hand.say("ps:1", Commit(2, 0, ((0, 1, 0),)), server=1) == []
+    assert hand.say("ps:1", Subscribe(2, 0)) == []
+    assert hand.image() == before
+    assert Hand(servers=2).servers[1].position() == (Subscribe(0, 0), [])
