@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from dtrain.errors import SpecError
 
@@ -90,6 +91,11 @@ class ProgramCommand(click.Command):
         super().parse_args(ctx, options)
         ctx.params["words"] = words
         return []
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Our options before the program; behind it they would be the program's, which nobody here knows."""
+        words = ctx.params.get("words") or Words()
+        return [] if words.program or words.foreign else super().shell_complete(ctx, incomplete)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """The grammar in one line."""

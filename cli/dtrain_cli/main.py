@@ -8,6 +8,7 @@ from typing import NoReturn
 import click
 
 from dtrain.errors import DtrainError, SpecError
+from dtrain_cli import shell_completion
 from dtrain_cli.commands import chaos, checks, environment, launch, models, roles, runs
 
 EPILOG = """\b
@@ -47,6 +48,7 @@ for command in (
 def main() -> NoReturn:
     """Run the command line and end the process with its exit code; a user's mistake is a message, never a traceback."""
     stdout = sys.stdout
+    shell_completion.install()
     try:
         code = cli.main(prog_name="dtrain", standalone_mode=False) or 0
     except BrokenPipeError:

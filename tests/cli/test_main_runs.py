@@ -178,11 +178,3 @@ def test_runs_are_listed_newest_first(make_run, dtrain):
     listed = json.loads(dtrain("runs", "--json").stdout)
     assert [(run["run"], run["state"], run["exit_code"]) for run in listed] == [("r2", "succeeded", None), ("r1", "failed", 1)]
     assert [line.split()[0] for line in dtrain("runs").stdout.splitlines() if line.startswith("r")] == ["run", "r2", "r1"]
-
-
-def test_runs_are_completed(make_run, tmp_path):
-    make_run("r1")
-    environment = {**os.environ, "DTRAIN_RUNS_DIR": str(tmp_path), "_DTRAIN_COMPLETE": "bash_complete"}
-    for words, offered in (("dtrain stop d", "plain,digits\n"), ("dtrain logs r", "plain,r1\n")):
-        environment |= {"COMP_WORDS": words, "COMP_CWORD": "2"}
-        assert subprocess.run(DTRAIN, env=environment, capture_output=True, text=True, check=False).stdout == offered

@@ -6,8 +6,9 @@ from pathlib import Path
 import click
 
 from dtrain.cluster import TaskId
-from dtrain_cli.commands.runs import complete_run, find
+from dtrain_cli.commands.runs import find
 from dtrain_cli.commands.spec_options import runs_dir_option
+from dtrain_cli.shell_completion import complete_run, complete_task
 
 ACTIONS = ("kill", "pause", "resume", "slow")
 DONE = {"kill": "killed", "pause": "paused", "resume": "goes on"}
@@ -20,7 +21,7 @@ DONE = {"kill": "killed", "pause": "paused", "resume": "goes on"}
 )
 @click.argument("run", shell_complete=complete_run)
 @click.argument("action", type=click.Choice(ACTIONS))
-@click.argument("task")
+@click.argument("task", shell_complete=complete_task)
 @click.argument("factor", required=False, type=float)
 @click.option("--for", "for_s", type=click.FloatRange(0, min_open=True), metavar="S", help="pause, slow: undo it S seconds later.")
 @runs_dir_option

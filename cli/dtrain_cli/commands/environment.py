@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from dtrain_cli.shell_completion import VARIABLE
+
 PACKAGES = ("click", "grpcio", "msgspec", "numpy", "portpicker", "psutil", "pydantic", "rich", "ruamel.yaml", "threadpoolctl")
 SHELLS = ("bash", "zsh", "fish")
 
@@ -88,7 +90,7 @@ def completion(context: click.Context, shell: str) -> None:
 
     complete = get_completion_class(shell)
     assert complete is not None, shell
-    click.echo(complete(context.find_root().command, {}, "dtrain", "_DTRAIN_COMPLETE").source())
+    click.echo(complete(context.find_root().command, {}, "dtrain", VARIABLE).source())
 
 
 COMMANDS = (env, completion)

@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 import click
 
 from dtrain.errors import RunNotFoundError
-from dtrain_cli.commands.runs import complete_run, find
+from dtrain_cli.commands.runs import find
 from dtrain_cli.commands.spec_options import runs_dir_option
+from dtrain_cli.shell_completion import complete_run
 
 MODEL = (
     "MODEL is a file that model.save wrote, a run (id, prefix of one, name or path; its newest checkpoint counts), or a folder of "

@@ -10,8 +10,9 @@ import click
 from dtrain.cluster import Role
 from dtrain.errors import SpecError
 from dtrain_cli.command_line import ProgramCommand, Words, check_program_file
-from dtrain_cli.commands.runs import complete_run, find
+from dtrain_cli.commands.runs import find
 from dtrain_cli.commands.spec_options import DIRECTORY, RUNS_DIR_HELP
+from dtrain_cli.shell_completion import complete_run
 
 FILE = click.Path(path_type=Path)
 _CLASSIC = {

@@ -12,6 +12,7 @@ import click
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError, SpecError
 from dtrain_cli.commands.spec_options import runs_dir_option
+from dtrain_cli.shell_completion import complete_run, complete_run_or_task
 
 if TYPE_CHECKING:
     from dtrain_cli.runs_index import KnownRun
@@ -26,15 +27,6 @@ def find(reference: str | None, runs_dir: Path | None) -> "KnownRun":
     from dtrain_cli.runs_index import find_run
 
     return find_run(reference, runs_dir or default_runs_dir())
-
-
-def complete_run(_context: click.Context, _parameter: click.Parameter, begin: str) -> list[str]:
-    """The ids and names that a shell may offer."""
-    from dtrain.run_files import default_runs_dir
-    from dtrain_cli.runs_index import known_runs
-
-    words = {word for run in known_runs(default_runs_dir()) for word in (run.record.run, run.record.name)}
-    return sorted(word for word in words if word.startswith(begin))
 
 
 @click.command(
@@ -93,7 +85,7 @@ def _show(report: dict[str, Any], clear: bool = False) -> None:
     short_help="Show what tasks have printed.",
     epilog="\b\nExamples:\n  dtrain logs\n  dtrain logs worker:0 -n 20\n  dtrain logs digits chief:0 ps:1 -f\n",
 )
-@click.argument("run_and_tasks", nargs=-1, metavar="[RUN] [TASK]...", shell_complete=complete_run)
+@click.argument("run_and_tasks", nargs=-1, metavar="[RUN] [TASK]...", shell_complete=complete_run_or_task)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is printed, until the run ends.")
 @click.option("-n", "last", type=click.IntRange(0), metavar="N", help="Begin with the last N lines of each task.")
 @runs_dir_option
