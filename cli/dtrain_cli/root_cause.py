@@ -5,6 +5,7 @@ lines of the output, and whether the kernel killed it for memory.
 """
 
 import contextlib
+import math
 import signal
 import time
 from collections.abc import Iterable
@@ -18,6 +19,8 @@ from dtrain_cli.journal import now_text
 from dtrain_cli.plan import TaskLaunch
 from dtrain_cli.restart_policy import exit_code
 
+LATELY_S = 5.0
+"""A process that is killed for memory may need so long to give it back and end."""
 LAST_LINES = 20
 LINE_MAX = 400
 _TAIL_BYTES = 1 << 16
@@ -25,15 +28,22 @@ _CGROUPS, _OWN_GROUPS, _MACHINE = Path("/sys/fs/cgroup"), Path("/proc/self/cgrou
 
 
 class MemoryKills:
-    """Counts the processes that the kernel has killed for memory, here and in the whole machine."""
+    """Watches the kernel's counts of processes that it has killed for memory, here and in the whole machine."""
 
     def __init__(self) -> None:
         self._counted = self._count()
+        self._rose_s = -math.inf
 
-    def rose(self) -> bool:
-        """Whether there has been one since the last call."""
+    def look(self, now_s: float) -> None:
+        """Call it often: a kill is as recent as the look that saw it."""
         before, self._counted = self._counted, self._count()
-        return self._counted > before
+        if self._counted > before:
+            self._rose_s = now_s
+
+    def lately(self, now_s: float) -> bool:
+        """Whether there has been one about now."""
+        self.look(now_s)
+        return now_s - self._rose_s <= LATELY_S
 
     def _count(self) -> int:
         counts = [0]
@@ -65,7 +75,7 @@ def failure_of(launch: TaskLaunch, end: Exited, memory_kill: bool) -> FailureRec
     """
     record = own_record(launch)
     if record is None or (end.status < 0 and record.kind == "signal"):
-        killed_for_memory = memory_kill and end.status == -signal.SIGKILL
+        killed_for_memory = memory_kill and exit_code(end.status) == 128 + signal.SIGKILL
         record = FailureRecord(
             task=str(launch.task),
             message=describe(end, killed_for_memory),
@@ -92,16 +102,21 @@ def own_record(launch: TaskLaunch) -> FailureRecord | None:
 
 
 def describe(end: Exited, killed_for_memory: bool) -> str:
-    """An end in words: ``killed by SIGSEGV (signal 11)``."""
-    if killed_for_memory:
-        return f"killed by the kernel for memory (peak {end.peak_memory_bytes / 2**30:.1f} GiB)"
+    """An end in words: ``killed by SIGSEGV (signal 11)``, ``exited with code 139 (128 + SIGSEGV)`` as shells do after it."""
+    peak = f"(peak {end.peak_memory_bytes / 2**30:.1f} GiB)"
     if end.status >= 0:
-        return f"exited with code {end.status}"
-    try:
-        name = signal.Signals(-end.status).name
-    except ValueError:
-        name = "a signal"
-    return f"killed by {name} (signal {-end.status})"
+        name = _signal_name(end.status - 128)
+        memory = f"; the kernel has killed what it ran for memory {peak}" if killed_for_memory else ""
+        return f"exited with code {end.status}" + (f" (128 + {name})" if name else "") + memory
+    if killed_for_memory:
+        return f"killed by the kernel for memory {peak}"
+    return f"killed by {_signal_name(-end.status) or 'a signal'} (signal {-end.status})"
+
+
+def _signal_name(number: int) -> str | None:
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return None
 
 
 def earliest(failures: Iterable[FailureRecord]) -> FailureRecord | None:

@@ -162,11 +162,11 @@ class Supervisor:
         life.read_status()  # its last words
         life.exit_status, life.pid = end.status, None
         if self._order is not None:
-            self._exited_while_stopping(life, end)
+            self._exited_while_stopping(life, end, now_s)
             return
         rule, message = self._rule(life), "ended"
         if end.status != 0:
-            life.failure = failure_of(life.launch, end, self._memory_kills.rose())
+            life.failure = failure_of(life.launch, end, self._memory_kills.lately(now_s))
             message = _first_line(life.failure)
         restart = restart_policy.decide(rule, end.status, life.restarts_used, now_s - life.started_s, now_s, message)
         if end.status == 0 and (restart is None or life.task == success_rule.leader(self.spec)):
@@ -178,13 +178,13 @@ class Supervisor:
             waits = f"restarting in {restart.at_s - now_s:g} s ({restart.count} of {rule.max})"
             self._console.say(f"{life.task} {message}; {waits}")
 
-    def _exited_while_stopping(self, life: TaskLife, end: Exited) -> None:
+    def _exited_while_stopping(self, life: TaskLife, end: Exited, now_s: float) -> None:
         assert self._order is not None
         if self._order.state == "succeeded" or end.status == 0:
             life.state = "succeeded"
         elif life.stop_s is None or ((own := own_record(life.launch)) and own.monotonic_s < life.stop_s):
             life.state = "failed"  # before it was told: like the one that ended the run, and perhaps its cause
-            life.failure = failure_of(life.launch, end, self._memory_kills.rose())
+            life.failure = failure_of(life.launch, end, self._memory_kills.lately(now_s))
             self._causes.append(life.failure)
         else:
             life.state = "stopped"
@@ -218,6 +218,7 @@ class Supervisor:
     def _tick(self, now_s: float) -> None:
         if now_s >= self._next_status_s:
             self._next_status_s = now_s + STATUS_EVERY_S
+            self._memory_kills.look(now_s)
             self._read_statuses()
             self._carry_out_kill_orders()
         if self._order is None:

@@ -22,6 +22,7 @@ def test_ends_in_words():
     assert describe(Exited("worker:0", 0, -11, 0), killed_for_memory=False) == "killed by SIGSEGV (signal 11)"
     assert describe(Exited("worker:0", 0, -63, 0), killed_for_memory=False) == "killed by a signal (signal 63)"
     assert describe(Exited("worker:0", 0, 3, 0), killed_for_memory=False) == "exited with code 3"
+    assert describe(Exited("worker:0", 0, 143, 0), killed_for_memory=False) == "exited with code 143 (128 + SIGTERM)"
     killed = describe(Exited("worker:0", 0, -9, 6 << 30), killed_for_memory=True)
     assert killed == "killed by the kernel for memory (peak 6.0 GiB)"
 
@@ -68,7 +69,9 @@ def test_a_kill_for_memory_is_read_where_the_kernel_counts_it(tmp_path, monkeypa
     (tmp_path / "own").write_text(groups)
     counts.write_text(text.format(3))
     kills = root_cause.MemoryKills()
-    assert not kills.rose()
+    assert not kills.lately(10.0)
     counts.write_text(text.format(4))
-    assert kills.rose()
-    assert not kills.rose()
+    kills.look(11.0)
+    assert kills.lately(12.0), "of all tasks that it hit"
+    assert kills.lately(13.0)
+    assert not kills.lately(60.0), "what somebody kills an hour later was not killed for memory"
