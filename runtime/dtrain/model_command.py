@@ -46,9 +46,10 @@ def evaluate(order: ModelOrder) -> None:
     """Loss and metrics over all examples."""
     model = _loaded(order)
     if order.loss is not None or order.metrics:
-        metrics = order.metrics or model.metrics
-        model.compile(model.optimizer or "sgd", order.loss or model.loss, metrics)
-    if model.loss is None:
+        told = model.compiled.arguments() if model.compiled else {"optimizer": "sgd"}
+        given = {"loss": order.loss, "metrics": order.metrics}
+        model.compile(**told | {name: value for name, value in given.items() if value})
+    if model.compiled is None or model.compiled.losses is None:
         raise InputError(f"{order.model}: was saved without a loss; say which one with --loss NAME")
     data = read_examples(Path(order.data), _inputs(model), order.x, order.y, targets=True)
     results = model.evaluate(data, batch_size=order.batch_size, steps=order.steps, return_dict=True, verbose=0)
@@ -70,7 +71,7 @@ def predict(order: ModelOrder) -> None:
     model = _loaded(order)
     given = read_examples(Path(order.data), _inputs(model), order.x, order.y, targets=False)
     outputs = model.predict(given, batch_size=order.batch_size, steps=order.steps, verbose=0)
-    named = dict(zip(_outputs(model), outputs if isinstance(outputs, list) else [outputs], strict=True))
+    named = dict(zip(model.network.output_names, outputs if isinstance(outputs, list) else [outputs], strict=True))
     if order.classes:
         named = {name: np.argmax(output, axis=-1) for name, output in named.items()}
     answer: dict[str, Any] = {"model": order.model, "data": order.data, "examples": len(next(iter(named.values())))}
@@ -91,7 +92,11 @@ def export(order: ModelOrder) -> None:
     model = _loaded(order)
     model.export(output)
     if order.as_json:
-        print(json.dumps({"model": order.model, "output": output, "inputs": list(_inputs(model)), "outputs": _outputs(model)}))
+        print(
+            json.dumps(
+                {"model": order.model, "output": output, "inputs": list(_inputs(model)), "outputs": model.network.output_names}
+            )
+        )
     else:
         print(output)
 
@@ -116,16 +121,6 @@ def _custom_objects(path: str | None) -> dict[str, Any]:
 def _inputs(model: Model) -> dict[str, Shape]:
     """Names of the inputs, and the shape of an example."""
     return {str(step.layer.name): step.shapes[0] for step in model.network.graph.inputs}
-
-
-def _outputs(model: Model) -> list[str]:
-    """Names of the outputs: of their layers, numbered where a layer has several."""
-    graph = model.network.graph
-    names: list[str] = []
-    for slot in graph.outputs:
-        name = str(graph.steps[slot.step].layer.name)
-        names.append(f"{name}_{names.count(name)}" if name in names else name)
-    return names
 
 
 if __name__ == "__main__":

@@ -23,8 +23,6 @@ from dtrain.records import TFRecordWriter
 HISTOGRAM_BUCKETS = 30
 FLOAT32, FLOAT64, STRING = 1, 2, 7
 SCALARS, HISTOGRAMS, TEXTS = "scalars", "histograms", "text"
-DATA_CLASSES = {SCALARS: 1, HISTOGRAMS: 2, TEXTS: 2}
-"""As TensorBoard's ``DataClass``: one number a step, or a tensor."""
 
 _numbers = count()
 
@@ -41,17 +39,19 @@ class SummaryWriter:
         self._file.write(_double(1, now_s) + _bytes(3, b"brain.Event:2"))
         self.flush()
 
-    def scalar(self, tag: str, value: float, step: int) -> None:
+    def scalar(self, tag: str, value: float, step: int, description: str = "") -> None:
         """A number. See `tf.summary.scalar`."""
-        self._write(tag, step, SCALARS, _tensor(FLOAT32, np.float32(value)))
+        self._write(tag, step, SCALARS, _tensor(FLOAT32, np.float32(value)), description)
 
-    def histogram(self, tag: str, values: Any, step: int, buckets: int = HISTOGRAM_BUCKETS) -> None:
+    def histogram(self, tag: str, values: Any, step: int, buckets: int = HISTOGRAM_BUCKETS, description: str = "") -> None:
         """How many of the values lie in which interval. See `tf.summary.histogram`."""
-        self._write(tag, step, HISTOGRAMS, _tensor(FLOAT64, histogram(values, buckets)))
+        self._write(tag, step, HISTOGRAMS, _tensor(FLOAT64, histogram(values, buckets)), description)
 
-    def text(self, tag: str, text: str, step: int) -> None:
-        """Markdown. See `tf.summary.text`."""
-        self._write(tag, step, TEXTS, _varint(1, STRING) + _bytes(2, b"") + _bytes(8, text.encode()))
+    def text(self, tag: str, text: Any, step: int, description: str = "") -> None:
+        """Markdown: a string, or nested lists of strings, shown as a table. See `tf.summary.text`."""
+        cells = np.array(text, object)
+        tensor = _varint(1, STRING) + _bytes(2, _shape(cells)) + b"".join(_bytes(8, cell.encode()) for cell in cells.flat)
+        self._write(tag, step, TEXTS, tensor, description)
 
     def flush(self) -> None:
         """Let readers see everything that was written."""
@@ -67,10 +67,10 @@ class SummaryWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _write(self, tag: str, step: int, plugin: str, tensor: bytes) -> None:
-        metadata = _bytes(1, _bytes(1, plugin.encode())) + _varint(4, DATA_CLASSES[plugin])
-        value = _bytes(1, tag.encode()) + _bytes(9, metadata) + _bytes(8, tensor)
-        self._file.write(_double(1, time.time()) + _varint(2, step) + _bytes(5, _bytes(1, value)))
+    def _write(self, tag: str, step: int, plugin: str, tensor: bytes, description: str) -> None:
+        metadata = _bytes(1, _bytes(1, plugin.encode())) + (_bytes(3, description.encode()) if description else b"")
+        value = _bytes(1, tag.encode()) + _bytes(8, tensor) + _bytes(9, metadata)
+        self._file.write(_double(1, time.time()) + (_varint(2, step) if step else b"") + _bytes(5, _bytes(1, value)))
 
 
 def histogram(values: Any, buckets: int = HISTOGRAM_BUCKETS) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -125,5 +125,8 @@ def _bytes(field: int, value: bytes) -> bytes:
 
 
 def _tensor(dtype: int, array: Any) -> bytes:
-    shape = b"".join(_bytes(2, _varint(1, size)) for size in np.shape(array))
-    return _varint(1, dtype) + _bytes(2, shape) + _bytes(4, array.tobytes())
+    return _varint(1, dtype) + _bytes(2, _shape(array)) + _bytes(4, array.tobytes())
+
+
+def _shape(array: Any) -> bytes:
+    return b"".join(_bytes(2, _varint(1, size)) for size in np.shape(array))

@@ -14,4 +14,8 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "on-read variable": "variables that a program assigns in replicas: a model's are the optimizer's and the layers' alone",
         "apply_gradients, optimizer created outside": "the case does not say which gradients it applied",
     },
+    "k_tensorboard.json": {
+        "images": "dtrain writes scalars, histograms and text; it has no images",
+        "k_tensorboard_v1": "the form of TensorFlow 1: TensorBoard reads both, and dtrain writes that of tf.summary",
+    },
 }

@@ -26,7 +26,7 @@ def train_as_one(model: dt.Model, steps: Iterable[Sequence[SubBatch]]) -> Iterat
         for x, y, *weights in sub_batches:
             gradients = {spec.name: np.empty(spec.shape, spec.dtype) for spec in trained}
             weight, rng = next(iter(weights), None), np.random.default_rng(0)
-            result = network.loss_and_gradients(values, x, y, model.loss, gradients, sample_weight=weight, rng=rng)
+            result = network.loss_and_gradients(values, x, y, model.compiled.losses, gradients, sample_weight=weight, rng=rng)
             for name, array in {**gradients, **result.state_updates}.items():
                 total[name] = total[name] + array if name in total else array
         means = {name: array / np.float32(len(sub_batches)) for name, array in total.items()}

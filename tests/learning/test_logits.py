@@ -45,9 +45,9 @@ def test_a_loss_of_probabilities_is_computed_from_logits(activation, loss, y, as
     for name, gradient in gradients.items():
         np.testing.assert_array_equal(gradient, expected_gradients[name])
     np.testing.assert_allclose(found.outputs, activations.get(activation)(expected.outputs))
-    total, outputs = network.loss_and_outputs(weights, x, y, loss)
-    assert total == pytest.approx(found.loss)
-    np.testing.assert_array_equal(outputs, network.predict(weights, x))
+    evaluated = network.loss_and_outputs(weights, x, y, loss)
+    assert evaluated.loss == pytest.approx(found.loss)
+    np.testing.assert_array_equal(evaluated.outputs, network.predict(weights, x))
 
 
 def test_probabilities_that_are_read_elsewhere_stay_probabilities():

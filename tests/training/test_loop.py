@@ -12,8 +12,9 @@ from dtrain.learning.optimizers import SGD, serialize
 from dtrain.messages import Verdict
 from dtrain.strategy import StepResult
 from dtrain.training.batches import Batches
+from dtrain.training.compiled import Compiled
 from dtrain.training.epochs import Epochs
-from dtrain.training.evaluation import Compiled, Totals
+from dtrain.training.evaluation import Totals
 from dtrain.training.loop import EpochLog, TrainingLoop
 from dtrain.training.steering import Steering
 from dtrain.training.steps import TrainingStep
@@ -78,7 +79,7 @@ def test_every_epoch_begins_and_ends_once(course, entered, begun, ended):
         return made
 
     loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=3), step, lambda step: {"loss": 1.0}, str)
-    loop.log, loop.callbacks = EpochLog(Totals(Compiled(SGD(), MeanSquaredError()))), CallbackList([note], None, {})
+    loop.log, loop.callbacks = EpochLog(Totals(Compiled.of(["output"], SGD(), MeanSquaredError()))), CallbackList([note], None, {})
     model = SimpleNamespace(stop_training=False, weights=session.weights)
     loop.steering = Steering(model, SGD(), session, holds=True)
     loop.run(Batches(Dataset.range(10).batch(1)).stream(replicas=1))

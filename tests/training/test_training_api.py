@@ -53,14 +53,6 @@ def test_the_end_of_the_arrays_may_be_held_out():
             split.fit(data, validation_split=fraction, verbose=0)
 
 
-def test_metrics_are_of_one_output():
-    x = dt.layers.Input((3,))
-    made = dt.Model(x, [dt.layers.Dense(1)(x), dt.layers.Dense(1)(x)])
-    made.compile("sgd", "mse", metrics=["mae"])
-    with pytest.raises(InputError, match="metrics: expected one array of outputs, found 2"):
-        made.fit(X, [X[:, :1]] * 2, verbose=0)
-
-
 def test_class_weights_are_sample_weights_by_class():
     by_class = {0: 0.5, 1: 3.0, 2: 1.0}
     found, expected = classifier(), classifier()

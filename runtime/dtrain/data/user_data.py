@@ -43,6 +43,6 @@ def _lists_as_tuples(data: Any) -> Any:
     """Lists of arrays as tuples: to a Dataset a list is one array."""
     if isinstance(data, tuple):
         return tuple(_lists_as_tuples(part) for part in data)
-    if isinstance(data, list) and data and all(isinstance(part, np.ndarray) for part in data):
+    if isinstance(data, list) and any(isinstance(part, np.ndarray) for part in data):
         return tuple(data)
     return data

@@ -3,6 +3,7 @@
 A stack of layers and a graph with branches are the same thing here. A graph is data: `Graph.get_config` and back.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -145,6 +146,16 @@ class Graph:
                 found |= {source: together, number: InputLayer(name=step.layer.name)}
         return found
 
+    @cached_property
+    def output_names(self) -> list[str]:
+        """Of the outputs' layers, numbered where a layer has several."""
+        names: list[str] = []
+        for slot in self.outputs:
+            base = str(self.steps[slot.step].layer.name)
+            numbered = (f"{base}_{number}" if number else base for number in range(len(self.outputs)))
+            names.append(next(name for name in numbered if name not in names))
+        return names
+
     def readers(self, number: int) -> int:
         """How often the outputs of a step are read, by other steps or as the model's."""
         read = [*self.outputs, *(slot for step in self.steps for slot in step.inputs)]
@@ -187,14 +198,17 @@ class Graph:
 
 
 def _name_layers(layers: Sequence[Layer]) -> None:
-    taken = [layer.name for layer in layers if layer.name is not None]
-    if len(set(taken)) != len(taken):
-        raise SpecError(f"names of layers must be unique; found twice: {sorted({n for n in taken if taken.count(n) > 1})}")
+    given = Counter(layer.name for layer in layers if layer.name is not None)
+    if twice := sorted(name for name, count in given.items() if count > 1):
+        raise SpecError(f"names of layers must be unique; found twice: {twice}")
+    taken, numbers = set(given), Counter[str]()
     for layer in layers:
-        if layer.name is None:
-            names = (f"{layer.base_name}_{k}" if k else layer.base_name for k in range(len(layers) + 1))
-            layer.name = next(name for name in names if name not in taken)
-            taken.append(layer.name)
+        while layer.name is None:
+            number = numbers[layer.base_name]
+            name = f"{layer.base_name}_{number}" if number else layer.base_name
+            numbers[layer.base_name] += 1
+            if name not in taken:
+                layer.name = name
 
 
 def _collect(node: Node, nodes: dict[Node, int]) -> None:

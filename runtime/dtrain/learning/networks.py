@@ -6,20 +6,19 @@ thread makes its own with ``Network.from_config(network.get_config())``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.learning import initializers, regularizers
-from dtrain.learning.activations import Activation
-from dtrain.learning.arrays import Array, Shape, as_float32, fits, shape_text
+from dtrain.learning.arrays import Array, Shape, fits, shape_text
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.drawn_table import DrawnTable
 from dtrain.learning.graph import Graph, Slot, Step
+from dtrain.learning.heads import Head, Losses, OutputLoss, by_output
 from dtrain.learning.layers import Layer, SymbolicTensor, Weight
 from dtrain.learning.losses import Loss
 from dtrain.learning.passes import OnGradients, Pass, only
@@ -33,48 +32,17 @@ class StepResult:
 
     Attributes:
         loss: with the penalties of regularizers.
+        losses: of each output that has one, by its name.
         outputs: the model's output; a list of them if it has several.
         state_updates: new values of variables that are not trained, such as moving averages, by variable name.
         row_gradients: gradients of variables for which no array was passed (see `Network.sparse_variables`), by variable name.
     """
 
     loss: float
+    losses: dict[str, float]
     outputs: Any
-    state_updates: dict[str, Array]
-    row_gradients: dict[str, SparseRows]
-
-
-class Head(NamedTuple):
-    """An output and its loss, which is computed from what goes into the last activation function if it knows how.
-
-    So a softmax or sigmoid whose result is rounded to 0 or 1 still has a gradient. Keras's `fit` does the same.
-
-    Attributes:
-        label: of the output's layer, for errors.
-        loss: of what the layer in the output's place gives.
-        stand_in: the output's layer without its activation function; None where the loss wants what the layer gives.
-        activation: what is left out.
-    """
-
-    label: str
-    loss: Loss
-    stand_in: Layer | None = None
-    activation: Activation | None = None
-
-    def value_and_gradient(self, target: Any, value: Array, sample_weight: Any) -> tuple[float, Array]:
-        """The loss and its gradient by the value."""
-        with _about(self.label):
-            lost, gradient = self.loss.value_and_gradient(target, value, sample_weight)
-        return lost, as_float32(gradient, self.label)
-
-    def value(self, target: Any, value: Array, sample_weight: Any) -> float:
-        """The loss alone."""
-        with _about(self.label):
-            return float(np.mean(self.loss(target, value, sample_weight)))
-
-    def output(self, value: Array) -> Array:
-        """The model's output, a new array."""
-        return np.array(value) if self.activation is None else self.activation(value)
+    state_updates: dict[str, Array] = field(default_factory=dict)
+    row_gradients: dict[str, SparseRows] = field(default_factory=dict)
 
 
 class Network:
@@ -144,6 +112,11 @@ class Network:
         """Of one example of each output."""
         return [self.graph.steps[slot.step].shapes[slot.output] for slot in self.graph.outputs]
 
+    @property
+    def output_names(self) -> list[str]:
+        """Of the outputs' layers, numbered where a layer has several."""
+        return self.graph.output_names
+
     def initial_values(self, seed: int) -> dict[str, Array]:
         """Every variable's first value. Each is drawn from (seed, its name): the same in any cluster, whatever else there is.
 
@@ -171,24 +144,20 @@ class Network:
         run.forward(self._entering(x))
         yield from run.values()
 
-    def loss_and_outputs(
-        self, weights: Mapping[str, Array], x: Any, y: Any, loss: Loss | Sequence[Loss], sample_weight: Any = None
-    ) -> tuple[float, Any]:
+    def loss_and_outputs(self, weights: Mapping[str, Array], x: Any, y: Any, loss: Losses, sample_weight: Any = None) -> StepResult:
         """The loss of a batch, with the penalties of regularizers, and the outputs, in inference mode."""
         heads = self._heads(loss)
         run = Pass(self.graph, weights, training=False, stand_ins=self._stand_ins(heads))
         run.forward(self._entering(x))
-        total = self.regularization_loss(weights)
-        for value, target, head in zip(run.outputs, self._targets(y), heads, strict=True):
-            total += head.value(target, value, sample_weight)
-        return total, only([head.output(value) for value, head in zip(run.outputs, heads, strict=True)])
+        lost = [head.value(*given) for head, given in self._given(heads, run, y, sample_weight)]
+        return self._result(weights, run, heads, lost)
 
     def loss_and_gradients(
         self,
         weights: Mapping[str, Array],
         x: Any,
         y: Any,
-        loss: Loss | Sequence[Loss],
+        loss: Losses,
         gradients: Mapping[str, Array],
         *,
         sample_weight: Any = None,
@@ -200,10 +169,10 @@ class Network:
         Args:
             weights: every variable's array by name.
             x: the batch; a list, or a mapping by input name, if there are several inputs.
-            y: the targets; a list if there are several outputs.
+            y: the targets; see `by_output` if there are several outputs.
             loss: one for all outputs, or a list; losses of several outputs are added.
             gradients: an array for every trained variable, overwritten; see `sparse_variables` for the exception.
-            sample_weight: handed to the loss.
+            sample_weight: handed to the losses; see `by_output`.
             rng: for dropout and the like.
             on_gradients: called with names of variables as soon as their gradients are complete, last layer first; gradients
                 of `sparse_variables` without an array come with the result only.
@@ -217,15 +186,10 @@ class Network:
         heads = self._heads(loss)
         run = Pass(self.graph, weights, training=True, rng=rng, stand_ins=self._stand_ins(heads))
         run.forward(entering)
-        total = self.regularization_loss(weights)
-        upstream = []
-        for value, target, head in zip(run.outputs, self._targets(y), heads, strict=True):
-            lost, gradient = head.value_and_gradient(target, value, sample_weight)
-            total += lost
-            upstream.append(gradient)
-        outputs = only([head.output(value) for value, head in zip(run.outputs, heads, strict=True)])
-        rows = run.backward(upstream, gradients, on_gradients)
-        return StepResult(total, outputs, run.state_updates(), rows)
+        found = [head.value_and_gradient(*given) for head, given in self._given(heads, run, y, sample_weight)]
+        result = self._result(weights, run, heads, [lost for lost, _ in found])
+        rows = run.backward([gradient for _, gradient in found], gradients, on_gradients)
+        return replace(result, state_updates=run.state_updates(), row_gradients=rows)
 
     def regularization_loss(self, weights: Mapping[str, Array]) -> float:
         """The sum of all penalties."""
@@ -233,31 +197,34 @@ class Network:
         penalties = ((regularizers.get(regularizer), name) for regularizer, name in regularized)
         return sum(penalty(weights[name]) for penalty, name in penalties if penalty is not None)
 
-    def _heads(self, loss: Loss | Sequence[Loss]) -> list[Head]:
+    def _heads(self, loss: Losses) -> list[Head]:
         """Each output with its loss."""
-        slots = self.graph.outputs
-        losses = list(loss) if isinstance(loss, Sequence) else [loss] * len(slots)
-        if len(losses) != len(slots):
-            raise InputError(f"expected losses for {len(slots)} outputs, found {len(losses)}")
-        return [self._head(slot, each) for slot, each in zip(slots, losses, strict=True)]
+        losses = by_output(loss, self.output_names, "losses")
+        return [self._head(slot, each) for slot, each in zip(self.graph.outputs, losses, strict=True)]
 
-    def _head(self, slot: Slot, loss: Loss) -> Head:
+    def _head(self, slot: Slot, loss: Loss | OutputLoss | None) -> Head:
         layer, activation = self.graph.steps[slot.step].layer.before_activation()
-        from_logits = None if activation is None else loss.from_logits_of(activation.name)
+        loss, weight = loss if isinstance(loss, OutputLoss) else (loss, 1.0)
+        from_logits = None if activation is None or loss is None else loss.from_logits_of(activation.name)
         if from_logits is None or self.graph.readers(slot.step) > 1:
-            return Head(layer.label, loss)
-        return Head(layer.label, from_logits, layer, activation)
+            return Head(layer.label, loss, weight)
+        return Head(layer.label, from_logits, weight, layer, activation)
 
     def _stand_ins(self, heads: Sequence[Head]) -> dict[int, Layer]:
         slots = zip(self.graph.outputs, heads, strict=True)
         return self.graph.stand_ins | {slot.step: head.stand_in for slot, head in slots if head.stand_in is not None}
 
-    def _targets(self, y: Any) -> list[Any]:
-        count = len(self.graph.outputs)
-        targets = [y] if count == 1 else list(y)
-        if len(targets) != count:
-            raise InputError(f"expected targets for {count} outputs, found {len(targets)}")
-        return targets
+    def _given(self, heads: Sequence[Head], run: Pass, y: Any, sample_weight: Any) -> Iterator[tuple[Head, tuple[Any, Array, Any]]]:
+        """Each output's target, value and weights of examples."""
+        names = self.output_names
+        targets, weights = by_output(y, names, "targets"), by_output(sample_weight, names, "sample weights")
+        return zip(heads, zip(targets, run.outputs, weights, strict=True), strict=True)
+
+    def _result(self, weights: Mapping[str, Array], run: Pass, heads: Sequence[Head], lost: Sequence[float]) -> StepResult:
+        total = self.regularization_loss(weights) + sum(head.weight * each for head, each in zip(heads, lost, strict=True))
+        named = zip(self.output_names, heads, lost, strict=True)
+        outputs = only([head.output(value) for value, head in zip(run.outputs, heads, strict=True)])
+        return StepResult(total, {name: each for name, head, each in named if head.loss is not None}, outputs)
 
     def _entering(self, x: Any) -> list[Array]:
         """The inputs as arrays, checked against their shapes."""
@@ -292,12 +259,3 @@ def _first_value(weight: Weight, name: str, seed: int) -> Any:
     if table is None:
         return initializer(weight.shape, np.random.default_rng(words)).astype(weight.dtype, copy=False)
     return table if prod(weight.shape) * DTYPE_BYTES[weight.dtype] >= TABLE_BYTES else np.asarray(table)
-
-
-@contextmanager
-def _about(label: str) -> Iterator[None]:
-    """Within it, an `InputError` is about the layer of this label."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{label}: {error}") from None

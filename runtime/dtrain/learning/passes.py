@@ -66,7 +66,7 @@ class Pass:
             self._caches.append(cache)
 
     def backward(
-        self, upstream: Iterable[Array], gradients: Mapping[str, Array], on_gradients: OnGradients | None
+        self, upstream: Iterable[Array | None], gradients: Mapping[str, Array], on_gradients: OnGradients | None
     ) -> dict[str, SparseRows]:
         """Last step first: fill `gradients`, and return those that are sparse."""
         arrived = Arrived()

@@ -54,8 +54,11 @@ class Batch:
         """The same examples, their weights multiplied by those of their classes.
 
         Raises:
-            InputError: the targets are not classes 0 to n - 1 (or one-hot vectors) of which each has a weight.
+            InputError: the targets are not classes 0 to n - 1 (or one-hot vectors) of which each has a weight, or are of several
+                outputs.
         """
+        if isinstance(self.y, Mapping | list | tuple) or self.y is None:
+            raise InputError("class_weight: expected the targets of one output; give sample_weight by output")
         y = np.asarray(self.y)
         classes = y.argmax(axis=-1) if y.ndim > 1 and y.shape[-1] > 1 else y.reshape(len(y)).astype(np.int64)
         if unknown := set(classes.tolist()) - set(class_weight):

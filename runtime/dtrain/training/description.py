@@ -6,7 +6,7 @@ from dtrain.errors import InputError, SpecError
 from dtrain.learning import optimizers
 from dtrain.learning.configuration import to_data
 from dtrain.training.architecture import Architecture
-from dtrain.training.evaluation import Compiled
+from dtrain.training.compiled import Compiled
 
 
 def describe(model: Architecture, compiled: Compiled | None) -> dict[str, Any]:
@@ -18,12 +18,7 @@ def describe(model: Architecture, compiled: Compiled | None) -> dict[str, Any]:
     """
     training = None
     if compiled is not None:
-        training = {
-            "optimizer": optimizers.serialize(compiled.optimizer),
-            "loss": to_data(compiled.loss),
-            "metrics": to_data(compiled.metrics),
-            "weighted_metrics": to_data(compiled.weighted_metrics),
-        }
+        training = to_data(compiled.arguments()) | {"optimizer": optimizers.serialize(compiled.optimizer)}
     return {"class_name": type(model).__name__, "config": to_data(model.get_config()), "compiled": training}
 
 

@@ -1,19 +1,17 @@
 """Passes over data with fixed weights: evaluate and predict; and the numbers that come of many batches."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from dtrain.callbacks import CallbackList
-from dtrain.errors import InputError, SpecError
-from dtrain.learning import metrics
-from dtrain.learning.losses import Loss
-from dtrain.learning.metrics import Metric
-from dtrain.learning.optimizers import Optimizer
+from dtrain.errors import InputError
+from dtrain.learning.heads import by_output
 from dtrain.roles.evaluator import Pace
 from dtrain.training.batches import Batch, Batches
+from dtrain.training.compiled import Compiled
 from dtrain.training.steps import EvaluationStep, Logs
 
 MakeStep = Callable[[Batch], EvaluationStep]
@@ -47,70 +45,43 @@ class Validation:
         return any((epoch + 1) % frequency == 0 if isinstance(frequency, int) else epoch + 1 in frequency for epoch in epochs)
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """What `compile` was told.
-
-    Attributes:
-        metrics: of every example alike.
-        weighted_metrics: to which sample weights apply.
-    """
-
-    optimizer: Optimizer
-    loss: Loss | None
-    metrics: tuple[Metric, ...] = ()
-    weighted_metrics: tuple[Metric, ...] = ()
-
-
-def named(plain: Sequence[str | Metric], weighted: Sequence[str | Metric]) -> tuple[list[Metric], list[Metric]]:
-    """Metrics of the model's own, each with a name of its own: a weighted one's begins with ``weighted_`` if it must.
-
-    Raises:
-        SpecError: two have the same name.
-    """
-    own = [each.copy() if isinstance(each, Metric) else metrics.get(each) for each in (*plain, *weighted)]
-    taken: set[str] = set()
-    for index, metric in enumerate(own):
-        if index >= len(plain) and metric.name in taken:
-            metric.name = f"weighted_{metric.name}"
-        if metric.name in taken or metric.name == "loss":
-            raise SpecError(f"compile: expected metrics of different names, found {metric.name!r} twice")
-        taken.add(str(metric.name))
-    return own[: len(plain)], own[len(plain) :]
-
-
 class Totals:
     """Means over batches: of what the steps returned, and the metrics. They are its own, in their first state."""
 
     def __init__(self, compiled: Compiled) -> None:
-        self._metrics = [metric.copy() for metric in compiled.metrics]
-        self._weighted = [metric.copy() for metric in compiled.weighted_metrics]
+        self._names = compiled.names
+        self._metrics = compiled.metrics()
         self.reset()
 
     def reset(self) -> None:
         """Forget all batches."""
         self._sums: dict[str, float] = {}
         self.examples = 0
-        for metric in (*self._metrics, *self._weighted):
-            metric.reset_state()
+        for each in self._metrics:
+            each.metric.reset_state()
 
     def add(self, batch: Batch, step: EvaluationStep, logs: Logs) -> None:
         """A batch is done."""
         self.examples += batch.size
         for name, value in logs.items():
             self._sums[name] = self._sums.get(name, 0.0) + float(value) * batch.size
-        if (step.outputs is None or isinstance(step.outputs, list)) and (self._metrics or self._weighted):
-            found = "none: set step.outputs" if step.outputs is None else f"{len(step.outputs)}: see `train_step` for your own"
-            raise InputError(f"metrics: expected one array of outputs, found {found}")
-        for metric in self._metrics:
-            metric.update_state(step.y, step.outputs)
-        for metric in self._weighted:
-            metric.update_state(step.y, step.outputs, sample_weight=step.sample_weight)
+        if not self._metrics:
+            return
+        outputs = step.outputs if isinstance(step.outputs, list) else [step.outputs]
+        if len(outputs) != len(self._names) or step.outputs is None:
+            found = "none: set step.outputs" if step.outputs is None else f"{len(outputs)}: see `train_step` for your own"
+            raise InputError(f"metrics: expected {len(self._names)} outputs, found {found}")
+        targets, weights = by_output(step.y, self._names, "targets"), by_output(step.sample_weight, self._names, "sample weights")
+        for each in self._metrics:
+            if each.weighted:
+                each.metric.update_state(targets[each.output], outputs[each.output], sample_weight=weights[each.output])
+            else:
+                each.metric.update_state(targets[each.output], outputs[each.output])
 
     def results(self) -> dict[str, float]:
         """The numbers so far, the loss first."""
         means = {name: total / max(1, self.examples) for name, total in self._sums.items()}
-        return means | {str(metric.name): _number(metric.result()) for metric in (*self._metrics, *self._weighted)}
+        return means | {each.label: _number(each.metric.result()) for each in self._metrics}
 
 
 def evaluate(

@@ -18,10 +18,11 @@ from dtrain.roles.start import OptimizerState
 from dtrain.strategy import Problem, Session, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch, Batches
+from dtrain.training.compiled import Compiled
 from dtrain.training.description import describe_if_data
 from dtrain.training.diagnosis import why_not_finite
 from dtrain.training.epochs import Epochs
-from dtrain.training.evaluation import NO_CALLBACKS, Compiled, Totals, Validation
+from dtrain.training.evaluation import NO_CALLBACKS, Totals, Validation
 from dtrain.training.loop import EpochLog, TrainingLoop, Validate
 from dtrain.training.steering import Steering
 from dtrain.training.steps import Logs, TrainingStep
@@ -112,7 +113,7 @@ class Fit:
 
     def _loop(self, session: Session, epochs: Epochs) -> TrainingLoop:
         """The loop of this replica; the leader's has a log, callbacks and validation."""
-        model, loss = self.model, self.compiled.loss
+        model, loss = self.model, self.compiled.losses
         rng = np.random.default_rng([model.strategy.seed, session.rank + 1])
         loop = TrainingLoop(
             session,

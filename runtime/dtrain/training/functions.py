@@ -79,7 +79,7 @@ class FunctionModel(Model):
         loss, gradients, *state = self._functions.loss_and_gradients(step.weights, *_batch(step))
         step.add_gradients(gradients)
         step.updates.update(*state)
-        if self._functions.predict is not None and (self.metrics or self.weighted_metrics):
+        if self._functions.predict is not None and self.compiled is not None and self.compiled.metrics():
             step.outputs = self._functions.predict(step.weights, step.x)
         return {"loss": loss}
 

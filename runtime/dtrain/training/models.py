@@ -7,7 +7,7 @@ from typing import Any, Self
 from dtrain.callbacks import Callback, CallbackList, History, ProgressBar
 from dtrain.data.input_context import InputContext
 from dtrain.errors import InputError
-from dtrain.learning import losses, metrics, optimizers
+from dtrain.learning import optimizers
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.layers import InputLayer, Layer
 from dtrain.learning.networks import Network
@@ -18,9 +18,10 @@ from dtrain.saving.onnx_file import write_onnx
 from dtrain.strategy import Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch, Batches, held_out, joined
+from dtrain.training.compiled import Compiled
 from dtrain.training.description import describe
 from dtrain.training.epochs import Epochs
-from dtrain.training.evaluation import NO_CALLBACKS, Compiled, Validation, evaluate, named, predict
+from dtrain.training.evaluation import NO_CALLBACKS, Validation, evaluate, predict
 from dtrain.training.fitting import Fit, OptimizerOwner
 from dtrain.training.steps import EvaluationStep, Logs, TrainingStep
 
@@ -33,31 +34,54 @@ class Model(Architecture):
 
     def __init__(self, inputs: Any = None, outputs: Any = None, *, name: str | None = None) -> None:
         super().__init__(None if outputs is None else Network.from_graph(inputs, outputs), name)
-        self.optimizer: optimizers.Optimizer | None = None
-        self.loss: losses.Loss | None = None
-        self.metrics: list[metrics.Metric] = []
-        self.weighted_metrics: list[metrics.Metric] = []
+        self.compiled: Compiled | None = None
         self._owner = OptimizerOwner()
 
     def compile(
         self,
         optimizer: str | Mapping[str, Any] | optimizers.Optimizer = "rmsprop",
-        loss: str | losses.Loss | None = None,
-        metrics: Sequence[str | metrics.Metric] = (),
-        weighted_metrics: Sequence[str | metrics.Metric] = (),
+        loss: Any = None,
+        metrics: Any = (),
+        loss_weights: Any = None,
+        weighted_metrics: Any = (),
+        run_eagerly: bool | None = None,
+        steps_per_execution: int | None = None,
+        jit_compile: bool | None = None,
     ) -> None:
         """Say how the model is trained; see `tf.keras.Model.compile`.
 
+        A model with several outputs takes one thing for all of them, a list with an item for each, or a dict by the names of their
+        layers. What is trained is the sum of the losses; an output without a loss (None) is not trained.
+
         Args:
-            metrics: of every example alike; sample weights and class weights apply to `weighted_metrics`.
+            loss: a name or a `Loss`.
+            metrics: names or `Metric`s; of every example alike.
+            loss_weights: factors of the losses in their sum.
+            weighted_metrics: those to which sample weights and class weights apply.
+            run_eagerly, steps_per_execution, jit_compile: how TensorFlow runs a step; nothing follows from them here.
 
         Raises:
             SpecError: a name is unknown, or two metrics have the same.
+            InputError: an argument is a list of another length, or a dict that names an output that there is none of.
         """
-        self.optimizer = optimizers.get(optimizer)
-        self.loss = losses.get(loss) if loss is not None else None
-        self.metrics, self.weighted_metrics = named(metrics, weighted_metrics)
+        names = self.network.output_names if self.has_layers else ["output"]
+        self.compiled = Compiled.of(names, optimizers.get(optimizer), loss, metrics, loss_weights, weighted_metrics)
         self._owner = OptimizerOwner()
+
+    @property
+    def optimizer(self) -> optimizers.Optimizer | None:
+        """As `compile` was told; its numbers may be changed."""
+        return None if self.compiled is None else self.compiled.optimizer
+
+    @property
+    def loss(self) -> Any:
+        """As `compile` was told; a list with one for each output where there are several."""
+        return None if self.compiled is None else self.compiled.arguments()["loss"]
+
+    @property
+    def metrics_names(self) -> list[str]:
+        """What `evaluate` reports, in its order."""
+        return [] if self.compiled is None else self.compiled.result_names
 
     def fit(
         self,
@@ -157,11 +181,11 @@ class Model(Architecture):
         Returns:
             Numbers for the log by name, ``loss`` among them.
         """
-        return {"loss": step.loss_and_gradients()}
+        return {"loss": step.loss_and_gradients(), **step.losses}
 
     def test_step(self, step: EvaluationStep) -> Logs:
         """What evaluation does with one batch: returns numbers for the log, and sets `step.outputs` for the metrics."""
-        return {"loss": step.compute_loss()}
+        return {"loss": step.compute_loss(), **step.losses}
 
     def predict_step(self, step: EvaluationStep) -> Any:
         """What prediction does with one batch: returns the outputs."""
@@ -215,9 +239,8 @@ class Model(Architecture):
 
         Compare `tf.keras.Model.save`.
         """
-        compiled = None if self.optimizer is None else self._compiled()
-        state = self._owner.state or self.strategy.optimizer_state(self._owner) if include_optimizer and compiled else None
-        write_model(filepath, self._saved(compiled, state), self.strategy, overwrite=overwrite)
+        state = self._owner.state or self.strategy.optimizer_state(self._owner) if include_optimizer and self.compiled else None
+        write_model(filepath, self._saved(self.compiled, state), self.strategy, overwrite=overwrite)
 
     def write(self, filepath: FilePath) -> None:
         """As `save`, without the optimizer's state, in whatever task: for an evaluator that keeps what it has evaluated."""
@@ -252,9 +275,9 @@ class Model(Architecture):
         return SavedModel(describe(self, compiled), {spec.name: values[spec.name] for spec in self.variables}, state)
 
     def _compiled(self) -> Compiled:
-        if self.optimizer is None:
+        if self.compiled is None:
             raise InputError(f"{self.name}: call compile with an optimizer and a loss first")
-        return Compiled(self.optimizer, self.loss, tuple(self.metrics), tuple(self.weighted_metrics))
+        return self.compiled
 
     def _fit(self, **options: Any) -> Fit:
         return Fit(self, self._compiled(), self._owner, self.train_step, self._evaluate, **options)
@@ -262,7 +285,7 @@ class Model(Architecture):
     def _evaluate(self, weights: Weights, batches: Iterable[Batch], callbacks: CallbackList = NO_CALLBACKS) -> dict[str, float]:
         compiled = self._compiled()
         return evaluate(
-            batches, compiled, lambda batch: EvaluationStep(self, compiled.loss, batch, weights), self.test_step, callbacks
+            batches, compiled, lambda batch: EvaluationStep(self, compiled.losses, batch, weights), self.test_step, callbacks
         )
 
     def _input_context(self) -> InputContext:

@@ -1,6 +1,6 @@
 """From what a file or a checkpoint says of a model, the model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -59,12 +59,20 @@ def _model(saved: SavedModel, custom_objects: CustomObjects, where: str, *, comp
     if compiled and training is not None:
         model.compile(
             optimizer=optimizers.from_config(training["optimizer"], custom_objects),
-            loss=None if training["loss"] is None else losses.get(training["loss"], custom_objects),
-            metrics=[metrics.get(each, custom_objects) for each in training["metrics"]],
-            weighted_metrics=[metrics.get(each, custom_objects) for each in training["weighted_metrics"]],
+            loss=_each(training["loss"], lambda loss: losses.get(loss, custom_objects)),
+            loss_weights=training.get("loss_weights"),
+            metrics=_each(training["metrics"], lambda metric: metrics.get(metric, custom_objects)),
+            weighted_metrics=_each(training["weighted_metrics"], lambda metric: metrics.get(metric, custom_objects)),
         )
         model.resume_optimizer(_checked(saved.state, model))
     return model
+
+
+def _each(data: Any, made: Callable[[Any], Any]) -> Any:
+    """What is made of data, or of each item of lists."""
+    if isinstance(data, list):
+        return [_each(item, made) for item in data]
+    return None if data is None else made(data)
 
 
 def _checked(state: OptimizerState | None, model: Model) -> OptimizerState | None:

@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dtrain.errors import InputError, ProgramError
-from dtrain.learning.losses import Loss
+from dtrain.learning.heads import Losses
+from dtrain.learning.networks import StepResult
 from dtrain.learning.passes import Pass
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.strategy import Array, Session, Weights
@@ -42,18 +43,20 @@ class EvaluationStep:
         x, y, sample_weight: of the batch.
         weights: every variable by name; read only.
         outputs: of the model, for the metrics; set by the methods, or by you.
+        losses: each output's, as ``NAME_loss``, where there are several; set by the methods.
     """
 
-    def __init__(self, model: Architecture, loss: Loss | None, batch: Batch, weights: Weights) -> None:
+    def __init__(self, model: Architecture, loss: Losses | None, batch: Batch, weights: Weights) -> None:
         self.x, self.y, self.sample_weight = batch.x, batch.y, batch.sample_weight
         self.weights = weights
         self.outputs: Any = None
+        self.losses: dict[str, float] = {}
         self._model = model
         self._loss = loss
 
     @property
-    def loss(self) -> Loss:
-        """The compiled loss.
+    def loss(self) -> Losses:
+        """The compiled losses.
 
         Raises:
             InputError: `compile` was given none.
@@ -64,14 +67,19 @@ class EvaluationStep:
 
     def compute_loss(self) -> float:
         """The compiled loss of the outputs, with the penalties of regularizers."""
-        network = self._model.network
-        value, self.outputs = network.loss_and_outputs(self.weights, self.x, self.y, self.loss, self.sample_weight)
-        return value
+        return self._noted(self._model.network.loss_and_outputs(self.weights, self.x, self.y, self.loss, self.sample_weight)).loss
 
     def forward(self) -> Any:
         """The outputs."""
         self.outputs = self._model.network.predict(self.weights, self.x)
         return self.outputs
+
+    def _noted(self, result: StepResult) -> StepResult:
+        """What a network has computed, for the log."""
+        self.outputs = result.outputs
+        if isinstance(result.outputs, list):
+            self.losses = {f"{name}_loss": value for name, value in result.losses.items()}
+        return result
 
 
 class TrainingStep(EvaluationStep):
@@ -82,7 +90,7 @@ class TrainingStep(EvaluationStep):
         updates: new values of variables that are not trained, by name, such as moving averages; the methods fill it.
     """
 
-    def __init__(self, model: Architecture, loss: Loss | None, batch: Batch, session: Session, rng: np.random.Generator) -> None:
+    def __init__(self, model: Architecture, loss: Losses | None, batch: Batch, session: Session, rng: np.random.Generator) -> None:
         super().__init__(model, loss, batch, session.weights)
         self.rng = rng
         self.updates: dict[str, Array] = {}
@@ -108,12 +116,12 @@ class TrainingStep(EvaluationStep):
         """The gradients of large embedding tables, by name: of the rows that were read; ids int64, ascending, each once."""
         return self._session.row_gradients
 
-    def loss_and_gradients(self, x: Any = None, y: Any = None, sample_weight: Any = None, loss: Loss | None = None) -> float:
+    def loss_and_gradients(self, x: Any = None, y: Any = None, sample_weight: Any = None, loss: Losses | None = None) -> float:
         """Add the gradients of a loss, with the penalties of regularizers, and return it.
 
         Args:
             x, y, sample_weight: the batch's, where they are None.
-            loss: the compiled one, if None.
+            loss: the compiled ones, if None.
         """
         x, y = self.x if x is None else x, self.y if y is None else y
         weight = self.sample_weight if sample_weight is None else sample_weight
@@ -123,8 +131,8 @@ class TrainingStep(EvaluationStep):
                 self.weights, x, y, loss or self.loss, gradients, sample_weight=weight, rng=self.rng
             )
         )
+        self._noted(result)
         self._add_rows(result.row_gradients)
-        self.outputs = result.outputs
         self.updates.update(result.state_updates)
         return result.loss
 

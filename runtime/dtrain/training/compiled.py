@@ -1,0 +1,147 @@
+"""What `compile` was told, arranged by the model's outputs. The forms and the names of the results are Keras's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dtrain.errors import SpecError
+from dtrain.learning import losses, metrics
+from dtrain.learning.heads import Losses, OutputLoss, by_output
+from dtrain.learning.losses import Loss
+from dtrain.learning.metrics import Metric
+from dtrain.learning.optimizers import Optimizer
+from dtrain.learning.passes import only
+
+
+@dataclass(frozen=True)
+class CompiledOutput:
+    """One output of the model.
+
+    Attributes:
+        loss: None if the output is not trained.
+        loss_weight: of the loss in the model's, which is the sum.
+        metrics: of every example alike.
+        weighted_metrics: to which sample weights apply.
+    """
+
+    name: str
+    loss: Loss | None = None
+    loss_weight: float = 1.0
+    metrics: tuple[Metric, ...] = ()
+    weighted_metrics: tuple[Metric, ...] = ()
+
+
+@dataclass(frozen=True)
+class OutputMetric:
+    """A metric of one output, in its first state.
+
+    Attributes:
+        label: under which it is reported.
+        output: the output's number.
+        weighted: whether sample weights apply to it.
+    """
+
+    label: str
+    output: int
+    metric: Metric
+    weighted: bool
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The optimizer, and every output in order."""
+
+    optimizer: Optimizer
+    outputs: tuple[CompiledOutput, ...]
+
+    @classmethod
+    def of(
+        cls,
+        names: Sequence[str],
+        optimizer: Optimizer,
+        loss: Any = None,
+        metrics: Any = (),
+        loss_weights: Any = None,
+        weighted_metrics: Any = (),
+    ) -> "Compiled":
+        """The arguments of `compile`, for outputs of these names.
+
+        Raises:
+            InputError: an argument is a list of another length, or names an output that there is none of.
+            SpecError: a name of a loss or metric is unknown, or two metrics of an output have the same.
+        """
+        is_data = isinstance(loss, Mapping) and "class_name" in loss
+        parts = (
+            [loss] * len(names) if is_data else by_output(loss, names, "losses"),
+            by_output(loss_weights, names, "loss_weights"),
+            _metrics_by_output(metrics, names),
+            _metrics_by_output(weighted_metrics, names),
+        )
+        return cls(optimizer, tuple(_output(*each) for each in zip(names, *parts, strict=True)))
+
+    @property
+    def names(self) -> list[str]:
+        """Of the outputs."""
+        return [output.name for output in self.outputs]
+
+    @property
+    def result_names(self) -> list[str]:
+        """What `evaluate` reports, in its order."""
+        of_outputs = [f"{each.name}_loss" for each in self.outputs if each.loss is not None]
+        return ["loss", *(of_outputs if len(self.outputs) > 1 else ()), *(each.label for each in self.metrics())]
+
+    @property
+    def losses(self) -> Losses | None:
+        """As a network takes them; None if no output has one."""
+        found = [None if each.loss is None else OutputLoss(each.loss, each.loss_weight) for each in self.outputs]
+        return found if any(found) else None
+
+    def label(self, output: str, name: str) -> str:
+        """What a number of one output is called: with the output's name in front where there are several."""
+        return name if len(self.outputs) == 1 else f"{output}_{name}"
+
+    def metrics(self) -> list[OutputMetric]:
+        """Copies of all metrics, as they are reported: output by output."""
+        return [
+            OutputMetric(self.label(output.name, str(metric.name)), index, metric.copy(), weighted)
+            for index, output in enumerate(self.outputs)
+            for of_output, weighted in ((output.metrics, False), (output.weighted_metrics, True))
+            for metric in of_output
+        ]
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `compile` that say the same; lists with an item for each output where there are several."""
+        by_name: dict[str, list[Any]] = {
+            "loss": [output.loss for output in self.outputs],
+            "loss_weights": [output.loss_weight for output in self.outputs],
+            "metrics": [list(output.metrics) for output in self.outputs],
+            "weighted_metrics": [list(output.weighted_metrics) for output in self.outputs],
+        }
+        return {"optimizer": self.optimizer} | {name: only(parts) for name, parts in by_name.items()}
+
+
+def _output(name: str, loss: Any, loss_weight: Any, metrics: list[Any], weighted_metrics: list[Any]) -> CompiledOutput:
+    weight = 1.0 if loss_weight is None else float(loss_weight)
+    return CompiledOutput(name, None if loss is None else losses.get(loss), weight, *_named(metrics, weighted_metrics))
+
+
+def _metrics_by_output(given: Any, names: Sequence[str]) -> list[list[Any]]:
+    """Each output's: all of a flat list; or its own of a list of lists or a dict."""
+    if isinstance(given, str | Metric):
+        given = [given]
+    nested = isinstance(given, Mapping) or any(isinstance(each, list | tuple) for each in given or ())
+    parts = by_output(given, names, "metrics") if nested else [given] * len(names)
+    return [[part] if isinstance(part, str | Metric) else list(part or ()) for part in parts]
+
+
+def _named(plain: Sequence[Any], weighted: Sequence[Any]) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
+    """Metrics of one output's own, each with a name of its own: a weighted one's begins with ``weighted_`` if it must."""
+    own = [each.copy() if isinstance(each, Metric) else metrics.get(each) for each in (*plain, *weighted)]
+    taken: set[str] = set()
+    for index, metric in enumerate(own):
+        if index >= len(plain) and metric.name in taken:
+            metric.name = f"weighted_{metric.name}"
+        if metric.name in taken or metric.name == "loss":
+            raise SpecError(f"compile: expected metrics of different names, found {metric.name!r} twice")
+        taken.add(str(metric.name))
+    return tuple(own[: len(plain)]), tuple(own[len(plain) :])
