@@ -42,3 +42,18 @@ def test_a_gradient_from_weights_that_are_not_remembered_stays_as_it_is():
     assert rule.compensate(0, 0, gradient, (np.ones(2),)) is gradient
     rule.remember(0, 1, (np.zeros(2),))
     assert rule.compensate(0, 0, gradient, (np.ones(2),)) is gradient
+
+
+def test_rows_of_a_table_are_corrected_from_where_they_were_read_and_others_stay():
+    rule = DelayCompensation(0.5, trainable=(0,))
+    table, bias = np.zeros((4, 2), np.float32), np.zeros(2)
+    rule.remember(3, 0, (bias,))
+    rule.remember_rows(3, 8, np.array([0, 2]), table)
+    table[...] = [[1, 1], [2, 2], [3, 3], [4, 4]]
+    ids, rows = np.array([0, 1, 2]), np.array([1, 1, 1, 1, 2, 2], np.float32)
+    blocks = rule.compensate(3, 0, [np.ones(2), ids, rows], (bias,), {8: table})
+    assert blocks[1] is ids
+    assert blocks[2].tolist() == [1.5, 1.5, 1, 1, 8, 8]  # g + 0.5 * g * g * (now - then)
+    assert rows.tolist() == [1, 1, 1, 1, 2, 2]
+    unread = rule.compensate(3, 0, [np.ones(2), ids, rows], (bias,), {9: table})
+    assert unread[2] is rows

@@ -122,6 +122,17 @@ def test_late_and_non_finite_rows_are_not_applied():
     assert look_up(made, range(ROWS))[0].blocks[0].tobytes() == before
 
 
+def test_stale_rows_are_compensated_for_the_way_they_have_gone_since_they_were_looked_up():
+    made = Hand(variables=VARIABLES, optimizer=optimizers.SGD(1.0), updates="async", stale_gradients="compensate", compensation=0.5)
+    made.initialise(term=5, drawn={"table": {"": SLOT.describe()}}, loads=True)
+    made.say("chief:0", Load(5, 0, "", 0, ROWS, last=True))
+    made.pull("worker:0")
+    look_up(made, [1, 2])
+    push(made, "chief:0", [2], value=2.0)  # row 2 goes from 0.1 to -1.9
+    push(made, "worker:0", [1, 2])  # its gradient there: 1 + 0.5 * 1 * 1 * (-1.9 - 0.1) = 0
+    assert np.allclose(look_up(made, [1, 2])[0].blocks[0], [-0.9, -0.9, -1.9, -1.9])
+
+
 @pytest.mark.parametrize("updates", ["sync", "async"])
 def test_a_snapshot_of_a_table_is_read_as_it_was_while_training_goes_on(updates):
     made = loaded(updates=updates, chief_trains=False, **({"backup_workers": 1} if updates == "sync" else {}))

@@ -9,7 +9,7 @@ Source: Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay 
 with a constant strength (lambda_0 = 0.04 in their experiments on CIFAR-10).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ BLOCK = 1 << 15
 
 @dataclass
 class DelayCompensation:
-    """One server's memory of the weights that each replica computes with: T copies of what is trained.
+    """One server's memory of the weights that each replica computes with: T copies of what is trained, of tables of the rows read.
 
     Attributes:
         strength: of the correction, lambda in the paper.
@@ -35,6 +35,7 @@ class DelayCompensation:
     trainable: Sequence[int]
     _versions: dict[int, int] = field(default_factory=dict, init=False)
     _weights: dict[int, list[Array]] = field(default_factory=dict, init=False)
+    _rows: dict[tuple[int, int], tuple[Array, Array]] = field(default_factory=dict, init=False)
 
     def remember(self, rank: int, version: int, values: Blocks) -> None:
         """A replica is sent these values."""
@@ -43,18 +44,42 @@ class DelayCompensation:
             np.copyto(copy, values[index])
         self._versions[rank] = version
 
-    def compensate(self, rank: int, base_version: int, gradients: Blocks, values: Blocks) -> Blocks:
+    def remember_rows(self, rank: int, table: int, ids: Array, values: Array) -> None:
+        """A replica is sent these rows of the table with this number and these values."""
+        if (rank, table) not in self._rows:  # memory is taken only where it is written
+            self._rows[rank, table] = np.empty_like(values), np.zeros(len(values), bool)
+        then, known = self._rows[rank, table]
+        then[ids], known[ids] = values[ids], True
+
+    def compensate(
+        self, rank: int, base_version: int, gradients: Blocks, values: Blocks, tables: Mapping[int, Array] | None = None
+    ) -> Blocks:
         """The gradients as they would be at `values`: new arrays for what is trained, the rest as it came.
 
+        After a gradient of each of `values` come row numbers and flat rows of each of the trained `tables`, by number.
+
         A gradient from other weights than those remembered (its answer was lost on a broken connection, or the server was
-        restored since) is returned as it is.
+        restored since) is returned as it is, and so are rows that were not read.
         """
         if self._versions.get(rank) != base_version:
             return gradients
         corrected = list(gradients)
         for then, index in zip(self._weights[rank], self.trainable, strict=True):
             corrected[index] = self._corrected(gradients[index], values[index], then)
+        for position, (table, now) in enumerate((tables or {}).items()):
+            index = len(values) + 2 * position
+            corrected[index + 1] = self._corrected_rows(rank, table, gradients[index], gradients[index + 1], now)
         return corrected
+
+    def _corrected_rows(self, rank: int, table: int, ids: Array, rows: Array, now: Array) -> Array:
+        if (rank, table) not in self._rows:
+            return rows
+        then, known = self._rows[rank, table]
+        read = known[ids]
+        result: Array = rows.reshape(len(ids), *now.shape[1:]).copy()
+        listed = [result[read], now[ids[read]], then[ids[read]]]
+        result[read] = self._corrected(*(array.reshape(-1) for array in listed)).reshape(listed[0].shape)
+        return result.reshape(-1)
 
     def _corrected(self, gradient: Array, now: Array, then: Array) -> Array:
         result = np.empty_like(gradient)

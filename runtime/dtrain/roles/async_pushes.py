@@ -19,7 +19,8 @@ from dtrain.protocol.staleness import StalenessRule
 from dtrain.roles.actions import Action, Caller, Send
 from dtrain.roles.store import Store
 
-Blocks = Sequence[np.ndarray[Any, Any]]
+Array = np.ndarray[Any, Any]
+Blocks = Sequence[Array]
 
 
 @dataclass
@@ -102,6 +103,14 @@ class AsyncPushes:
             self.compensation.remember(rank, self.version, self.store.values)
         return self.store.values
 
+    def rows_for(self, rank: int | None, tables: Sequence[int], ids: Blocks) -> list[Array]:
+        """The newest rows of tables, for a replica that computes with them, or for anybody else; see `Store.look_up`."""
+        rows = self.store.look_up(tables, ids)
+        if self.compensation is not None and rank is not None:
+            for table, listed in zip(tables, ids, strict=True):
+                self.compensation.remember_rows(rank, table, listed, self.store.tables[table].values)
+        return rows
+
     def push(
         self, caller: Caller, replica: str, rank: int, push: Push, blocks: Blocks, seen: SeenPushes, now: float
     ) -> Iterator[Action]:
@@ -124,7 +133,8 @@ class AsyncPushes:
         verdict, rate_scale = self.rule.judge(staleness)
         if verdict is Verdict.ACCEPTED:
             if self.compensation is not None and staleness:
-                blocks = self.compensation.compensate(rank, push.base_version, blocks, self.store.values)
+                tables = self.store.trained_tables
+                blocks = self.compensation.compensate(rank, push.base_version, blocks, self.store.values, tables)
             self.store.apply(blocks, self.version, rate_scale)
             self.version += 1
         return verdict, staleness

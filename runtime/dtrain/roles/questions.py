@@ -54,7 +54,7 @@ class Questions:
             answer = self._snapshots.answer(held, message, attendance.membership.tasks(MemberState.LIVE), late)
             return Send(request.caller, *answer) if answer else None
         if isinstance(message, Lookup):
-            return Send(request.caller, *table_answer(held, message, request.blocks))
+            return Send(request.caller, *table_answer(held, message, request.blocks, attendance.ranks.get(request.task)))
         if held.pushes.version < message.at_least and not late:
             return None
         if message.concluded:

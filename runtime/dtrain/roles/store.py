@@ -165,6 +165,19 @@ class Store:
             raise InputError(f"table {number} of {len(self.tables)}")
         return self.tables[number]
 
+    @property
+    def trained_tables(self) -> dict[int, Array]:
+        """The rows of every trainable table, by its number."""
+        return {number: table.values for number, table in enumerate(self.tables) if table.shard.trainable}
+
+    def look_up(self, tables: Sequence[int], ids: Sequence[Array]) -> list[Array]:
+        """Copies of rows of the tables with these numbers, flat.
+
+        Raises:
+            InputError, ValueError: there are no such tables, or no such rows.
+        """
+        return [self.table(table).look_up(listed) for table, listed in zip(tables, ids, strict=True)]
+
     def push_mismatch(self, blocks: Sequence[Array]) -> str | None:
         """Why blocks are not those of a push: one for each group, and row numbers and rows for each trainable table."""
         groups, rows = len(self.groups), blocks[len(self.groups) :]

@@ -246,6 +246,10 @@ class SyncPushes:
         """The newest values, to be sent to a replica that goes on from them."""
         return self._store.values
 
+    def rows_for(self, rank: int | None, tables: Sequence[int], ids: Blocks) -> list[np.ndarray[Any, Any]]:
+        """The newest rows of tables; see `Store.look_up`."""
+        return self._store.look_up(tables, ids)
+
     def ticket(self, rank: int) -> bool:
         """Whether `rank` may push next: always, the newest-version rule needs no permission."""
         return True

@@ -12,8 +12,10 @@ from dtrain.roles.held import Held
 Blocks = Sequence[np.ndarray[Any, Any]]
 
 
-def table_answer(held: Held | None, message: Load | Lookup | SnapshotRows, blocks: Blocks) -> tuple[AnyMessage, Blocks]:
-    """The answer and its blocks; a refusal where there are no variables, no such table or no such rows."""
+def table_answer(
+    held: Held | None, message: Load | Lookup | SnapshotRows, blocks: Blocks, rank: int | None = None
+) -> tuple[AnyMessage, Blocks]:
+    """The answer and its blocks, to a replica of this rank or to anybody; a refusal where there are no such variables or rows."""
     if held is None:
         return Refusal(f"there are no tables for {type(message).__name__} in this term"), ()
     try:
@@ -22,7 +24,7 @@ def table_answer(held: Held | None, message: Load | Lookup | SnapshotRows, block
                 held.store.table(message.table).load(message.array, message.start, message.stop, *blocks)
                 return Loaded(), ()
             case Lookup():
-                rows = [held.store.table(table).look_up(ids) for table, ids in zip(message.tables, blocks, strict=True)]
+                rows = held.pushes.rows_for(rank, message.tables, blocks)
             case SnapshotRows():
                 rows = [held.store.table(message.table).read_image(message.array, message.start, message.stop)]
         return Rows(held.pushes.version), rows
