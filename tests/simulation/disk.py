@@ -2,23 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
+from simulation.model import State
 
 from dtrain.messages import Lineage
 from dtrain.protocol.batch_dealer import NOTHING_DEALT, Dealt
 
-Array = np.ndarray[Any, Any]
-
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint: of each server its values and its table of seen pushes."""
+    """A checkpoint: of each server what it holds and its table of seen pushes."""
 
     generation: int
     version: int
-    values: Sequence[Sequence[Array]]
+    states: Sequence[State]
     seen: Sequence[list[tuple[str, int, int]]]
     lineage: Lineage
     dealt: Dealt = NOTHING_DEALT

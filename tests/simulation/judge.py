@@ -3,47 +3,26 @@
 One judge for each call of `fit`, and in it one account of every term.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from simulation.disk import Saved
+from simulation.model import State, arrays_of, image, model
 from simulation.scenario import Scenario
+from simulation.truth import Gradient, Term, mean
 
 from dtrain.learning import optimizers
 from dtrain.messages import AnyMessage, Push, Reply, Verdict
-from dtrain.protocol import placement
 from dtrain.protocol.sync_round import quota
 from dtrain.roles.async_pushes import AsyncPushes
 from dtrain.roles.held import Held
+from dtrain.roles.row_routes import Piece
+from dtrain.roles.store import Store
 from dtrain.roles.sync_pushes import SyncPushes
-from dtrain.variables import VariableSpec
+from dtrain.roles.table import VALUES
 
 Array = np.ndarray[Any, Any]
-
-OPTIMIZER = optimizers.SGD(0.3)
-VARIABLES = [VariableSpec(f"v{i}", (2,), "float64") for i in range(4)] + [VariableSpec("mean", (1,), "float64", trainable=False)]
-
-
-def image(blocks: Sequence[Array]) -> bytes:
-    return b"".join(block.tobytes() for block in blocks)
-
-
-class Term:
-    """What must be true of one term: it begins with a checkpoint, and only its own pushes change it."""
-
-    def __init__(self, saved: Saved) -> None:
-        self.truth = [[block.copy() for block in blocks] for blocks in saved.values]
-        self.newest = [saved.version] * len(self.truth)
-        self.images = [{saved.version: image(blocks)} for blocks in self.truth]
-        self.commits: dict[int, tuple[tuple[int, int, int], ...]] = {}
-        self.applied: list[dict[int, int]] = [{} for _ in self.truth]
-        self.first_version = saved.version
-        self.optimizers = {saved.version: OPTIMIZER}
-
-    def optimizer_at(self, version: int) -> optimizers.Optimizer:
-        """What the leader has last ordered for this version."""
-        return self.optimizers[max(since for since in self.optimizers if since <= version)]
 
 
 class Judge:
@@ -52,17 +31,14 @@ class Judge:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.sync = scenario.training.updates == "sync"
-        self.plan = placement.plan(VARIABLES, scenario.servers)
+        self.model = model(scenario.servers, scenario.rows, scenario.shards, scenario.optimizer)
+        self.plan = self.model.plan
         self.needed = scenario.training.replicas_needed(scenario.replicas)
         self.quota = quota(self.needed, scenario.replicas)
-        self._layouts = [layout.groups for layout in self.plan.layouts]
-        self._bases = [
-            [np.arange(group.size, dtype=np.float64) * 0.01 + server for group in groups]
-            for server, groups in enumerate(self._layouts)
-        ]
         self._terms: dict[int, Term] = {}
         self._numbers: dict[tuple[int, int, int], int] = {}
         self._finite: set[int] = set()
+        self._rows: dict[int, dict[int, Array]] = {}
         self._contributions: dict[tuple[int, int, int, int, int], int] = {}
 
     def last_step(self, first_step: int) -> int:
@@ -75,53 +51,49 @@ class Judge:
         """The leader gives a checkpoint to the servers, under a number that was never used."""
         assert not self._terms or term > max(self._terms), f"term {term} after {max(self._terms)}"
         known = [earlier.images for earlier in self._terms.values()]
-        for server, blocks in enumerate(saved.values):
+        for server, state in enumerate(saved.states):
             seen = [images[server].values() for images in known]
-            assert not known or any(image(blocks) in values for values in seen), f"ps:{server} never held what it is given"
-        self._terms[term] = Term(saved)
+            assert not known or any(state.image in images for images in seen), f"ps:{server} never held what it is given"
+        self._terms[term] = Term(self.model, saved)
 
     def ordered(self, term: int, version: int, optimizer: optimizers.Optimizer) -> None:
         """From this version on every server must use these numbers, whatever was ordered before."""
-        earlier = {since: rule for since, rule in self._terms[term].optimizers.items() if since < version}
-        self._terms[term].optimizers = {**earlier, version: optimizer}
+        self._terms[term].ordered(version, optimizer)
 
     # What replicas send
 
-    def pushed(self, rank: int, push: Push, finite: bool) -> int:
-        """A replica has computed a gradient; returns the gradient's number."""
+    def pushed(self, rank: int, push: Push, finite: bool, read: Mapping[int, Array]) -> int:
+        """A replica has computed a gradient with these rows of the table; returns the gradient's number."""
         number = len(self._numbers) + 1
         assert (rank, push.incarnation, push.sequence) not in self._numbers, f"two processes of one incarnation sent {push}"
         self._numbers[rank, push.incarnation, push.sequence] = number
+        self._rows[number] = dict(read)
         if finite:
             self._finite.add(number)
             self._contributions[push.term, rank, push.incarnation, push.base_version, push.ordinal] = number
         return number
 
-    def initial(self, server: int) -> list[Array]:
-        return [np.zeros(group.size) for group in self._layouts[server]]
-
-    def gradient(self, server: int, number: int) -> list[Array]:
-        """One server's part of a gradient: numbers whose sum depends on the order."""
-        return [base + number * 0.37 for base in self._bases[server]]
+    def _gradient(self, server: int, number: int) -> Gradient:
+        ids = np.array(list(self._rows[number]), np.int64)
+        rows = self.model.row_gradient(ids, number)
+        return Gradient(self.model.gradient(server, number), dict(zip(ids.tolist(), rows.rows, strict=True)))
 
     # What servers hold
 
     def look_at(self, server: int, held: Held, rank: int, message: AnyMessage | None) -> None:
         """A server has dealt with a message of a rank, or with the time."""
         term = self._terms[held.term]
-        known = term.newest[server]
+        known, held_image = term.newest[server], _image(held.store)
         if held.pushes.version == known + 1:
             if isinstance(held.pushes, SyncPushes):
                 self._committed(server, term, held.pushes, known)
             else:
                 assert isinstance(message, Push), f"{message} made a version"
                 assert message.term == held.term, f"{message} was applied in term {held.term}"
-                self._apply(server, term, known, rank, message)
-            term.newest[server] += 1
-            term.images[server][known + 1] = image(term.truth[server])
+                self._apply(server, term, rank, message, held_image)
         else:
             assert held.pushes.version == known, f"ps:{server} went from version {known} to {held.pushes.version}"
-        assert image(held.store.values) == term.images[server][held.pushes.version], "values are not those of the contributors"
+        assert held_image == term.images[server][held.pushes.version], "what is held is not that of the contributors"
         assert held.pushes.version <= held.max_steps or (server > 0 and not self.sync)
         if isinstance(held.pushes, AsyncPushes) and held.pushes.gate is not None:
             self._check_gate(term, held.pushes)
@@ -134,13 +106,7 @@ class Judge:
         assert version in term.commits, f"ps:{server} is ahead of ps:0"
         made_by = [(rank, incarnation, version, ordinal) for rank, incarnation, ordinal in term.commits[version]]
         numbers = [self._contributions[pushes._term, *contribution] for contribution in made_by]
-        total = self.gradient(server, numbers[0])
-        for number in numbers[1:]:
-            for sum_, block in zip(total, self.gradient(server, number), strict=True):
-                sum_ += block
-        for sum_ in total:
-            sum_ /= len(numbers)
-        self._update(server, term, total, version)
+        term.made(server, term.next_state(server, mean([self._gradient(server, number) for number in numbers])))
 
     def _check_contributors(self, contributors: Sequence[tuple[int, int, int]], live: int) -> None:
         ranks = [rank for rank, _, _ in contributors]
@@ -150,22 +116,37 @@ class Judge:
         shrunk = self.scenario.training.too_few == "shrink" and live * self.quota < self.needed
         assert len(contributors) == self.needed or (shrunk and 0 < len(contributors) < self.needed), f"{contributors}"
 
-    def _apply(self, server: int, term: Term, version: int, rank: int, push: Push) -> None:
-        number = self._numbers[rank, push.incarnation, push.sequence]
+    def _apply(self, server: int, term: Term, rank: int, push: Push, held: bytes) -> None:
+        number, rule = self._numbers[rank, push.incarnation, push.sequence], self.scenario.training
         assert number in self._finite
         assert number not in term.applied[server], f"gradient {number} was applied twice on ps:{server}"
-        assert server > 0 or rank == 0 or version >= self.scenario.training.warmup_steps
-        staleness = version - push.base_version
+        assert server > 0 or rank == 0 or term.newest[server] >= rule.warmup_steps
+        staleness = term.newest[server] - push.base_version
+        assert rule.max_staleness is None or staleness <= rule.max_staleness, f"{push} is too stale to be applied"
         term.applied[server][number] = staleness
-        scale = 1.0 / max(1, staleness) if self.scenario.training.stale_gradients == "scale" else 1.0
-        self._update(server, term, self.gradient(server, number), version, scale)
+        scale = 1.0 / max(1, staleness) if rule.stale_gradients == "scale" else 1.0
+        gradient = self._gradient(server, number)
+        state = term.next_state(server, gradient, scale)
+        if rule.stale_gradients == "compensate" and (not self.scenario.faults or state.image != held):
+            # Where an answer was lost, a server may not know any more which weights a replica has.
+            state = term.next_state(server, self._compensated(gradient, server, term, push, self._rows[number]))
+        term.made(server, state)
 
-    def _update(self, server: int, term: Term, gradient: Sequence[Array], version: int, scale: float = 1.0) -> None:
-        for group, value, block in zip(self._layouts[server], term.truth[server], gradient, strict=True):
-            if group.trainable:
-                term.optimizer_at(version).update(value, block, {}, version, rate_scale=scale)
-            else:
-                value[...] = block
+    def _compensated(self, gradient: Gradient, server: int, term: Term, push: Push, read: Mapping[int, Array]) -> Gradient:
+        states = term.states[server]
+        now, then = states[term.newest[server]], states[push.base_version]
+        rows = {
+            row: table[VALUES][row - shard.row_start]
+            for shard, table in zip(self.plan.layout(server).tables, now.tables, strict=True)
+            for row in read
+            if shard.trainable and shard.row_start <= row < shard.row_stop
+        }
+        mine = Gradient(gradient.dense, {row: gradient.rows[row] for row in rows})
+        corrected = mine.compensated(self.scenario.training.compensation, Gradient(now.values, rows), Gradient(then.values, read))
+        for index, group in enumerate(self.plan.layout(server).groups):
+            if not group.trainable:
+                corrected.dense[index] = gradient.dense[index]
+        return corrected
 
     def _check_gate(self, term: Term, pushes: AsyncPushes) -> None:
         gate, bound = pushes.gate, self.scenario.training.staleness_bound
@@ -180,7 +161,18 @@ class Judge:
 
     def check_values(self, server: int, term: int, version: int, blocks: Sequence[Array]) -> None:
         """Values that were received are one version of that server in that term, never a mixture."""
-        assert image(blocks) == self._terms[term].images[server][version], f"values of ps:{server} are not of version {version}"
+        truth = self._terms[term].states[server][version].values
+        assert image(blocks) == image(truth), f"values of ps:{server} are not of version {version}"
+
+    def check_rows(self, server: int, term: int, version: int, pieces: Sequence[Piece], blocks: Sequence[Array]) -> None:
+        """So are rows of tables."""
+        tables = self._terms[term].states[server][version].tables
+        truth = [tables[piece.table][VALUES][piece.ids] for piece in pieces]
+        assert image(blocks) == image(truth), f"rows of ps:{server} are not of version {version}"
+
+    def check_saved(self, server: int, term: int, version: int, state: State) -> None:
+        """And so is what was sent for a checkpoint, though it was read in many pieces."""
+        assert state.image == self._terms[term].images[server][version], f"a checkpoint of ps:{server} is not of version {version}"
 
     def check_cut(self, term: int, versions: Sequence[int], live: Collection[int]) -> None:
         """A checkpoint of an asynchronous run contains the same gradients on all servers, but for those of the dead.
@@ -232,3 +224,7 @@ class Judge:
         term = self._terms[max(self._terms)]
         if self.sync or (self.scenario.harmless and self.scenario.training.max_staleness is None):
             assert set(term.newest) == {saved.version}, f"servers end at versions {term.newest}"
+
+
+def _image(store: Store) -> bytes:
+    return image(arrays_of(store.values, store.slots, (table.arrays for table in store.tables)))

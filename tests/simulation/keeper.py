@@ -1,19 +1,40 @@
 """The simulated leader's other half: the machines of `chief` and `recovery`, driven as the real `Keeper` drives them, by events."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import numpy as np
 from simulation.disk import Saved
-from simulation.judge import OPTIMIZER
+from simulation.model import State
 from simulation.network import Blocks, Wire
 
+from dtrain.lazy_table import row_blocks
 from dtrain.learning import optimizers
-from dtrain.messages import AnyMessage, Conclude, Farewell, Initialise, Initialised, Lineage, Resume, SnapshotReply
+from dtrain.messages import (
+    AnyMessage,
+    Conclude,
+    Farewell,
+    Initialise,
+    Initialised,
+    Lineage,
+    Loaded,
+    Resume,
+    Rows,
+    SnapshotReply,
+    SnapshotRows,
+)
 from dtrain.roles.chief import Cut
 from dtrain.roles.recovery import Beginning, TermWatch, beginning, next_term
+from dtrain.roles.table import VALUES
+from dtrain.roles.table_loads import Part, descriptions, loads
+
+Array = np.ndarray[Any, Any]
 
 LOOK_S = 0.2
 RECONNECT_S = 0.05
+LOAD_BYTES = 16
+"""Two rows at a time."""
 
 
 class Keeper:
@@ -29,7 +50,12 @@ class Keeper:
         self._awaited: set[int] = set()
         self._doing: str | None = None
         self._cut: Cut | None = None
-        self._replies: dict[int, tuple[SnapshotReply, Blocks]] = {}
+        self._replies: dict[int, SnapshotReply] = {}
+        self._states: dict[int, State] = {}
+        self._unread: list[tuple[int, SnapshotRows]] = []
+        self._loads: dict[int, list[Part]] = {}
+        self._draws = False
+        self._last = False
         self._next_save_s = 0.0
         self.lineage = Lineage()
         self.finishing = False
@@ -60,16 +86,17 @@ class Keeper:
             self._later(LOOK_S, self._look, process.generation)
             process.train()
         else:
-            if found is Beginning.START:
+            self._draws = found is Beginning.START
+            if self._draws:
                 self._save_start()
             self._begin_term()
 
     def _save_start(self) -> None:
         process, newest = self._process, self._disk.newest
         version = newest.version if newest else 0
-        values = [process.judge.initial(server) for server in self._servers]
+        states = [process.judge.model.first(server) for server in self._servers]
         lineage = Lineage(version, version, self.lineage.rolled_back_steps)
-        self._disk.newest = Saved(process.generation, version, values, [[]] * len(values), lineage)
+        self._disk.newest = Saved(process.generation, version, states, [[]] * len(states), lineage)
 
     def _begin_term(self) -> None:
         """On new connections to every server; if one of them breaks, again, in another term."""
@@ -82,21 +109,27 @@ class Keeper:
         self._term = next_term(said, self._term, process.incarnation)
         process.judge.begin_term(self._term, saved)
         process.network.say(f"{process.task} begins term {self._term} with the checkpoint of version {saved.version}")
+        model = process.judge.model
+        tables = model.drawn if self._draws else model.whole_tables(saved.states)
+        self._loads = {server: loads(model.plan, server, tables, self._term, LOAD_BYTES) for server in self._servers}
         for server, wire in self._wires.items():
             message = Initialise(
                 process.generation,
                 process.judge.plan.to_dict(),
                 msgspec.to_builtins(process.judge.scenario.training),
-                optimizers.serialize(OPTIMIZER),
+                optimizers.serialize(model.optimizer),
                 saved.version,
                 process.judge.last_step(saved.lineage.first_step),
                 "d",
-                seen=saved.seen[server],
-                lineage=saved.lineage,
+                model.slots,
+                saved.seen[server],
+                saved.lineage,
                 dealt=saved.dealt,
                 term=self._term,
+                drawn=descriptions(tables),
+                loads=bool(self._loads[server]),
             )
-            wire.send(message, [block.copy() for block in saved.values[server]])
+            wire.send(message, saved.states[server].blocks)
 
     def _connect(self) -> bool:
         self.hang_up()
@@ -129,23 +162,20 @@ class Keeper:
         process = self._process
         if len(self._wires) < len(self._servers) and not self._connect():
             return
-        self._doing, self._replies = "cut", {}
+        self._doing, self._last, self._replies, self._states = "cut", self.finishing, {}, {}
         self._cut = self._cut or Cut(process.judge.sync, self._term)
         question = self._cut.question(process.machine.global_step if process.machine else 0, process.max_steps)
-        if self.finishing:
+        if self._last:
             question = msgspec.structs.replace(question, at_least=process.max_steps)
         for server in self._wires if self._cut.sync else [0]:
             self._wires[server].send(question)
 
     def answered(self, wire: Wire, message: AnyMessage, blocks: Blocks) -> None:
         server = self._process.servers.index(wire.server)
-        if isinstance(message, Initialised):
-            self._awaited.discard(server)
-            if not self._awaited:
-                self._has_begun()
+        if isinstance(message, Initialised | Loaded):
+            self._load(server)
         elif isinstance(message, SnapshotReply):
-            self._process.judge.check_values(server, self._term, message.version, blocks)
-            self._replies[server] = message, blocks
+            self._replies[server], self._states[server] = message, self._process.judge.model.received(server, message.slots, blocks)
             if self._cut is not None and not self._cut.sync and server == 0:
                 for other in range(1, len(self._servers)):
                     self._wires[other].send(self._cut.follow_up(message))
@@ -156,15 +186,35 @@ class Keeper:
             if not self._awaited:
                 self._doing = None
                 self._process.next_fit() if isinstance(message, Conclude) else self._process.leave()
+        elif isinstance(message, Rows):
+            self._rows_read(blocks[0])
         else:
             self._give_up(f"{message}")
 
     def broken(self, wire: Wire) -> None:
-        self._give_up(f"{wire} broke")
+        server = self._process.servers.index(wire.server)
+        if self._unread and self._unread[0][0] == server and (again := self._process.connect("control", server)):
+            self._wires[server] = again
+            self._read_on()
+        else:
+            self._give_up(f"{wire} broke")
+
+    def _load(self, server: int) -> None:
+        """All servers hold their dense variables before the first rows come; the last rows begin the term."""
+        self._awaited.discard(server)
+        if self._awaited:
+            return
+        for server, parts in self._loads.items():
+            if parts:
+                self._awaited.add(server)
+                load, blocks = parts.pop(0)
+                self._wires[server].send(load, blocks())
+        if not self._awaited:
+            self._has_begun()
 
     def _give_up(self, reason: str) -> None:
         """What is being asked is asked again, of all: answers that were not heard must not be taken for later ones."""
-        doing, self._doing = self._doing, None
+        doing, self._doing, self._unread = self._doing, None, []
         self.hang_up()
         if doing == "initialise":
             self._doing = doing
@@ -174,6 +224,7 @@ class Keeper:
 
     def _has_begun(self) -> None:
         process, first = self._process, self._watch is None
+        self._draws = False
         self._doing, self._cut = None, None
         self._watch = TermWatch(process.generation, self._term, self._clock.now)
         if first:
@@ -185,29 +236,59 @@ class Keeper:
 
     def _judge_cut(self) -> None:
         assert self._cut is not None
-        self._doing = None
         if not self._cut.sync:
             self._wires[0].send(Resume())
-        replies = [self._replies[server][0] for server in self._servers]
+        replies = [self._replies[server] for server in self._servers]
         versions = [reply.version for reply in replies]
         self._next_save_s = self._clock.now + self._process.network.random.uniform(0.1, 2.0)
-        if self.finishing and versions[0] < self._process.max_steps:
-            self.finishing = False
+        if self._last and versions[0] < self._process.max_steps:
+            self._doing, self.finishing = None, False
             self._process.train_on()
             return
         accepted = self._cut.accept(versions)
         self._process.network.say(f"checkpoint of versions {versions}: {accepted}")
         assert self._cut.margin_steps < 2**10, "ten attempts at a checkpoint"
         if not accepted:
+            self._doing = None
             return
         if self._cut.whole(replies):
             live = {rank for task, rank in self._process.servers[0].machine.attendance.ranks.items() if task in replies[0].live}
             self._process.judge.check_cut(self._term, versions, live)
-        self._cut = None
-        values = [self._replies[server][1] for server in self._servers]
-        seen = [reply.seen for reply in replies]
-        generation, final = self._process.generation, self.finishing
-        self._disk.newest = Saved(generation, versions[0], values, seen, self.disk_lineage(), replies[0].dealt, final)
+        self._unread = [(server, question) for server in self._servers for question in self._questions(server)]
+        self._read_on()
+
+    def _questions(self, server: int) -> Iterator[SnapshotRows]:
+        """All rows of all tables, a few at a time, in order."""
+        for number, shard in enumerate(self._process.judge.plan.layout(server).tables):
+            for array in (VALUES, *(self._replies[server].slots if shard.trainable else ())):
+                for start, stop in row_blocks(shard.shape, 4, LOAD_BYTES):
+                    yield SnapshotRows(number, array, start, stop)
+
+    def _read_on(self) -> None:
+        """While training goes on."""
+        if self._unread:
+            server, question = self._unread[0]
+            self._wires[server].send(question)
+        else:
+            self._save()
+
+    def _rows_read(self, rows: Array) -> None:
+        server, asked = self._unread.pop(0)
+        self._states[server].tables[asked.table].setdefault(asked.array, []).append(rows)
+        self._read_on()
+
+    def _save(self) -> None:
+        process, replies = self._process, [self._replies[server] for server in self._servers]
+        states = [self._states[server] for server in self._servers]
+        for server, state in enumerate(states):
+            for shard, table in zip(process.judge.plan.layout(server).tables, state.tables, strict=True):
+                table.update({name: np.concatenate(rows).reshape(shard.shape) for name, rows in table.items()})
+            process.judge.check_saved(server, self._term, replies[server].version, state)
+        self._cut = self._doing = None
+        seen, final = [reply.seen for reply in replies], self._last
+        self._disk.newest = Saved(
+            process.generation, replies[0].version, states, seen, self.disk_lineage(), replies[0].dealt, final
+        )
         if final:
             self._conclude()
 

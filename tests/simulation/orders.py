@@ -1,6 +1,7 @@
 """The simulated leader's orders: the machine of `order`, driven as the real driver drives it, by events."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from simulation.network import Wire
@@ -20,7 +21,7 @@ class Commander:
         self._process = process
         self._wires: dict[int, Wire | None] = {}
         self._count = 0
-        self._optimizer = optimizers.SGD()
+        self._optimizer: optimizers.Optimizer = optimizers.SGD()
         self._until: int | None = None
         self._generation = 0
         self._order: Order | None = None
@@ -38,7 +39,7 @@ class Commander:
     def give(self, then: Callable[[], None]) -> None:
         process, random = self._process, self._process.network.random
         self._generation, self._then, self._count = process.generation, then, self._count + 1
-        self._optimizer = optimizers.SGD(random.choice((0.1, 0.2, 0.4)))
+        self._optimizer = replace(process.judge.model.optimizer, learning_rate=random.choice((0.1, 0.2, 0.4)))
         self._until = process.machine.global_step + random.randint(1, 4) if random.random() < 0.5 else None
         rule = optimizers.serialize(self._optimizer)
         control = Control(process.generation, (0, 0), 0, 0, rule, until=self._until)

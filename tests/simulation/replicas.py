@@ -12,7 +12,8 @@ from simulation.orders import Commander
 from simulation.servers import Server
 
 from dtrain.errors import TooFewReplicasError
-from dtrain.messages import AnyMessage, Heartbeat, HeartbeatReply, NotReady, Push, Reply, Verdict
+from dtrain.messages import AnyMessage, Heartbeat, HeartbeatReply, Lookup, NotReady, Push, Reply, Rows, Verdict
+from dtrain.roles.row_routes import Piece
 from dtrain.roles.worker import Phase, Replica
 
 BEAT_S = 1.0
@@ -63,7 +64,9 @@ class Process:
         self._wires: dict[tuple[str, int], Wire | None] = {}
         self._weights: list[Blocks] = [()] * len(servers)
         self._gradient: list[Blocks] = []
-        self._finite = True
+        self._ids: dict[str, np.ndarray] = {}
+        self._pieces: dict[int, list[Piece]] = {}
+        self._rows: dict[int, Blocks] = {}
         self._sequence = 0
         network.say(f"{task} starts")
         for server in range(len(servers) if self.keeper else 1):
@@ -277,6 +280,8 @@ class Process:
         wire = self._wires.get(("data", server))
         if wire is not None:
             blocks = self._gradient[server] if isinstance(message, Push) else ()
+            if isinstance(message, Lookup):
+                blocks = [piece.ids for piece in self._pieces[server]]
             wire.send(message, [block.copy() for block in blocks])
 
     def _data_answered(self, server: int, message: AnyMessage, blocks: Blocks) -> None:
@@ -284,7 +289,10 @@ class Process:
         asked = self.machine.unanswered.get(server)
         if asked is None:
             return
-        if blocks:
+        if isinstance(message, Rows):
+            self.judge.check_rows(server, self.machine.term, message.version, self._pieces[server], blocks)
+            self._rows[server] = blocks
+        elif blocks:
             self._weights[server] = blocks
         if isinstance(message, Reply) and isinstance(asked, Push):
             self.judge.check_reply(server, self.rank, asked, message)
@@ -308,7 +316,9 @@ class Process:
             for server, version in enumerate(machine.versions):
                 self.judge.check_values(server, machine.term, version, self._weights[server])
             assert not self.judge.sync or len(set(machine.versions)) == 1, f"{self.task} computes from versions {machine.versions}"
-        if machine.phase is Phase.READY and self.commander is not None and self.commander.is_due():
+        if machine.phase is Phase.READY and self._pieces and self._rows.keys() == self._pieces.keys():
+            self._compute()
+        elif machine.phase is Phase.READY and self.commander is not None and self.commander.is_due():
             self.commander.give(self._ordered)
         elif machine.phase is Phase.READY:
             self._go_on()
@@ -330,21 +340,47 @@ class Process:
         machine = self.machine
         assert machine is not None
         if machine.trains:
-            mean_s = self.judge.scenario.compute_s * self.slowness
-            self._clock.later(mean_s * self.network.random.uniform(0.5, 1.5), self._computed, machine)
+            self._look_up()
         else:
             self._say_all(machine.wait_for(machine.global_step + 1))
+
+    def _look_up(self) -> None:
+        """Ask for the rows that this step uses, again if the servers have begun another term meanwhile."""
+        machine, model = self.machine, self.judge.model
+        assert machine is not None
+        self._ids, self._pieces, self._rows = model.chosen_rows(self.network.random), {}, {}
+        for piece in (piece for name, ids in self._ids.items() for piece in model.routes.pieces(name, ids)):
+            self._pieces.setdefault(piece.server, []).append(piece)
+        if self._pieces:
+            self._say_all(machine.look_up({server: tuple(p.table for p in pieces) for server, pieces in self._pieces.items()}))
+        else:
+            self._compute()
+
+    def _compute(self) -> None:
+        mean_s = self.judge.scenario.compute_s * self.slowness
+        self._clock.later(mean_s * self.network.random.uniform(0.5, 1.5), self._computed, self.machine)
 
     def _computed(self, machine: Replica) -> None:
         if self.not_now(self._computed, machine):
             return
-        random = self.network.random
-        self._finite = random.random() >= self.judge.scenario.nan_rate
-        outgoing = list(machine.push(self._finite))
+        random, model = self.network.random, self.judge.model
+        finite = random.random() >= self.judge.scenario.nan_rate
+        outgoing = list(machine.push(finite))
         push = outgoing[0][1]
         assert isinstance(push, Push)
-        number = self.judge.pushed(self.rank, push, self._finite)
-        self._gradient = [self.judge.gradient(server, number) for server in range(len(self.servers))]
-        if not self._finite:
+        number = self.judge.pushed(self.rank, push, finite, self._rows_read())
+        self._gradient, self._pieces = model.push_blocks(number, self._ids), {}
+        if not finite:
             self._gradient[random.randrange(len(self.servers))][0][0] = np.nan
         self._say_all(outgoing)
+
+    def _rows_read(self) -> dict[int, np.ndarray]:
+        """The rows of the trained table that were looked up, by number."""
+        read = {}
+        for server, pieces in self._pieces.items():
+            shards = self.judge.plan.layout(server).tables
+            for piece, block in zip(pieces, self._rows[server], strict=True):
+                if (shard := shards[piece.table]).trainable:
+                    rows = block.reshape(len(piece.ids), *shard.shape[1:])
+                    read |= dict(zip((piece.ids + shard.row_start).tolist(), rows, strict=True))
+        return read

@@ -35,6 +35,9 @@ class Scenario:
 
     Attributes:
         replicas: T; the chief may be one of them.
+        optimizer: one of `model.OPTIMIZERS`.
+        rows: of the table that is trained; 0: there are no tables.
+        shards: into how many pieces every variable is cut.
         fits: how often the program calls `fit`.
     """
 
@@ -46,6 +49,9 @@ class Scenario:
     mean_delay_s: float
     compute_s: float
     nan_rate: float
+    optimizer: str = "plain"
+    rows: int = 0
+    shards: int = 1
     fits: int = 1
     faults: tuple[Fault, ...] = ()
 
@@ -64,6 +70,7 @@ class Scenario:
         changed = {name: value for name, value in vars(rule).items() if value != getattr(default, name)}
         return (
             f"seed {self.seed}: {self.replicas} replicas, {self.servers} servers, {self.fits} x {self.max_steps} steps, {changed}, "
+            f"{self.optimizer}, {self.rows} rows, {self.shards} shards, "
             f"delay {self.mean_delay_s} s, compute {self.compute_s} s, NaN {self.nan_rate}"
         )
 
@@ -84,6 +91,9 @@ def draw(seed: int) -> Scenario:
         mean_delay_s=random.choice((0.0005, 0.005, 0.1)),
         compute_s=compute_s,
         nan_rate=random.choice((0.0, 0.0, 0.05)),
+        optimizer=random.choice(("plain", "momentum", "adagrad")),
+        rows=random.choice((0, 0, 5, 9)),
+        shards=random.choice((1, 1, 2, 3)),
         fits=random.choice((1, 1, 1, 2)),
     )
     return replace(scenario, faults=_draw_faults(random, scenario))
@@ -100,7 +110,7 @@ def _draw_async(random: Random) -> TrainingSection:
     return TrainingSection(
         staleness_bound=random.choice((None, None, 1, 2)),
         warmup_steps=random.choice((0, 0, 2)),
-        stale_gradients=(policy := random.choice(("apply", "apply", "scale", "drop"))),
+        stale_gradients=(policy := random.choice(("apply", "apply", "scale", "drop", "compensate"))),
         max_staleness=random.choice((0, 1, 3)) if policy == "drop" else None,
     )
 

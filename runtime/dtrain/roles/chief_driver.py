@@ -1,12 +1,11 @@
 """The leader's way to the servers: makes the variables exist on every one, asks for their state, says farewell.
 
-On connections of its own, beside those of training; `checkpoint_thread` uses it to save and to restore.
+On connections of its own, beside those of training; the `keeper` uses it to save and to restore.
 """
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -15,15 +14,12 @@ import numpy as np
 
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import PeerError, PeerLostError, PeerRefusedError
-from dtrain.lazy_table import row_blocks
-from dtrain.learning.drawn_table import DrawnTable
 from dtrain.messages import (
     AnyMessage,
     Conclude,
     Farewell,
     Initialise,
     Initialised,
-    Load,
     Loaded,
     NotReady,
     Refusal,
@@ -33,12 +29,11 @@ from dtrain.messages import (
     SnapshotReply,
     SnapshotRows,
 )
-from dtrain.protocol.placement import Plan
 from dtrain.protocol.replica_memory import cut
 from dtrain.roles.chief import Cut
 from dtrain.roles.generation import Generation
 from dtrain.roles.start import Start
-from dtrain.variables import DTYPE_BYTES
+from dtrain.roles.table_loads import descriptions, loads
 from dtrain.wire.channel import Channel
 from dtrain.wire.frames import Frame
 
@@ -78,11 +73,7 @@ class Leader:
         values = cut(plan, start.values)
         slots = {name: cut(plan, by_variable) for name, by_variable in start.slots.items()}
         tables = {spec.name: start.table(spec.name) for spec in plan.variables if spec.sparse}
-        drawn = {
-            name: {array: source.describe() for array, source in arrays.items() if isinstance(source, DrawnTable)}
-            for name, arrays in tables.items()
-        }
-        loads = [_loads(plan, server, tables, term) for server in range(plan.servers)]
+        parts = [loads(plan, server, tables, term) for server in range(plan.servers)]
         with self._asking():
             for server, channel in enumerate(self._channels):
                 trainable = [i for i, group in enumerate(plan.layout(server).groups) if group.trainable]
@@ -100,15 +91,15 @@ class Leader:
                     generation.batches,
                     start.dealt,
                     term,
-                    drawn,
-                    bool(loads[server]),
+                    descriptions(tables),
+                    bool(parts[server]),
                     until,
                 )
                 channel.send(message, [*values[server], *(slots[name][server][i] for name in slots for i in trainable)])
             frames = [channel.receive() for channel in self._channels]
             answers = [_expect(Initialised, frame).message for frame in frames]
-            for parts in zip_longest(*loads):
-                asked = [(channel, part) for channel, part in zip(self._channels, parts, strict=True) if part is not None]
+            for together in zip_longest(*parts):
+                asked = [(channel, part) for channel, part in zip(self._channels, together, strict=True) if part is not None]
                 for channel, (load, source) in asked:
                     channel.send(load, source())
                 for channel, _ in asked:
@@ -227,27 +218,6 @@ class Leader:
         """Close the connections."""
         for channel in self._channels:
             channel.close()
-
-
-Part = tuple[Load, Callable[[], list[Array]]]
-"""Rows of a table, and what makes its blocks: none for those that the server draws."""
-
-
-def _loads(plan: Plan, server: int, tables: Mapping[str, Mapping[str, Any]], term: int) -> list[Part]:
-    """All tables of a server, in parts none of which keeps it from answering others for long."""
-    parts: list[Part] = []
-    for number, shard in enumerate(plan.layout(server).tables):
-        for array, source in tables[plan.variables[shard.variable].name].items():
-            for start, stop in row_blocks(shard.shape, DTYPE_BYTES[shard.dtype]):
-                rows = slice(shard.row_start + start, shard.row_start + stop)
-                parts.append((Load(term, number, array, start, stop), partial(_blocks, source, rows)))
-    if parts:
-        parts[-1] = msgspec.structs.replace(parts[-1][0], last=True), parts[-1][1]
-    return parts
-
-
-def _blocks(source: Any, rows: slice) -> list[Array]:
-    return [] if isinstance(source, DrawnTable) else [np.ascontiguousarray(source[rows]).reshape(-1)]
 
 
 def _expect(kind: type[AnyMessage], frame: Frame) -> Frame:

@@ -157,7 +157,7 @@ def saved_generation(directory: Path) -> int:
 
 
 def _lineage(extra: Mapping[str, Any]) -> Lineage:
-    """As `CheckpointThread` wrote it down."""
+    """As `Saver` wrote it down."""
     return Lineage(**{name: int(extra.get(name, 0)) for name in Lineage.__struct_fields__})
 
 

@@ -1,0 +1,46 @@
+"""How the tables of a term come to a server: part by part, none of which keeps it from answering others for long. Pure."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dtrain.lazy_table import BLOCK_BYTES, row_blocks
+from dtrain.learning.drawn_table import DrawnTable
+from dtrain.messages import Load
+from dtrain.protocol.placement import Plan
+from dtrain.variables import DTYPE_BYTES
+
+Array = np.ndarray[Any, Any]
+Tables = Mapping[str, Mapping[str, Any]]
+"""By variable, its rows under ``""`` and each slot under its name: whatever can be sliced by rows."""
+
+Part = tuple[Load, Callable[[], list[Array]]]
+"""Rows of a table, and what makes its blocks: none for those that the server draws."""
+
+
+def descriptions(tables: Tables) -> dict[str, dict[str, dict[str, Any]]]:
+    """How the arrays are drawn that are not shipped; see `Initialise.drawn`."""
+    return {
+        name: {array: source.describe() for array, source in arrays.items() if isinstance(source, DrawnTable)}
+        for name, arrays in tables.items()
+    }
+
+
+def loads(plan: Plan, server: int, tables: Tables, term: int, nbytes: int = BLOCK_BYTES) -> list[Part]:
+    """All tables of a server, in parts of about `nbytes`; the last one says so."""
+    parts: list[Part] = []
+    for number, shard in enumerate(plan.layout(server).tables):
+        for array, source in tables[plan.variables[shard.variable].name].items():
+            for start, stop in row_blocks(shard.shape, DTYPE_BYTES[shard.dtype], nbytes):
+                rows = slice(shard.row_start + start, shard.row_start + stop)
+                parts.append((Load(term, number, array, start, stop), partial(_blocks, source, rows)))
+    if parts:
+        parts[-1] = msgspec.structs.replace(parts[-1][0], last=True), parts[-1][1]
+    return parts
+
+
+def _blocks(source: Any, rows: slice) -> list[Array]:
+    return [] if isinstance(source, DrawnTable) else [np.ascontiguousarray(source[rows]).reshape(-1)]
