@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
+"""Far above any promise: no test may fail because the machine is busy."""
 SOURCES = os.pathsep.join(str(Path(folder).resolve()) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder)
 MARK = "DTRAIN_TEST_MARK"
 
@@ -36,7 +37,7 @@ def status(phase="running", **facts):
     write_record(RunFiles(run_dir).status(TaskId.parse(task)), record)
 
 def wait_for(path):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < deadline, f"waited in vain for {path}"
         time.sleep(0.01)
@@ -55,6 +56,11 @@ def wait_until(condition: Callable[[], Any], what: str = "", within_s: float = P
         assert time.monotonic() < deadline_s, f"waited in vain: {what or condition}"
         time.sleep(0.02)
     return result
+
+
+def _hear_hangups() -> None:
+    """Also when pytest itself runs under nohup, of which its children would be told."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @dataclass
@@ -84,6 +90,7 @@ class Command:
             stderr=self.stderr,
             text=True,
             errors="replace",
+            preexec_fn=_hear_hangups,
         )
         self.out = self.err = ""
 
@@ -91,7 +98,7 @@ class Command:
         """What Python is started with."""
         return self.words
 
-    def end(self, within_s: float = PATIENCE_S * 2) -> int:
+    def end(self, within_s: float = PATIENCE_S * 1.5) -> int:
         """Wait for the end; the exit code. `out` and `err` hold what was printed."""
         self.out, self.err = self.process.communicate(timeout=within_s)
         return self.process.returncode

@@ -109,13 +109,16 @@ class Reporter:
 
     def close(self) -> None:
         """The task is done; the last status stays, also when the order to stop comes just now: it comes once."""
+        try:
+            self._write_last()
+        except BaseException:  # SystemExit out of SIGTERM's handler, in the midst of it
+            self._write_last()
+            raise
+
+    def _write_last(self) -> None:
         self._stopped.set()
         self.status.phase = "finished"
-        try:
-            self.write()
-        except BaseException:  # SystemExit out of SIGTERM's handler, in the midst of it
-            self.write()
-            raise
+        self.write()
 
     def _run(self) -> None:
         last: object = None

@@ -1,6 +1,7 @@
 """A line through points, some milliseconds a step: a training that tests can watch, interrupt and spoil. Not a test itself."""
 
 import argparse
+import itertools
 import json
 import os
 import time
@@ -17,17 +18,25 @@ def main():
     parser.add_argument("--trouble", choices=["raise", "nan", "other model"], help="what goes wrong, and for whom:")
     parser.add_argument("--task", help="worker:0; default: everybody")
     parser.add_argument("--validate", action="store_true", help="give the evaluator something to do")
-    parser.add_argument("--wait_for", help="a file without which nothing begins")
+    parser.add_argument("--wait_for", help="a file without which nothing begins, or goes on")
+    parser.add_argument("--after", type=int, default=0, help="so many batches of each replica (0: nothing begins)")
     args = parser.parse_args()
-    while args.wait_for and not os.path.exists(args.wait_for):  # noqa: PTH110
-        time.sleep(0.01)
+
+    def wait():
+        while args.wait_for and not os.path.exists(args.wait_for):  # noqa: PTH110
+            time.sleep(0.01)
+
+    if not args.after:
+        wait()
     place = json.loads(os.environ["TF_CONFIG"])["task"]
     trouble = args.trouble if args.task in (None, f"{place['type']}:{place['index']}") else None
 
     def batches():
         rng = np.random.default_rng(0)
-        while True:
+        for number in itertools.count():
             time.sleep(args.pace_s)
+            if number == args.after:
+                wait()
             if trouble == "raise":
                 raise ValueError("no more data today")
             x = rng.normal(size=(8, 1)).astype(np.float32)

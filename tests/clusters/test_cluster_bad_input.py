@@ -50,7 +50,7 @@ def test_a_model_that_differs_between_tasks(launcher):
 
 
 def test_a_server_that_does_not_answer_while_all_start(launcher):
-    launch = launcher.start(*SMALL, "--start-timeout", "4", PACED, "--wait_for", "go")
+    launch = launcher.start(*SMALL, "--start-timeout", "6", PACED, "--wait_for", "go")
     launch.wait_for(lambda: launch.task("ps:0")["state"] == "running", "the server is up")
     os.kill(launch.task("ps:0")["pid"], signal.SIGSTOP)
     (launcher.folder / "go").touch()

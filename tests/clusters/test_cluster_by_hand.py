@@ -57,7 +57,7 @@ def test_plain_python_with_the_classic_flags(launcher):
 def test_the_leader_keeps_account_of_all_tasks_while_they_train(launcher):
     cluster = HandCluster(launcher, ps=1, chief=1, worker=1)
     for task in cluster.tasks:
-        cluster.start(task, LINE, "--max_steps", "100000", environment={"TF_CONFIG": cluster.tf_config(task)})
+        cluster.start(task, LINE, "--max_steps", "10000000", environment={"TF_CONFIG": cluster.tf_config(task)})
     wait_until(lambda: (cluster.run_dir / "run.json").exists(), "the run directory")
 
     def all_running():
@@ -74,12 +74,13 @@ def test_the_leader_keeps_account_of_all_tasks_while_they_train(launcher):
 def test_a_server_that_somebody_starts_again_is_restored(launcher):
     cluster = HandCluster(launcher, ps=2, chief=1, worker=1)
     spec = cluster.spec(training={"updates": "sync"}, checkpoint={"every_steps": 20})
-    words = (PACED, "--steps", "200")
+    words = (PACED, "--steps", "200", "--wait_for", "go", "--after", "60")
     cluster.start_all(lambda task: cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], *words))
     wait_until(lambda: (cluster.run_dir / "run.json").exists() and (cluster.status()["global_step"] or 0) >= 30, "30 steps")
     cluster.commands["ps:1"].process.kill()
     cluster.commands["ps:1"].process.wait()
     cluster.start("ps:1", "--spec", spec, "--index", "1")
+    (launcher.folder / "go").touch()
     cluster.succeed()
     status = cluster.status()
     assert (status["state"], status["global_step"]) == ("succeeded", 200)

@@ -9,25 +9,28 @@ from clusters.watching import PACED, report_of, saved_steps, step_of, succeeded,
 
 QUICK = (*(word for role in ("chief", "worker", "ps") for word in ("--set", f"restart.{role}.backoff_s=0.1")), "--no-evaluator")
 STEPS = 400
+PROGRAM = (PACED, "--steps", str(STEPS), "--wait_for", "go", "--after", "60")
+"""Nobody comes to the last step before the death, however late it comes."""
 
 
 def kill_while_training(launch, task):
-    """kill -9 of a task when all are up and some steps are done; the step."""
+    """kill -9 of a task when all are up and some steps are done."""
     launch.wait_for(lambda: launch.record()["state"] == "running" and step_of(launch) >= 20, "20 steps")
-    step = step_of(launch)
     os.kill(launch.task(task)["pid"], signal.SIGKILL)
-    return step
+    (launch.folder / "go").touch()
 
 
 @pytest.mark.parametrize("updates", ["sync", "async"])
 @pytest.mark.parametrize("task", ["chief:0", "worker:1"])
 def test_whoever_is_killed_comes_back_and_training_ends_as_planned(launcher, updates, task):
-    launch = launcher.start("--workers", "2", "--ps", "2", "--updates", updates, *QUICK, PACED, "--steps", str(STEPS))
+    launch = launcher.start("--workers", "2", "--ps", "2", "--updates", updates, *QUICK, *PROGRAM)
     kill_while_training(launch, task)
     succeeded(launch)
     report = report_of(launcher, launch.run_dir)
     tasks = tasks_of(report)
-    assert (report["global_step"], tasks["ps:0"]["step"], tasks["ps:1"]["step"]) == (STEPS, STEPS, STEPS)
+    assert (report["global_step"], tasks["ps:0"]["step"]) == (STEPS, STEPS)
+    # Every server applies an asynchronous push when it comes: the death may fall between the two.
+    assert STEPS - tasks["ps:1"]["step"] in ((0,) if updates == "sync" else (0, 1))
     assert {name: found["restarts"] for name, found in tasks.items() if found["restarts"]} == {task: 1}
     assert (saved_steps(launch.run_dir)[0], saved_steps(launch.run_dir)[-1]) == (0, STEPS)
     assert "killed by SIGKILL (signal 9); restarting" in launch.err
@@ -35,7 +38,7 @@ def test_whoever_is_killed_comes_back_and_training_ends_as_planned(launcher, upd
 
 def test_with_a_backup_synchronous_training_goes_on_without_a_dead_worker(launcher):
     words = ("--workers", "2", "--ps", "2", "--updates", "sync", "--backup-workers", "1", "--set", "restart.worker.policy=never")
-    launch = launcher.start(*words, "--no-evaluator", PACED, "--steps", str(STEPS))
+    launch = launcher.start(*words, "--no-evaluator", *PROGRAM)
     kill_while_training(launch, "worker:0")
     succeeded(launch)
     report = report_of(launcher, launch.run_dir)
@@ -49,7 +52,7 @@ def test_with_a_backup_synchronous_training_goes_on_without_a_dead_worker(launch
 @pytest.mark.parametrize(("updates", "server"), [("sync", "ps:0"), ("async", "ps:1")])
 def test_a_killed_server_is_restored_and_the_loss_is_shown(launcher, updates, server):
     words = ("--workers", "1", "--ps", "2", "--updates", updates, "--set", "checkpoint.every_steps=10", *QUICK)
-    launch = launcher.start(*words, PACED, "--steps", str(STEPS))
+    launch = launcher.start(*words, *PROGRAM)
     kill_while_training(launch, server)
     succeeded(launch)
     report = report_of(launcher, launch.run_dir)

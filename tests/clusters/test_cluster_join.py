@@ -12,14 +12,15 @@ def joined_worker(launcher, launch):
     return tasks_of(report_of(launcher, launch.run_dir)).get("worker:1") or {"step": None}
 
 
-@pytest.mark.parametrize("updates", ["async", "sync"])
-def test_a_worker_joins_and_ends_with_the_run(launcher, tmp_path, updates):
-    go = tmp_path / "go"
-    launch = launcher.start(*OPTIONS, "--updates", updates, PACED, "--steps", "100", "--wait_for", str(go))
+@pytest.mark.parametrize(("updates", "joined_says"), [("async", "step"), ("sync", "waiting_for")])
+def test_a_worker_joins_and_ends_with_the_run(launcher, updates, joined_says):
+    """The others stop before the last step until it has taken part: in async it makes steps alone, in sync it waits for them."""
+    words = (PACED, "--steps", "100")
+    launch = launcher.start(*OPTIONS, "--updates", updates, *words, "--wait_for", "go", "--after", "20")
     launch.wait_for(lambda: (launch.run_dir / "join.json").exists(), "nothing to join")
-    joined = launcher.dtrain("worker", "--join", str(launch.run_dir), PACED, "--steps", "100")
-    launch.wait_for(lambda: joined_worker(launcher, launch).get("waiting_for"), "it did not join")
-    go.touch()
+    joined = launcher.dtrain("worker", "--join", str(launch.run_dir), *words)
+    launch.wait_for(lambda: joined_worker(launcher, launch).get(joined_says), "it did not join")
+    (launcher.folder / "go").touch()
     assert joined.end() == 0, joined.err
     succeeded(launch)
     report = report_of(launcher, launch.run_dir)

@@ -4,7 +4,19 @@ import re
 
 import numpy as np
 import pytest
-from clusters.watching import DIGITS, ESTIMATOR, LINE, PACED, ROOT, report_of, saved_steps, step_of, succeeded, tasks_of
+from clusters.watching import (
+    DIGITS,
+    ESTIMATOR,
+    LINE,
+    PACED,
+    ROOT,
+    WHEN_ALL_ARE_THERE,
+    report_of,
+    saved_steps,
+    step_of,
+    succeeded,
+    tasks_of,
+)
 
 SMALL = ("--workers", "1", "--ps", "1", "--no-evaluator")
 
@@ -25,14 +37,17 @@ def test_the_main_job(launcher):
     assert list(tasks) == ["chief:0", "worker:0", "worker:1", "ps:0", "ps:1", "evaluator:0"]
     assert {(task["state"], task["restarts"]) for task in tasks.values()} == {("succeeded", 0)}
     assert {tasks["ps:0"]["step"], tasks["ps:1"]["step"]} == {200}, "both servers made every version"
-    for name in ("chief:0", "worker:0", "worker:1"):
-        assert tasks[name]["staleness_mean"] >= 0
-        assert min(tasks[name]["bytes_sent"], tasks[name]["bytes_received"]) > 10_000
+    # On a busy machine a replica may come when the others have made all steps.
+    trained = [tasks[name] for name in ("chief:0", "worker:0", "worker:1") if tasks[name]["staleness_mean"] is not None]
+    assert trained
+    for task in trained:
+        assert task["staleness_mean"] >= 0
+        assert min(task["bytes_sent"], task["bytes_received"]) > 10_000
 
 
 def test_a_slow_replica_among_synchronous_ones_with_a_backup(launcher):
     spec = str(ROOT / "cluster_specs" / "laptop_sync_backup.yaml")
-    launch = launcher.start("--set", "simulate.slow.worker:2=5", spec, DIGITS, "--steps", "200")
+    launch = launcher.start("--set", "simulate.slow.worker:2=5", spec, WHEN_ALL_ARE_THERE, DIGITS, "--steps", "200")
     succeeded(launch)
     assert re.search(r"\d+ gradients came too late", launch.err)
     report = report_of(launcher, launch.run_dir)

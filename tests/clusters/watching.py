@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 DIGITS = str(ROOT / "examples" / "digits.py")
 LINE = str(ROOT / "examples" / "linear_regression.py")
 ESTIMATOR = str(ROOT / "examples" / "migrate_estimator.py")
+WHEN_ALL_ARE_THERE = str(Path(__file__).parent / "when_all_are_there.py")
 PACED = str(Path(__file__).parent / "paced_line.py")
 
 

@@ -30,19 +30,26 @@ def test_who_waits_for_a_server_waits_for_those_whom_it_waits_for(reporter):
     assert reporter.current().waiting_for == "ps:0"
 
 
-def test_the_last_account_is_written_though_the_order_to_stop_comes_in_the_midst_of_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("place", ["writing", "before it"])
+def test_the_last_account_is_written_though_the_order_to_stop_comes_in_the_midst_of_it(tmp_path, monkeypatch, place):
     cluster = ClusterSpec.from_lists(chief=["c:1"], ps=["p:1"])
     assignment = TaskAssignment(TaskId.parse("ps:0"), cluster, RunSpec(), "run", tmp_path)
     made = reporting.Reporter(assignment)
     made.progress(step=400)
     orders = iter([SystemExit(143)])
 
-    def write(path, record):
-        if order := next(orders, None):
-            raise order
-        write_record(path, record)
+    def interrupted(call):
+        def first_ordered(*arguments):
+            if order := next(orders, None):
+                raise order
+            call(*arguments)
 
-    monkeypatch.setattr(reporting, "write_record", write)
+        return first_ordered
+
+    if place == "writing":
+        monkeypatch.setattr(reporting, "write_record", interrupted(write_record))
+    else:
+        monkeypatch.setattr(made._stopped, "set", interrupted(made._stopped.set))
     with pytest.raises(SystemExit):
         made.close()
     last = read_record(RunFiles(tmp_path).status(assignment.task), TaskStatus)

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ class Echo:
     def __init__(self):
         self.blocks = ()
         self.caller = None
+        self.gone = threading.Event()
 
     def refuse(self, hello):
         return None
@@ -47,7 +49,7 @@ class Echo:
         return Answer.ONE
 
     def disconnected(self, caller):
-        pass
+        self.gone.set()
 
 
 @pytest.fixture
@@ -145,8 +147,9 @@ def test_a_header_too_long_for_a_packet_comes_in_memory(channel):
     assert frame.blocks[0].tolist() == [0, 1, 2, 3]
 
 
-def test_nobody_waits_for_a_peer_that_does_not_read(channel):
+def test_nobody_waits_for_a_peer_that_does_not_read(channel, echo):
     channel.send(Subscribe(1, 0))
+    assert echo.gone.wait(60.0), "the server still has patience"
 
     def read_all():
         for _ in range(20_000):
