@@ -48,6 +48,15 @@ def forever():
 """
 """A program that says of itself what training would, and nothing else: these tests are about processes."""
 
+FAMILY = """
+subprocess.Popen(["sleep", "1001"])
+subprocess.Popen(["setsid", "sleep", "1002"])
+subprocess.Popen(["sh", "-c", "(setsid sleep 1003 &) ; exit"]).wait()
+status()
+forever()
+"""
+SHELL_FAMILY = "sleep 1001 & setsid sleep 1002 & (setsid sleep 1003 &); exec sleep 1004"
+
 
 def wait_until(condition: Callable[[], Any], what: str = "", within_s: float = PATIENCE_S) -> Any:
     """Poll until `condition` holds; what it returned."""
@@ -113,9 +122,9 @@ class Command:
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal() and int(entry.name) != self.process.pid:
                 with contextlib.suppress(OSError):
-                    argv = (entry / "cmdline").read_bytes()
+                    argv = (entry / "cmdline").read_bytes().split(b"\0")
                     marked = f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes()
-                    if marked and argv and all(word.encode() in argv for word in words):
+                    if marked and argv != [b""] and all(word.encode() in argv for word in words):
                         found.append(int(entry.name))
         return found
 
@@ -170,6 +179,17 @@ class Launch(Command):
         """Wait until every task is up."""
         self.wait_for(lambda: self.record()["state"] == "running", "all tasks up")
 
+    def warm_process(self) -> int:
+        """The pid of the process from which programs are forked."""
+        tasks = {task["pid"] for task in self.record()["tasks"]}
+        (pid,) = set(self.pids("dtrain.task", "--warm")) - tasks
+        return pid
+
+    def guardian(self, task: str) -> int:
+        """The pid of the guardian of a foreign task."""
+        (pid,) = self.pids("dtrain_cli.guardian", task)
+        return pid
+
 
 class Launcher:
     """Writes programs into a folder and launches them; whatever a failing test leaves is killed."""
@@ -187,6 +207,15 @@ class Launcher:
         """Launch with these words after `dtrain launch`."""
         launch = Launch(self.folder, [str(word) for word in words], **options)
         self.launches.append(launch)
+        return launch
+
+    def start_family(self, *words: str, foreign: bool) -> Launch:
+        """Launch tasks that each have a child in their group, one in a session of its own, and an orphan in one of its own."""
+        launch = self.start(*words, *(("--", "sh", "-c", SHELL_FAMILY) if foreign else (self.program(FAMILY),)))
+        launch.wait_running()
+        families = [task for task in launch.record()["tasks"] if foreign or not task["task"].startswith("ps")]
+        for name in ("1001", "1002", "1003"):
+            launch.wait_for(lambda name=name: len(launch.pids("sleep", name)) == len(families), f"sleep {name} in every task")
         return launch
 
     def run(self, *words: str, **options: Any) -> Command:

@@ -7,47 +7,26 @@ import pytest
 from launching import wait_until
 
 SMALL = ("--ps", "0", "--no-evaluator", "--workers", "1")
-FAMILY = """
-subprocess.Popen(["sleep", "1001"])
-subprocess.Popen(["setsid", "sleep", "1002"])
-subprocess.Popen(["sh", "-c", "(setsid sleep 1003 &) ; exit"]).wait()
-status()
-forever()
-"""
-SHELL_FAMILY = "sleep 1001 & setsid sleep 1002 & (setsid sleep 1003 &); exec sleep 1004"
-
-
-def start_family(launcher, foreign):
-    """A launch whose two tasks have each a child in their group, one in its own session, and an orphan in its own session."""
-    words = ("--", "sh", "-c", SHELL_FAMILY) if foreign else (launcher.program(FAMILY),)
-    launch = launcher.start(*SMALL, *words)
-    for name in ("1001", "1002", "1003"):
-        wait_until(lambda name=name: len(launch.pids("sleep", name)) == 2, f"sleep {name} in both tasks")
-    launch.wait_running()
-    return launch
 
 
 @pytest.mark.parametrize("foreign", [False, True])
 def test_kill_9_of_the_launcher(launcher, foreign):
-    launch = start_family(launcher, foreign)
+    launch = launcher.start_family(*SMALL, foreign=foreign)
     launch.send(signal.SIGKILL)
     launch.wait_gone()
 
 
 def test_kill_9_of_the_warm_process(launcher):
-    launch = start_family(launcher, foreign=False)
-    tasks = {task["pid"] for task in launch.record()["tasks"]}
-    (warm,) = set(launch.pids("dtrain.task", "--warm")) - tasks
-    os.kill(warm, signal.SIGKILL)
+    launch = launcher.start_family(*SMALL, foreign=False)
+    os.kill(launch.warm_process(), signal.SIGKILL)
     assert launch.end() == 1
     assert "the warm process" in launch.record()["failure"]["message"]
     launch.wait_gone()
 
 
 def test_kill_9_of_a_guardian(launcher):
-    launch = start_family(launcher, foreign=True)
-    (guardian,) = launch.pids("dtrain_cli.guardian", "worker:0")
-    os.kill(guardian, signal.SIGKILL)
+    launch = launcher.start_family(*SMALL, foreign=True)
+    os.kill(launch.guardian("worker:0"), signal.SIGKILL)
     assert launch.end() == 137
     assert launch.record()["failure"]["task"] == "worker:0"
     launch.wait_gone()
@@ -55,7 +34,7 @@ def test_kill_9_of_a_guardian(launcher):
 
 @pytest.mark.parametrize("foreign", [False, True])
 def test_an_ordered_stop_takes_everybody(launcher, foreign):
-    launch = start_family(launcher, foreign)
+    launch = launcher.start_family(*SMALL, foreign=foreign)
     launch.send(signal.SIGTERM)
     assert launch.end() == 143
     assert not launch.pids()
