@@ -14,6 +14,17 @@ import dtrain as dt
 ROWS = 30_000
 ids = np.random.default_rng(0).integers(0, ROWS, (4096, 4))
 x, y = ids, np.sin(ids * 0.37).sum(axis=1, keepdims=True).astype(np.float32)
+
+class GoBack(dt.callbacks.Callback):
+    kept = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.kept is None:
+            self.kept = self.model.get_weights()
+        elif batch >= 10 and self.kept:
+            self.model.set_weights(self.kept)
+            self.kept = []
+
 strategy = dt.get_strategy()
 with strategy.scope():
     model = dt.Sequential([dt.layers.Embedding(ROWS, 16, input_shape=(4,)), dt.layers.Flatten(), dt.layers.Dense(1)])
@@ -21,7 +32,8 @@ with strategy.scope():
 if not strategy.evaluates:
     before = model.evaluate((x, y), batch_size=1024)
 for _ in range(2):
-    model.fit((x, y), batch_size=64, epochs=1, steps_per_epoch=40, shuffle=False, verbose=0, validation_data=(x[:512], y[:512]))
+    model.fit((x, y), batch_size=64, epochs=1, steps_per_epoch=40, shuffle=False, verbose=0, validation_data=(x[:512], y[:512]),
+              callbacks=[GoBack()])
 if not strategy.evaluates:
     table = model.weights["embedding/embeddings"]
     print("table", type(table).__name__, table[ids[0]].shape)
@@ -47,7 +59,9 @@ def test_a_deterministic_table_equals_that_of_one_process_on_any_servers(launche
     assert said(launch.out, "hash") == said(alone.out, "hash")
     assert said(launch.out, "loss") == said(alone.out, "loss")
     chief = tasks_of(report_of(launcher, launch.run_dir))["chief:0"]
-    assert chief["bytes_sent"] < 1_000_000, "the table has 1.9 MB, and 40 steps moved 40 x 256 rows at most"
+    assert chief["bytes_sent"] < 1_500_000, (
+        "the table has 1.9 MB, 40 steps moved 40 x 256 rows at most; the rest asked for all rows"
+    )
 
 
 def test_two_workers_and_the_chief_learn_a_table(launcher):

@@ -32,7 +32,8 @@ class Holding(Message, frozen=True, gc=False):
 
 
 class Control(Message, frozen=True, gc=False):
-    """Leader to server: this holds from `version` on. Blocks: if `assigns`, new values of every group.
+    """Leader to server: this holds from `version` on. Blocks: if `assigns`, new values of every group, then of each table all rows,
+    or none where they stay.
 
     Attributes:
         optimizer: the same rule as before, perhaps with other numbers.

@@ -14,7 +14,7 @@ class Change:
     Attributes:
         version: the first one that it holds for.
         optimizer: the rule, with the numbers from then on.
-        values: one flat array a group; empty: they stay.
+        values: one flat array a group, then one with all rows of each table, or with none where they stay; empty: all stay.
     """
 
     version: int

@@ -63,3 +63,12 @@ class RowRoutes:
                 rows = np.ascontiguousarray(gradient.rows[first:last], shard.dtype).reshape(-1)
                 blocks[-1] += [gradient.ids[first:last] - shard.row_start, rows]
         return blocks
+
+    def whole(self, values: Mapping[str, Any]) -> list[list[Array]]:
+        """For each server, all rows of each of its tables, flat; none of a variable that is not named."""
+
+        def rows(shard: Shard, name: str) -> Array:
+            part = values[name][shard.row_start : shard.row_stop] if name in values else ()
+            return np.ascontiguousarray(part, shard.dtype).reshape(-1)
+
+        return [[rows(shard, name) for _, shard, name in layout] for layout in self._layouts]

@@ -93,12 +93,12 @@ class Store:
         """Go on with other numbers, or from other values, from a version on; `reached` is the newest.
 
         Raises:
-            InputError: the rule keeps other slots, or the values do not have the layout's dtypes and sizes.
+            InputError: the rule keeps other slots, or the values are not those of the layout.
         """
         names = optimizers.from_config(change.optimizer).initial_slots(np.zeros(0))
         if set(names) != set(self.slots):
             raise InputError(f"a change of the optimizer's numbers: it would keep {sorted(names)}, not {sorted(self.slots)}")
-        if change.values and (reason := self.mismatch(change.values, range(len(self.groups)))):
+        if change.values and (reason := self._change_mismatch(change.values)):
             raise InputError(reason)
         # An order says everything, so it takes the place of those that would come later.
         self._changes = [earlier for earlier in self._changes if earlier.version < change.version] + [change]
@@ -113,9 +113,12 @@ class Store:
                 table.optimizer = self.optimizer
             if change.values:
                 place = self._published.next_place()
-                for value, new in zip(place, change.values, strict=True):
+                for value, new in zip(place, change.values, strict=False):
                     value[...] = new
                 self._published.publish(place)
+                for table, rows in zip(self.tables, change.values[len(place) :], strict=True):
+                    if rows.size:
+                        table.assign(rows)
 
     def end_at(self, step: int, reached: int) -> None:
         """This version is the last one; `reached` is the newest."""
@@ -148,6 +151,15 @@ class Store:
         expected = [(self.groups[index].dtype, self.groups[index].size) for index in groups]
         found = [(block.dtype.name, block.size) for block in blocks]
         return None if found == expected else f"expected (dtype, elements) {expected}, found {found}"
+
+    def _change_mismatch(self, blocks: Sequence[Array]) -> str | None:
+        """Why blocks are not new values of every group, and of each table all rows or none; None if they are."""
+        groups, rows = blocks[: len(self.groups)], blocks[len(self.groups) :]
+        sizes = [(table.values.dtype, table.values.size) for table in self.tables]
+        fits = [block.size == 0 or (block.dtype, block.size) == size for block, size in zip(rows, sizes, strict=False)]
+        if len(rows) != len(sizes) or not all(fits):
+            return f"expected rows of {len(sizes)} tables: all or none; found blocks of {[block.size for block in rows]} elements"
+        return self.mismatch(groups, range(len(self.groups)))
 
     @property
     def nbytes(self) -> int:

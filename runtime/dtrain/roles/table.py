@@ -72,6 +72,12 @@ class Table:
         else:
             target[start:stop] = block.reshape(stop - start, *target.shape[1:])
 
+    def assign(self, rows: Array) -> None:
+        """Go on from these rows: all of them, in any shape."""
+        if self.image is not None:
+            self.image.keep_all()
+        self.values[...] = rows.reshape(self.values.shape)
+
     def look_up(self, ids: Array) -> Array:
         """A copy of these rows, as one flat array.
 

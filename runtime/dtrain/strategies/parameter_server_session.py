@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dtrain import checkpoints
-from dtrain.errors import DtrainError, InputError
+from dtrain.errors import DtrainError
 from dtrain.messages import Verdict
 from dtrain.protocol.placement import Plan
 from dtrain.protocol.replica_memory import ReplicaMemory, cut
@@ -16,9 +16,10 @@ from dtrain.protocol.staleness import StalenessHistogram
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.keeper import Keeper
 from dtrain.roles.order_driver import OrderDriver
+from dtrain.roles.row_routes import RowRoutes
 from dtrain.roles.worker import Phase, Replica
 from dtrain.roles.worker_driver import ReplicaDriver
-from dtrain.strategy import Array, Orders, StepResult
+from dtrain.strategy import Array, Orders, StepResult, Weights
 from dtrain.wire.connecting import arrays_to_send
 
 CONNECT_S = 60.0
@@ -146,17 +147,21 @@ class ParameterServerSession:
 
     def control(self, orders: Orders) -> None:
         """See `Session.control`."""
-        if orders.weights is not None and any(spec.sparse for spec in self._plan.variables):
-            raise InputError("the weights of a model with a table that travels by rows cannot be set while it trains on a cluster")
-        values = () if orders.weights is None else cut(self._plan, orders.weights)
+        new = {name: value for name, value in (orders.weights or {}).items() if value is not self.weights[name]}
+        values = [] if orders.weights is None else self._blocks(new)
         with self._failures_explained():
             version, stops = self._orders.give(orders.optimizer, stop=orders.stop, until=orders.until, values=values)
             if self._keeper is not None:
                 self._keeper.ordered(orders.until, end=version if stops else None)
-            for name, value in (orders.weights or {}).items():
-                self.weights[name][...] = value
+            for name in new.keys() - self._driver.tables.keys():
+                self.weights[name][...] = new[name]
             if (stops or self._driver.machine.held) and not self.finished:
                 self._driver.start()
+
+    def _blocks(self, new: Weights) -> list[list[Array]]:
+        """Each server's values where these are new; those of tables that are not stay at the servers."""
+        dense = cut(self._plan, {**self.weights, **new})
+        return [blocks + rows for blocks, rows in zip(dense, RowRoutes(self._plan).whole(new), strict=True)]
 
     def save(self, directory: Path) -> None:
         """See `Session.save`: a copy of the run's own checkpoint of now."""

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dtrain import checkpoints
 from dtrain.assignment import TaskAssignment
 from dtrain.config import CheckpointSection, TrainingSection
@@ -147,7 +149,10 @@ class SingleSession:
                 self._store.end_at(self._step, self._step)
             self._store.change(Change(self._step, orders.optimizer), self._step)
             for name, value in (orders.weights or {}).items():
-                self.weights[name][...] = value
+                if name in self._tables:
+                    self._tables[name].assign(np.asarray(value))
+                else:
+                    self.weights[name][...] = value
 
     def save(self, directory: Path) -> None:
         """See `Session.save`."""

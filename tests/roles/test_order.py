@@ -1,0 +1,95 @@
+"""The leader's machine for one order: everybody holds, everybody is told, ps:0 last."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dtrain.errors import PeerRefusedError
+from dtrain.messages import Control, Controlled, Hold, Holding, NotReady, Refusal
+from dtrain.roles.order import Order
+
+RULE = {"class_name": "SGD", "config": {}}
+
+
+def order(servers, **control):
+    return Order(servers, 1, (3, 7), Control(1, (0, 0), 0, 0, RULE, **control))
+
+
+def holding(term=2, version=5, stopped=False):
+    return Holding(term, version, RULE, stopped)
+
+
+def answered(made, answers):
+    """Let servers answer in turn; what is sent then."""
+    return [sent for server, message in answers for sent in made.receive(server, message)]
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=40)
+def test_all_hold_before_any_is_told_and_ps_0_is_told_last(data):
+    servers = data.draw(st.integers(1, 4))
+    made = order(servers, until=9, assigns=True)
+    asked = dict(made.start())
+    assert asked == dict.fromkeys(range(servers), Hold(1, (3, 7)))
+    told = []
+    while asked:
+        server = data.draw(st.sampled_from(sorted(asked)))
+        message = asked.pop(server)
+        if isinstance(message, Control):
+            told.append(server)
+        # Only ps:0's version counts.
+        answer = Controlled() if isinstance(message, Control) else holding(version=5 if server == 0 else 4)
+        for target, sent in made.receive(server, answer):
+            assert sent == Control(1, (3, 7), 2, 5, RULE, until=9, assigns=True)
+            asked[target] = sent
+        assert made.unanswered == asked
+    assert sorted(told) == list(range(servers))
+    assert told[-1] == 0
+    assert made.done
+    assert made.seen.version == 5
+
+
+def test_a_look_tells_nobody_anything():
+    made = Order(2, 1, (3, 7))
+    assert len(list(made.start())) == 2
+    assert answered(made, [(0, holding()), (1, holding())]) == []
+    assert made.done
+    assert not made.stops
+
+
+@pytest.mark.parametrize("answer", [NotReady("it holds nothing"), holding(term=3)])
+def test_servers_in_different_terms_are_asked_again(answer):
+    made = order(2)
+    list(made.start())
+    assert answered(made, [(0, holding()), (1, answer)]) == []
+    assert (made.done, made.unanswered) == (False, {})
+    assert [message for _, message in made.start()] == [Hold(1, (3, 7))] * 2
+    [(server, control)] = answered(made, [(1, holding(term=3)), (0, holding(term=3, version=4))])
+    assert (server, control.term, control.version) == (1, 3, 4)
+
+
+def test_a_term_that_begins_while_they_are_told_begins_the_order_again():
+    made = order(2)
+    list(made.start())
+    answered(made, [(0, holding()), (1, holding())])
+    assert answered(made, [(1, NotReady("another term"))]) == []
+    assert not made.done
+    assert len(list(made.start())) == 2
+
+
+def test_a_stop_of_which_a_server_has_heard_is_part_of_the_next_order():
+    made = order(2)
+    list(made.start())
+    [(_, control)] = answered(made, [(0, holding()), (1, holding(stopped=True))])
+    assert control.stop
+    assert made.stops
+    assert dict(order(1, stop=True).start())[0].stop, "the leader itself will push no more"
+
+
+@pytest.mark.parametrize("answer", [Refusal("other slots"), Hold(1, (0, 0))])
+def test_who_does_not_obey_ends_it(answer):
+    made = order(1)
+    list(made.start())
+    answered(made, [(0, holding())])
+    with pytest.raises(PeerRefusedError, match=r"other slots|answered Control with Hold"):
+        answered(made, [(0, answer)])
