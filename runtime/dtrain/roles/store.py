@@ -5,6 +5,7 @@ one array however many variables there are, and a gradient is received in the fo
 tables (`roles.table`), each by itself.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -273,8 +274,8 @@ def unclippable(optimizer: Mapping[str, Any], plan: Plan) -> str | None:
 
 
 def any_non_finite(blocks: Sequence[Array]) -> bool:
-    """Whether any floating-point block holds NaN or infinity. One pass in the usual case: a sum shows either."""
+    """Whether any floating-point block holds NaN or infinity. One pass in the usual case: a sum of squares shows either."""
     with np.errstate(over="ignore", invalid="ignore"):
         return any(
-            block.dtype.kind == "f" and not np.isfinite(np.add.reduce(block)) and not np.isfinite(block).all() for block in blocks
+            block.dtype.kind == "f" and not math.isfinite(np.dot(block, block)) and not np.isfinite(block).all() for block in blocks
         )

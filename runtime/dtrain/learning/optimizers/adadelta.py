@@ -24,7 +24,9 @@ class Adadelta(Optimizer):
     def _slot_values(self) -> dict[str, float]:
         return {"accumulated_grad": 0.0, "accumulated_delta_var": 0.0}
 
-    def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:
+    def _update_block(
+        self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
+    ) -> None:
         gradients, moves, s, move = slots["accumulated_grad"], slots["accumulated_delta_var"], scratch[0], scratch[1]
         move_towards(gradients, np.multiply(gradient, gradient, out=s), 1 - self.rho, s)
         np.add(moves, self.epsilon, out=move)
@@ -34,4 +36,4 @@ class Adadelta(Optimizer):
         np.multiply(move, gradient, out=move)
         move_towards(moves, np.multiply(move, move, out=s), 1 - self.rho, s)
         np.multiply(move, rate, out=move)
-        np.subtract(value, move, out=value)
+        np.subtract(value, move, out=out)

@@ -21,13 +21,15 @@ class Adagrad(Optimizer):
     def _moves_listed_rows_only(self) -> bool:
         return True
 
-    def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:
+    def _update_block(
+        self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
+    ) -> None:
         accumulator, s = slots["accumulator"], scratch[0]
         np.multiply(gradient, gradient, out=s)
         np.add(accumulator, s, out=accumulator)
         np.divide(gradient, self._root(accumulator, s), out=s)
         np.multiply(s, rate, out=s)
-        np.subtract(value, s, out=value)
+        np.subtract(value, s, out=out)
 
     def _root(self, accumulator: Array, out: Array) -> Array:
         """The root that divides the gradient, in `out`."""

@@ -25,7 +25,9 @@ class Adam(Optimizer):
     def _slot_values(self) -> dict[str, float]:
         return {"m": 0.0, "v": 0.0} | ({"vhat": 0.0} if self.amsgrad else {})
 
-    def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:
+    def _update_block(
+        self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
+    ) -> None:
         m, v, s = slots["m"], slots["v"], scratch[0]
         unbiased_rate = rate * math.sqrt(1 - self.beta_2 ** (step + 1)) / (1 - self.beta_1 ** (step + 1))
         move_towards(m, gradient, 1 - self.beta_1, s)
@@ -36,7 +38,7 @@ class Adam(Optimizer):
         np.add(s, self.epsilon, out=s)
         np.divide(m, s, out=s)
         np.multiply(s, unbiased_rate, out=s)
-        np.subtract(value, s, out=value)
+        np.subtract(value, s, out=out)
 
 
 @dataclass
@@ -57,7 +59,9 @@ class Adamax(Optimizer):
     def _slot_values(self) -> dict[str, float]:
         return {"m": 0.0, "u": 0.0}
 
-    def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:
+    def _update_block(
+        self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
+    ) -> None:
         m, u, s = slots["m"], slots["u"], scratch[0]
         move_towards(m, gradient, 1 - self.beta_1, s)
         np.multiply(u, self.beta_2, out=u)
@@ -65,7 +69,7 @@ class Adamax(Optimizer):
         np.add(u, self.epsilon, out=s)
         np.divide(m, s, out=s)
         np.multiply(s, rate / (1 - self.beta_1 ** (step + 1)), out=s)
-        np.subtract(value, s, out=value)
+        np.subtract(value, s, out=out)
 
 
 @dataclass
@@ -81,7 +85,9 @@ class Nadam(Optimizer):
     def _slot_values(self) -> dict[str, float]:
         return {"m": 0.0, "v": 0.0}
 
-    def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:
+    def _update_block(
+        self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
+    ) -> None:
         m, v, s, root = slots["m"], slots["v"], scratch[0], scratch[1]
         now, following = self._momentum(np.array([step + 1, step + 2])).tolist()
         product = self._momentum_product(step + 1)
@@ -92,10 +98,10 @@ class Nadam(Optimizer):
         np.add(root, self.epsilon, out=root)
         np.multiply(m, rate * following / (1 - product * following), out=s)
         np.divide(s, root, out=s)
-        np.subtract(value, s, out=value)
+        np.subtract(value, s, out=out)
         np.multiply(gradient, rate * (1 - now) / (1 - product), out=s)
         np.divide(s, root, out=s)
-        np.subtract(value, s, out=value)
+        np.subtract(out, s, out=out)
 
     def _momentum(self, steps: Array) -> Array:
         """The momentum of each of these steps, counted from 1."""

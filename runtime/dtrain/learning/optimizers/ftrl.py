@@ -28,7 +28,9 @@ class Ftrl(Optimizer):
     def _slot_values(self) -> dict[str, float]:
         return {"accumulator": self.initial_accumulator_value, "linear": 0.0}
 
-    def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:
+    def _update_block(
+        self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
+    ) -> None:
         accumulator, linear, s, power = slots["accumulator"], slots["linear"], scratch[0], scratch[1]
         l1 = self.l1_regularization_strength
         l2 = self.l2_regularization_strength + self.beta / (2 * rate)
@@ -44,9 +46,9 @@ class Ftrl(Optimizer):
         np.add(linear, power, out=linear)
         np.divide(s, rate, out=s)
         np.add(s, 2 * l2, out=s)
-        np.clip(linear, -l1, l1, out=value)
-        np.subtract(value, linear, out=value)
-        np.divide(value, s, out=value)
+        np.clip(linear, -l1, l1, out=out)
+        np.subtract(out, linear, out=out)
+        np.divide(out, s, out=out)
 
     def _power(self, accumulator: Array, out: Array) -> Array:
         if self.learning_rate_power == -0.5:

@@ -20,12 +20,14 @@ class Lion(Optimizer):
     def _slot_values(self) -> dict[str, float]:
         return {"m": 0.0}
 
-    def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:
+    def _update_block(
+        self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
+    ) -> None:
         m, s = slots["m"], scratch[0]
         np.subtract(gradient, m, out=s)
         np.multiply(s, 1 - self.beta_1, out=s)
         np.add(m, s, out=s)
         np.sign(s, out=s)
         np.multiply(s, rate, out=s)
-        np.subtract(value, s, out=value)
+        np.subtract(value, s, out=out)
         move_towards(m, gradient, 1 - self.beta_2, s)

@@ -157,13 +157,12 @@ class Optimizer(Configurable):
             new, block_gradient = flat_out[block], flat_gradient[block]
             block_slots = {name: slot[block] for name, slot in flat_slots.items()}
             block_scratch = scratch[:, : new.size]
+            old = flat_value[block]
             if self.weight_decay:
-                np.multiply(flat_value[block], 1.0 - rate * self.weight_decay, out=new)
-            elif out is not value:
-                np.copyto(new, flat_value[block])
+                old = np.multiply(old, 1.0 - rate * self.weight_decay, out=new)
             if self.clipvalue is not None:
                 block_gradient = np.clip(block_gradient, -self.clipvalue, self.clipvalue, out=block_scratch[-1])
-            self._update_block(new, block_gradient, block_slots, block_scratch, rate, step)
+            self._update_block(old, block_gradient, block_slots, block_scratch, rate, step, new)
             if self.use_ema:
                 self._average(new, block_slots["average"], block_scratch[0], step)
 
@@ -219,8 +218,13 @@ class Optimizer(Configurable):
         """Names of the slots, and the number that each is filled with at first; `average` (`use_ema`) begins as the variable."""
         raise NotImplementedError
 
-    def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:
-        """The rule: change value and slots in place. One-dimensional arrays of one length; `scratch[i]` are free to use."""
+    def _update_block(
+        self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
+    ) -> None:
+        """The rule: write the new value into `out`, which may be `value`, and change the slots in place.
+
+        One-dimensional arrays of one length; `scratch[i]` are free to use.
+        """
         raise NotImplementedError
 
     def _moves_listed_rows_only(self) -> bool:

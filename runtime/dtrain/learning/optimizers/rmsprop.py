@@ -29,7 +29,9 @@ class RMSprop(Optimizer):
         optional = {"average_gradient": self.centered, "momentum": bool(self.momentum)}
         return {"velocity": 0.0} | {name: 0.0 for name, kept in optional.items() if kept}
 
-    def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:
+    def _update_block(
+        self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
+    ) -> None:
         velocity, s = slots["velocity"], scratch[0]
         move_towards(velocity, np.multiply(gradient, gradient, out=s), 1 - self.rho, s)
         spread = velocity
@@ -43,7 +45,7 @@ class RMSprop(Optimizer):
             momentum = slots["momentum"]
             np.multiply(momentum, self.momentum, out=momentum)
             s = np.add(momentum, s, out=momentum)
-        np.subtract(value, s, out=value)
+        np.subtract(value, s, out=out)
 
     def _root(self, spread: Array, out: Array) -> Array:
         """The root that divides the gradient, in `out`."""

@@ -29,7 +29,9 @@ class SGD(Optimizer):
     def _moves_listed_rows_only(self) -> bool:
         return not self.momentum
 
-    def _update_block(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int) -> None:
+    def _update_block(
+        self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
+    ) -> None:
         move = np.multiply(gradient, -rate, out=scratch[0])
         if self.momentum:
             m = slots["m"]
@@ -39,4 +41,4 @@ class SGD(Optimizer):
                 np.add(move, np.multiply(m, self.momentum, out=scratch[1]), out=move)
             else:
                 move = m
-        np.add(value, move, out=value)
+        np.add(value, move, out=out)
