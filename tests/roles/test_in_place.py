@@ -125,6 +125,16 @@ def test_a_version_that_is_read_is_not_torn_by_the_next_ones(hand, join):
     assert np.all(reader.weights.variables["kernel"] == writers[-1].weights.variables["kernel"][0, 0] - 0.5)
 
 
+def test_whoever_pushes_has_read_so_there_are_no_more_versions_than_replicas(hand, join):
+    workers, places = [join(), join()], set()
+    for worker in [*workers, *workers, workers[0], workers[0], workers[1]]:
+        worker.push(1)
+        places.add(values_of(hand)[0].__array_interface__["data"])
+        read = [each.weights.variables["kernel"][0, 0] for each in workers]
+        assert read[workers.index(worker)] == values_of(hand)[0][0]
+    assert len(places) == 2
+
+
 def test_a_reader_that_is_gone_keeps_what_it_read(hand, join):
     reader, writer = join(), join()
     reader.push(1)

@@ -85,6 +85,19 @@ def test_gradients_begin_at_zero_in_every_step():
         np.testing.assert_allclose(weight, 0.1 - 6 * 0.1, rtol=1e-5)
 
 
+def test_gradients_may_be_written_in_place_and_add_up():
+    class Written(dt.Sequential):
+        def train_step(self, step):
+            for _ in range(2):
+                names = step.write_gradients(lambda places: [place.fill(1) or name for name, place in places.items()])
+            assert names == list(step.gradients)
+            return {"loss": 0.0}
+
+    weights, _ = trained(model(Written))
+    for weight in weights:
+        np.testing.assert_allclose(weight, 0.1 - 2 * 6 * 0.1, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("step", "error", "message"),
     [

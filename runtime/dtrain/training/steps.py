@@ -126,7 +126,7 @@ class TrainingStep(EvaluationStep):
         x, y = self.x if x is None else x, self.y if y is None else y
         weight = self.sample_weight if sample_weight is None else sample_weight
         network = self._model.network
-        result = self._added(
+        result = self.write_gradients(
             lambda gradients: network.loss_and_gradients(
                 self.weights, x, y, loss or self.loss, gradients, sample_weight=weight, rng=self.rng
             )
@@ -158,7 +158,7 @@ class TrainingStep(EvaluationStep):
         expected = [output.shape for output in run.outputs]
         if [each.shape for each in upstream] != expected:
             raise InputError(f"{self._model.name}: backward: expected {expected}, found {[each.shape for each in upstream]}")
-        self._add_rows(self._added(lambda gradients: run.backward(upstream, gradients, None)))
+        self._add_rows(self.write_gradients(lambda gradients: run.backward(upstream, gradients, None)))
 
     def add_gradients(self, gradients: Mapping[str, Any]) -> None:
         """Add gradients that you computed, by the variables' names.
@@ -184,8 +184,24 @@ class TrainingStep(EvaluationStep):
             for key, place in places.items():
                 place[...] = gradients[key]
 
-        self._added(fill)
+        self.write_gradients(fill)
         self._add_rows(rows)
+
+    def write_gradients(self, write: Callable[[dict[str, Array]], T]) -> T:
+        """Add gradients that `write` writes into the arrays it is given, by the variables' names; returns what it returns.
+
+        It must overwrite each of them whole: they hold anything. So nothing is cleared or copied, as `gradients` and
+        `add_gradients` have to.
+        """
+        if not self._begun:
+            self._begun = True
+            self._session.row_gradients.clear()
+            return write(self._session.gradients)
+        more = {name: np.empty_like(array) for name, array in self._session.gradients.items()}
+        result = write(more)
+        for name, array in more.items():
+            self._session.gradients[name] += array
+        return result
 
     def contribute(self, logs: Logs) -> float:
         """Complete what the session will take: new values of what is not trained; the loss.
@@ -200,18 +216,6 @@ class TrainingStep(EvaluationStep):
         for name, array in self._session.updates.items():
             array[...] = self.updates.get(name, self.weights[name])
         return float(logs["loss"])
-
-    def _added(self, fill: Callable[[dict[str, Array]], T]) -> T:
-        """Let `fill` overwrite gradients, and add them to those that are there."""
-        if not self._begun:
-            self._begun = True
-            self._session.row_gradients.clear()
-            return fill(self._session.gradients)
-        more = {name: np.empty_like(array) for name, array in self._session.gradients.items()}
-        result = fill(more)
-        for name, array in more.items():
-            self._session.gradients[name] += array
-        return result
 
     def _add_rows(self, more: Mapping[str, SparseRows]) -> None:
         for name, rows in more.items():

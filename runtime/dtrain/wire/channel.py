@@ -69,7 +69,10 @@ class Caller(Protocol):
 
     @property
     def reading(self) -> Sequence[Array]:
-        """The blocks last sent, as long as the peer reads them where they are: until it is answered with others. Else empty."""
+        """The blocks last sent, as long as the peer reads them where they are: until it is answered with others, or `has_read`."""
+
+    def has_read(self) -> None:
+        """The peer has said that it reads no more of them: from now on `reading` is empty."""
 
     def __hash__(self) -> int:
         """Two connections are never equal."""

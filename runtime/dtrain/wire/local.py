@@ -111,6 +111,10 @@ class LocalCaller:
         """See `Caller.reading`."""
         return self._packets.lent
 
+    def has_read(self) -> None:
+        """See `Caller.has_read`."""
+        self._packets.lent = ()
+
     def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
         """See `Caller.send`. A peer that does not read its answers is hung up on: nobody waits for it."""
         try:

@@ -18,6 +18,9 @@ class MemoryCaller:
         self.hello = hello
         self.outbox: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
 
+    def has_read(self) -> None:
+        """See `Caller.has_read`: nothing is read in place."""
+
     def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
         """See `Caller.send`."""
         self.outbox.put(list(with_payload(message, blocks, (payload or Payload(blocks)).chunks)))

@@ -56,10 +56,13 @@ class Exchange(dt.Sequential):
 
     def train_step(self, step: Any) -> dict[str, float]:
         self.exchanges_s.append(time.perf_counter() - self._begun_s)
-        for name, gradient in step.gradients.items():
-            np.subtract(step.weights[name], 1.0, out=gradient)
+        step.write_gradients(lambda places: self._compute(step.weights, places))
         self._begun_s = time.perf_counter()
-        return {"loss": float(step.weights[name].flat[0])}
+        return {"loss": float(next(iter(step.weights.values())).flat[0])}
+
+    def _compute(self, weights: Any, places: dict[str, Any]) -> None:
+        for name, place in places.items():
+            np.subtract(weights[name], 1.0, out=place)
 
 
 def matrices(megabytes: float) -> tuple[dt.Sequential, dt.data.Dataset]:
