@@ -83,6 +83,14 @@ def test_one_who_is_expected_and_never_seen_is_lost_when_the_time_to_join_is_ove
     assert table.state("worker:7") is None
 
 
+def test_one_whom_the_server_before_had_seen_has_a_lease_and_not_the_time_to_join():
+    table = members("worker:0", "worker:1", "worker:2")
+    table.heartbeat("worker:1", FIRST, 0, now=8.0)
+    table.heard_before(["worker:0", "worker:1", "worker:9"], now=7.0)
+    assert table.expire(12.5) == ["worker:0"]
+    assert table.tasks(MemberState.LIVE, MemberState.EXPECTED) == ("worker:1", "worker:2")
+
+
 @settings(deadline=None, max_examples=300)
 @given(
     st.lists(

@@ -1,6 +1,6 @@
 """Who is alive, who is too few, and when a server may go, by hand."""
 
-from roles.by_hand import lost, only, sync
+from roles.by_hand import TASKS, Hand, lost, only, sync
 
 from dtrain.messages import Farewell, Refusal, Snapshot
 from dtrain.protocol.membership import LEASE_S
@@ -58,6 +58,24 @@ def test_heartbeats_tell_how_the_run_stands_and_the_leader_hears_everybody_s_sta
     reply = only(hand.beat("worker:1"))
     assert reply.statuses == ()
     assert reply.waiting_for == "chief:0, worker:1"
+
+
+def test_after_ps_0_was_started_again_whoever_was_dead_before_is_waited_for_no_longer_than_a_lease():
+    before = sync(too_few="shrink")
+    lost(before, "worker:1")
+    known = only(before.beat("chief:0", 1)).heard_of
+    assert known == TASKS
+    assert only(before.beat("worker:0", 1)).heard_of == ()
+    after = Hand(updates="sync", too_few="shrink")
+    after.initialise(heard_of=known)
+    after.now = LEASE_S - 0.1
+    for task in ("chief:0", "worker:0"):
+        after.beat(task)
+        after.push(task)
+    assert after.version() == 0
+    after.now = LEASE_S + 0.1
+    after.tick()
+    assert after.version() == 1
 
 
 def test_a_process_whose_place_was_taken_is_told_so(hand):

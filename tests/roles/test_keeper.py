@@ -40,7 +40,7 @@ class Servers:
     concluded: list[int] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def initialise(self, generation, start, term, directory, until):
+    def initialise(self, generation, start, term, directory, until, heard_of):
         with self.changed:
             self.terms.append(term)
             self.given.append(start)

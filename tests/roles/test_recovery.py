@@ -1,5 +1,6 @@
 """Where a leader begins, and when a server has lost the term."""
 
+import msgspec
 import pytest
 
 from dtrain.messages import HeartbeatReply
@@ -44,3 +45,10 @@ def test_a_server_without_the_term_has_lost_it_if_it_was_asked_since_the_term_be
     assert watch.lost([(11.0, said(1, 7)), (11.0, said(1, 7))]) == []
     assert watch.lost([(11.0, said(1, 7)), (11.0, said())]) == [1]
     assert watch.lost([(11.0, said(1, 6)), (9.0, said())]) == [0]
+
+
+def test_whom_ps_0_had_heard_of_is_remembered_when_it_is_gone():
+    watch = TermWatch(generation=1, term=7, since_s=10.0)
+    watch.lost([(11.0, msgspec.structs.replace(said(1, 7), heard_of=("worker:0",)))])
+    watch.lost([(12.0, said())])
+    assert watch.heard_of == ("worker:0",)

@@ -128,6 +128,7 @@ class Keeper:
                 term=self._term,
                 drawn=descriptions(tables),
                 loads=bool(self._loads[server]),
+                heard_of=self._watch.heard_of if self._watch else (),
             )
             wire.send(message, saved.states[server].blocks)
 
@@ -226,7 +227,7 @@ class Keeper:
         process, first = self._process, self._watch is None
         self._draws = False
         self._doing, self._cut = None, None
-        self._watch = TermWatch(process.generation, self._term, self._clock.now)
+        self._watch = TermWatch(process.generation, self._term, self._clock.now, self._watch.heard_of if self._watch else ())
         if first:
             self._later(LOOK_S, self._look, process.generation)
             process.train()

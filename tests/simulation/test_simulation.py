@@ -6,8 +6,10 @@ DTRAIN_SEEDS=FROM:TO runs other seeds than the usual ones.
 import os
 
 import pytest
-from simulation.scenario import draw
-from simulation.world import broken_rule, told
+from simulation.scenario import Fault, Scenario, draw
+from simulation.world import World, broken_rule, told
+
+from dtrain.config import TrainingSection
 
 USUAL_SEEDS = "0:1000"
 BATCHES = 10
@@ -25,3 +27,11 @@ def test_safety_after_every_event_and_progress_in_the_end(batch):
         scenario = draw(seed)
         if broken_rule(scenario) is not None:
             pytest.fail(told(scenario), pytrace=False)
+
+
+def test_one_who_is_dead_for_good_is_not_waited_for_again_when_ps_0_was_started_again():
+    faults = Fault(2.0, "die", 2, 0.0), Fault(12.0, "fall", 0, 1.0)
+    rule = TrainingSection(updates="sync", too_few="shrink")
+    world = World(Scenario(1, 3, 2, 40, rule, mean_delay_s=0.005, compute_s=0.5, nan_rate=0.0, faults=faults))
+    world.run()
+    assert world.clock.now < 60.0, "40 steps of half a second, and two leases"

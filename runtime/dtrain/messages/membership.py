@@ -34,6 +34,7 @@ class HeartbeatReply(Message, frozen=True, gc=False):
         statuses: to the leader: the newest status of every member.
         term: of the variables; 0 before the first.
         lineage: of the same.
+        heard_of: to the leader: every task that has been heard of, dead or alive.
     """
 
     incarnation: int
@@ -46,6 +47,7 @@ class HeartbeatReply(Message, frozen=True, gc=False):
     statuses: tuple[dict[str, Any], ...] = ()
     term: int = 0
     lineage: Lineage = Lineage()
+    heard_of: tuple[str, ...] = ()
 
 
 class Conclude(Message, frozen=True, gc=False):

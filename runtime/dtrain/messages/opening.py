@@ -49,6 +49,7 @@ class Initialise(Message, frozen=True, gc=False):
         drawn: for each sparse variable how its arrays are drawn (`DrawnTable.describe`): its rows under "", slots by name.
         loads: whether `Load` messages follow, for every row of every table. Only the last one begins the term.
         until: as in `Control`: the leader's first order comes before the first version.
+        heard_of: the tasks that ps:0 had heard of in an earlier term; one that was started again need not wait for them to join.
     """
 
     generation: int
@@ -67,6 +68,7 @@ class Initialise(Message, frozen=True, gc=False):
     drawn: dict[str, dict[str, dict[str, Any]]] = msgspec.field(default_factory=dict)
     loads: bool = False
     until: int | None = None
+    heard_of: tuple[str, ...] = ()
 
 
 class Initialised(Message, frozen=True, gc=False):

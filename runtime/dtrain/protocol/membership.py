@@ -4,7 +4,8 @@
 2. A member has an incarnation. A process that is new, or comes back after it was lost, gets the next one.
 3. Of two processes of one task the later one is the task: what the earlier one said, however late it arrives, is refused.
 4. A member that says goodbye has left; nobody waits for it, and it is not lost.
-5. Somebody who is expected and was never seen is awaited for `join_s` after the start, and then counts as lost.
+5. Somebody who is expected and was never seen is awaited for `join_s` after the start, and then counts as lost; somebody whom the
+   server before this one had seen, for a lease.
 """
 
 from collections.abc import Iterable
@@ -67,6 +68,12 @@ class Membership:
         member.state, member.process = MemberState.LIVE, process
         member.deadline_s = now + self.lease_s
         return member.incarnation
+
+    def heard_before(self, tasks: Iterable[str], now: float) -> None:
+        """The server that kept this table before had heard of these tasks: whoever is alive is heard of within a lease."""
+        for member in (self.members[task] for task in tasks if task in self.members):
+            if member.state is MemberState.EXPECTED:
+                member.deadline_s = min(member.deadline_s, now + self.lease_s)
 
     def leave(self, task: str) -> None:
         """A task says goodbye."""

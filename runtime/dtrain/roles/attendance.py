@@ -71,7 +71,7 @@ class Attendance:
 
     def report(self, sender: TaskId, incarnation: int, held: Held | None) -> HeartbeatReply:
         """How the run stands, for one who is alive."""
-        statuses = tuple(self.statuses.values()) if sender == self.cluster.leader else ()
+        leads = sender == self.cluster.leader
         return HeartbeatReply(
             incarnation,
             held.generation if held else 0,
@@ -80,9 +80,10 @@ class Attendance:
             waiting_for=self.awaited(held),
             failed=held.pushes.failed if held else None,
             directory=held.directory if held else None,
-            statuses=statuses,
+            statuses=tuple(self.statuses.values()) if leads else (),
             term=held.term if held else 0,
             lineage=held.lineage if held else Lineage(),
+            heard_of=self.membership.tasks(MemberState.LIVE, MemberState.LEFT, MemberState.LOST) if leads else (),
         )
 
     def awaited(self, held: Held | None) -> str | None:

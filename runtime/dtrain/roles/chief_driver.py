@@ -58,10 +58,18 @@ class Leader:
         self._answers_open = False
         self._channels = [connect(server, connect_s) for server in range(servers)]
 
-    def initialise(self, generation: Generation, start: Start, term: int, directory: str, until: int | None = None) -> int:
+    def initialise(
+        self,
+        generation: Generation,
+        start: Start,
+        term: int,
+        directory: str,
+        until: int | None = None,
+        heard_of: tuple[str, ...] = (),
+    ) -> int:
         """Begin a term: give every server its variables; returns the highest version that was given up for it, or -1.
 
-        No version is made beyond `until` before the first order.
+        No version is made beyond `until` before the first order; `heard_of` as in `Initialise`.
 
         It is never repeated within a term: a server might have begun it, trained, and died in the meantime.
 
@@ -94,6 +102,7 @@ class Leader:
                     descriptions(tables),
                     bool(parts[server]),
                     until,
+                    heard_of,
                 )
                 channel.send(message, [*values[server], *(slots[name][server][i] for name in slots for i in trainable)])
             frames = [channel.receive() for channel in self._channels]

@@ -256,7 +256,8 @@ class Keeper:
         self.busy = True
         try:
             told = replace(start, lineage=lineage(reached))
-            given_up = place.leader.initialise(self.generation, told, self._watch.term, str(place.run_dir), self._until)
+            heard_of, directory = self._watch.heard_of, str(place.run_dir)
+            given_up = place.leader.initialise(self.generation, told, self._watch.term, directory, self._until, heard_of)
         finally:
             self.busy = False
         self._watch.since_s = time.monotonic()

@@ -110,6 +110,7 @@ class ParameterServer:
         except (DtrainError, msgspec.ValidationError) as error:
             yield Send(caller, Refusal(f"the leader's plan, optimizer and values do not fit together: {error}"))
             return
+        self.attendance.membership.heard_before(message.heard_of, now)
         same = before is not None and before.generation == message.generation
         yield Send(caller, Initialised(before.pushes.version if before and same else -1))
         if message.loads:

@@ -4,7 +4,8 @@
 2. Then the leader begins a new term: the newest checkpoint on *every* server, so that all go on from one version.
 3. Terms only rise, also from one process of the leader to the next.
 4. What a server says counts if it was asked after the term had begun everywhere.
-5. A leader that is started again passes over every `fit` before the one that the servers, or the newest checkpoint, are in.
+5. The leader remembers whom ps:0 had heard of, and tells it to the next one: who is not heard of again within a lease is dead.
+6. A leader that is started again passes over every `fit` before the one that the servers, or the newest checkpoint, are in.
 """
 
 from collections.abc import Iterable, Sequence
@@ -64,13 +65,17 @@ class TermWatch:
 
     Attributes:
         since_s: when the term had begun everywhere.
+        heard_of: what ps:0 said of this last while it held the term.
     """
 
     generation: int
     term: int
     since_s: float
+    heard_of: tuple[str, ...] = ()
 
     def lost(self, answers: Sequence[Answer]) -> list[int]:
-        """The servers that do not hold the term."""
-        term = (self.generation, self.term)
+        """The servers that do not hold the term, of the newest answers."""
+        term, first = (self.generation, self.term), answers[0][1]
+        if (first.generation, first.term) == term:
+            self.heard_of = first.heard_of
         return [i for i, (asked_s, said) in enumerate(answers) if asked_s > self.since_s and (said.generation, said.term) != term]
