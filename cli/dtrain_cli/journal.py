@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from dtrain.run_files import RunFiles, RunRecord
+from dtrain.run_files import RunFiles, RunRecord, write_record
 
 
 def now_text() -> str:
@@ -42,7 +42,8 @@ class Journal:
         if (text := repr(self.record)) == self._saved:
             return
         try:
-            self._files.write_last_words(self._files.run, self.record)
+            write = self._files.write_last_words if self.record.ended else write_record
+            write(self._files.run, self.record)
             self._saved = text
         except OSError as error:
             self._complain(error)

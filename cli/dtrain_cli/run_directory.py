@@ -46,5 +46,5 @@ def locked_run_directory(directory: Path, resume: bool) -> Iterator[RunFiles]:
         files.keep_room()
         yield files
     finally:
-        files.reserve.unlink(missing_ok=True)
+        files.give_room_back()
         os.close(lock)

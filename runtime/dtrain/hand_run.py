@@ -109,6 +109,6 @@ class HandRun:
         self._record.ended = datetime.now().astimezone().isoformat(timespec="seconds")
         with contextlib.suppress(OSError):
             self.files.write_last_words(self.files.run, self._record)
-        for path in (self.files.reserve, self.files.join):
-            path.unlink(missing_ok=True)
+        self.files.give_room_back()
+        self.files.join.unlink(missing_ok=True)
         os.close(self._lock)

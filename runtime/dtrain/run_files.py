@@ -6,7 +6,7 @@
         join.json                   `JoinRecord`: what a worker that joins must know; there while the run lives, mode 0600
         spec.json  plan.json        the resolved spec; what was started (`dtrain plan`), the secret masked
         events.jsonl                the journal: one event a line
-        reserve                     room for last words: given up when the disk is full; absent after the end
+        reserve-run.json-0 ...      room on a full disk for the last words of that name; absent after the end
         metrics.jsonl               the chief's metrics: one line a report
         checkpoints/                ckpt-<step>/
         tasks/worker-0/
@@ -33,7 +33,9 @@ from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunError
 
 RUNS_DIR = "DTRAIN_RUNS_DIR"
-RESERVE_BYTES = 256 * 1024
+RESERVE_BYTES = 64 * 1024
+RESERVES = {"run.json": 1, "failure.json": 3}
+"""How many last words of a name find room on a full disk."""
 
 Record = TypeVar("Record")
 
@@ -221,11 +223,6 @@ class RunFiles:
         """The folder of ``ckpt-<step>`` folders."""
         return self.directory / "checkpoints"
 
-    @property
-    def reserve(self) -> Path:
-        """Holds `RESERVE_BYTES` of the disk for last words."""
-        return self.directory / "reserve"
-
     def tasks(self) -> list[TaskId]:
         """Every task that has left files, also one that has joined."""
         return sorted(TaskId.parse(path.name.replace("-", ":")) for path in self.directory.glob("tasks/*-*"))
@@ -277,19 +274,29 @@ class RunFiles:
             raise RunError(f"the run directory {self.directory} is not writable; give another with --run-dir")
 
     def keep_room(self) -> None:
-        """Take the reserve, as far as the disk has it."""
-        with contextlib.suppress(OSError), open(self.reserve, "wb") as file:
-            os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+        """Hold `RESERVES`, each of `RESERVE_BYTES`, as far as the disk has room."""
+        for name, count in RESERVES.items():
+            for number in range(count):
+                with contextlib.suppress(OSError), open(self.directory / f"reserve-{name}-{number}", "wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+
+    def give_room_back(self) -> None:
+        """The run has ended."""
+        for room in self.directory.glob("reserve-*"):
+            room.unlink(missing_ok=True)
 
     def write_last_words(self, path: Path, record: Any) -> None:
-        """`write_record`, on a full disk in the room of the reserve: how a run ended is known however it ended."""
+        """`write_record`, on a full disk into room that is held: how a run ended is known however it ended."""
         try:
             write_record(path, record)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            self.reserve.unlink(missing_ok=True)
-            write_record(path, record)
+            for room in self.directory.glob(f"reserve-{path.name}-*"):
+                with contextlib.suppress(FileNotFoundError):  # another task has taken it
+                    _write(path, record, room)
+                    return
+            raise
 
 
 def read_record(path: Path, kind: type[Record]) -> Record | None:
@@ -314,9 +321,18 @@ def write_record(path: Path, record: Any) -> None:
     Raises:
         OSError: it cannot be written; it is as it was.
     """
+    _write(path, record)
+
+
+def _write(path: Path, record: Any, room: Path | None = None) -> None:
+    """With `room`, into its blocks: what is given back to a full disk first, others may take."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.write_bytes(msgspec.json.encode(record))
+        if room is not None:
+            room.replace(aside)
+        with open(aside, "wb" if room is None else "r+b") as file:
+            file.write(msgspec.json.encode(record))
+            file.truncate()
         aside.replace(path)
     except OSError as error:
         aside.unlink(missing_ok=True)

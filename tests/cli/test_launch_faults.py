@@ -130,15 +130,20 @@ def test_a_spec_that_is_none(launcher, words, said):
 
 
 def test_a_disk_that_fills_up_under_the_run(launcher, in_namespace):
+    """And stays full: what the run gives back to it, somebody takes at once."""
     program = launcher.program(
         """
         status(step=3)
-        try:
-            with open(run_dir / "filler", "wb", buffering=0) as file:
-                while file.write(b"x" * 4096):
-                    pass
-        except OSError:
-            print("nobody will ever read this")
+        if task == "worker:0":
+            wait_for(run_dir / "filler")
+        while True:
+            try:
+                with open(run_dir / "filler", "ab", buffering=0) as file:
+                    while file.write(b"x" * 4096):
+                        pass
+            except OSError:
+                if task == "chief:0":
+                    print("nobody will ever read this")
         """
     )
     script = 'mount -t tmpfs -o size=2m none disk && { "$@"; code=$?; cp -r disk/run kept; exit $code; }'
