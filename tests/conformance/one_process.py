@@ -23,13 +23,17 @@ def train_as_one(model: dt.Model, steps: Iterable[Sequence[SubBatch]]) -> Iterat
     slots = {spec.name: optimizer.initial_slots(values[spec.name]) for spec in trained}
     for step, sub_batches in enumerate(steps):
         total: dict[str, np.ndarray] = {}
+        states = []
         for x, y, *weights in sub_batches:
             gradients = {spec.name: np.empty(spec.shape, spec.dtype) for spec in trained}
             weight, rng = next(iter(weights), None), np.random.default_rng(0)
             result = network.loss_and_gradients(values, x, y, model.compiled.losses, gradients, sample_weight=weight, rng=rng)
+            states.append(result.state_updates)
             for name, array in {**gradients, **result.state_updates}.items():
                 total[name] = total[name] + array if name in total else array
         means = {name: array / np.float32(len(sub_batches)) for name, array in total.items()}
+        for name, first in states[0].items():  # a mean of equal floats need not be one of them
+            means[name] = np.where(np.any([state[name] != first for state in states], axis=0), means[name], first)
         optimizer.apply(values, {spec.name: means.pop(spec.name) for spec in trained}, slots, step)
         values.update(means)
         yield [values[spec.name].copy() for spec in network.variables]

@@ -138,6 +138,15 @@ def test_means_of_whole_numbers_and_truth_values_are_of_their_own_kind():
         assert value[0] == pytest.approx(expected)
 
 
+def test_what_all_left_alone_stays_exactly_what_it_was():
+    frozen = np.random.default_rng(0).normal(size=100).astype(np.float32)
+    assert ((frozen + frozen + frozen) / np.float32(3) != frozen).any(), "a mean of equal floats need not be one of them"
+    hand = sync(variables=[VariableSpec("frozen", (100,), trainable=False)])
+    for task in ("chief:0", "worker:0", "worker:1"):
+        hand.push(task, blocks=[frozen])
+    assert np.array_equal(hand.servers[0].held.store.values[0], frozen)
+
+
 # Two servers, one decision
 
 

@@ -92,7 +92,7 @@ def test_the_mean_has_the_union_of_rows_and_divides_by_the_real_count(contributi
     for gradient in gradients:
         total[gradient.ids] += gradient.rows
     total /= np.float32(len(gradients))
-    ids, rows = mean([(gradient.ids, gradient.rows.reshape(-1)) for gradient in gradients], 0)
+    ids, rows = mean([(gradient.ids, gradient.rows.reshape(-1)) for gradient in gradients], [])
     assert ids.tolist() == sorted({number for numbers in contributions for number in numbers})
     assert np.array_equal(rows.reshape(len(ids), 3), total[ids])
 

@@ -12,29 +12,38 @@ PART = 1 << 15
 """Elements that are averaged at a time."""
 
 
-def mean(gradients: Sequence[Blocks], dense: int) -> Blocks:
+def mean(gradients: Sequence[Blocks], trainable: Sequence[bool]) -> Blocks:
     """Sum in the given order, divided by the real count.
 
-    The first `dense` blocks of each are added up into the first one's memory where that may be written; whole numbers (and truth
-    values, as 0 and 1) in 64 bits, and their mean is rounded down. The others are pairs of row numbers and rows: the mean has
-    every row that any contribution lists, and one that does not list it counts as zero.
+    The first blocks of each are those of the groups, which are `trainable` or not. They are added up into the first one's memory
+    where that may be written; whole numbers (and truth values, as 0 and 1) in 64 bits, and their mean is rounded down. What is not
+    trained and is the same in all, such as a frozen layer, stays exactly that. The blocks after them are pairs of row numbers and
+    rows: the mean has every row that any contribution lists, and one that does not list it counts as zero.
     """
     if len(gradients) == 1:
         return gradients[0]
-    means = [_dense_mean(blocks) for blocks in zip(*(gradient[:dense] for gradient in gradients), strict=True)]
+    dense = len(trainable)
+    by_group = zip(*(gradient[:dense] for gradient in gradients), strict=True)
+    means = [_dense_mean(blocks, trained) for blocks, trained in zip(by_group, trainable, strict=True)]
     for position in range(dense, len(gradients[0]), 2):
         means += _row_mean([(gradient[position], gradient[position + 1]) for gradient in gradients])
     return means
 
 
-def _dense_mean(blocks: Blocks) -> Array:
+def _dense_mean(blocks: Blocks, trained: bool) -> Array:
     first, *others = blocks
     if first.dtype.kind == "f":
-        return _mean_of_floats(first, others)
+        return _mean_of_floats(first, others) if trained else _mean_of_state(first, others)
     total = first.astype(np.int64)
     for block in others:
         np.add(total, block, out=total, casting="unsafe")
     return (total // len(blocks)).astype(first.dtype)
+
+
+def _mean_of_state(first: Array, others: Sequence[Array]) -> Array:
+    """Equal floats are their own mean, which their sum divided by their count need not be."""
+    differs = np.any([other != first for other in others], axis=0)
+    return np.where(differs, _mean_of_floats(first.copy(), others), first)
 
 
 def _mean_of_floats(first: Array, others: Sequence[Array]) -> Array:

@@ -95,7 +95,8 @@ def _fresh_slots(rule: optimizers.Optimizer, spec: VariableSpec, value: Any) -> 
 def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any]) -> Start:
     """The newest valid checkpoint of a folder.
 
-    Where the program still says the same `optimizer`, what became of it in training goes on: its learning rate, for example.
+    Where the program still says the same `optimizer`, what became of it in training goes on: its learning rate, for example. It
+    begins anew with variables that were not trained there.
 
     Raises:
         CheckpointError: it holds other variables than the model, or another optimizer's slots.
@@ -115,12 +116,21 @@ def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any]) -> Start
             return checkpoint.look_into(key) if name in tables else checkpoint.read(key)
 
         values = {spec.name: read(spec.name) for spec in plan.variables}
-        trainable = [spec.name for spec in plan.variables if spec.trainable]
-        names = optimizers.from_config(optimizer).initial_slots(np.zeros(1, np.float32))
-        slots = {slot: {name: read(name, slot) for name in trainable} for slot in names}
-        seen = checkpoint.manifest.extra.get("seen", [])
-        seen = seen if len(seen) == plan.servers else []
         extra = checkpoint.manifest.extra
+        rule = optimizers.from_config(optimizer)
+        names = list(rule.initial_slots(np.zeros(1, np.float32)))
+        same_slots = names == list(optimizers.from_config(extra["compiled"]).initial_slots(np.zeros(1, np.float32)))
+        slots: dict[str, dict[str, Any]] = {slot: {} for slot in names}
+        for spec in plan.variables if names else ():
+            was_trained = checkpoints.slot_key(spec.name, names[0]) in checkpoint.arrays
+            if spec.trainable and same_slots and not was_trained:
+                begun = _fresh_slots(rule, spec, values[spec.name])
+            else:
+                begun = {slot: read(spec.name, slot) for slot in names} if spec.trainable else {}
+            for slot, array in begun.items():
+                slots[slot][spec.name] = array
+        seen = extra.get("seen", [])
+        seen = seen if len(seen) == plan.servers else []
         dealt = dealt_from(extra.get("dealt", NOTHING_DEALT))
         in_force = extra["optimizer"] if extra.get("compiled") == optimizer else dict(optimizer)
         return Start(checkpoint.step, values, slots, in_force, seen, checkpoint.warning, _lineage(extra), dealt)

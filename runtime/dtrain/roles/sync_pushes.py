@@ -207,7 +207,7 @@ class SyncPushes:
         gradients = self._round.commit(version, contributors)
         if gradients is None:
             return
-        self._store.apply(mean(gradients, len(self._store.groups)), version)
+        self._store.apply(mean(gradients, [group.trainable for group in self._store.groups]), version)
         counted = set(contributors)
         self._settle_batches(counted)
         for replica, contribution in self._undecided.items():
