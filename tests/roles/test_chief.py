@@ -3,8 +3,8 @@
 import pytest
 
 from dtrain.config import CheckpointSection
-from dtrain.messages import Snapshot, SnapshotReply
-from dtrain.roles.chief import ANSWER_WAIT_S, FOLLOW_WAIT_S, CheckpointSchedule, Cut
+from dtrain.messages import Mark, Marked, Snapshot, SnapshotReply
+from dtrain.roles.chief import ANSWER_WAIT_S, MARK_S, CheckpointSchedule, Cut
 
 
 def test_by_time_by_steps_whichever_comes_first_and_never_twice_of_a_step():
@@ -46,11 +46,12 @@ def answer(version, *seen, live=("worker:0", "worker:1"), whole=True):
     return SnapshotReply(version, (), list(seen), live=live, whole=whole)
 
 
-def test_an_asynchronous_cut_is_asked_of_the_first_server_and_then_of_the_others():
+def test_an_asynchronous_cut_has_what_any_server_had_when_it_was_marked_but_for_the_pushes_of_the_dead():
     cut = Cut(sync=False, term=3)
-    assert cut.question(10, 100) == Snapshot(0, ANSWER_WAIT_S, 3, mark=True)
-    first = answer(7, ("worker:0", 1, 4), ("worker:9", 1, 2))
-    assert cut.follow_up(first) == Snapshot(0, FOLLOW_WAIT_S, 3, covers=[("worker:0", 1, 4)])
+    assert cut.mark() == Mark(MARK_S, 3)
+    first = Marked([("worker:0", 1, 4), ("worker:1", 2, 1), ("worker:9", 1, 2)], ("worker:0", "worker:1"))
+    second = Marked([("worker:0", 1, 5), ("worker:1", 1, 8)])
+    assert cut.marked([first, second]) == Snapshot(0, ANSWER_WAIT_S, 3, covers=[("worker:0", 1, 5), ("worker:1", 2, 1)])
     assert cut.accept([12, 13])
 
 

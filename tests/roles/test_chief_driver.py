@@ -3,7 +3,7 @@
 import pytest
 
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
-from dtrain.messages import Farewell, Refusal, Resume, Snapshot, SnapshotReply
+from dtrain.messages import Farewell, Marked, Refusal, Snapshot, SnapshotReply
 from dtrain.roles.chief import Cut
 from dtrain.roles.chief_driver import Leader
 from dtrain.wire.frames import Frame
@@ -45,38 +45,38 @@ def leader(*lines):
     return Leader(2, lambda server, timeout_s: waiting.pop(0), 1.0)
 
 
-def versions(frames):
-    return [frame.message.version for frame in frames]
+def versions(chief, cut=None):
+    return [reply.version for reply in chief.snapshot(cut or Cut(sync=True), 1, 9)]
 
 
 def test_every_server_is_asked_before_the_first_answer_is_awaited():
     lines = Line(reply(3)), Line(reply(3))
-    assert versions(leader(*lines).snapshot(Cut(sync=True), QUESTION)) == [3, 3]
+    assert versions(leader(*lines)) == [3, 3]
     assert [line.sent for line in lines] == [[QUESTION], [QUESTION]]
 
 
-def test_in_async_the_first_server_answers_before_the_others_are_asked_and_hears_of_the_end():
-    lines = Line(reply(3)), Line(reply(3))
-    cut = Cut(sync=False)
-    assert versions(leader(*lines).snapshot(cut, cut.question(3, 9))) == [3, 3]
-    assert [line.sent for line in lines] == [[cut.question(3, 9), Resume()], [cut.follow_up(reply(3))]]
+def test_in_async_every_server_is_marked_before_one_is_asked():
+    marks = Marked([("worker:0", 1, 1)], ("worker:0",)), Marked([("worker:0", 1, 2)])
+    lines, cut = [Line(mark, reply(3)) for mark in marks], Cut(sync=False)
+    assert versions(leader(*lines), cut) == [3, 3]
+    assert [line.sent for line in lines] == [[cut.mark(), cut.marked(marks)]] * 2
 
 
 def test_a_connection_that_broke_is_opened_again_and_asked_again():
     broken, other, new = Line(PeerLostError("gone")), Line(reply(3)), Line(reply(4), reply(5))
     other.answers.append(reply(5))
     chief = leader(broken, other, new)
-    assert versions(chief.snapshot(Cut(sync=True), QUESTION)) == [4, 3]
+    assert versions(chief) == [4, 3]
     assert broken.closed
-    assert versions(chief.snapshot(Cut(sync=True), QUESTION)) == [5, 5]
+    assert versions(chief) == [5, 5]
 
 
 def test_a_refusal_of_one_leaves_no_answer_of_another_behind():
     lines = Line(Refusal("too few replicas"), reply(4)), Line(reply(3), reply(4))
     chief = leader(*lines)
     with pytest.raises(PeerRefusedError, match="too few replicas"):
-        chief.snapshot(Cut(sync=True), QUESTION)
-    assert versions(chief.snapshot(Cut(sync=True), QUESTION)) == [4, 4]
+        versions(chief)
+    assert versions(chief) == [4, 4]
 
 
 def test_after_giving_up_nothing_is_opened_again():
@@ -84,7 +84,7 @@ def test_after_giving_up_nothing_is_opened_again():
     chief = leader(*lines)
     chief.abort("ps:0 is gone")
     with pytest.raises(PeerLostError, match="ps:0 is gone"):
-        chief.snapshot(Cut(sync=True), QUESTION)
+        versions(chief)
     assert lines[2].sent == []
 
 
@@ -92,7 +92,7 @@ def test_a_server_that_does_not_come_back_is_lost_by_name():
     chief = leader(Line(PeerLostError("lost ps:0")), Line(reply(3)))
     chief._connect = lambda server, timeout_s: (_ for _ in ()).throw(WaitTimeoutError("ps:0 did not accept a connection"))
     with pytest.raises(WaitTimeoutError, match="ps:0"):
-        chief.snapshot(Cut(sync=True), QUESTION)
+        versions(chief)
 
 
 def test_a_farewell_is_said_to_every_server_whoever_is_gone():

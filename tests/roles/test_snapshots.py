@@ -1,56 +1,119 @@
-"""An asynchronous checkpoint: tickets are held back until every server has answered, and for no longer."""
+"""An asynchronous checkpoint: from the mark on new pushes wait, until the server has what any other one had, and for no longer."""
 
+import numpy as np
 import pytest
 from roles.by_hand import Hand, only
 
-from dtrain.messages import Resume, Snapshot, Values
-from dtrain.roles.snapshots import MARK_S
+from dtrain.learning import optimizers
+from dtrain.messages import Mark, Marked, NotReady, Refusal, Reply, Snapshot, SnapshotReply, SnapshotRows, Verdict
 
 WAIT_S = 2.0
 
 
-def marked():
-    """Two servers; both replicas have a ticket when the leader marks ps:0."""
-    hand = Hand(workers=1, servers=2, updates="async")
+def marked(**more):
+    """Two servers that are marked: both have seen a push of the chief, only the second one the worker's first."""
+    hand = Hand(workers=1, servers=2, updates="async", **more)
     hand.initialise()
-    for task in ("chief:0", "worker:0"):
-        hand.beat(task)
-        hand.pull(task)
-    assert hand.say("chief:0", Snapshot(0, WAIT_S, mark=True), caller="control") == []
+    hand.beat("chief:0")
+    hand.beat("worker:0")
+    for server in (0, 1):
+        hand.push("chief:0", server=server)
+    hand.push("worker:0", server=1)
+    answers = [only(mark(hand, server)) for server in (0, 1)]
+    assert [answer.seen for answer in answers] == [[("chief:0", 1, 1)], [("chief:0", 1, 1), ("worker:0", 1, 1)]]
+    assert answers[0].live == ("chief:0", "worker:0")
     return hand
 
 
-def test_the_first_server_answers_when_the_pushes_under_way_have_arrived_and_gives_no_ticket_before_that():
+def mark(hand, server=0, **more):
+    return hand.say("chief:0", Mark(WAIT_S, **more), server=server, caller="control")
+
+
+def ask(hand, server, *covers):
+    return hand.say("chief:0", Snapshot(0, WAIT_S, covers=list(covers)), server=server, caller="control")
+
+
+EVERYTHING = ("chief:0", 1, 1), ("worker:0", 1, 1)
+
+
+def test_new_pushes_wait_and_what_another_server_had_is_let_pass():
     hand = marked()
-    assert not only(hand.push("chief:0")).ticket
-    assert hand.pull("chief:0") == []
-    to_worker, to_leader = hand.push("worker:0")
-    assert not to_worker.message.ticket
-    assert (to_leader.caller, to_leader.message.version, to_leader.message.whole) == ("control", 2, True)
-    assert hand.pull("worker:0") == []
-    assert {type(action.message) for action in hand.say("chief:0", Resume())} == {Values}
+    assert hand.push("chief:0", sequence=2, base=1) == []
+    assert hand.push("worker:0") == []
+    passed, state = ask(hand, 0, *EVERYTHING)[:2]
+    assert (passed.caller, passed.message.verdict) == ("worker:0", Verdict.ACCEPTED)
+    assert (state.caller, state.message.version, state.message.whole) == ("control", 2, True)
+    assert state.message.seen == list(EVERYTHING)
+    assert hand.version() == 3, "the push that waited is applied once the state is remembered"
 
 
-def test_the_others_answer_when_they_have_seen_what_the_first_had():
+def test_a_server_that_has_everything_answers_at_once_and_all_that_waited_follows_in_its_order():
     hand = marked()
-    hand.push("worker:0", server=1)
-    question = Snapshot(0, WAIT_S, covers=[("chief:0", 1, 1), ("worker:0", 1, 1)])
-    assert hand.say("chief:0", question, server=1, caller="control") == []
-    answers = hand.push("chief:0", server=1)
-    assert [answer.caller for answer in answers] == ["chief:0", "control"]
-    assert answers[1].message.whole
+    for task, sequence in (("worker:0", 2), ("chief:0", 2)):
+        assert hand.push(task, sequence, base=2, server=1) == []
+    answers = ask(hand, 1, *EVERYTHING)
+    assert [action.caller for action in answers] == ["control", "worker:0", "chief:0"]
+    assert [type(action.message) for action in answers] == [SnapshotReply, Reply, Reply]
+    assert [answers[1].message.version, answers[2].message.version] == [3, 4]
 
 
-def test_one_that_takes_too_long_is_not_waited_for():
+def test_what_is_lost_is_not_waited_for_long():
     hand = marked()
+    assert ask(hand, 0, *EVERYTHING) == []
+    assert hand.push("chief:0", sequence=2, base=1) == []
     hand.now = WAIT_S
-    [late] = hand.tick()
-    assert not late.message.whole
-    assert not only(hand.push("chief:0")).ticket
-    hand.now = WAIT_S + MARK_S
-    hand.beat("chief:0", incarnation=1, process=1)
-    hand.tick()
-    assert only(hand.push("chief:0", sequence=2)).ticket
+    state, reply = hand.tick()
+    assert not state.message.whole
+    assert (reply.caller, reply.message.verdict) == ("chief:0", Verdict.ACCEPTED)
+
+
+def test_a_leader_that_is_gone_stops_nobody():
+    hand = marked()
+    assert hand.push("chief:0", sequence=2, base=1) == []
+    hand.now = WAIT_S
+    assert only(hand.tick()).verdict is Verdict.ACCEPTED
+
+
+def test_a_push_that_comes_again_on_a_new_connection_waits_and_counts_once():
+    hand = marked()
+    assert hand.push("chief:0", sequence=2, base=1, caller="broken") == []
+    hand.servers[0].disconnected("broken")
+    assert hand.push("chief:0", sequence=2, base=1, caller="new") == []
+    assert hand.push("chief:0", sequence=2, base=1, caller="newer") == []
+    hand.now = WAIT_S
+    first, second = hand.tick()
+    assert (first.caller, first.message.duplicate, second.caller, second.message.duplicate) == ("new", False, "newer", True)
+    assert hand.version() == 2
+
+
+def test_only_the_leader_marks_and_only_in_the_term_that_is_held():
+    hand = Hand(updates="async")
+    assert isinstance(only(mark(hand)), NotReady)
+    hand.initialise(term=4)
+    assert isinstance(only(mark(hand)), NotReady)
+    assert only(mark(hand, term=4)) == Marked([])
+    assert isinstance(only(hand.say("worker:0", Mark(WAIT_S, 4))), Refusal)
+
+
+@pytest.mark.parametrize("updates", ["sync", "async"])
+def test_the_state_is_read_as_it_was_while_training_goes_on(updates):
+    hand = Hand(workers=0, updates=updates, optimizer=optimizers.Adagrad(0.5))
+    hand.initialise()
+    hand.push("chief:0")
+    held = hand.servers[0].held.store
+    then = {("", part): array.copy() for part, array in enumerate(held.values)}
+    then["accumulator", 0] = held.slots["accumulator"][0].copy()
+    assert only(hand.say("chief:0", Snapshot(1, WAIT_S))).slots == ("accumulator",)
+    for (name, part), array in sorted(then.items(), key=lambda item: item[0][1]):
+        for start in range(0, array.size, 2):
+            stop = min(start + 2, array.size)
+            hand.push("chief:0", 1 + hand.version(), hand.version())
+            for _ in range(2):  # the answer may have been lost
+                [answer] = hand.say("chief:0", SnapshotRows(part, name, start, stop))
+                assert np.array_equal(answer.blocks[0], array[start:stop])
+    assert hand.version() > 5
+    for wrong in (SnapshotRows(2, "", 0, 1), SnapshotRows(0, "momentum", 0, 1), SnapshotRows(1, "", 0, 3)):
+        assert isinstance(only(hand.say("chief:0", wrong)), Refusal)
 
 
 @pytest.mark.parametrize("updates", ["sync", "async"])
@@ -58,4 +121,4 @@ def test_at_the_end_nothing_is_under_way(updates):
     hand = Hand(workers=0, updates=updates, max_steps=1)
     hand.initialise()
     hand.push("chief:0")
-    assert only(hand.say("chief:0", Snapshot(1, WAIT_S, mark=True))).whole
+    assert only(hand.say("chief:0", Snapshot(1, WAIT_S))).whole

@@ -144,7 +144,7 @@ def test_a_snapshot_of_a_table_is_read_as_it_was_while_training_goes_on(updates)
         for start in range(0, ROWS, 2):
             if made.version() < 6:
                 push(made, "worker:0", [0, 1, 2, 3, 5], sequence=2 + made.version(), base=made.version())
-            found.append(made.say("chief:0", SnapshotRows(0, array, start, start + 2))[0].blocks[0])
+            found.append(made.say("chief:0", SnapshotRows(1, array, start, start + 2))[0].blocks[0])
     assert np.array_equal(np.concatenate(found[:3]), then)
     slot = np.concatenate(found[3:]).reshape(ROWS, 2)[:, 0]
     assert np.allclose(slot, [1.1, 0.1, 0.1, 1.1, 0.1, 0.1])

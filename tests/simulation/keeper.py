@@ -1,15 +1,12 @@
 """The simulated leader's other half: the machines of `chief` and `recovery`, driven as the real `Keeper` drives them, by events."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import numpy as np
 from simulation.disk import Saved
-from simulation.model import State
 from simulation.network import Blocks, Wire
 
-from dtrain.lazy_table import row_blocks
 from dtrain.learning import optimizers
 from dtrain.messages import (
     AnyMessage,
@@ -19,14 +16,14 @@ from dtrain.messages import (
     Initialised,
     Lineage,
     Loaded,
-    Resume,
+    Marked,
     Rows,
     SnapshotReply,
     SnapshotRows,
 )
 from dtrain.roles.chief import Cut
 from dtrain.roles.recovery import Beginning, TermWatch, beginning, next_term
-from dtrain.roles.table import VALUES
+from dtrain.roles.saved_arrays import saved_arrays
 from dtrain.roles.table_loads import Part, descriptions, loads
 
 Array = np.ndarray[Any, Any]
@@ -50,8 +47,9 @@ class Keeper:
         self._awaited: set[int] = set()
         self._doing: str | None = None
         self._cut: Cut | None = None
+        self._marked: dict[int, Marked] = {}
         self._replies: dict[int, SnapshotReply] = {}
-        self._states: dict[int, State] = {}
+        self._read: dict[int, dict[tuple[int, str], list[Array]]] = {}
         self._unread: list[tuple[int, SnapshotRows]] = []
         self._loads: dict[int, list[Part]] = {}
         self._draws = False
@@ -163,23 +161,25 @@ class Keeper:
         process = self._process
         if len(self._wires) < len(self._servers) and not self._connect():
             return
-        self._doing, self._last, self._replies, self._states = "cut", self.finishing, {}, {}
+        self._doing, self._last, self._marked, self._replies = "cut", self.finishing, {}, {}
         self._cut = self._cut or Cut(process.judge.sync, self._term)
-        question = self._cut.question(process.machine.global_step if process.machine else 0, process.max_steps)
-        if self._last:
-            question = msgspec.structs.replace(question, at_least=process.max_steps)
-        for server in self._wires if self._cut.sync else [0]:
-            self._wires[server].send(question)
+        newest = process.machine.global_step if process.machine and not self._last else process.max_steps
+        self._ask_all(self._cut.question(newest, process.max_steps) if self._cut.sync else self._cut.mark())
+
+    def _ask_all(self, question: AnyMessage) -> None:
+        for wire in self._wires.values():
+            wire.send(question)
 
     def answered(self, wire: Wire, message: AnyMessage, blocks: Blocks) -> None:
         server = self._process.servers.index(wire.server)
         if isinstance(message, Initialised | Loaded):
             self._load(server)
+        elif isinstance(message, Marked):
+            self._marked[server] = message
+            if len(self._marked) == len(self._servers) and self._cut is not None:
+                self._ask_all(self._cut.marked([self._marked[server] for server in self._servers]))
         elif isinstance(message, SnapshotReply):
-            self._replies[server], self._states[server] = message, self._process.judge.model.received(server, message.slots, blocks)
-            if self._cut is not None and not self._cut.sync and server == 0:
-                for other in range(1, len(self._servers)):
-                    self._wires[other].send(self._cut.follow_up(message))
+            self._replies[server] = message
             if len(self._replies) == len(self._servers):
                 self._judge_cut()
         elif isinstance(message, Conclude | Farewell):
@@ -237,8 +237,6 @@ class Keeper:
 
     def _judge_cut(self) -> None:
         assert self._cut is not None
-        if not self._cut.sync:
-            self._wires[0].send(Resume())
         replies = [self._replies[server] for server in self._servers]
         versions = [reply.version for reply in replies]
         self._next_save_s = self._clock.now + self._process.network.random.uniform(0.1, 2.0)
@@ -255,15 +253,14 @@ class Keeper:
         if self._cut.whole(replies):
             live = {rank for task, rank in self._process.servers[0].machine.attendance.ranks.items() if task in replies[0].live}
             self._process.judge.check_cut(self._term, versions, live)
-        self._unread = [(server, question) for server in self._servers for question in self._questions(server)]
+        self._read = {server: {} for server in self._servers}
+        self._unread = [
+            (server, question)
+            for server, layout in enumerate(self._process.judge.plan.layouts)
+            for array in saved_arrays(layout, replies[server].slots)
+            for question in array.questions(LOAD_BYTES)
+        ]
         self._read_on()
-
-    def _questions(self, server: int) -> Iterator[SnapshotRows]:
-        """All rows of all tables, a few at a time, in order."""
-        for number, shard in enumerate(self._process.judge.plan.layout(server).tables):
-            for array in (VALUES, *(self._replies[server].slots if shard.trainable else ())):
-                for start, stop in row_blocks(shard.shape, 4, LOAD_BYTES):
-                    yield SnapshotRows(number, array, start, stop)
 
     def _read_on(self) -> None:
         """While training goes on."""
@@ -275,15 +272,13 @@ class Keeper:
 
     def _rows_read(self, rows: Array) -> None:
         server, asked = self._unread.pop(0)
-        self._states[server].tables[asked.table].setdefault(asked.array, []).append(rows)
+        self._read[server].setdefault((asked.part, asked.array), []).append(rows)
         self._read_on()
 
     def _save(self) -> None:
         process, replies = self._process, [self._replies[server] for server in self._servers]
-        states = [self._states[server] for server in self._servers]
+        states = [process.judge.model.received(server, self._read[server]) for server in self._servers]
         for server, state in enumerate(states):
-            for shard, table in zip(process.judge.plan.layout(server).tables, state.tables, strict=True):
-                table.update({name: np.concatenate(rows).reshape(shard.shape) for name, rows in table.items()})
             process.judge.check_saved(server, self._term, replies[server].version, state)
         self._cut = self._doing = None
         seen, final = [reply.seen for reply in replies], self._last

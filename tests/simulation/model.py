@@ -1,5 +1,6 @@
 """What a simulated run trains: dense variables, and in some runs tables of which every step uses some rows. And how it is kept."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -94,12 +95,19 @@ class Model:
             tables.append({name: table[shard.row_start : shard.row_stop] for name, table in drawn.items()})
         return State(values, {name: [slots[name] for slots in made] for name in self.slots}, tables)
 
-    def received(self, server: int, slots: Sequence[str], blocks: Sequence[Array]) -> State:
-        """What a server has sent of itself, without its tables, which come later."""
-        layout, rest = self.plan.layout(server), iter(blocks)
-        values = [next(rest) for _ in layout.groups]
-        by_slot = {name: [next(rest) for group in layout.groups if group.trainable] for name in slots}
-        return State(values, by_slot, [{} for _ in layout.tables])
+    def received(self, server: int, read: Mapping[tuple[int, str], Sequence[Array]]) -> State:
+        """What a server has sent of itself, by part and array, in pieces."""
+        layout, parts = self.plan.layout(server), defaultdict[int, dict[str, Array]](dict)
+        for (part, name), pieces in read.items():
+            parts[part][name] = np.concatenate(pieces)
+        groups = [parts[part] for part in range(len(layout.groups))]
+        trained = [arrays for arrays, group in zip(groups, layout.groups, strict=True) if group.trainable]
+        slots = {name: [arrays[name] for arrays in trained] for name in self.slots}
+        tables = [
+            {name: rows.reshape(shard.shape) for name, rows in parts[part].items()}
+            for part, shard in enumerate(layout.tables, len(groups))
+        ]
+        return State([arrays[VALUES] for arrays in groups], slots, tables)
 
     def whole_tables(self, states: Sequence[State]) -> dict[str, dict[str, Array]]:
         """The tables of all servers together, by variable and array."""

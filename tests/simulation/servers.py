@@ -1,6 +1,6 @@
 """A simulated parameter server: the real machine, driven as its driver drives it, by events instead of threads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from simulation.judge import Judge
@@ -10,12 +10,23 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.messages import (
     AnyMessage,
     Heartbeat,
+    Push,
 )
 from dtrain.roles.actions import End, Report, Send
 from dtrain.roles.parameter_server import ParameterServer
 
 TICK_S = 0.5
 RECONNECT_S = 0.05
+
+
+class WatchedMachine(ParameterServer):
+    """Says when it has dealt with a push, which may have waited for a checkpoint."""
+
+    after_push: Callable[[Push, int], None]
+
+    def _on_push(self, caller: Any, sender: TaskId, message: Push, blocks: Blocks, now: float) -> Any:
+        yield from super()._on_push(caller, sender, message, blocks, now)
+        self.after_push(message, self.attendance.ranks.get(str(sender), -1))
 
 
 class Server:
@@ -44,7 +55,8 @@ class Server:
 
     def _begin(self) -> None:
         training = self._judges[0].scenario.training
-        self.machine = ParameterServer(self._index, self._cluster, training, self._network.clock.now)
+        self.machine = WatchedMachine(self._index, self._cluster, training, self._network.clock.now)
+        self.machine.after_push = self._judged
         self._network.clock.later(TICK_S, self._tick, self.life)
         if self._first is not None:
             self._follow(self.life)
@@ -91,7 +103,7 @@ class Server:
             self._network.say(f"{wire} {message}")
         sender = TaskId.parse(wire.task)
         self._carry_out(self.machine.receive(wire, sender, message, blocks, self._network.clock.now))
-        self._judged(message, self.machine.attendance.ranks.get(wire.task, -1))
+        self._judged(message)
 
     def hung_up(self, wire: Wire) -> None:
         if self._not_now(wire.server_life, self.hung_up, wire):

@@ -13,7 +13,7 @@ The life of a run, in messages:
     anybody    -> every server   Lookup / Rows: the rows of a table that a batch needs
     ps:i       -> ps:0           Complete;  ps:0 -> ps:i  Commit (rule 2)
     everybody  -> ps:0           Heartbeat / HeartbeatReply each second, beside the tensors (rule 6)
-    leader     -> every server   Snapshot / SnapshotReply for a checkpoint (rule 11), Resume to ps:0, SnapshotRows / Rows for tables
+    leader     -> every server   Mark / Marked (async), Snapshot / SnapshotReply, SnapshotRows / Rows, for a checkpoint (rule 11)
     leader     -> every server   Farewell / Farewell at the end (rule 12)
     leader     -> every server   Hold / Holding, then Control / Controlled: other numbers, other values, an end (rule 13)
     leader     -> ps:0           Conclude / Conclude: the last step is saved, so nobody can be needed again for this generation
@@ -28,9 +28,9 @@ from dtrain.messages.membership import Conclude, Farewell, Heartbeat, HeartbeatR
 from dtrain.messages.message import Message, Refusal
 from dtrain.messages.opening import Hello, Initialise, Initialised, Lineage
 from dtrain.messages.orders import Control, Controlled, Hold, Holding
-from dtrain.messages.snapshots import Resume, Snapshot, SnapshotReply
+from dtrain.messages.snapshots import Mark, Marked, Snapshot, SnapshotReply, SnapshotRows
 from dtrain.messages.steps import NotReady, Pull, Push, Reply, Values
-from dtrain.messages.tables import Load, Loaded, Lookup, Rows, SnapshotRows
+from dtrain.messages.tables import Load, Loaded, Lookup, Rows
 from dtrain.verdict import Verdict
 
 AnyMessage = (
@@ -51,9 +51,10 @@ AnyMessage = (
     | Commit
     | Heartbeat
     | HeartbeatReply
+    | Mark
+    | Marked
     | Snapshot
     | SnapshotReply
-    | Resume
     | SnapshotRows
     | Hold
     | Holding
@@ -83,13 +84,14 @@ __all__ = [
     "Load",
     "Loaded",
     "Lookup",
+    "Mark",
+    "Marked",
     "Message",
     "NotReady",
     "Pull",
     "Push",
     "Refusal",
     "Reply",
-    "Resume",
     "Rows",
     "Snapshot",
     "SnapshotReply",

@@ -1,4 +1,7 @@
-"""The state of the servers for a checkpoint. Rule 11."""
+"""The state of the servers for a checkpoint. Rule 11.
+
+The leader reads it block by block after the servers have answered, while training goes on; see `roles.image`.
+"""
 
 from typing import Any
 
@@ -7,27 +10,46 @@ import msgspec
 from dtrain.messages.message import Message
 
 
+class Mark(Message, frozen=True, gc=False):
+    """Leader to every server, in async: keep new pushes waiting, until you have answered `Snapshot` or for `wait_s`."""
+
+    wait_s: float
+    term: int = 0
+
+
+class Marked(Message, frozen=True, gc=False):
+    """Server to leader: it is so.
+
+    Attributes:
+        seen: the table of rule 5.
+        live: at ps:0: who is alive; a push of anybody else may never arrive everywhere.
+    """
+
+    seen: list[tuple[str, int, int]]
+    live: tuple[str, ...] = ()
+
+
 class Snapshot(Message, frozen=True, gc=False):
     """Leader to server: your state for a checkpoint, once your version in this term is at least `at_least`, within `wait_s`.
 
-    In async the state of all servers must contain the same pushes (rule 11). ps:0 is asked first, with `mark`: it gives no more
-    tickets until `Resume`, and answers when no push is under way. The others answer when they have seen what is in `covers`.
+    In async the state of all servers must contain the same pushes: the leader has marked all of them, and `covers` is what any of
+    them had seen by then. Of the pushes that wait these are applied, and no others before the answer.
     """
 
     at_least: int
     wait_s: float
     term: int = 0
-    mark: bool = False
     covers: list[tuple[str, int, int]] = msgspec.field(default_factory=list)
 
 
 class SnapshotReply(Message, frozen=True, gc=False):
-    """Server to leader. Blocks: every group's values, then every slot of every trainable group, in the order of `slots`.
+    """Server to leader: what belongs to the arrays, which are asked for by `SnapshotRows`.
 
     Attributes:
+        slots: names of the optimizer's slots.
         seen: the table of rule 5.
         dealt: which batches have been given out; see `protocol.batch_dealer`.
-        live: at ps:0: who is alive; a push of anybody else may never arrive everywhere.
+        live: as in `Marked`.
         whole: whether it is what was asked for; False if it was not so within the time.
         optimizer: the rule in force.
     """
@@ -41,5 +63,16 @@ class SnapshotReply(Message, frozen=True, gc=False):
     optimizer: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class Resume(Message, frozen=True, gc=False):
-    """Leader to ps:0: every server has answered; tickets are given again. Not answered; ps:0 waits for it for a while only."""
+class SnapshotRows(Message, frozen=True, gc=False):
+    """Leader to server: rows of one array as they were at the last snapshot; answered by `Rows`.
+
+    Attributes:
+        part: whose: a group's with this number in the layout, whose elements are the rows; after the groups come the tables.
+        array: "" for the values, else a slot's name.
+        start, stop: which rows. They are asked for in order: see `roles.image`.
+    """
+
+    part: int
+    array: str
+    start: int
+    stop: int

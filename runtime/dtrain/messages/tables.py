@@ -43,12 +43,3 @@ class Rows(Message, frozen=True, gc=False):
     """
 
     version: int
-
-
-class SnapshotRows(Message, frozen=True, gc=False):
-    """Leader to server: rows of one array of a table, as they were at the last snapshot. In order; see `roles.image`."""
-
-    table: int
-    array: str
-    start: int
-    stop: int

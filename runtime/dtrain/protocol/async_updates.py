@@ -4,9 +4,8 @@
     2. Accepted pushes plus tickets in hand never exceed `max_steps`: the global step reaches it exactly, on every server.
     3. A ticket comes back when its holder is lost or its push is not accepted, and goes to whoever waits.
     4. Warm-up: while fewer than `warmup_steps` pushes are accepted, only rank 0 gets tickets (rule 4).
-    5. While the gate is paused nobody gets a ticket: soon no push is under way, and all servers have applied the same ones.
-    6. No ticket leads beyond the version that the leader holds: while it changes something, and at the ends of epochs.
-    7. Bounded staleness (SSP, s >= 1): a replica gets a ticket only while it is at most s pushes ahead of the slowest live
+    5. No ticket leads beyond the version that the leader holds: while it changes something, and at the ends of epochs.
+    6. Bounded staleness (SSP, s >= 1): a replica gets a ticket only while it is at most s pushes ahead of the slowest live
        one. A replica that joins starts at the slowest one's clock; one that is lost holds nobody back.
 
 Every server applies a push on arrival; that part needs no decision in common. Sources: Ho et al. 2013 (SSP); DistBelief
@@ -34,7 +33,6 @@ class TicketGate:
     max_steps: int
     warmup_steps: int = 0
     staleness_bound: int | None = None
-    paused: bool = False
     until: int | None = None
     leader: int | None = None
     holders: set[int] = field(default_factory=set)
@@ -44,11 +42,6 @@ class TicketGate:
     def finished(self) -> bool:
         """Whether the last step has been accepted."""
         return self.accepted >= self.max_steps
-
-    @property
-    def quiet(self) -> bool:
-        """Whether no push is under way that may be accepted."""
-        return self.finished or not self.holders
 
     @property
     def held_back(self) -> bool:
@@ -88,7 +81,7 @@ class TicketGate:
             return True
         under_way = self.accepted + len(self.holders)
         end = self.max_steps if self.until is None else min(self.until, self.max_steps)
-        if self.paused or under_way >= end or (rank != 0 and self.accepted < self.warmup_steps):
+        if under_way >= end or (rank != 0 and self.accepted < self.warmup_steps):
             return False
         self.join(rank)
         if self.staleness_bound is not None and self.clocks[rank] > min(self.clocks.values()) + self.staleness_bound:

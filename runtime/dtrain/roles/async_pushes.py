@@ -157,16 +157,6 @@ class AsyncPushes:
         """Whether `rank` may push next; other servers than ps:0 always say yes."""
         return self.gate is None or (rank in self.live and self.gate.request(rank))
 
-    def pause(self, paused: bool) -> None:
-        """ps:0: whether tickets are held back, for a checkpoint."""
-        if self.gate is not None:
-            self.gate.paused = paused
-
-    @property
-    def quiet(self) -> bool:
-        """Whether no push is under way, as far as this server knows."""
-        return self.gate is None or self.gate.quiet
-
     def refused(self, rank: int) -> bool:
         """A push of `rank` was refused: its ticket comes back, and it may ask for another one behind whoever waits."""
         if self.gate is not None:

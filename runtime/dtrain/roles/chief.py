@@ -2,19 +2,21 @@
 
 A synchronous checkpoint is one version on all servers. The leader asks every server for its state *at* a version a little ahead
 of where training stands, so the question arrives before the version does; if it came too late somewhere, it asks again further
-ahead. At the end all servers stand at the last step and agree at once. An asynchronous one contains the same pushes on all
-servers; see `snapshots`.
+ahead. At the end all servers stand at the last step and agree at once. For an asynchronous one all servers are marked first; it
+contains the same pushes on all of them; see `snapshots`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dtrain.config import CheckpointSection
-from dtrain.messages import Snapshot, SnapshotReply
+from dtrain.messages import Mark, Marked, Snapshot, SnapshotReply
 
 FIRST_MARGIN_STEPS = 2
 ANSWER_WAIT_S = 2.0
-FOLLOW_WAIT_S = 0.5
+"""For a version that is two steps ahead, or for a push to arrive on every server."""
+MARK_S = 2.0
+"""From a server's mark to the question for its state: the others are marked in between."""
 
 
 @dataclass
@@ -47,7 +49,7 @@ class CheckpointSchedule:
 
 @dataclass
 class Cut:
-    """One attempt after another to get the same version from every server.
+    """One attempt after another to get the same state from every server.
 
     Attributes:
         sync: whether a checkpoint is one version.
@@ -59,13 +61,23 @@ class Cut:
     margin_steps: int = FIRST_MARGIN_STEPS
 
     def question(self, newest: int, last: int) -> Snapshot:
-        """What to ask every server, in async ps:0; no version is made beyond `last` before the leader allows it."""
-        at_least = min(newest + self.margin_steps, last) if self.sync else 0
-        return Snapshot(at_least, ANSWER_WAIT_S, self.term, mark=not self.sync)
+        """In sync: what to ask every server; no version is made beyond `last` before the leader allows it."""
+        return Snapshot(min(newest + self.margin_steps, last), ANSWER_WAIT_S, self.term)
 
-    def follow_up(self, first: SnapshotReply) -> Snapshot:
-        """In async: what to ask the other servers when ps:0 has answered. The push of one that is lost may never arrive there."""
-        return Snapshot(0, FOLLOW_WAIT_S, self.term, covers=[row for row in first.seen if row[0] in first.live])
+    def mark(self) -> Mark:
+        """In async: what to say to every server first."""
+        return Mark(MARK_S, self.term)
+
+    def marked(self, answers: Sequence[Marked]) -> Snapshot:
+        """In async: what to ask every server then: the newest push of everybody who is alive.
+
+        A push of one that is lost may never arrive everywhere.
+        """
+        newest = {}
+        for replica, *push in sorted(row for answer in answers for row in answer.seen):
+            newest[replica] = push
+        covers = [(replica, push[0], push[1]) for replica, push in newest.items() if replica in answers[0].live]
+        return Snapshot(0, ANSWER_WAIT_S, self.term, covers=covers)
 
     def whole(self, replies: Sequence[SnapshotReply]) -> bool:
         """Whether the answers make one cut: in async, that all servers have applied the same pushes of those who are alive."""

@@ -5,9 +5,9 @@ On connections of its own, beside those of training; the `keeper` uses it to sav
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -21,11 +21,10 @@ from dtrain.messages import (
     Initialise,
     Initialised,
     Loaded,
+    Marked,
     NotReady,
     Refusal,
-    Resume,
     Rows,
-    Snapshot,
     SnapshotReply,
     SnapshotRows,
 )
@@ -38,6 +37,7 @@ from dtrain.wire.channel import Channel
 from dtrain.wire.frames import Frame
 
 Array = np.ndarray[Any, Any]
+Answer = TypeVar("Answer", Marked, SnapshotReply)
 Connect = Callable[[int, float], Channel]
 
 FAREWELL_S = 5.0
@@ -116,7 +116,7 @@ class Leader:
         return max(answer.given_up for answer in answers if isinstance(answer, Initialised))
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
-        """Rows of a table at the last snapshot, flat.
+        """Rows of an array at the last snapshot, flat.
 
         Raises:
             PeerError: the server is gone, or has made none.
@@ -125,30 +125,22 @@ class Leader:
             self._channels[server].send(question)
             return _expect(Rows, self._hear(server, question)).blocks[0]
 
-    def snapshot(self, cut: Cut, question: Snapshot) -> list[Frame]:
-        """Ask every server for its state: in sync all at once, in async ps:0 first.
+    def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
+        """Every server's state; arguments as in `Cut.question`.
 
         Raises:
             PeerError: a server is gone, or will not answer.
         """
-        servers = range(len(self._channels))
+        question = cut.question(newest, last) if cut.sync else cut.marked(self._ask(cut.mark(), Marked))
+        return self._ask(question, SnapshotReply)
+
+    def _ask(self, question: AnyMessage, kind: type[Answer]) -> list[Answer]:
+        """Every server, before the first answer is awaited."""
         with self._asking():
-            frames = self._ask(servers, question) if cut.sync else self._ask_in_turn(servers, cut, question)
-        return [_expect(SnapshotReply, frame) for frame in frames]
-
-    def _ask_in_turn(self, servers: Sequence[int], cut: Cut, question: Snapshot) -> list[Frame]:
-        try:
-            frames = self._ask(servers[:1], question)
-            if isinstance(answer := frames[0].message, SnapshotReply):
-                frames += self._ask(servers[1:], cut.follow_up(answer))
-            return frames
-        finally:
-            self._channels[0].send(Resume())
-
-    def _ask(self, servers: Sequence[int], question: Snapshot) -> list[Frame]:
-        for server in servers:
-            self._channels[server].send(question)
-        return [self._hear(server, question) for server in servers]
+            for channel in self._channels:
+                channel.send(question)
+            frames = [self._hear(server, question) for server in range(len(self._channels))]
+        return [cast(Answer, _expect(kind, frame).message) for frame in frames]
 
     def conclude(self, generation: int) -> None:
         """Tell ps:0 that the last step of a generation is saved.

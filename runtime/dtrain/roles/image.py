@@ -1,8 +1,8 @@
-"""The arrays of a table as they were at one moment, while training goes on: copy on write, row by row. Rule 11.
+"""Arrays as they were at one moment, while training goes on: copy on write. Rule 11.
 
-Nothing is copied when the image is made. A row that is about to change is copied once, unless it has been read already; where
-all rows change, those that have not been read are copied at once. Rows are read once, array after array, first row first; the
-block that was read last may be read again.
+Nothing is copied when the image is made. A row of a table that is about to change is copied once, unless it has been read already;
+where all rows change, as those of dense variables do, what has not been read is copied at once. Rows are read once, array after
+array, first row first, and what has been read is let go; the block that was read last may be read again.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from dtrain.errors import InputError
 
 Array = np.ndarray[Any, Any]
 
@@ -19,7 +21,8 @@ class _Part:
     """One array.
 
     Attributes:
-        position: rows before it are not asked for again.
+        position: rows before it have been read.
+        last: the block that was read last, and where it begins.
         ids, rows: what has changed since, as it was.
         kept: for each row, whether it stands there.
         whole: all rows from `whole_start` on, where all have changed.
@@ -27,6 +30,7 @@ class _Part:
 
     array: Array
     position: int = 0
+    last: tuple[int, Array] | None = None
     ids: list[Array] = field(default_factory=list)
     rows: list[Array] = field(default_factory=list)
     kept: Array | None = None
@@ -45,12 +49,20 @@ class _Part:
 
     def keep_all(self) -> None:
         if self.whole is None and self.position < len(self.array):
-            self.whole, self.whole_start = self.block(self.position, len(self.array)), self.position
+            self.whole, self.whole_start = self._block(self.position, len(self.array)), self.position
             self._forget()
 
-    def block(self, start: int, stop: int) -> Array:
+    def read(self, start: int, stop: int) -> Array:
+        if self.last is None or (self.last[0], len(self.last[1])) != (start, stop - start):
+            self.last, self.position = (start, self._block(start, stop)), stop
+            if stop == len(self.array):
+                self.whole = None
+                self._forget()
+        return self.last[1]
+
+    def _block(self, start: int, stop: int) -> Array:
         if self.whole is not None:
-            return self.whole[start - self.whole_start : stop - self.whole_start]
+            return self.whole[start - self.whole_start : stop - self.whole_start].copy()
         block = self.array[start:stop].copy()
         if self.ids:
             ids, rows = np.concatenate(self.ids), np.concatenate(self.rows)
@@ -61,7 +73,7 @@ class _Part:
         return block
 
     def done(self) -> None:
-        self.position, self.whole = len(self.array), None
+        self.position, self.last, self.whole = len(self.array), None, None
         self._forget()
 
     def _forget(self) -> None:
@@ -88,12 +100,13 @@ class Image:
         """Rows of one array as they were. What lies before them, and the arrays before this one, cannot be read again.
 
         Raises:
-            KeyError: there is no such array.
+            InputError: there is no such array, or it has no such rows.
         """
-        part = self._parts[name]
+        part = self._parts.get(name)
+        if part is None or not 0 <= start <= stop <= len(part.array):
+            raise InputError(f"there is no image of rows {start} to {stop} of {name or 'values'}")
         for before in self._parts.values():
             if before is part:
                 break
             before.done()
-        part.position = start
-        return part.block(start, stop)
+        return part.read(start, stop)

@@ -28,15 +28,17 @@ from dtrain.messages import (
     Initialise,
     Initialised,
     Load,
+    Mark,
+    Marked,
+    NotReady,
     Pull,
     Push,
     Refusal,
-    Resume,
     Snapshot,
     SnapshotRows,
     Subscribe,
 )
-from dtrain.protocol.membership import LEASE_S
+from dtrain.protocol.membership import LEASE_S, MemberState
 from dtrain.roles.actions import Action, Caller, End, Send
 from dtrain.roles.attendance import Attendance
 from dtrain.roles.held import Held
@@ -55,6 +57,7 @@ LEADERS_DEEDS: dict[type[AnyMessage], str] = {
     Initialise: "initialise variables",
     Hold: "give orders",
     Control: "give orders",
+    Mark: "mark a checkpoint",
     Conclude: "conclude a generation",
     Farewell: "say farewell",
 }
@@ -98,7 +101,15 @@ class ParameterServer:
             yield Send(caller, Refusal(f"a parameter server does not take {type(message).__name__} messages"))
             return
         yield from handle(caller, sender, message, blocks, now)
+        yield from self._answers(now)
+
+    def _answers(self, now: float) -> Actions:
+        """To whatever can be answered now; a snapshot that is lets the pushes go that have waited for it."""
         yield from self._questions.answers(self.held, now)
+        if released := self._snapshots.released(now):
+            for caller, sender, push, blocks in released:
+                yield from self._on_push(caller, sender, push, blocks, now)
+            yield from self._answers(now)
 
     def _on_initialise(self, caller: Caller, sender: TaskId, message: Initialise, blocks: Blocks, now: float) -> Actions:
         before = self.held
@@ -142,13 +153,17 @@ class ParameterServer:
 
     _on_lookup = _on_pull
 
-    def _on_snapshot(self, caller: Caller, sender: TaskId, message: Snapshot, blocks: Blocks, now: float) -> Actions:
-        self._snapshots.asked(self.held, message, now)
-        return self._on_pull(caller, sender, message, blocks, now)
+    def _on_mark(self, caller: Caller, sender: TaskId, message: Mark, blocks: Blocks, now: float) -> Actions:
+        held = self.held
+        if held is None or held.term != message.term:
+            yield Send(caller, NotReady(f"ps:{self.index} is not in term {message.term}"))
+            return
+        self._snapshots.mark(message, now)
+        yield Send(caller, Marked(held.seen.export(), self.attendance.membership.tasks(MemberState.LIVE)))
 
-    def _on_resume(self, caller: Caller, sender: TaskId, message: Resume, blocks: Blocks, now: float) -> Actions:
-        self._snapshots.resume(self.held)
-        return iter(())
+    def _on_snapshot(self, caller: Caller, sender: TaskId, message: Snapshot, blocks: Blocks, now: float) -> Actions:
+        self._snapshots.asked(message, now)
+        return self._on_pull(caller, sender, message, blocks, now)
 
     def _on_snapshotrows(self, caller: Caller, sender: TaskId, message: SnapshotRows, blocks: Blocks, now: float) -> Actions:
         yield Send(caller, *table_answer(self.held, message, blocks))
@@ -156,6 +171,8 @@ class ParameterServer:
     # Writing
 
     def _on_push(self, caller: Caller, sender: TaskId, message: Push, blocks: Blocks, now: float) -> Actions:
+        if self._snapshots.keeps((caller, sender, message, blocks), now):
+            return
         replica, held, ranks = str(sender), self.held, self.attendance.ranks
         if replica in ranks and (held is None or (held.generation, held.term) != (message.generation, message.term)):
             # Its term is over, or this server has lost it and waits for a new one, of which it will be told.
@@ -234,6 +251,7 @@ class ParameterServer:
     def disconnected(self, caller: Caller) -> None:
         """A connection is gone: whatever waited on it is not answered."""
         self._questions.forget(caller)
+        self._snapshots.forget(caller)
         if caller in self._subscribers:
             self._subscribers.remove(caller)
         if self.held is not None:
@@ -243,12 +261,11 @@ class ParameterServer:
 
     def tick(self, now: float, connections: int) -> Actions:
         """Time has passed; `connections` are open. To be called a few times a second."""
-        self._snapshots.tick(self.held, now)
         if self.attendance.membership.expire(now):
             yield from self.attendance.change(self.held, now)
         if self.held is not None:
             yield from self.held.pushes.decide(self.held.seen, now)
-        yield from self._questions.answers(self.held, now)
+        yield from self._answers(now)
         yield from self.attendance.end(now, connections)
 
     def _on_conclude(self, caller: Caller, sender: TaskId, message: Conclude, blocks: Blocks, now: float) -> Actions:

@@ -15,7 +15,7 @@ import msgspec
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import DtrainError, PeerError, PeerLostError
-from dtrain.messages import AnyMessage, Commit, Complete, Heartbeat, Hello, Initialise, Push, Resume, Subscribe
+from dtrain.messages import AnyMessage, Commit, Complete, Heartbeat, Hello, Initialise, Push, Subscribe
 from dtrain.reporting import Reporter
 from dtrain.roles.actions import Action, End, Report, Send
 from dtrain.roles.heartbeat import Connect, HeartbeatLink
@@ -38,7 +38,7 @@ UNINITIALISED_LIMIT_BYTES = 1 << 37
 MESSAGE_LIMIT_BYTES = 1 << 20
 
 _task = cache(TaskId.parse)
-UNANSWERED = {Resume: Answer.NONE, Complete: Answer.NONE, Commit: Answer.NONE, Subscribe: Answer.STREAM}
+UNANSWERED = {Complete: Answer.NONE, Commit: Answer.NONE, Subscribe: Answer.STREAM}
 
 
 class ServerHandler:

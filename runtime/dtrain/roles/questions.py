@@ -52,7 +52,7 @@ class Questions:
             return Send(request.caller, Refusal(held.pushes.failed))
         if isinstance(message, Snapshot):
             answer = self._snapshots.answer(held, message, attendance.membership.tasks(MemberState.LIVE), late)
-            return Send(request.caller, *answer) if answer else None
+            return Send(request.caller, answer) if answer else None
         if isinstance(message, Lookup):
             return Send(request.caller, *table_answer(held, message, request.blocks, attendance.ranks.get(request.task)))
         if held.pushes.version < message.at_least and not late:

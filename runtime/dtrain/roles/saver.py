@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,14 +14,12 @@ from dtrain.checkpoints import Streamed
 from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointError
 from dtrain.lazy_table import row_blocks
-from dtrain.messages import Lineage, Snapshot, SnapshotReply, SnapshotRows
-from dtrain.protocol.placement import Shard
+from dtrain.messages import Lineage, SnapshotReply, SnapshotRows
 from dtrain.roles.chief import Cut
 from dtrain.roles.generation import Generation
+from dtrain.roles.saved_arrays import SavedArray, saved_arrays
 from dtrain.roles.start import Start
 from dtrain.roles.table import VALUES
-from dtrain.variables import DTYPE_BYTES
-from dtrain.wire.frames import Frame
 
 CUT_ATTEMPTS = 10
 
@@ -30,11 +29,11 @@ Array = np.ndarray[Any, Any]
 class Holder(Protocol):
     """Whoever can say what all servers hold."""
 
-    def snapshot(self, cut: Cut, question: Snapshot) -> list[Frame]:
-        """One answer a server: `SnapshotReply` with its blocks."""
+    def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
+        """One answer a server; arguments as in `Cut.question`."""
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
-        """Rows of a table at the last snapshot, flat."""
+        """Rows of an array at the last snapshot, flat."""
 
 
 class Saver:
@@ -55,13 +54,16 @@ class Saver:
         section: CheckpointSection,
         directory: Path,
         step: Callable[[], int],
+        turn: AbstractContextManager[Any] | None = None,
     ) -> None:
+        """Begin; a cut is saved within `turn`, because the holder remembers one snapshot only."""
         self._holder = holder
         self.generation = generation
         self._section = section
         self._directory = directory
         self._remote = checkpoints.remote_copies(section.remote)
         self.step = step
+        self._turn = turn or nullcontext()
         self.until: int | None = None
         self.lineage = Lineage()
         self.whole = True
@@ -92,50 +94,38 @@ class Saver:
             PeerError: a server is gone, or is in another term.
         """
         attempt = Cut(self.generation.training.updates == "sync", term)
-        for _ in range(CUT_ATTEMPTS):
-            last = self.generation.max_steps if self.until is None else self.until
-            frames = self._holder.snapshot(attempt, attempt.question(self.step(), last))
-            replies = [frame.message for frame in frames if isinstance(frame.message, SnapshotReply)]
-            if replies[0].version < at_least:
-                return None
-            if attempt.accept([reply.version for reply in replies]):
-                self.whole = attempt.whole(replies)
-                seen = [reply.seen for reply in replies]
-                self._save(replies[0], self._arrays(frames, replies), seen, final)
-                return replies[0].version
+        with self._turn:
+            for _ in range(CUT_ATTEMPTS):
+                last = self.generation.max_steps if self.until is None else self.until
+                replies = self._holder.snapshot(attempt, self.step(), last)
+                if replies[0].version < at_least:
+                    return None
+                if attempt.accept([reply.version for reply in replies]):
+                    self.whole = attempt.whole(replies)
+                    self._save(replies[0], self._arrays(replies[0].slots), [reply.seen for reply in replies], final)
+                    return replies[0].version
         raise CheckpointError(f"the servers did not reach one version together in {CUT_ATTEMPTS} attempts")
 
-    def _arrays(self, frames: Sequence[Frame], replies: Sequence[SnapshotReply]) -> dict[str, Array | Streamed]:
-        """The servers' flat arrays as entries of a checkpoint: every shard under its variable's name and first row."""
-        plan = self.generation.plan
-        variables = plan.variables
-        arrays: dict[str, Array | Streamed] = {}
-        for server, (frame, reply) in enumerate(zip(frames, replies, strict=True)):
-            layout = plan.layout(server)
-            groups = layout.groups
-            values, rest = list(frame.blocks[: len(groups)]), iter(frame.blocks[len(groups) :])
-            by_slot = {slot: [next(rest) if g.trainable else values[i] for i, g in enumerate(groups)] for slot in reply.slots}
-            shards = [shard for group in groups for shard in group.shards]
-            value_views = layout.views(values)
-            for shard in shards:
-                arrays[checkpoints.part_key(variables[shard.variable].name, shard.row_start)] = value_views[shard.name]
-            for slot, flats in by_slot.items():
-                views = layout.views(flats)
-                for shard in shards:
-                    if shard.trainable:
-                        key = checkpoints.slot_key(variables[shard.variable].name, slot)
-                        arrays[checkpoints.part_key(key, shard.row_start)] = views[shard.name]
-            for number, shard in enumerate(layout.tables):
-                for slot in (VALUES, *(reply.slots if shard.trainable else ())):
-                    name = variables[shard.variable].name
-                    key = checkpoints.part_key(checkpoints.slot_key(name, slot) if slot else name, shard.row_start)
-                    arrays[key] = Streamed(shard.dtype, shard.shape, self._table(server, number, shard, slot))
-        return arrays
+    def _arrays(self, slots: Sequence[str]) -> dict[str, Streamed]:
+        """What the servers hold as entries of a checkpoint, in the order in which they are read.
 
-    def _table(self, server: int, number: int, shard: Shard, array: str) -> Iterator[Array]:
-        """One array of a table, as it was at the last snapshot, block by block."""
-        for start, stop in row_blocks(shard.shape, DTYPE_BYTES[shard.dtype]):
-            yield self._holder.snapshot_rows(server, SnapshotRows(number, array, start, stop))
+        Every shard stands under its variable's name and first row.
+        """
+        plan, entries = self.generation.plan, {}
+        for server, layout in enumerate(plan.layouts):
+            for array in saved_arrays(layout, slots):
+                pieces = Pieces(self._blocks(server, array))
+                for shard in array.shards:
+                    name = plan.variables[shard.variable].name
+                    key = name if array.name == VALUES else checkpoints.slot_key(name, array.name)
+                    entry = Streamed(shard.dtype, shard.shape, pieces.take(shard.size))
+                    entries[checkpoints.part_key(key, shard.row_start)] = entry
+        return entries
+
+    def _blocks(self, server: int, array: SavedArray) -> Iterator[Array]:
+        """As it was at the last snapshot."""
+        for question in array.questions():
+            yield self._holder.snapshot_rows(server, question)
 
     def _save(
         self, cut: SnapshotReply, arrays: Mapping[str, Array | Streamed], seen: list[list[tuple[str, int, int]]], final: bool
@@ -158,6 +148,23 @@ class Saver:
         )
         if self._remote is not None:
             self._remote.upload(self._directory)
+
+
+class Pieces:
+    """Flat arrays that come one after another, cut anew: who takes the next elements gets them in pieces."""
+
+    def __init__(self, blocks: Iterator[Array]) -> None:
+        self._blocks = blocks
+        self._rest: Array = np.empty(0)
+
+    def take(self, size: int) -> Iterator[Array]:
+        """The next `size` elements; nothing is asked for before they are."""
+        while size:
+            if not self._rest.size:
+                self._rest = next(self._blocks)
+            piece, self._rest = self._rest[:size], self._rest[size:]
+            size -= piece.size
+            yield piece
 
 
 def _streamed(source: Any) -> Array | Streamed:

@@ -1,57 +1,71 @@
-"""What a server gives for a checkpoint, and for how long training waits for it. Machine.
+"""What a server gives for a checkpoint, and for how long training waits for it. Machine. Rule 11.
 
 In sync a checkpoint is one version, and nothing waits. In async every server counts its own versions; a checkpoint is one cut when
-all servers have applied the same pushes. So ps:0 gives no tickets while it is marked: it answers when the pushes under way
-have arrived, the others when they have seen what it had, and the leader's `Resume` ends the wait of at most one step. A replica
-that computes for longer than the leader waits, or a leader that is gone, does not stop the others: the mark runs out, and the
-answer says that it is not whole.
+all servers have applied the same pushes. So the leader marks every server: from then on new pushes wait. What any of them had seen
+when it was marked is on its way to the others, who let it pass; when a server has all of it, it remembers its state, and the pushes
+that waited are dealt with. Nobody waits for a replica that computes, only for a push to arrive everywhere. One that never does, of
+a replica that died halfway, is not waited for long, nor is a leader that is gone: the mark runs out, and the answer says that it
+is not whole.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from dtrain.messages import Snapshot, SnapshotReply
+from dtrain.cluster import TaskId
+from dtrain.messages import Mark, Push, Snapshot, SnapshotReply
+from dtrain.roles.actions import Caller
 from dtrain.roles.held import Held
 
-MARK_S = 1.0
-"""How long after ps:0's answer the others may take to give theirs."""
-
-Answer = tuple[SnapshotReply, Sequence[np.ndarray[Any, Any]]]
+Blocks = Sequence[np.ndarray[Any, Any]]
+Delivery = tuple[Caller, TaskId, Push, Blocks]
+"""A push as it arrived."""
 
 
 @dataclass
 class Snapshots:
     """One server's part in checkpoints."""
 
-    _resume_at_s: float = math.inf
+    _marked_until_s: float = -math.inf
+    _covers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _waiting: list[Delivery] = field(default_factory=list)
 
-    def asked(self, held: Held | None, question: Snapshot, now: float) -> None:
-        """A question has arrived; it may have to wait."""
-        if question.mark and held is not None and held.term == question.term:
-            held.pushes.pause(True)
-            self._resume_at_s = now + question.wait_s + MARK_S
+    def mark(self, question: Mark, now: float) -> None:
+        """From now on new pushes wait."""
+        self._marked_until_s, self._covers = now + question.wait_s, {}
 
-    def answer(self, held: Held, question: Snapshot, live: tuple[str, ...], late: bool) -> Answer | None:
-        """The state, as soon as it is what was asked for, or when it is late."""
-        quiet = held.pushes.quiet or not question.mark
-        whole = held.pushes.version >= question.at_least and quiet and held.seen.covers(question.covers)
+    def asked(self, question: Snapshot, now: float) -> None:
+        """The state is wanted: what it is to contain need not wait."""
+        self._covers = {replica: (incarnation, sequence) for replica, incarnation, sequence in question.covers}
+        if now < self._marked_until_s:
+            self._marked_until_s = now + question.wait_s
+
+    def keeps(self, delivery: Delivery, now: float) -> bool:
+        """Whether a push has to wait."""
+        _, sender, push, _ = delivery
+        waits = now < self._marked_until_s and (push.incarnation, push.sequence) > self._covers.get(str(sender), (-1, -1))
+        if waits:
+            self._waiting.append(delivery)
+        return waits
+
+    def released(self, now: float) -> list[Delivery]:
+        """The pushes that have waited and need not any more: they are to be dealt with as if they came now."""
+        waiting, self._waiting = self._waiting, []
+        return [delivery for delivery in waiting if not self.keeps(delivery, now)]
+
+    def forget(self, caller: Caller) -> None:
+        """A connection is gone: what came on it comes again."""
+        self._waiting = [delivery for delivery in self._waiting if delivery[0] != caller]
+
+    def answer(self, held: Held, question: Snapshot, live: tuple[str, ...], late: bool) -> SnapshotReply | None:
+        """The state, as soon as it is what was asked for, or when it is late; pushes need not wait any more."""
+        whole = held.pushes.version >= question.at_least and held.seen.covers(question.covers)
         if not (whole or late):
             return None
-        names, arrays = held.store.snapshot()
+        self._marked_until_s = -math.inf
+        held.store.mark()
         seen, dealt, rule = held.seen.export(), held.dealer.export(), held.store.optimizer_config
-        return SnapshotReply(held.pushes.version, names, seen, dealt, live, whole, rule), arrays
-
-    def resume(self, held: Held | None) -> None:
-        """Every server has answered."""
-        self._resume_at_s = math.inf
-        if held is not None:
-            held.pushes.pause(False)
-
-    def tick(self, held: Held | None, now: float) -> None:
-        """Time has passed: a mark that nobody ends runs out."""
-        if now >= self._resume_at_s:
-            self.resume(held)
+        return SnapshotReply(held.pushes.version, tuple(held.store.slots), seen, dealt, live, whole, rule)

@@ -16,8 +16,9 @@ from dtrain.learning import optimizers
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.protocol.placement import Plan, ServerLayout
 from dtrain.roles.change import Change
+from dtrain.roles.image import Image
 from dtrain.roles.published import Published, Room
-from dtrain.roles.table import Table
+from dtrain.roles.table import VALUES, Table
 
 Array = np.ndarray[Any, Any]
 
@@ -59,6 +60,7 @@ class Store:
         fresh = [self.optimizer.initial_slots(self.values[index]) for index in self.trainable]
         names = self.optimizer.initial_slots(np.zeros(0))  # a server may have nothing to train
         self._changes: list[Change] = []
+        self._images: list[Image] = []
         self.slots: dict[str, list[Array]] = {name: [slots[name] for slots in fresh] for name in names}
         self.tables = [Table(shard, self.optimizer) for shard in layout.tables]
         self._trained_tables = [table for table in self.tables if table.shard.trainable]
@@ -113,6 +115,7 @@ class Store:
             for table in self.tables:
                 table.optimizer = self.optimizer
             if change.values:
+                self._keep_dense()
                 place = self._published.next_place()
                 for value, new in zip(place, change.values, strict=False):
                     value[...] = new
@@ -125,6 +128,7 @@ class Store:
         """This version is the last one; `reached` is the newest."""
         self.max_steps = step
         if reached >= step:
+            self._keep_dense()
             values, place = self.values, self._published.next_place()
             for value, new in zip(values, place, strict=True):
                 new[...] = value
@@ -214,6 +218,7 @@ class Store:
         if not self.optimizer.elementwise:
             dense = [gradient if gradient.flags.writeable else np.array(gradient) for gradient in dense]
         self._clip(dense, rows)
+        self._keep_dense()
         position, place = 0, self._published.next_place()
         for index, (value, new, gradient) in enumerate(zip(self.values, place, dense, strict=True)):
             if self.groups[index].trainable:
@@ -244,15 +249,36 @@ class Store:
             else:
                 views[name][...] = clipped
 
-    def snapshot(self) -> tuple[tuple[str, ...], list[Array]]:
-        """Names of the slots, and every dense array: values of every group, then each slot of every trainable group.
+    # Checkpoints
 
-        The tables remember how they are; see `Table.image`.
+    def mark(self) -> None:
+        """Remember everything as it is now, in place of an earlier time."""
+        slots: dict[int, dict[str, Array]] = {}
+        for name, arrays in self.slots.items():
+            for index, array in zip(self.trainable, arrays, strict=True):
+                slots.setdefault(index, {})[name] = array
+        self._images = [Image({VALUES: value, **slots.get(index, {})}) for index, value in enumerate(self.values)]
+        self._images += [table.mark() for table in self.tables]
+
+    def read_image(self, part: int, name: str, start: int, stop: int) -> Array:
+        """Rows of one array at the time of the last `mark`, flat; arguments as in `SnapshotRows`, and see `Image.read`.
+
+        Raises:
+            InputError: there was none, or it has no such rows.
         """
-        for table in self.tables:
-            table.mark()
-        names = tuple(self.slots)
-        return names, [*self.values, *(array for name in names for array in self.slots[name])]
+        if not 0 <= part < len(self._images):
+            raise InputError(f"there is no image of part {part}; there are {len(self._images)}")
+        return self._images[part].read(name, start, stop).reshape(-1)
+
+    def keep_images(self) -> None:
+        """Somebody else is about to write."""
+        for image in self._images:
+            image.keep_all()
+
+    def _keep_dense(self) -> None:
+        """All but the tables is about to change."""
+        for image in self._images[: len(self.groups)]:
+            image.keep_all()
 
 
 def _pairs(blocks: Sequence[Array]) -> list[tuple[Array, Array]]:

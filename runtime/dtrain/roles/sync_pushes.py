@@ -254,12 +254,6 @@ class SyncPushes:
         """Whether `rank` may push next: always, the newest-version rule needs no permission."""
         return True
 
-    quiet = True
-    """A version is whole whatever is under way."""
-
-    def pause(self, paused: bool) -> None:
-        """Nothing needs to wait for a checkpoint."""
-
     def refused(self, rank: int) -> bool:
         """A push of `rank` was refused; whether it may try again at once."""
         return True

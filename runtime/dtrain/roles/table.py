@@ -115,19 +115,10 @@ class Table:
             self.image.keep_all()
         self.optimizer.finalize(self.values, self.slots)
 
-    def mark(self) -> None:
+    def mark(self) -> Image:
         """Remember the table as it is now, in place of an earlier time."""
         self.image = Image(self.arrays)
-
-    def read_image(self, name: str, start: int, stop: int) -> Array:
-        """Rows of one array at the time of the last `mark`, flat; see `Image.read`.
-
-        Raises:
-            InputError: there was none, or it has no such rows.
-        """
-        if self.image is None or name not in self.arrays or not 0 <= start <= stop <= len(self.values):
-            raise InputError(f"{self.shard.name}: no image of rows {start} to {stop} of {name or 'values'}")
-        return self.image.read(name, start, stop).reshape(-1)
+        return self.image
 
     @property
     def _row_size(self) -> int:

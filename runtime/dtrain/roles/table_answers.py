@@ -26,7 +26,7 @@ def table_answer(
             case Lookup():
                 rows = held.pushes.rows_for(rank, message.tables, blocks)
             case SnapshotRows():
-                rows = [held.store.table(message.table).read_image(message.array, message.start, message.stop)]
+                rows = [held.store.read_image(message.part, message.array, message.start, message.stop)]
         return Rows(held.pushes.version), rows
     except (InputError, ValueError, TypeError) as error:
         return Refusal(f"{type(message).__name__} does not fit: {error}"), ()

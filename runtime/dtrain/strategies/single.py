@@ -17,7 +17,7 @@ from dtrain.assignment import TaskAssignment
 from dtrain.config import CheckpointSection, TrainingSection
 from dtrain.errors import NonFiniteGradientError
 from dtrain.learning.sparse_rows import SparseRows
-from dtrain.messages import Snapshot, SnapshotReply, SnapshotRows, Verdict
+from dtrain.messages import SnapshotReply, SnapshotRows, Verdict
 from dtrain.protocol import placement
 from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.replica_memory import ReplicaMemory
@@ -35,7 +35,6 @@ from dtrain.roles.store import Store, any_non_finite
 from dtrain.run_files import RunFiles
 from dtrain.strategies.passed_over import PassedOverSession
 from dtrain.strategy import Array, Orders, Problem, Session, StepResult, Strategy, scope_of
-from dtrain.wire.frames import Frame
 
 
 class SingleSession:
@@ -60,7 +59,7 @@ class SingleSession:
         for name, table in self._tables.items():
             for array_name, source in start.table(name).items():
                 table.fill(array_name, source)
-        self._lock = threading.Lock()
+        self._lock, self._saving = threading.Lock(), threading.Lock()
         self._dealer = BatchDealer.of(1, 1, generation.batches, start.dealt)
         self._generation = generation
         self._reporter = reporter
@@ -127,12 +126,11 @@ class SingleSession:
             self._reporter.warn(f"{text}; it was not applied")
         return StepResult(Verdict.REFUSED, self._step)
 
-    def snapshot(self, cut: Cut, question: Snapshot) -> list[Frame]:
-        """A copy of everything between two updates; see `checkpoint_thread.Holder`."""
+    def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
+        """Everything between two updates; see `saver.Holder`."""
         with self._lock:
-            names, arrays = self._store.snapshot()
-            reply = SnapshotReply(self._step, names, [], self._dealer.export(), optimizer=self.optimizer)
-            return [Frame(reply, [array.copy() for array in arrays])]
+            self._store.mark()
+            return [SnapshotReply(self._step, tuple(self._store.slots), [], self._dealer.export(), optimizer=self.optimizer)]
 
     def conclude(self) -> bool:
         """`close` saves it."""
@@ -148,6 +146,7 @@ class SingleSession:
             if orders.stop:
                 self._store.end_at(self._step, self._step)
             self._store.change(Change(self._step, orders.optimizer), self._step)
+            self._store.keep_images()
             for name, value in (orders.weights or {}).items():
                 if name in self._tables:
                     self._tables[name].assign(np.asarray(value))
@@ -156,14 +155,18 @@ class SingleSession:
 
     def save(self, directory: Path) -> None:
         """See `Session.save`."""
-        saver = Saver(self, self._generation, CheckpointSection(keep=1), directory, step=lambda: self._step)
+        saver = self.saver_into(directory, CheckpointSection(keep=1))
         saver.lineage = self._lineage
         saver.save_cut()
+
+    def saver_into(self, directory: Path, section: CheckpointSection) -> Saver:
+        """Saves this session, never while another one does."""
+        return Saver(self, self._generation, section, directory, lambda: self._step, self._saving)
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
         """See `saver.Holder`."""
         with self._lock:
-            return self._store.table(question.table).read_image(question.array, question.start, question.stop)
+            return self._store.read_image(question.part, question.array, question.start, question.stop)
 
     def continuation(self, generation: Generation, problem: Problem, *, same_owner: bool) -> Start:
         """Where the next `fit` starts; another model's optimizer, or a new one, starts afresh."""
@@ -224,8 +227,7 @@ class SingleStrategy:
             directory, section = RunFiles(self.directory).checkpoints, self._assignment.spec.checkpoint
             if start.warning:
                 self._reporter.warn(start.warning)
-            saver = Saver(session, generation, section, directory, step=lambda: session.global_step)
-            session.saver = CheckpointThread(saver, section, self._reporter.warn)
+            session.saver = CheckpointThread(session.saver_into(directory, section), section, self._reporter.warn)
             session.saver.save_first(start)
             self._reporter.status.max_steps = generation.max_steps
             self._reporter.progress(session.global_step)

@@ -124,6 +124,8 @@ class GrpcService:
                 answer = self._handler.received(caller, frame)
                 del frame
                 receiving.give_back()
+                if caller.outbox.empty():
+                    sending.give_back()  # it is answered later; others may be before
                 if answer is Answer.NONE:
                     continue
                 while (chunks := caller.outbox.get()) is not None:

@@ -1,0 +1,38 @@
+"""What the leader reads of a server for a checkpoint, and in which order. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dtrain.lazy_table import BLOCK_BYTES, row_blocks
+from dtrain.messages import SnapshotRows
+from dtrain.protocol.placement import ServerLayout, Shard
+from dtrain.roles.table import VALUES
+from dtrain.variables import DTYPE_BYTES
+
+
+@dataclass(frozen=True)
+class SavedArray:
+    """Values, or one slot, of a group or of a table; `part` and `name` as in `SnapshotRows`.
+
+    Attributes:
+        shards: that lie in it one after another.
+    """
+
+    part: int
+    name: str
+    shards: tuple[Shard, ...]
+    shape: tuple[int, ...]
+
+    def questions(self, nbytes: int = BLOCK_BYTES) -> Iterator[SnapshotRows]:
+        """All of it, in blocks of about `nbytes`."""
+        for start, stop in row_blocks(self.shape, DTYPE_BYTES[self.shards[0].dtype], nbytes):
+            yield SnapshotRows(self.part, self.name, start, stop)
+
+
+def saved_arrays(layout: ServerLayout, slots: Sequence[str]) -> Iterator[SavedArray]:
+    """Everything that a server holds."""
+    groups = [(group.shards, (group.size,)) for group in layout.groups]
+    tables = [((table,), table.shape) for table in layout.tables]
+    for part, (shards, shape) in enumerate([*groups, *tables]):
+        for name in (VALUES, *(slots if shards[0].trainable else ())):
+            yield SavedArray(part, name, shards, shape)
