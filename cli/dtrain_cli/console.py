@@ -132,7 +132,7 @@ class Console:
 
     def _erase_table(self) -> None:
         if self._table_height:
-            self._err.write(f"\x1b[{self._table_height}A\x1b[J")
+            self._err.write(f"\r\x1b[{self._table_height}A\x1b[J")  # the terminal itself may have written ^C
             self._table_height = 0
             self._next_table_s = 0.0
 

@@ -29,7 +29,7 @@ from dtrain_cli.console import Console
 from dtrain_cli.forkserver import ForkServer, LifeLine
 from dtrain_cli.journal import Journal, now_text
 from dtrain_cli.launch_options import LaunchOptions
-from dtrain_cli.live_table import LiveTable
+from dtrain_cli.live_table import LiveTable, evaluation_text
 from dtrain_cli.outlet import Outlet
 from dtrain_cli.plan import Machine, RunIdentity, RunPlan, Workload, build_plan
 from dtrain_cli.ports import hold_addresses, pick_master_port
@@ -135,24 +135,21 @@ def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes
     journal = Journal(files, record, console.say)
     limits = Limits(options.timeout, options.start_timeout, options.stall_timeout, options.grace)
     supervisor = Supervisor(plan, processes, journal, console, limits)
-    console.say(f"run {plan.run.run_id}: {_summary(plan)}")
-    console.say(f"{_threads(plan)}; files in {files.directory}")
+    console.say(f"run {plan.run.run_id}: {plan.spec.cluster}")
+    console.say(f"files in {files.directory}; {_threads(plan)}")
     outcome = supervisor.run()
     console.finish(outcome.failure, _last_word(outcome, supervisor), _report(files) if options.json else None)
     return outcome.exit_code
 
 
-def _summary(plan: RunPlan) -> str:
-    return ", ".join(f"{count} {role}" for role in Role if (count := plan.spec.cluster.count(role)))
-
-
 def _threads(plan: RunPlan) -> str:
-    threads = plan.tasks[0].environment.get(THREADS)
-    return f"{threads} thread(s) a task" if threads else f"{THREADS}={os.environ.get(THREADS)} as you set it"
+    if threads := plan.tasks[0].environment.get(THREADS):
+        return f"{threads} {'thread' if threads == '1' else 'threads'} a task"
+    return f"{THREADS}={os.environ.get(THREADS)} as you set it"
 
 
 def _last_word(outcome: Outcome, supervisor: Supervisor) -> str:
-    """For example ``succeeded after 8.1 s at step 400; accuracy 0.9712 at step 400``."""
+    """For example ``succeeded after 8.1 s at step 400; accuracy 0.9712``."""
     words = f"{outcome.state} after {time.monotonic() - supervisor.started_s:.1f} s"
     if supervisor.step is not None:
         words += f" at step {supervisor.step}"
@@ -161,9 +158,7 @@ def _last_word(outcome: Outcome, supervisor: Supervisor) -> str:
     if outcome.exit_code:
         words += f", exit code {outcome.exit_code}"
     if evaluation := supervisor.evaluation:
-        step = evaluation.get("global_step") if evaluation.get("global_step") != supervisor.step else None
-        numbers = [f"{name} {value:.4g}" for name, value in evaluation.items() if name != "global_step"]
-        words += f"; {', '.join(numbers)}" + (f" at step {step:.0f}" if step is not None else "")
+        words += f"; {evaluation_text(evaluation, supervisor.step)}"
     return words
 
 

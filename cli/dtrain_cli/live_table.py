@@ -3,6 +3,7 @@
 import math
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import StringIO
 
@@ -88,7 +89,7 @@ class LiveTable:
         last = max((status.max_steps for status in statuses if status.max_steps is not None), default=None)
         self._note_loss(statuses, step)
         elapsed_s = time.monotonic() - self._started_s
-        text = f"{self._headline}  {int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}"
+        text = f"{self._headline}  {duration_text(elapsed_s)}"
         if step is not None:
             text += f"  step {step}" + (f"/{last}" if last else "")
         left = self._time_left(step, last, elapsed_s) if step is not None and last else ""
@@ -107,14 +108,26 @@ class LiveTable:
         done = step - self._first[1]
         if done <= 0 or step >= last:
             return ""
-        left_s = int((last - step) * (elapsed_s - self._first[0]) / done)
-        return f"  {left_s // 60}:{left_s % 60:02d} left"
+        return f"  {duration_text((last - step) * (elapsed_s - self._first[0]) / done)} left"
 
     def _note_loss(self, statuses: list[TaskStatus], step: int | None) -> None:
         losses = [status.loss for status in statuses if status.loss is not None]
         if losses and step is not None and step > self._losses_step:
             self._losses_step = step
             self._losses = [*self._losses, sum(losses) / len(losses)][-_LOSSES_MAX:]
+
+
+def duration_text(seconds: float) -> str:
+    """``1:05``, ``2:00:05``."""
+    minutes, rest_s = divmod(int(seconds), 60)
+    return f"{minutes}:{rest_s:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest_s:02d}"
+
+
+def evaluation_text(evaluation: Mapping[str, float], step: int | None) -> str:
+    """``loss 0.035, accuracy 0.991``, and of which step if that is not where the run stands."""
+    numbers = ", ".join(f"{name} {value:.4g}" for name, value in evaluation.items() if name != "global_step")
+    of = evaluation.get("global_step", step)
+    return numbers if of == step else f"{numbers} when evaluated at step {of:.0f}"
 
 
 def sparkline(values: list[float]) -> str:

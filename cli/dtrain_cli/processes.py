@@ -119,6 +119,7 @@ class TaskProcesses:
         life_line.adopt_orphans()
         self._line = line
         self._fork_server = fork_server
+        self._inbox = inbox
         self._forking: dict[TaskId, int] = {}  # ordered attempts of which the warm process has not said anything yet
         self._attempts: dict[TaskId, int] = {}
         self._selector = selectors.DefaultSelector()
@@ -157,12 +158,11 @@ class TaskProcesses:
 
     def wait(self, until_s: float) -> list[Event]:
         """What happened, as soon as something has, at the latest at `until_s` (monotonic)."""
-        events: list[Event] = []
-        for key, _ in self._selector.select(max(0.0, until_s - time.monotonic())):
+        ready = self._selector.select(max(0.0, until_s - time.monotonic()))
+        events: list[Event] = [*self._inbox.read()]  # ready or not: a stop, until SIGCONT, is a wait that ends with nothing
+        for key, _ in ready:
             source = key.fileobj
-            if isinstance(source, SignalInbox):
-                events += source.read()
-            elif isinstance(source, ForkServer):
+            if isinstance(source, ForkServer):
                 events += self._hear_fork_server(source)
             elif isinstance(source, Guardian):
                 events += self._hear_guardian(source)

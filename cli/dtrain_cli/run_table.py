@@ -1,6 +1,7 @@
 """A run's report, and the list of runs, as tables for people. Which columns there are depends on the room."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -8,6 +9,9 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+
+from dtrain_cli.live_table import duration_text, evaluation_text
+from dtrain_cli.run_report import LIVE_RUN_STATES
 
 STYLES = {
     "running": "green",
@@ -71,7 +75,7 @@ def status_table(report: Mapping[str, Any], width: int) -> Group:
         table.add_row(*(Text(row[name], style=STYLES.get(row[name], "") if name == "state" else "") for name in shown))
     parts += [table] if rows else []
     if report["evaluation"]:
-        parts.append(Text("evaluation  " + "  ".join(f"{name} {_number(value)}" for name, value in report["evaluation"].items())))
+        parts.append(Text(f"evaluation: {evaluation_text(report['evaluation'], report['global_step'])}"))
     if report["failure"]:
         parts.append(Text(f"{report['failure']['task']} failed: {report['failure']['message']}", style="red"))
     parts.append(Text(f"files in {report['run_dir']}", style="dim", overflow="fold"))
@@ -81,12 +85,22 @@ def status_table(report: Mapping[str, Any], width: int) -> Group:
 def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     """The list of runs."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
-    for name in ("run", "name", "state", "started"):
-        table.add_column(name, no_wrap=True, overflow="ellipsis")
+    for name in ("run", "name", "state", "step", "started", "took"):
+        table.add_column(name, justify="right" if name in ("step", "took") else "left", no_wrap=True, overflow="ellipsis")
     for run in runs:
         state = Text(run["state"], style=STYLES.get(run["state"], ""))
-        table.add_row(escape(run["run"]), escape(run["name"]), state, (run["started"] or "").replace("T", " ")[:19])
+        step = "" if run["global_step"] is None else str(run["global_step"])
+        started = datetime.fromisoformat(run["started"]).astimezone().strftime("%Y-%m-%d %H:%M") if run["started"] else ""
+        table.add_row(escape(run["run"]), escape(run["name"]), state, step, started, _took(run))
     return table
+
+
+def _took(run: Mapping[str, Any]) -> str:
+    """How long a run took, or has been under way; nothing where nobody has written down its end."""
+    if not run["started"] or not (run["ended"] or run["state"] in LIVE_RUN_STATES):
+        return ""
+    end = datetime.fromisoformat(run["ended"]) if run["ended"] else datetime.now(UTC)
+    return duration_text(max(0.0, (end - datetime.fromisoformat(run["started"])).total_seconds()))
 
 
 def _headline(report: Mapping[str, Any]) -> Text:
@@ -95,6 +109,8 @@ def _headline(report: Mapping[str, Any]) -> Text:
         text.append(f" (exit code {report['exit_code']})")
     if report["global_step"] is not None:
         text.append(f"  step {report['global_step']}" + (f" of {report['max_steps']}" if report["max_steps"] else ""))
+    if took := _took(report):
+        text.append(f"  {took}")
     if report["stalled"]:
         text.append(f"  {report['stalled']}", style="bold red")
     if report["rolled_back_steps"]:

@@ -205,7 +205,7 @@ class Supervisor:
         )
 
     def _interrupted(self, number: int, now_s: float) -> None:
-        name = signal.Signals(number).name
+        name = "SIGINT (Ctrl-C)" if number == signal.SIGINT else signal.Signals(number).name
         if self._order is None or self._order.state == "succeeded":
             order = StopOrder("stopped", 128 + number, now_s, self._limits.grace_s, {})
             self._stop(order, f"{name}: stopping in order; once more kills at once")

@@ -69,6 +69,11 @@ class TaskId:
         return cls(Role(match["role"]), int(match["index"]))
 
 
+def tasks_text(counts: Mapping[str, int]) -> str:
+    """How many tasks of which role, as people say it: ``1 chief, 2 workers, 2 ps``."""
+    return ", ".join(f"{n} {role}{'s' if role == Role.WORKER and n > 1 else ''}" for role, n in counts.items() if n)
+
+
 @dataclass(frozen=True)
 class ClusterSpec:
     """Addresses (``host:port``) of the chief, the workers and the parameter servers.

@@ -80,7 +80,7 @@ def _cause(error: BaseException) -> tuple[str, str, str | None]:
     if isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and code in _SIGNALS):
         return "signal", _SIGNALS[code], None
     if isinstance(error, SystemExit):
-        return "exit", f"sys.exit({error.code!r})" if isinstance(error.code, int) else str(error.code), None
+        return "exit", f"exited with code {code}" if isinstance(error.code, int) else str(error.code), None
     whole = traceback.TracebackException(type(error), error, users_frames(error.__traceback__))
     kind = "peer_lost" if isinstance(error, PeerError) else "exception"
     message = f"{type(error).__name__}: {error}".rstrip(": ")

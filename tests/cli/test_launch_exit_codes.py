@@ -48,7 +48,7 @@ def test_those_who_never_end_are_stopped_and_count_as_succeeded(launcher):
 @pytest.mark.parametrize(
     ("end", "code", "message"),
     [
-        ("sys.exit(7)", 7, "sys.exit(7)"),
+        ("sys.exit(7)", 7, "exited with code 7"),
         ("sys.exit('no data here')", 1, "no data here"),
         ("raise ValueError('seven')", 1, "ValueError: seven"),
         ("import a_module_that_is_missing", 1, "ModuleNotFoundError"),

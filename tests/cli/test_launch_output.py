@@ -206,7 +206,7 @@ def test_json_is_the_last_line_of_stdout(launcher):
     assert (report["state"], report["exit_code"], report["tasks"][0]["task"]) == ("succeeded", 0, "chief:0")
 
 
-@pytest.mark.parametrize(("of_the_user", "printed"), [({}, "1 thread(s) a task"), ({"OMP_NUM_THREADS": "3"}, "as you set it")])
+@pytest.mark.parametrize(("of_the_user", "printed"), [({}, "1 thread a task"), ({"OMP_NUM_THREADS": "3"}, "as you set it")])
 def test_the_thread_limits_of_a_foreign_command_are_printed_and_the_users_stay(launcher, of_the_user, printed):
     cores = len(os.sched_getaffinity(0))
     words = ["--ps", "0", "--workers", str(2 * cores), "--", "sh", "-c", "echo limits $OMP_NUM_THREADS $TF_NUM_INTRAOP_THREADS"]

@@ -7,6 +7,7 @@ import re
 import signal
 import struct
 import termios
+import time
 
 import psutil
 import pytest
@@ -128,6 +129,7 @@ def test_ctrl_z_and_fg(launcher, terminal):
     launch.send(signal.SIGSTOP)  # what Ctrl-Z comes to; SIGTSTP itself stops nobody where no shell has started the tests
     wait_until(lambda: psutil.Process(launch.process.pid).status() == psutil.STATUS_STOPPED)
     before = len(terminal.read())
+    time.sleep(1.0)  # longer than the launcher would have waited
     launch.send(signal.SIGCONT)
     wait_until(lambda: "worker:1" in terminal.read()[before:])
     assert "\x1b[J" not in terminal.seen[before:].partition("worker:1")[0], "what the shell wrote meanwhile is not erased"

@@ -111,7 +111,7 @@ def test_check_says_everything_and_ends_with_2(tmp_path):
     good.write_text("cluster: {chief: 1, worker: 2}\n")
     bad.write_text("cluster:\n  wrker: 2\nname: 3\n")
     done = dtrain("check", good)
-    assert (done.returncode, done.stdout) == (0, f"{good}: no mistakes; 1 chief, 2 worker; parameter_server, async\n")
+    assert (done.returncode, done.stdout) == (0, f"{good}: no mistakes; 1 chief, 2 workers; parameter_server, async\n")
     done = dtrain("check", bad)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
@@ -165,7 +165,7 @@ def test_a_closed_pipe_is_silence(program):
 
 def test_env_tells_what_a_launch_would_choose():
     facts = json.loads(dtrain("env", "--json", environment={"DTRAIN_SECRET": "s3cret", "DTRAIN_RUNS_DIR": "/runs"}).stdout)
-    assert facts["a_launch_would_choose"]["cluster"] == "1 chief, 2 worker, 2 ps, 1 evaluator"
+    assert facts["a_launch_would_choose"]["cluster"] == "1 chief, 2 workers, 2 ps, 1 evaluator"
     assert facts["a_launch_would_choose"]["runs_dir"] == "/runs"
     assert facts["environment"] == {**facts["environment"], "DTRAIN_SECRET": "***"}
     assert facts["versions"]["numpy"]

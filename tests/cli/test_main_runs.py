@@ -177,4 +177,5 @@ def test_runs_are_listed_newest_first(make_run, dtrain):
     make_run("r2")
     listed = json.loads(dtrain("runs", "--json").stdout)
     assert [(run["run"], run["state"], run["exit_code"]) for run in listed] == [("r2", "succeeded", None), ("r1", "failed", 1)]
+    assert "2026-11-21" in dtrain("runs").stdout
     assert [line.split()[0] for line in dtrain("runs").stdout.splitlines() if line.startswith("r")] == ["run", "r2", "r1"]

@@ -57,7 +57,7 @@ def test_the_program_runs_as_python_would_run_it(tmp_path):
     ("end", "code", "kind", "message"),
     [
         ("raise ValueError('seven')", 1, "exception", "ValueError: seven"),
-        ("sys.exit(3)", 3, "exit", "sys.exit(3)"),
+        ("sys.exit(3)", 3, "exit", "exited with code 3"),
         ("sys.exit('too bad')", 1, "exit", "too bad"),
         ("raise KeyboardInterrupt", 130, "signal", "interrupted (SIGINT)"),
         ("import os; os.kill(os.getpid(), 15)", 143, "signal", "asked to stop (SIGTERM)"),

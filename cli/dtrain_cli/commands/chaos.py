@@ -7,7 +7,7 @@ import click
 
 from dtrain.cluster import TaskId
 from dtrain_cli.commands.runs import find
-from dtrain_cli.commands.spec_options import runs_dir_option
+from dtrain_cli.commands.spec_options import Seconds, runs_dir_option
 from dtrain_cli.shell_completion import complete_run, complete_task
 
 ACTIONS = ("kill", "pause", "resume", "slow")
@@ -23,7 +23,7 @@ DONE = {"kill": "killed", "pause": "paused", "resume": "goes on"}
 @click.argument("action", type=click.Choice(ACTIONS))
 @click.argument("task", shell_complete=complete_task)
 @click.argument("factor", required=False, type=float)
-@click.option("--for", "for_s", type=click.FloatRange(0, min_open=True), metavar="S", help="pause, slow: undo it S seconds later.")
+@click.option("--for", "for_s", type=Seconds(0, min_open=True), metavar="S", help="pause, slow: undo it S seconds later.")
 @runs_dir_option
 def chaos(run: str, action: str, task: str, factor: float | None, for_s: float | None, runs_dir: Path | None) -> None:
     """Do something bad to TASK of the running RUN.

@@ -34,18 +34,18 @@ def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object])
     from dtrain_cli.spec_file import read_spec
 
     spec = read_spec(path, sets, shortcuts)
-    tasks = ", ".join(f"{count} {role}" for role in ("chief", "worker", "ps", "evaluator") if (count := spec.cluster.count(role)))
-    click.echo(f"{path}: no mistakes; {tasks}; {spec.training.strategy}, {spec.resolved().training.updates}")
+    click.echo(f"{path}: no mistakes; {spec.cluster}; {spec.training.strategy}, {spec.resolved().training.updates}")
 
 
 def _check_tf_config() -> None:
+    from dtrain.cluster import tasks_text
     from dtrain.tf_config import read_tf_config
 
     text = os.environ.get("TF_CONFIG")
     if text is None:
         raise SpecError("TF_CONFIG is not set: a program would train in one process")
     cluster, task = read_tf_config(text)
-    tasks = ", ".join(f"{len(jobs)} {role}" for role, jobs in cluster.jobs.items())
+    tasks = tasks_text({role: len(jobs) for role, jobs in cluster.jobs.items()})
     click.echo(f"TF_CONFIG: no mistakes; this is {task or 'no task'} of {tasks or 'no cluster'}")
 
 

@@ -46,7 +46,6 @@ def _facts() -> dict[str, dict[str, Any]]:
             return None
 
     cores = len(os.sched_getaffinity(0))
-    counts = vars(EMBEDDED_DEFAULT.cluster)
     shared = psutil.disk_usage("/dev/shm")
     return {
         "versions": {"dtrain": version_of("dtrain"), "python": platform.python_version(), **{p: version_of(p) for p in PACKAGES}},
@@ -62,7 +61,7 @@ def _facts() -> dict[str, dict[str, Any]]:
             "processes": _limit(resource.getrlimit(resource.RLIMIT_NPROC)),
         },
         "a_launch_would_choose": {
-            "cluster": ", ".join(f"{count} {role}" for role, count in counts.items()),
+            "cluster": str(EMBEDDED_DEFAULT.cluster),
             "threads_per_task": threads_per_task(EMBEDDED_DEFAULT, cores),
             "runs_dir": str(default_runs_dir()),
         },

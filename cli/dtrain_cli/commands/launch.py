@@ -10,7 +10,7 @@ import click
 
 from dtrain.errors import DtrainError
 from dtrain_cli.command_line import ProgramCommand, Words
-from dtrain_cli.commands.spec_options import DIRECTORY, runs_dir_option, spec_options
+from dtrain_cli.commands.spec_options import DIRECTORY, Seconds, runs_dir_option, spec_options
 
 if TYPE_CHECKING:
     from dtrain_cli.plan import RunPlan
@@ -25,7 +25,7 @@ PLAN_EPILOG = """\b
 Example:
   dtrain plan --workers 3 examples/digits.py
 """
-SECONDS = click.FloatRange(0)
+SECONDS = Seconds(0)
 
 
 @click.command(

@@ -13,7 +13,7 @@ import click
 
 from dtrain.errors import RunNotFoundError
 from dtrain_cli.commands.runs import find
-from dtrain_cli.commands.spec_options import runs_dir_option
+from dtrain_cli.commands.spec_options import Count, runs_dir_option
 from dtrain_cli.shell_completion import complete_run
 
 MODEL = (
@@ -50,8 +50,8 @@ _data_options = _options(
     click.argument("data", type=click.Path()),
     click.option("--x", metavar="NAME", help="The array, column or feature of inputs."),
     click.option("--y", metavar="NAME", help="The array, column or feature of targets."),
-    click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, metavar="N", help="Examples at a time."),
-    click.option("--steps", type=click.IntRange(1), metavar="N", help="Stop after N batches."),
+    click.option("--batch-size", type=Count(1), default=32, show_default=True, metavar="N", help="Examples at a time."),
+    click.option("--steps", type=Count(1), metavar="N", help="Stop after N batches."),
 )
 
 

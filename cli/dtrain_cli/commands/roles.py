@@ -11,7 +11,7 @@ from dtrain.cluster import Role
 from dtrain.errors import SpecError
 from dtrain_cli.command_line import ProgramCommand, Words, check_program_file
 from dtrain_cli.commands.runs import find
-from dtrain_cli.commands.spec_options import DIRECTORY, RUNS_DIR_HELP
+from dtrain_cli.commands.spec_options import DIRECTORY, RUNS_DIR_HELP, Count
 from dtrain_cli.shell_completion import complete_run
 
 FILE = click.Path(path_type=Path)
@@ -51,7 +51,7 @@ def _role_command(role: Role) -> click.Command:
 def _options(role: Role) -> list[click.Parameter]:
     options: list[click.Parameter] = [
         click.Option(["--spec"], type=FILE, metavar="SPEC", help="A cluster spec that writes addresses."),
-        click.Option(["--index"], type=click.IntRange(0), metavar="I", help="Which task of this role."),
+        click.Option(["--index"], type=Count(0), metavar="I", help="Which task of this role."),
         click.Option(["--set", "sets"], multiple=True, metavar="KEY=VALUE", help="Set any field of the spec."),
         click.Option(["--run-dir"], type=DIRECTORY, metavar="DIR", help="Where this task keeps its files."),
         click.Option(["--secret-file"], type=FILE, metavar="FILE", help="The secret that all tasks of the run share."),

@@ -11,7 +11,7 @@ import click
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError, SpecError
-from dtrain_cli.commands.spec_options import runs_dir_option
+from dtrain_cli.commands.spec_options import Count, Seconds, runs_dir_option
 from dtrain_cli.shell_completion import complete_run, complete_run_or_task
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _show(report: dict[str, Any], clear: bool = False) -> None:
 )
 @click.argument("run_and_tasks", nargs=-1, metavar="[RUN] [TASK]...", shell_complete=complete_run_or_task)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is printed, until the run ends.")
-@click.option("-n", "last", type=click.IntRange(0), metavar="N", help="Begin with the last N lines of each task.")
+@click.option("-n", "last", type=Count(0), metavar="N", help="Begin with the last N lines of each task.")
 @runs_dir_option
 def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_dir: Path | None) -> None:
     """Show what tasks of RUN have printed, in all attempts; default: every task of the newest run."""
@@ -141,7 +141,7 @@ def _print_output(output: Any, labelled: bool, width: int, ended: bool) -> None:
 
 @click.command(short_help="Stop a run in order.", epilog="\b\nExamples:\n  dtrain stop\n  dtrain stop digits\n")
 @click.argument("run", required=False, shell_complete=complete_run)
-@click.option("--wait", type=click.FloatRange(0), default=60.0, show_default=True, metavar="S", help="How long to wait.")
+@click.option("--wait", type=Seconds(0), default=60.0, show_default=True, metavar="S", help="How long to wait.")
 @runs_dir_option
 def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
     """Stop RUN (default: the newest) in order: workers, evaluator, chief after a last checkpoint, parameter servers."""

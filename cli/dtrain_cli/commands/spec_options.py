@@ -9,15 +9,28 @@ import click
 RUNS_DIR_HELP = "Where runs are kept (default: DTRAIN_RUNS_DIR, else ~/.local/state/dtrain/runs)."
 DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
+
+class Count(click.IntRange):
+    """click calls it an `integer range` when it refuses something."""
+
+    name = "whole number"
+
+
+class Seconds(click.FloatRange):
+    """Likewise."""
+
+    name = "number of seconds"
+
+
 _OPTIONS = (
     click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set any field, e.g. cluster.worker=8."),
-    click.option("--workers", type=click.IntRange(0), metavar="N", help="Number of workers."),
-    click.option("--ps", type=click.IntRange(0), metavar="N", help="Number of parameter servers."),
+    click.option("--workers", type=Count(0), metavar="N", help="Number of workers."),
+    click.option("--ps", type=Count(0), metavar="N", help="Number of parameter servers."),
     click.option("--evaluator/--no-evaluator", default=None, help="Whether to evaluate beside the training."),
     click.option("--strategy", metavar="NAME", help="How to distribute, e.g. parameter_server."),
     click.option("--updates", type=click.Choice(["sync", "async"]), help="When gradients are applied."),
-    click.option("--backup-workers", type=click.IntRange(0), metavar="N", help="sync: do not wait for the N slowest."),
-    click.option("--staleness-bound", type=click.IntRange(0), metavar="N", help="async: at most N steps ahead."),
+    click.option("--backup-workers", type=Count(0), metavar="N", help="sync: do not wait for the N slowest."),
+    click.option("--staleness-bound", type=Count(0), metavar="N", help="async: at most N steps ahead."),
     click.option("--name", metavar="NAME", help="The run's name."),
 )
 

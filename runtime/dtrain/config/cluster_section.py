@@ -21,6 +21,9 @@ class ClusterSection:
     ps: int | tuple[str, ...] = 0
     evaluator: int | tuple[str, ...] = 0
 
+    def __str__(self) -> str:
+        return clusters.tasks_text({role: self.count(role) for role in ROLES})
+
     def count(self, role: str) -> int:
         """Number of tasks of a role."""
         value: int | tuple[str, ...] = getattr(self, role)
