@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from dtrain.assignment import TaskAssignment
@@ -28,6 +29,7 @@ class Reporter:
 
     Attributes:
         status: fields may be set by any thread at any time.
+        bytes_moved: how many bytes the task has sent and received on the connections that are open now.
     """
 
     def __init__(self, assignment: TaskAssignment) -> None:
@@ -40,6 +42,7 @@ class Reporter:
             self._path = files.status(assignment.task)
             self._order = files.slow(assignment.task, assignment.attempt)
             self._path.parent.mkdir(parents=True, exist_ok=True)
+        self.bytes_moved: Callable[[], tuple[int, int]] | None = None
         self._waiting: tuple[str, float] | None = None
         self._behind: dict[str, str | None] = {}
         self._stopped = threading.Event()
@@ -79,16 +82,22 @@ class Reporter:
             self.status.loss = loss
         self._examples += examples
 
-    def slow_down(self, computed_s: float) -> None:
-        """`simulate.slow` and `dtrain chaos slow`: sleep in proportion to the CPU time that the task's own computation took."""
-        if self._slow > 1.0:
-            time.sleep((self._slow - 1.0) * computed_s)
+    def begins(self) -> float | None:
+        """The task begins to compute, in this thread: for `slow_down`. None if it is not to be slow: asking takes a microsecond."""
+        return time.thread_time() if self._slow > 1.0 else None
+
+    def slow_down(self, begun_s: float | None) -> None:
+        """`simulate.slow` and `dtrain chaos slow`: sleep in proportion to the CPU time that was computed since `begins`."""
+        if self._slow > 1.0 and begun_s is not None:
+            time.sleep((self._slow - 1.0) * (time.thread_time() - begun_s))
 
     def current(self) -> TaskStatus:
         """The status as of now: heartbeat, rate and wait brought up to date."""
         now = time.monotonic()
         waiting = self._waiting
         self.status.monotonic_s = now
+        if self.bytes_moved is not None:
+            self.status.bytes_sent, self.status.bytes_received = self.bytes_moved()
         self.status.waiting_for = self._whom(waiting[0]) if waiting and now - waiting[1] >= WAIT_SHOWN_AFTER_S else None
         since, examples, waited_s = self._rate_from
         if self._examples and now - since >= 2 * INTERVAL_S:

@@ -157,16 +157,19 @@ def test_an_order_to_be_slow_replaces_the_spec_s_word_while_it_is_there(tmp_path
     reporter.close()
     slept = []
     monkeypatch.setattr("dtrain.reporting.time.sleep", slept.append)
+    monkeypatch.setattr("dtrain.reporting.time.thread_time", lambda: 7.0)
     for factor in (None, 5.0, 1.0, None):
         files.slow(WORKER, 2).unlink(missing_ok=True)
         if factor is not None:
             write_record(files.slow(WORKER, 2), SlowOrder(factor))
         reporter._read_order()
-        reporter.slow_down(1.0)
+        reporter.slow_down(6.0)
     files.slow(WORKER, 2).write_text("{")
     reporter._read_order()
-    reporter.slow_down(1.0)
+    reporter.slow_down(6.0)
+    reporter.slow_down(None)
     assert slept == [2.0, 4.0, 2.0, 2.0]
+    assert reporter.begins() == 7.0
 
 
 def test_an_earlier_attempt_s_word_does_not_count(launcher, run_of, sleeper):

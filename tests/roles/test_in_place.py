@@ -33,6 +33,9 @@ class Silent:
     def waiting(self, *_):
         pass
 
+    def begins(self):
+        pass
+
     def slow_down(self, _):
         pass
 

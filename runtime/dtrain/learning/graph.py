@@ -32,6 +32,7 @@ class Step:
         inputs: earlier steps' outputs.
         shapes: of the outputs, for one example; empty until the graph is built.
         weights: what the layer declared, and the model's name of each.
+        trained: those that have gradients, unless the layer is frozen.
         memory: the layer's scratch memory for this use.
     """
 
@@ -39,12 +40,8 @@ class Step:
     inputs: tuple[Slot, ...] = ()
     shapes: list[Shape] = field(default_factory=list)
     weights: tuple[tuple[Weight, str], ...] = ()
+    trained: tuple[tuple[Weight, str], ...] = ()
     memory: dict[str, Array] = field(default_factory=dict)
-
-    @property
-    def trained(self) -> list[tuple[Weight, str]]:
-        """The weights that have gradients, unless the layer is frozen."""
-        return [(weight, name) for weight, name in self.weights if weight.trainable]
 
 
 class Graph:
@@ -126,6 +123,7 @@ class Graph:
             if declared.setdefault(step.layer, weights) != weights:
                 raise InputError(f"{step.layer.label}: is used twice, on shapes that need different weights")
             step.weights = tuple((weight, f"{step.layer.name}/{weight.name}") for weight in weights)
+            step.trained = tuple((weight, name) for weight, name in step.weights if weight.trainable)
 
     def weights(self) -> Iterable[tuple[Layer, Weight, str]]:
         """Every weight once, in creation order: its layer, what was declared, its name."""

@@ -1,7 +1,6 @@
 """A model's outputs with their losses, and what is given for each of them: targets, weights of examples."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -47,8 +46,10 @@ class Head(NamedTuple):
         """The loss and the gradient, by the value, of its part in the model's."""
         if self.loss is None:
             return 0.0, None
-        with _about(self.label):
+        try:
             lost, gradient = self.loss.value_and_gradient(target, value, sample_weight)
+        except InputError as error:
+            raise InputError(f"{self.label}: {error}") from None
         if self.weight != 1.0:
             gradient = gradient * self.weight
         return lost, as_float32(gradient, self.label)
@@ -57,8 +58,10 @@ class Head(NamedTuple):
         """The loss alone."""
         if self.loss is None:
             return 0.0
-        with _about(self.label):
+        try:
             return float(np.mean(self.loss(target, value, sample_weight)))
+        except InputError as error:
+            raise InputError(f"{self.label}: {error}") from None
 
     def output(self, value: Array) -> Array:
         """The model's output, a new array."""
@@ -88,12 +91,3 @@ def by_output(given: Any, names: Sequence[str], what: str) -> list[Any]:
             raise InputError(f"expected {what} for {len(names)} outputs ({', '.join(names)}), found {len(given)}")
         return list(given)
     return [given] * len(names)
-
-
-@contextmanager
-def _about(label: str) -> Iterator[None]:
-    """Within it, an `InputError` is about the layer of this label."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{label}: {error}") from None

@@ -6,7 +6,7 @@ thread makes its own with ``Network.from_config(network.get_config())``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Self
 
@@ -54,6 +54,7 @@ class Network:
 
     def __init__(self, layers: Sequence[Layer | SymbolicTensor] | Graph) -> None:
         self.graph = layers if isinstance(layers, Graph) else Graph.of_stack(layers)
+        self._headed: tuple[Losses, list[Head], dict[int, Layer]] | None = None
 
     @classmethod
     def from_graph(cls, inputs: Any, outputs: Any) -> Self:
@@ -146,11 +147,11 @@ class Network:
 
     def loss_and_outputs(self, weights: Mapping[str, Array], x: Any, y: Any, loss: Losses, sample_weight: Any = None) -> StepResult:
         """The loss of a batch, with the penalties of regularizers, and the outputs, in inference mode."""
-        heads = self._heads(loss)
-        run = Pass(self.graph, weights, training=False, stand_ins=self._stand_ins(heads))
+        heads, stand_ins = self._heads(loss)
+        run = Pass(self.graph, weights, training=False, stand_ins=stand_ins)
         run.forward(self._entering(x))
         lost = [head.value(*given) for head, given in self._given(heads, run, y, sample_weight)]
-        return self._result(weights, run, heads, lost)
+        return StepResult(self._total(weights, heads, lost), self._named(heads, lost), self._outputs(heads, run))
 
     def loss_and_gradients(
         self,
@@ -183,13 +184,13 @@ class Network:
         entering = self._entering(x)
         if not len(entering[0]):
             raise InputError(f"{self.graph.inputs[0].layer.label}: expected at least one example, found an empty batch")
-        heads = self._heads(loss)
-        run = Pass(self.graph, weights, training=True, rng=rng, stand_ins=self._stand_ins(heads))
+        heads, stand_ins = self._heads(loss)
+        run = Pass(self.graph, weights, training=True, rng=rng, stand_ins=stand_ins)
         run.forward(entering)
         found = [head.value_and_gradient(*given) for head, given in self._given(heads, run, y, sample_weight)]
-        result = self._result(weights, run, heads, [lost for lost, _ in found])
+        lost, outputs = [lost for lost, _ in found], self._outputs(heads, run)
         rows = run.backward([gradient for _, gradient in found], gradients, on_gradients)
-        return replace(result, state_updates=run.state_updates(), row_gradients=rows)
+        return StepResult(self._total(weights, heads, lost), self._named(heads, lost), outputs, run.state_updates(), rows)
 
     def regularization_loss(self, weights: Mapping[str, Array]) -> float:
         """The sum of all penalties."""
@@ -197,10 +198,13 @@ class Network:
         penalties = ((regularizers.get(regularizer), name) for regularizer, name in regularized)
         return sum(penalty(weights[name]) for penalty, name in penalties if penalty is not None)
 
-    def _heads(self, loss: Losses) -> list[Head]:
-        """Each output with its loss."""
-        losses = by_output(loss, self.output_names, "losses")
-        return [self._head(slot, each) for slot, each in zip(self.graph.outputs, losses, strict=True)]
+    def _heads(self, loss: Losses) -> tuple[list[Head], dict[int, Layer]]:
+        """Each output with its loss, and the layers that stand in for others; the same as long as the loss is."""
+        if self._headed is None or self._headed[0] is not loss:
+            losses = by_output(loss, self.output_names, "losses")
+            heads = [self._head(slot, each) for slot, each in zip(self.graph.outputs, losses, strict=True)]
+            self._headed = loss, heads, self._stand_ins(heads)
+        return self._headed[1:]
 
     def _head(self, slot: Slot, loss: Loss | OutputLoss | None) -> Head:
         layer, activation = self.graph.steps[slot.step].layer.before_activation()
@@ -220,11 +224,16 @@ class Network:
         targets, weights = by_output(y, names, "targets"), by_output(sample_weight, names, "sample weights")
         return zip(heads, zip(targets, run.outputs, weights, strict=True), strict=True)
 
-    def _result(self, weights: Mapping[str, Array], run: Pass, heads: Sequence[Head], lost: Sequence[float]) -> StepResult:
-        total = self.regularization_loss(weights) + sum(head.weight * each for head, each in zip(heads, lost, strict=True))
+    def _total(self, weights: Mapping[str, Array], heads: Sequence[Head], lost: Sequence[float]) -> float:
+        return self.regularization_loss(weights) + sum([head.weight * each for head, each in zip(heads, lost, strict=True)])
+
+    def _named(self, heads: Sequence[Head], lost: Sequence[float]) -> dict[str, float]:
         named = zip(self.output_names, heads, lost, strict=True)
-        outputs = only([head.output(value) for value, head in zip(run.outputs, heads, strict=True)])
-        return StepResult(total, {name: each for name, head, each in named if head.loss is not None}, outputs)
+        return {name: each for name, head, each in named if head.loss is not None}
+
+    def _outputs(self, heads: Sequence[Head], run: Pass) -> Any:
+        """Copies: what a pass has computed lies in memory that its way back, and the next one, use again."""
+        return only([head.output(value) for value, head in zip(run.outputs, heads, strict=True)])
 
     def _entering(self, x: Any) -> list[Array]:
         """The inputs as arrays, checked against their shapes."""

@@ -46,6 +46,7 @@ class ReplicaMemory:
         self.blocks = self._cut_blocks()
         self.variables = gather(plan, self.blocks)
         self._views = [layout.views(blocks) for layout, blocks in zip(plan.layouts, self.blocks, strict=True)]
+        self._last: list[Sequence[Array] | None] = [None for _ in self.blocks]
         self._known: list[dict[int, tuple[dict[str, Array], dict[str, Array]]]] = [{} for _ in self.blocks]
         self._pieces = [self._find_pieces(server) for server in range(plan.servers)]
 
@@ -76,6 +77,9 @@ class ReplicaMemory:
         A server writes its versions to few places in turn: the views of those last seen are kept. Blocks of another model's sizes
         are left alone: its server will refuse what is made of them.
         """
+        if blocks is self._last[server]:
+            return
+        self._last[server] = blocks
         place: int = blocks[0].__array_interface__["data"][0]
         known = self._known[server]
         if place not in known:

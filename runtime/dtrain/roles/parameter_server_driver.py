@@ -84,14 +84,14 @@ class ServerHandler:
         """See `Handler.received`."""
         sender = _task(caller.hello.task)
         with self._lock:
-            mark_s = time.thread_time()
+            begun_s = self.reporter.begins()
             self._callers.add(caller)
             if isinstance(frame.message, Push) and self.answers_at_once:
                 caller.has_read()  # it waits for other values; the next version may be made in that place
             if isinstance(frame.message, Heartbeat):  # its answer tells the leader of everybody, this server included
                 self.machine.attendance.statuses[self._hello.task] = msgspec.to_builtins(self.reporter.current(), str_keys=True)
             self._carry_out(self.machine.receive(caller, sender, frame.message, frame.blocks, time.monotonic()))
-            self.reporter.slow_down(time.thread_time() - mark_s)
+            self.reporter.slow_down(begun_s)
             self._report_progress(frame.message)
         return UNANSWERED.get(type(frame.message), Answer.ONE)
 

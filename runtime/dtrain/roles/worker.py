@@ -155,14 +155,14 @@ class Replica:
             yield from self._begin_again()
             return
         match message:
+            case Reply():
+                yield from self._reply(server, message)
             case Values() if message.generation > self.generation:
                 self._end()
             case Conclude():
                 self.phase = Phase.FINISHED
             case Values():
                 yield from self._values(server, message)
-            case Reply():
-                yield from self._reply(server, message)
             case Rows() if isinstance(asked, Lookup):
                 pass
             case NotReady() if asked is not None:

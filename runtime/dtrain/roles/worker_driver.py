@@ -29,6 +29,8 @@ from dtrain.wire.frames import Frame
 RECONNECT_PAUSE_S = 0.05
 STEADY_S = 1.0
 """A connection that has lasted so long was a good one."""
+ANSWERS = (Reply, Values, Rows)
+"""To what a replica asks for; others say that it has to wait."""
 
 Array = np.ndarray[Any, Any]
 Connect = Callable[[int, float], Channel]
@@ -77,7 +79,7 @@ class ReplicaDriver:
         self._patience_s = patience_s
         self._aborted: str | None = None
         self._routes = RowRoutes(weights.plan)
-        self._extra: list[list[Array]] = []
+        self._extra: list[list[Array]] = [[] for _ in range(machine.servers)]
         self.row_gradients: dict[str, SparseRows] = {}
         self.tables: dict[str, Any] = {}
         for spec in weights.plan.variables:
@@ -85,9 +87,10 @@ class ReplicaDriver:
                 self.tables[spec.name] = LazyTable(spec.shape, spec.dtype, partial(self._look_up, spec))
         weights.variables.update(self.tables)
         self.overtaken = False
+        self._names = [str(TaskId(Role.PS, server)) for server in range(machine.servers)]
         self._channels: list[Channel] = []
         for server in range(machine.servers):
-            reporter.waiting(str(TaskId(Role.PS, server)))
+            reporter.waiting(self._names[server])
             self._channels.append(connect(server, connect_s))
         reporter.waiting(None)
 
@@ -102,8 +105,10 @@ class ReplicaDriver:
     def push(self) -> Outcome:
         """Send the gradients in memory; returns when the next values are there and computing may go on."""
         self._gradients.split()
-        self._extra = self._routes.blocks(self.row_gradients)
-        blocks = [*self._gradients.buffers.values(), *(block for blocks in self._extra for block in blocks)]
+        blocks = [*self._gradients.buffers.values()]
+        if self.tables:
+            self._extra = self._routes.blocks(self.row_gradients)
+            blocks += [block for extra in self._extra for block in extra]
         self._exchange(self.machine.push(finite=not any_non_finite(blocks)))
         self.row_gradients.clear()
         if self.machine.outcome is None:
@@ -149,18 +154,20 @@ class ReplicaDriver:
     def _exchange(self, outgoing: Iterable[Outgoing]) -> dict[int, Frame]:
         """Ask, and hear answers until nothing is open; returns each server's last one."""
         answers: dict[int, Frame] = {}
+        read = False
         for server, message in outgoing:
             self._send(server, message)
         while self.machine.unanswered:
             server = next(iter(self.machine.unanswered))
             frame = answers[server] = self._receive(server)
-            if isinstance(frame.message, Values | Reply | Rows):
+            if isinstance(frame.message, ANSWERS):
                 self._reporter.waiting(None)
+                read = read or not isinstance(frame.message, Rows)
             if isinstance(frame.message, NotReady) and self.machine.phase is Phase.FINISHED:
                 raise PeerLostError(f"ps:{server} has lost what was trained: read it from the last checkpoint")
             for next_server, answer in self.machine.receive(server, frame.message):
                 self._send(next_server, answer)
-        if any(isinstance(frame.message, Values | Reply) for frame in answers.values()):
+        if read:
             self._weights.join()
         if self.machine.phase is Phase.PULLING:
             raise AssertionError("a replica that pulls waits for an answer")
@@ -169,13 +176,14 @@ class ReplicaDriver:
     def _send(self, server: int, message: AnyMessage) -> None:
         blocks: Sequence[Array] = ()
         if isinstance(message, Push):
-            blocks = [*self._gradients.blocks[server], *self._extra[server]]
+            extra = self._extra[server]
+            blocks = [*self._gradients.blocks[server], *extra] if extra else self._gradients.blocks[server]
         elif isinstance(message, Lookup):
             blocks = self._extra[server]
         self._channels[server].send(message, blocks)
 
     def _receive(self, server: int) -> Frame:
-        self._reporter.waiting(str(TaskId(Role.PS, server)))
+        self._reporter.waiting(self._names[server])
         opened_s, deadline = -math.inf, 0.0
         while True:
             try:

@@ -244,9 +244,9 @@ class ParameterServerStrategy:
     def _at_own_speed(self, found: Iterator[CheckpointWeights]) -> Iterator[CheckpointWeights]:
         """The same; a task that is to be slow rests after each, in proportion to what its evaluation took."""
         for weights in found:
-            mark_s = time.thread_time()
+            begun_s = self.reporter.begins()
             yield weights
-            self.reporter.slow_down(time.thread_time() - mark_s)
+            self.reporter.slow_down(begun_s)
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """See `Strategy.evaluated`."""

@@ -86,7 +86,8 @@ class ParameterServerSession:
         self._reporter.progress(self.global_step)
         self._reporter.running()
         self.entered_step = self.global_step if keeper is None else keeper.first_version
-        self._cpu_mark_s = time.thread_time()
+        self._reporter.bytes_moved = lambda: self._driver.bytes_moved
+        self._begun_s = self._reporter.begins()
 
     @property
     def global_step(self) -> int:
@@ -119,13 +120,16 @@ class ParameterServerSession:
         self._driver.abort(reason)
         self._orders.abort(reason)
 
+    def _explained(self, error: DtrainError) -> DtrainError:
+        """Whoever has given up knows better than the connection that broke."""
+        return self._link.failure or (self._keeper and self._keeper.failure) or error
+
     @contextmanager
     def _failures_explained(self) -> Iterator[None]:
-        """Whoever has given up knows better than the connection that broke."""
         try:
             yield
         except DtrainError as error:
-            raise self._link.failure or (self._keeper and self._keeper.failure) or error from None
+            raise self._explained(error) from None
 
     def conclude(self) -> bool:
         """See `Session.conclude`."""
@@ -176,30 +180,33 @@ class ParameterServerSession:
             PeerLostError: a server is gone for good.
             TrainingError: the rules of the spec end training.
         """
-        self._reporter.slow_down(time.thread_time() - self._cpu_mark_s)
+        self._reporter.slow_down(self._begun_s)
         if self._driver.overtaken:
             self._driver.overtaken = False
             return StepResult(Verdict.VOID, self.global_step)
-        with self._failures_explained():
+        try:
             outcome = self._driver.push()
             self._orders.repeat_in(self._driver.machine.term)
+        except DtrainError as error:
+            raise self._explained(error) from None
         verdict = outcome.verdict
         self._reporter.progress(self.global_step, loss, examples)
         status = self._reporter.status
-        status.bytes_sent, status.bytes_received = self._driver.bytes_moved
         status.stale_gradients = (status.stale_gradients or 0) + outcome.stale
         if verdict is Verdict.ACCEPTED and self._training.updates == "async":
             self._staleness.add(outcome.staleness)
             status.staleness_mean, status.staleness_counts = self._staleness.mean, self._staleness.counts
         if verdict is Verdict.REFUSED and self._training.nan_policy == "refuse":
             self._reporter.warn(f"step {self.global_step}: {outcome.reason}; it was not applied")
-        self._cpu_mark_s = time.thread_time()
+        self._begun_s = self._reporter.begins()
         return StepResult(verdict, self.global_step)
 
     def close(self, error: BaseException | None = None) -> None:
         """See `Session.close`; a leader that ends early, because it was ordered to stop, writes a last checkpoint."""
         self._strategy.let_read(self._driver)
         self._orders.close()
+        self._reporter.current()
+        self._reporter.bytes_moved = None
         self._strategy.pushes_sent = self._driver.machine.sequence
         self._link.on_failure = lambda reason: None
         if self._keeper is not None and not self._saved:

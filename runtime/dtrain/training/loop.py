@@ -98,7 +98,7 @@ class TrainingLoop:
     def _contribute(self, batch: Batch) -> None:
         """One batch: a gradient, a verdict. The next batch may be the same again, on new weights (`on_stale`)."""
         session, number = self.session, self.session.batch
-        self._call_batch("on_train_batch_begin", self.epochs.step_in_epoch(session.global_step + 1, session), {})
+        self._call_batch("on_train_batch_begin", session.global_step + 1, {})
         if session.finished:
             return  # a callback has stopped training
         step = self.make_step(batch)
@@ -109,14 +109,14 @@ class TrainingLoop:
         except NonFiniteGradientError as error:
             raise NonFiniteGradientError(f"{error}; {self.explain(step)}") from error
         if answer.verdict is Verdict.REFUSED:
-            self._call_batch("on_train_batch_end", self.epochs.step_in_epoch(session.global_step, session), {"loss": loss})
+            self._call_batch("on_train_batch_end", session.global_step, {"loss": loss})
             self._note_refusal(step)
             return
         self.refused = 0
         repeated = session.batch == number and not session.finished
         if self.log is not None and not repeated and answer.verdict is not Verdict.VOID:
             self.log.totals.add(batch, step, logs)
-            self._call_batch("on_train_batch_end", self.epochs.step_in_epoch(session.global_step, session))
+            self._call_batch("on_train_batch_end", session.global_step)
 
     def _note_refusal(self, step: TrainingStep) -> None:
         """A gradient held NaN or infinity; say why, once, and give up when nothing else comes."""
@@ -157,8 +157,9 @@ class TrainingLoop:
         if self.callbacks is not None:
             self.callbacks.call(hook, *arguments)
 
-    def _call_batch(self, hook: str, batch: int, numbers: dict[str, float] | None = None) -> None:
-        """A hook of batches; by default with the epoch's means so far."""
+    def _call_batch(self, hook: str, step: int, numbers: dict[str, float] | None = None) -> None:
+        """A hook of batches, about that of a global step; by default with the epoch's means so far."""
         if self.callbacks is not None and self.log is not None and self.steering is not None:
+            batch = self.epochs.step_in_epoch(step, self.session)
             self.callbacks.call_batch(hook, batch, self.log.results if numbers is None else lambda: numbers)
             self.steering.tell_changes()

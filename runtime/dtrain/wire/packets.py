@@ -18,8 +18,10 @@ import contextlib
 import socket
 import struct
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -38,9 +40,13 @@ _MEMORIES = 64
 _LENGTH, _ANNOUNCED = struct.Struct("<I"), struct.Struct("<II")
 _ANNOUNCEMENT = 0xFFFF_FFFF
 
+_NO_LIMIT = 1 << 62
+_PADDING = bytes(8)
+
+Kinds = tuple[tuple[str, int], ...]
 Place = tuple[int, list[int]]
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[AnyMessage, list[tuple[str, int]], Place | None]).decode
+_decode = msgspec.msgpack.Decoder(tuple[AnyMessage, Kinds, Place | None]).decode
 
 
 class PacketSocket:
@@ -80,7 +86,7 @@ class PacketSocket:
             head, place = _head(message, kinds, None), None
             self._send_in_memory(head, blocks)
         elif place is None:
-            self._socket.send(b"".join((head, *_padded_bytes(blocks))), self._flags)
+            self._socket.send(b"".join([head, *map(_padded_bytes, blocks)]), self._flags)
         else:
             self._socket.send(head, self._flags)
         self.bytes_sent += len(head) + nbytes
@@ -144,19 +150,22 @@ class PacketSocket:
         return SharedMemory.received(descriptors[0])
 
     def _frame(self, packet: bytes | SharedMemory, limit_bytes: int) -> Frame:
-        memory: bytes | SharedMemory
         try:
             end = _LENGTH.size + _LENGTH.unpack_from(packet)[0]
             message, kinds, place = _decode(memoryview(packet)[_LENGTH.size : end])
-            check(kinds, limit_bytes)
+            layout = _layout(kinds)
+            if layout.nbytes > limit_bytes:
+                check(kinds, limit_bytes)
             if place is None:
-                memory, offsets = packet, _offsets(padded(end), kinds)
+                start = padded(end)
+                blocks = [np.frombuffer(packet, dtype, size, start + offset) for dtype, size, offset in layout.blocks]
             else:
                 memory, offsets = self._received[place[0]], place[1]
-            blocks = [np.frombuffer(memory, *each, offset) for each, offset in zip(kinds, offsets, strict=True)]
+                known = zip(layout.blocks, offsets, strict=True)
+                blocks = [np.frombuffer(memory, dtype, size, offset) for (dtype, size, _), offset in known]
         except (msgspec.DecodeError, struct.error, ValueError, RecursionError, KeyError) as error:
             raise PeerRefusedError(f"a message that dtrain does not know ({error}); do both ends run the same version?") from None
-        self.bytes_received += padded(end) + sum(block.nbytes for block in blocks)
+        self.bytes_received += padded(end) + layout.nbytes
         return Frame(message, blocks)
 
     def close(self) -> None:
@@ -167,17 +176,29 @@ class PacketSocket:
 
 def _head(message: AnyMessage, kinds: Sequence[tuple[str, int]], place: Place | None) -> bytes:
     header = _encode((message, kinds, place))
-    head = _LENGTH.pack(len(header)) + header
-    return head + bytes(padded(len(head)) - len(head))
+    nbytes = _LENGTH.size + len(header)
+    return _LENGTH.pack(len(header)) + header + _PADDING[: -nbytes % 8]
 
 
-def _offsets(start: int, kinds: Sequence[tuple[str, int]]) -> list[int]:
-    """Where blocks begin that lie one after another."""
-    sizes = [padded(DTYPE_BYTES[dtype] * size) for dtype, size in kinds]
-    return list(accumulate(sizes, initial=start))[:-1]
+class _Layout(NamedTuple):
+    """Blocks of given kinds, one after another: each one's dtype, elements, and where it begins; bytes in all, without padding."""
+
+    blocks: list[tuple[np.dtype[Any], int, int]]
+    nbytes: int
 
 
-def _padded_bytes(blocks: Sequence[Array]) -> Iterator[bytes]:
-    for block in blocks:
-        yield block.tobytes()
-        yield bytes(padded(block.nbytes) - block.nbytes)
+@lru_cache(maxsize=64)
+def _layout(kinds: Kinds) -> _Layout:
+    """A peer sends the same few kinds again and again.
+
+    Raises:
+        PeerRefusedError: no memory may be taken for them, however much is allowed.
+    """
+    check(kinds, _NO_LIMIT)
+    sizes = [DTYPE_BYTES[dtype] * size for dtype, size in kinds]
+    offsets = accumulate(map(padded, sizes), initial=0)
+    return _Layout([(np.dtype(dtype), size, offset) for (dtype, size), offset in zip(kinds, offsets, strict=False)], sum(sizes))
+
+
+def _padded_bytes(block: Array) -> bytes:
+    return block.tobytes() + _PADDING[: -block.nbytes % 8]

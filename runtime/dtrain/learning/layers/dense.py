@@ -59,7 +59,7 @@ class Dense(ActivatedLayer):
         dz = self.function.apply_back(kept, dy.reshape(-1, self.units))
         np.matmul(rows.T, dz, out=gradients["kernel"])
         if self.use_bias:
-            np.sum(dz, axis=0, out=gradients["bias"])
+            np.add.reduce(dz, axis=0, out=gradients["bias"])
         if not call.needs_input_gradient:
             return None
         return np.matmul(dz, weights["kernel"].T, out=call.scratch("dx", rows.shape)).reshape(shape)

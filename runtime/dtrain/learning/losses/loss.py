@@ -130,6 +130,8 @@ class ElementMean(Loss):
 
     def _losses(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
         elements, derivative = self._elements(y_true, y_pred)
+        if y_pred.shape[-1] == 1:
+            return elements[..., 0], derivative
 
         def gradient() -> Array:
             result = derivative()
