@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from dtrain.messages import Commit, Complete, Hello, Subscribe
+from dtrain.messages import Commit, Complete, Hello, Refusal, Subscribe
 from dtrain.roles.parameter_server_driver import DecisionLink
 from dtrain.wire.channel import Answer
 from dtrain.wire.client import GrpcChannel
@@ -54,11 +54,19 @@ class SecondServer:
         self.ended = threading.Event()
         self.decisions = []
         self.decided_one = threading.Event()
+        self.impossible = False
+        self.failure = None
 
     def position(self):
         return Subscribe(1, 7), [HELD]
 
+    def fail(self, reason):
+        self.failure = reason
+        self.ended.set()
+
     def decided(self, commit):
+        if self.impossible:
+            raise KeyError("no such contribution")
         self.decisions.append(commit)
         self.decided_one.set()
 
@@ -112,3 +120,21 @@ def test_when_the_commits_connection_breaks_all_is_told_again(first, second, con
     first.until(lambda: HELD in first.heard and first.subscribers)
     first.subscribers[0].hang_up()
     first.until(lambda: first.heard.count(HELD) == 2 and len(first.subscribers) == 2)
+
+
+def test_what_is_no_decision_is_not_obeyed_and_all_is_told_again(first, second, connect):
+    DecisionLink(second, connect)
+    first.until(lambda: HELD in first.heard and first.subscribers)
+    first.subscribers[0].send(Refusal("not now"))
+    first.until(lambda: first.heard.count(HELD) == 2 and len(first.subscribers) == 2)
+    assert second.decisions == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_decision_that_cannot_be_carried_out_ends_the_server_by_name(first, second, connect):
+    second.impossible = True
+    DecisionLink(second, connect)
+    first.until(lambda: first.subscribers)
+    first.subscribers[0].send(Commit(1, 7, ((2, 1, 0),)))
+    assert second.ended.wait(TIMEOUT_S)
+    assert second.failure == "the decisions of ps:0 cannot be followed: KeyError: 'no such contribution'"

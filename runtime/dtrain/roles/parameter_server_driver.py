@@ -14,7 +14,7 @@ import msgspec
 
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role, TaskId
-from dtrain.errors import DtrainError, PeerError, PeerLostError
+from dtrain.errors import DtrainError, PeerError, PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage, Commit, Complete, Heartbeat, Hello, Initialise, Push, Subscribe
 from dtrain.reporting import Reporter
 from dtrain.roles.actions import Action, End, Report, Send
@@ -105,8 +105,8 @@ class ServerHandler:
             if not self._callers:  # it may have been the last one before the end
                 self._carry_out(self.machine.tick(time.monotonic(), connections=0))
 
-    def decided(self, commit: AnyMessage) -> None:
-        """A message from ps:0 that nobody waits to have answered."""
+    def decided(self, commit: Commit) -> None:
+        """ps:0 has made a version."""
         with self._lock:
             self._carry_out(self.machine.receive(None, TaskId(Role.PS, 0), commit, (), time.monotonic()))
             self._report_progress(commit)
@@ -120,6 +120,11 @@ class ServerHandler:
         """Let time pass."""
         with self._lock:
             self._carry_out(self.machine.tick(time.monotonic(), connections=len(self._callers)))
+
+    def fail(self, reason: str) -> None:
+        """This server cannot go on."""
+        self.failure = reason
+        self.ended.set()
 
     def _carry_out(self, actions: Iterator[Action]) -> None:
         """Do one thing after the other; a version that goes to many is cut into bytes once."""
@@ -135,9 +140,10 @@ class ServerHandler:
                     caller.send(message)  # type: ignore[attr-defined]
                 case Report(message) if self.link is not None:
                     self.link.report(message)
-                case End(failed):
-                    self.failure = failed
+                case End(None):
                     self.ended.set()
+                case End(str(reason)):
+                    self.fail(reason)
 
     def _report_progress(self, message: AnyMessage) -> None:
         held = self.machine.held
@@ -168,11 +174,15 @@ class DecisionLink:
             reports.send(message)
 
     def _run(self) -> None:
-        while not self._handler.ended.is_set():
-            try:
-                self._follow()
-            except PeerError:
-                self._handler.ended.wait(RECONNECT_PAUSE_S)
+        try:
+            while not self._handler.ended.is_set():
+                try:
+                    self._follow()
+                except PeerError:
+                    self._handler.ended.wait(RECONNECT_PAUSE_S)
+        except Exception as error:  # without decisions everybody would wait for this server, and nobody would know why
+            self._handler.fail(f"the decisions of ps:0 cannot be followed: {type(error).__name__}: {error}")
+            raise
 
     def _follow(self) -> None:
         commits, reports = self._connect(PEER_CONNECT_S), self._connect(PEER_CONNECT_S)
@@ -184,7 +194,11 @@ class DecisionLink:
             for message in self._handler.position()[1]:
                 reports.send(message)
             while True:
-                self._handler.decided(commits.receive().message)
+                match commits.receive().message:
+                    case Commit() as commit:
+                        self._handler.decided(commit)
+                    case answer:
+                        raise PeerRefusedError(f"ps:0 answered {answer}")
         finally:
             self._reports = None
             commits.close()
