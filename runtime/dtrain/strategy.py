@@ -195,7 +195,10 @@ class Strategy(Protocol):
         """Leader: how far the optimizer of `owner` (see `Problem`) has come; None if the last `fit` was another's."""
 
     def checkpoints(self, pace: Pace) -> Iterator[CheckpointWeights]:
-        """Evaluator: each newest checkpoint that was not yet seen, at this pace, until training has ended and the final one was."""
+        """Evaluator: each newest checkpoint of the next call of `fit`, at this pace, until it has ended and the final one was seen.
+
+        To be called once for every call of `fit`, also where nothing is evaluated.
+        """
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """Publish the result of an evaluation for `dtrain status`."""

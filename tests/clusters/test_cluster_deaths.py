@@ -82,7 +82,8 @@ with dt.get_strategy().scope():
     model = dt.Sequential([dt.layers.Dense(1, input_shape=(1,))])
     model.compile(optimizer=dt.optimizers.Adam(0.1), loss="mse")
 for fit in range(3):
-    model.fit(lambda context: dt.data.Dataset.from_generator(lambda: batches(fit)), epochs=1, steps_per_epoch=100, verbose=0)
+    data = lambda context: dt.data.Dataset.from_generator(lambda: batches(fit))
+    model.fit(data, epochs=1, steps_per_epoch=100, verbose=0, validation_data=(x, 3 * x - 1))
 """
 
 
@@ -97,3 +98,22 @@ def test_a_chief_that_is_killed_in_its_second_fit_takes_its_place_again(launcher
     assert (report["global_step"], report["max_steps"], report["rolled_back_steps"]) == (300, 300, 0)
     assert "call 1 of fit had ended before this program was started again" in launch.log("chief:0", 1)
     assert "call 2" not in launch.log("chief:0", 1)
+
+
+def test_a_stopped_program_of_several_fits_is_resumed_in_the_one_that_its_newest_checkpoint_belongs_to(launcher):
+    """And its evaluator is not done when it has seen the last checkpoint of the launch before."""
+    (launcher.folder / "several.py").write_text(SEVERAL)
+    words = ("--run-dir", "several", "--workers", "1", "--ps", "1")
+    first = launcher.start(*words, "several.py", run_dir=launcher.folder / "several")
+    first.wait_for(lambda: step_of(first) >= 120, "the second fit")
+    first.send(signal.SIGTERM)
+    assert first.end() == 143
+    stopped_at = saved_steps(first.run_dir)[-1]
+    assert 120 <= stopped_at < 200
+    (launcher.folder / "go").touch()
+    second = launcher.start("--resume", *words, "several.py", run_dir=first.run_dir)
+    succeeded(second)
+    report = report_of(launcher, second.run_dir)
+    assert (report["global_step"], report["evaluation"]["global_step"], report["rolled_back_steps"]) == (300, 300, 0)
+    assert "call 1 of fit had ended before this program was started again" in second.log("chief:0", 1)
+    assert "call 2" not in second.log("chief:0", 1)

@@ -1,9 +1,16 @@
 """Which checkpoint is evaluated next, and when there is none any more."""
 
+from types import SimpleNamespace
+
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dtrain import checkpoints
+from dtrain.roles import evaluator_driver
 from dtrain.roles.evaluator import EvaluationSchedule, Next, Pace
+from dtrain.roles.evaluator_driver import follow_checkpoints
+from dtrain.run_files import RunFiles
 
 
 def test_the_newest_once_and_then_the_next():
@@ -63,3 +70,29 @@ def test_every_course_ends_and_the_last_checkpoint_is_evaluated_once(written, fi
     assert schedule.next(newest, final, training_ended=True) is Next.DONE
     assert evaluated == sorted(set(evaluated))
     assert evaluated[-1:] == ([newest] if written else [])
+
+
+def test_each_fit_has_its_own_checkpoints(tmp_path, monkeypatch):
+    """Those of earlier fits are left alone; those of later ones end it, after the last that is there of its own."""
+    folder, said = RunFiles(tmp_path).checkpoints, []
+    reporter = SimpleNamespace(waiting=said.append, warn=said.append)
+
+    def save(step, fit, final=False):
+        checkpoints.save(folder, step, {"w": np.array([step])}, {"generation": fit}, final=final, now=0.0)
+
+    def follow(fit, later=()):
+        """Steps that are evaluated; what is to be saved later is saved when there is nothing to do."""
+        later = list(later)
+        monkeypatch.setattr(evaluator_driver.time, "sleep", lambda _: save(*later.pop(0)))
+        found = follow_checkpoints(lambda ended: tmp_path, lambda: False, lambda step: step >= 5, reporter, Pace(), fit)
+        steps = [(each.global_step, each.final) for each in found]
+        assert later == []
+        return steps
+
+    save(0, 1)
+    assert follow(1, [(3, 1), (5, 1, True)]) == [(0, False), (3, False), (5, True)]
+    assert follow(2, [(5, 2), (9, 2, True)]) == [(5, False), (9, True)], "the last one of the first fit is none of its own"
+    assert follow(1) == [(3, False)], "an evaluator that comes late: the final one has become the beginning of the next"
+    save(10, 3)
+    assert follow(2) == [(9, True)]
+    assert follow(1) == [(3, False)]

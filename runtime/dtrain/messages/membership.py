@@ -34,6 +34,7 @@ class HeartbeatReply(Message, frozen=True, gc=False):
         statuses: to the leader: the newest status of every member.
         term: of the variables; 0 before the first.
         lineage: of the same.
+        max_steps: the last version; 0 before the first.
         heard_of: to the leader: every task that has been heard of, dead or alive.
     """
 
@@ -47,6 +48,7 @@ class HeartbeatReply(Message, frozen=True, gc=False):
     statuses: tuple[dict[str, Any], ...] = ()
     term: int = 0
     lineage: Lineage = Lineage()
+    max_steps: int = 0
     heard_of: tuple[str, ...] = ()
 
 

@@ -83,6 +83,7 @@ class Attendance:
             statuses=tuple(self.statuses.values()) if leads else (),
             term=held.term if held else 0,
             lineage=held.lineage if held else Lineage(),
+            max_steps=held.max_steps if held else 0,
             heard_of=self.membership.tasks(MemberState.LIVE, MemberState.LEFT, MemberState.LOST) if leads else (),
         )
 

@@ -1,7 +1,7 @@
 """Runs an `EvaluationSchedule` over a folder of checkpoints. It decides nothing."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,22 @@ POLL_S = 0.2
 
 
 def follow_checkpoints(
-    run_dir: Callable[[bool], Path | str | None], training_ended: Callable[[], bool], reporter: Reporter, pace: Pace
+    run_dir: Callable[[bool], Path | str | None],
+    training_ended: Callable[[], bool],
+    is_last: Callable[[int], bool],
+    reporter: Reporter,
+    pace: Pace,
+    fit: int = 1,
 ) -> Iterator[CheckpointWeights]:
-    """Each newest checkpoint that was not yet evaluated, until training has ended and the final one was.
+    """Each newest checkpoint of a `fit` that was not yet evaluated, until it has ended and the final one was.
 
     Args:
         run_dir: the run directory; None until it is known. It is told whether training has ended.
         training_ended: nobody will write another checkpoint.
+        is_last: whether training ends with this step: a resumed one goes on from a checkpoint that was the final one.
         reporter: told of the wait.
         pace: how often.
+        fit: which call of `fit` of the program, from 1. It has ended too when there are checkpoints of a later one.
     """
     schedule, start_s = EvaluationSchedule(pace), time.monotonic()
     while True:
@@ -31,26 +38,27 @@ def follow_checkpoints(
         known = run_dir(ended)
         directory = RunFiles(Path(known)).checkpoints if known else None
         found = checkpoints.list_checkpoints(directory) if directory else []
-        newest = found[-1] if found else None
-        final = newest is not None and is_final(newest.path)
+        newest, final, over = newest_of(found, fit)
+        ended, final = ended or over, final and newest is not None and is_last(newest.step)
         step = schedule.next(newest.step if newest else None, final, ended, time.monotonic() - start_s)
         if step is Next.DONE:
             if not found:
                 reporter.warn(f"training has ended and there is no checkpoint in {directory}: is it on this machine?")
             return
-        if step is Next.WAIT or directory is None:
+        if step is Next.WAIT or directory is None or newest is None:
             reporter.waiting(f"the next checkpoint in {directory}" if directory else "the leader to say where it saves")
             time.sleep(POLL_S)
             continue
         reporter.waiting(None)
         try:
-            with checkpoints.open_checkpoint(directory) as checkpoint:
+            with checkpoints.open_checkpoint(newest.path if over else directory) as checkpoint:
                 if checkpoint.warning:
                     reporter.warn(checkpoint.warning)
-                if checkpoint.step != schedule.evaluated:  # else it is the one before a damaged one, evaluated already
+                # If the newest is damaged, the one before it may have been evaluated already, or be of an earlier fit.
+                if checkpoint.step != schedule.evaluated and generation_of(checkpoint.manifest) == fit:
                     weights = read_weights(checkpoint)
-                    yield CheckpointWeights(checkpoint.step, weights, checkpoint.manifest.final)
-                schedule.done(step, checkpoint.manifest.final and checkpoint.step == step)
+                    yield CheckpointWeights(checkpoint.step, weights, final)
+                schedule.done(step, final and checkpoint.step == step)
         except CheckpointError:
             if ended:
                 raise
@@ -64,9 +72,30 @@ def read_weights(checkpoint: checkpoints.Checkpoint) -> dict[str, Any]:
     return {name: checkpoint.look_into(name) if name in sparse else checkpoint.read(name) for name in checkpoint.variables}
 
 
-def is_final(path: Path) -> bool:
-    """Whether a checkpoint says of itself that it is the last one; a damaged or vanished one does not."""
+def newest_of(found: Sequence[checkpoints.CheckpointPath], fit: int) -> tuple[checkpoints.CheckpointPath | None, bool, bool]:
+    """The newest checkpoint of a call of `fit`, whether it is the final one, and whether there are later ones of another.
+
+    One that is damaged or has vanished is taken for one of this `fit`: opening it tells more.
+    """
+    over = False
+    for each in reversed(found):
+        manifest = _manifest(each.path)
+        generation = generation_of(manifest) if manifest else fit
+        if generation == fit:
+            return each, manifest is not None and manifest.final, over
+        if generation < fit:
+            break
+        over = True
+    return None, False, over
+
+
+def generation_of(manifest: checkpoints.Manifest) -> int:
+    """Which call of `fit` a checkpoint belongs to."""
+    return int(manifest.extra.get("generation", 1))
+
+
+def _manifest(path: Path) -> checkpoints.Manifest | None:
     try:
-        return checkpoints.Manifest.decode((path / checkpoints.MANIFEST).read_bytes()).final
+        return checkpoints.Manifest.decode((path / checkpoints.MANIFEST).read_bytes())
     except (OSError, CheckpointError):
-        return False
+        return None

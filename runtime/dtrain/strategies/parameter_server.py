@@ -234,16 +234,26 @@ class ParameterServerStrategy:
 
     def checkpoints(self, pace: Pace) -> Iterator[CheckpointWeights]:
         """See `Strategy.checkpoints`; the leader's folder must be visible under the same path, or the spec name a `remote` one."""
+        self._generation += 1
+        return self._follow(pace, self._generation)
+
+    def _follow(self, pace: Pace, fit: int) -> Iterator[CheckpointWeights]:
+        """A task that is to be slow rests after each, in proportion to what its evaluation took."""
         self._join()
         link = self._heartbeats[0]
         self.reporter.running()
-        run = FollowedRun(self.assignment.spec.checkpoint, lambda: self._run_dir or link.reply.directory, self.reporter.warn)
-        found = follow_checkpoints(run, lambda: link.failure is not None or link.reply.ended, self.reporter, pace)
-        return self._at_own_speed(found)
 
-    def _at_own_speed(self, found: Iterator[CheckpointWeights]) -> Iterator[CheckpointWeights]:
-        """The same; a task that is to be slow rests after each, in proportion to what its evaluation took."""
-        for weights in found:
+        def ended() -> bool:
+            return link.failure is not None or link.reply.ended or link.reply.generation > fit
+
+        def is_last(step: int) -> bool:
+            if ended() or (link.reply.generation == fit and step >= link.reply.max_steps):
+                return True
+            link.hurry()
+            return False
+
+        run = FollowedRun(self.assignment.spec.checkpoint, lambda: self._run_dir or link.reply.directory, self.reporter.warn)
+        for weights in follow_checkpoints(run, ended, is_last, self.reporter, pace, fit):
             begun_s = self.reporter.begins()
             yield weights
             self.reporter.slow_down(begun_s)

@@ -14,6 +14,7 @@ from dtrain.callbacks import BackupAndRestore, Callback, CallbackList, History, 
 from dtrain.callbacks.progress_bar import numbers
 from dtrain.errors import CheckpointError
 from dtrain.learning import optimizers
+from dtrain.roles.evaluator import Pace
 from dtrain.roles.start import OptimizerState
 from dtrain.strategy import Problem, Session, Weights
 from dtrain.training.architecture import Architecture
@@ -160,13 +161,14 @@ class Fit:
             CheckpointError: a checkpoint is of another model.
         """
         model = self.model
+        followed = model.strategy.checkpoints(self.validation.pace if self.validation else Pace())
         if self.validation is None:
             print("the evaluator has nothing to do: fit was given no validation_data", flush=True)
             return self.history
         model.build_for(self.validation.batches)
         expected = {spec.name: spec.shape for spec in model.variables}
         last: tuple[int, dict[str, float]] | None = None
-        for checkpoint in model.strategy.checkpoints(self.validation.pace):
+        for checkpoint in followed:
             found = {name: np.shape(value) for name, value in checkpoint.weights.items()}
             if found != expected:
                 raise CheckpointError(f"the checkpoint of step {checkpoint.global_step} holds {found}; this model has {expected}")
