@@ -7,6 +7,7 @@ from dtrain.run_files import FailureRecord
 
 WIDTH_MAX = 110
 LINES_MAX = 40
+NAMED_MAX = 5
 
 
 def render(failure: FailureRecord, width: int, colour: bool) -> str:
@@ -24,10 +25,13 @@ def render(failure: FailureRecord, width: int, colour: bool) -> str:
 
     message = failure.message.partition("\n")[0] if failure.traceback else failure.message
     parts = [Text(message, style="bold", overflow="fold")]
+    if failure.likewise:
+        more = f" and {len(failure.likewise) - NAMED_MAX} more" if len(failure.likewise) > NAMED_MAX else ""
+        parts.append(Text(f"likewise {', '.join(failure.likewise[:NAMED_MAX])}{more}", style="dim", overflow="fold"))
     if failure.traceback:
         parts += [Text(), Text(_shorten(failure.traceback.rstrip().splitlines()), overflow="fold")]
-    elif failure.last_lines:
-        parts += [Text("\nlast lines of its output:", style="dim"), Text(_shorten(failure.last_lines), overflow="fold")]
+    elif lines := [line for line in failure.last_lines if line != message]:
+        parts += [Text("\nlast lines of its output:", style="dim"), Text(_shorten(lines), overflow="fold")]
     facts = [f"exit code {failure.exit_code}"] if failure.exit_code is not None else []
     if failure.peak_memory_bytes:
         facts.append(f"peak memory {failure.peak_memory_bytes / 2**20:.0f} MiB")

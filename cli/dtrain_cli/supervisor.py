@@ -31,6 +31,7 @@ TICK_S = 0.2
 STATUS_EVERY_S = 0.5
 RECENT_S = 60.0
 NOT_EXECUTED = 127
+WORD_MAX = 200
 TIMEOUT, START_TIMEOUT = 124, 125
 LAST_LINES_S = {True: 5.0, False: 1.0}
 """How long the workers of a program (True) or foreign command may take to end by themselves after the leader's success."""
@@ -185,7 +186,6 @@ class Supervisor:
         elif life.stop_s is None or ((own := own_record(life.launch)) and own.monotonic_s < life.stop_s):
             life.state = "failed"  # before it was told: like the one that ended the run, and perhaps its cause
             life.failure = failure_of(life.launch, end, self._memory_kills.lately(now_s))
-            self._causes.append(life.failure)
         else:
             life.state = "stopped"
 
@@ -364,6 +364,8 @@ class Supervisor:
             if failure and failure.kind == "peer_lost":  # of somebody who has been, or is being, started again
                 crashes = [life.failure for life in self.lives.values() if life.failure]
                 failure = earliest(crash for crash in crashes if crash.monotonic_s > failure.monotonic_s - RECENT_S)
+            if failure:
+                failure.likewise = [other.task for other in failed if other is not failure and other.message == failure.message]
         record = self._journal.record
         record.state, record.exit_code, record.failure, record.ended, record.stalled = state, code, failure, now_text(), None
         self._journal.event("ended", state=state, exit_code=code)
@@ -376,4 +378,5 @@ class Supervisor:
 
 
 def _first_line(failure: FailureRecord) -> str:
-    return failure.message.partition("\n")[0][:200]
+    line = failure.message.partition("\n")[0]
+    return line if len(line) <= WORD_MAX else f"{line[:WORD_MAX]} ..."

@@ -63,6 +63,7 @@ class FailureRecord:
             explains a lost peer, never the other way round.
         monotonic_s: the machine's monotonic clock, by which the earliest cause is found.
         last_lines: the end of the task's output, for deaths without a traceback.
+        likewise: the tasks that have failed with the same message; only in the record of a run.
     """
 
     task: str
@@ -76,6 +77,7 @@ class FailureRecord:
     peak_memory_bytes: int | None = None
     last_lines: list[str] = field(default_factory=list)
     log: str | None = None
+    likewise: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -78,11 +78,18 @@ def _end(code: int) -> NoReturn:
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
+    sys.unraisablehook = _show_unless_told_to_leave
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # a reader or a disk that is gone
             stream.flush()
     os._exit(code)
+
+
+def _show_unless_told_to_leave(unraisable: "sys.UnraisableHookArgs") -> None:
+    """SIGTERM in the midst of an exit function is no error: the task is leaving."""
+    if not isinstance(unraisable.exc_value, SystemExit):
+        sys.__unraisablehook__(unraisable)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,16 @@ def test_the_box_holds_the_record_and_shortens_what_is_too_long():
     assert all(len(line) <= 80 for line in box.splitlines())
 
 
+def test_the_box_names_those_that_failed_likewise_and_says_nothing_twice():
+    record = failure("worker:1", 1.0)
+    record.likewise = [f"worker:{index}" for index in range(2, 9)]
+    record.last_lines = ["reading", record.message]
+    box = render(record, width=80, colour=False)
+    assert "likewise worker:2, worker:3, worker:4, worker:5, worker:6 and 2 more" in box
+    assert "reading" in box
+    assert box.count(record.message) == 1
+
+
 EVENTS = {
     "0::/user.slice/run.scope\n": (
         "user.slice/run.scope/memory.events",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import ClusterSection, RunSpec
-from dtrain.run_files import KillOrder, RunFiles, RunRecord, TaskStatus, write_record
+from dtrain.run_files import FailureRecord, KillOrder, RunFiles, RunRecord, TaskStatus, write_record
 from dtrain.start_orders import Exited, Refused, Started
 from dtrain_cli.plan import Machine, RunIdentity, Workload, build_plan
 from dtrain_cli.processes import SignalArrived
@@ -126,6 +126,16 @@ def test_a_start_that_is_refused_ends_the_run_and_starts_nobody_else(tmp_path):
     _, outcome = perform(tmp_path, stage)
     assert outcome.exit_code == 127
     assert outcome.failure.message == "no process today"
+
+
+def test_the_evaluator_is_never_the_cause(tmp_path):
+    record = RunFiles(tmp_path).failure(TaskId(Role.EVALUATOR, 0), 0)
+    record.parent.mkdir(parents=True)
+    write_record(record, FailureRecord("evaluator:0", "exited with code 1", monotonic_s=1.0))
+    parts = {name: Part(lasts_s=0.5, status=1) for name in ("chief:0", "worker:0", "evaluator:0")}
+    _, outcome = perform(tmp_path, Stage(parts))
+    assert outcome.failure.task == "chief:0"
+    assert outcome.failure.likewise == ["worker:0", "evaluator:0"]
 
 
 def test_a_task_that_is_refused_during_the_stop_changes_nothing(tmp_path):

@@ -91,6 +91,12 @@ def test_success_leaves_no_record(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_an_order_to_stop_that_comes_while_the_task_ends_is_no_error(tmp_path):
+    body = "import atexit, os\natexit.register(print, 'closed')\natexit.register(lambda: os.kill(os.getpid(), 15))"
+    done = run_task(tmp_path, body, TF_CONFIG=TF_CONFIG, DTRAIN_RUN_DIR=str(tmp_path / "run"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
+
+
 def test_a_program_that_never_calls_dtrain_is_told_so(tmp_path):
     done = run_task(tmp_path, "del sys.modules['dtrain.strategy']\nsys.exit()")
     assert done.returncode == 1
