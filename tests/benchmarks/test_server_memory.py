@@ -1,4 +1,4 @@
-"""A server of one large variable, asynchronous, 2 workers: what it holds beside the variable and its slots.
+"""A server of one large variable: what it holds beside the variable and its slots, at full speed and ten times too slow.
 
 Memory is counted as PSS, sampled while training is under way; beside it in the same run a server that holds next to nothing
 shows what a server costs anyhow.
@@ -13,6 +13,8 @@ import pytest
 from benchmarks.cluster_run import PROGRAMS, TWO_WORKERS
 
 SAMPLE_S = 0.01
+CREDIT_MB = 20
+"""A connection over gRPC: 4 MiB each way that a peer may send before it is read, and chunks of 2 MiB on their way."""
 
 
 def sampled_megabytes(run, names: tuple[str, ...]) -> list[tuple[float, ...]]:
@@ -42,3 +44,29 @@ def test_copies_beside_variables_and_slots(cluster, figure, real, optimizer, slo
     figure(f"server memory, {optimizer}, median", beside[:1], "copies", "<= 2", result=[megabytes, slots, steps])
     figure(f"server memory, {optimizer}, peak", beside[1:], "copies", "<= 2", result=[megabytes, slots, steps], note=note)
     assert peak > base + held
+
+
+CASES = [
+    (updates, transport, optimizer, slots, workers)
+    for updates in ("async", "sync")
+    for transport in ("local", "grpc")
+    for optimizer, slots, workers in (("sgd", 0, 2), ("adagrad", 1, 4), ("adam", 2, 2))
+]
+FEW = [("async", "grpc", "sgd", 0, 2), ("sync", "local", "adagrad", 1, 4)]
+
+
+def test_a_server_ten_times_too_slow_keeps_its_bound(cluster, figure, real):
+    """Variables and slots, a gradient of every replica, one version that is published; and credits."""
+    megabytes, steps = (80, 25) if real else (32, 8)
+    for updates, transport, optimizer, slots, workers in CASES if real else FEW:
+        slow = ("--set", "simulate.slow.ps:0=10", "--updates", updates, "--set", f"training.transport={transport}")
+        words = ["--model", "wide", "--megabytes", megabytes, "--optimizer", optimizer, "--steps", steps, "--every", 1]
+        run = cluster(*TWO_WORKERS, "--workers", workers, *slow, PROGRAMS / "train.py", *words)
+        _, large, idle = zip(*sampled_megabytes(run, ("ps:0", "ps:1")), strict=True)
+        peak, median = (used - statistics.median(idle) for used in (max(large), statistics.median(large)))
+        copies = 1 + slots + workers + 1
+        limit = megabytes * copies + CREDIT_MB * workers
+        name = f"slow server, {updates}, {transport}, {optimizer}, {workers} workers"
+        note = f"{peak / megabytes:.2f} copies of {copies} and {CREDIT_MB} MB a worker; median {median / megabytes:.2f}"
+        figure(name, [peak / limit], "x", "<= 1", result=[megabytes, slots, workers, steps], note=note)
+        assert peak <= limit, name

@@ -208,6 +208,7 @@ class SyncPushes:
         if gradients is None:
             return
         self._store.apply(mean(gradients, [group.trainable for group in self._store.groups]), version)
+        del gradients  # the answers, which are as large, are made while this waits
         counted = set(contributors)
         self._settle_batches(counted)
         for replica, contribution in self._undecided.items():
