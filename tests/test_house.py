@@ -64,7 +64,7 @@ FILES_IN_ONE_ROOM = {0, 1, 7}
 SEEN_BY_CLI = {name for name, floor in FLOORS.items() if floor <= 1}
 
 # What in roles/ owns a thread or a clock, besides the drivers.
-THREADS = {"heartbeat", "checkpoint_thread", "followed_run", "keeper", "saver"}
+THREADS = {"heartbeat", "checkpoint_thread", "copies_thread", "followed_run", "keeper", "saver"}
 MACHINES = [
     *(RUNTIME / "protocol").glob("*.py"),
     *(RUNTIME / "learning").rglob("*.py"),

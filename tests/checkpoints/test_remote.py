@@ -1,14 +1,18 @@
 """Copies of checkpoints at a URL: complete or not there, and fetched by whoever has none."""
 
+import contextlib
 import uuid
 
 import fsspec
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from dtrain import checkpoints
 from dtrain.checkpoints import RemoteCopies, list_checkpoints, open_checkpoint
-from dtrain.errors import CheckpointError, SpecError
+from dtrain.config import CheckpointSection
+from dtrain.errors import CheckpointDamagedError, CheckpointError, SpecError
+from dtrain.roles.start import fetch_newest
 
 
 @pytest.fixture
@@ -64,9 +68,89 @@ def test_a_damaged_copy_is_refused_when_it_is_opened(url, tmp_path):
     files = fsspec.filesystem("memory")
     [data] = [path for path in files.ls(f"{url}/ckpt-3", detail=False) if path.endswith(".safetensors")]
     files.pipe_file(data, files.cat_file(data)[:-1] + b"\xff")
-    RemoteCopies(url).fetch(tmp_path / "there")
-    with pytest.raises(CheckpointError, match="ckpt-3"), open_checkpoint(tmp_path / "there"):
-        pass
+    with pytest.raises(CheckpointDamagedError, match=r"ckpt-3 at memory://.* its checksum is wrong"):
+        RemoteCopies(url).fetch(tmp_path / "there")
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_from_a_damaged_copy_it_turns_to_the_one_before_and_says_so(url, tmp_path):
+    for step in (3, 6):
+        save(tmp_path / "here", step, step)
+    RemoteCopies(url).upload(tmp_path / "here")
+    fsspec.filesystem("memory").pipe_file(f"{url}/ckpt-6/arrays.safetensors", b"not what was written")
+    copies = RemoteCopies(url)
+    assert copies.fetch(tmp_path / "there")
+    assert held(tmp_path / "there") == (3, [3.0] * 3)
+    assert "ckpt-6 at memory://" in copies.warning
+    assert copies.warning.endswith("Using ckpt-3 instead")
+
+
+def test_where_only_damaged_checkpoints_are_left_the_copy_takes_their_place(url, tmp_path):
+    save(tmp_path, 3, 3)
+    RemoteCopies(url).upload(tmp_path)
+    (tmp_path / "ckpt-3" / checkpoints.MANIFEST).write_bytes(b"{}")
+    said = []
+    fetch_newest(CheckpointSection(remote=url), tmp_path, said.append)
+    assert held(tmp_path) == (3, [3.0] * 3)
+    assert "no checkpoint in" in said[0]
+    assert "goes on from the newest checkpoint at memory://" in said[1]
+
+
+class BreakingStore(MemoryFileSystem):
+    """Fails at operation `at`, and from then on; the process behind it is gone, as far as the store can tell."""
+
+    cachable = False
+
+    def __init__(self, at):
+        super().__init__()
+        self.left = at
+
+    def _operation(self):
+        self.left -= 1
+        if self.left < 0:
+            raise ConnectionResetError("the store is gone")
+
+    def put_file(self, source, target, **more):
+        self._operation()
+        super().put_file(source, target, **more)
+
+    def pipe_file(self, path, value, **more):
+        self._operation()
+        super().pipe_file(path, value, **more)
+
+    def rm_file(self, path):
+        self._operation()
+        super().rm_file(path)
+
+    def rm(self, path, recursive=False, maxdepth=None):
+        self._operation()
+        super().rm(path, recursive, maxdepth)
+
+    def makedirs(self, path, exist_ok=False):
+        self._operation()
+        super().makedirs(path, exist_ok)
+
+
+def test_an_upload_that_breaks_anywhere_leaves_a_copy_and_the_next_one_makes_all_good(tmp_path):
+    for at in range(20):
+        here, url = tmp_path / f"here-{at}", f"memory://{uuid.uuid4().hex}/run"
+        save(here, 3, 3, keep=1)
+        RemoteCopies(url).upload(here)
+        save(here, 6, 6, keep=1)
+        breaking = RemoteCopies(url)
+        breaking._files = BreakingStore(at)
+        whole = False
+        with contextlib.suppress(CheckpointError):
+            breaking.upload(here)
+            whole = True
+        assert RemoteCopies(url).fetch(tmp_path / f"there-{at}")
+        assert held(tmp_path / f"there-{at}") in ((3, [3.0] * 3), (6, [6.0] * 3))
+        RemoteCopies(url).upload(here)
+        assert [path.rpartition("/")[2] for path in fsspec.filesystem("memory").ls(url, detail=False)] == ["ckpt-6"]
+        if whole:
+            break
+    assert whole, "it went through in the end"
+    assert at > 3
 
 
 def test_a_name_in_a_manifest_is_never_a_way_out_of_the_directory(url, tmp_path):

@@ -1,24 +1,32 @@
 """A second home of checkpoints: at any URL that fsspec knows, such as ``s3://bucket/run``.
 
 A checkpoint is written to the local directory first and then copied. Object stores know no rename, so the manifest goes last:
-where it is, everything is. It also goes first when a checkpoint is removed. A run that has none of its own begins with what lies
+where it is, everything is. It also goes first when a copy is removed, and no copy is removed before the newest checkpoint has
+one. What was copied halfway is copied again or removed by the next upload. A run that has none of its own begins with what lies
 there.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from dtrain.checkpoints.file_operations import DISK
-from dtrain.checkpoints.folder import WRITTEN, checkpoint_path, free_name, latest, list_checkpoints
+from dtrain.checkpoints.folder import REMOVED, WRITTEN, checkpoint_path, free_name, latest, list_checkpoints, set_aside
+from dtrain.checkpoints.locks import open_for_reading
 from dtrain.checkpoints.manifest import MANIFEST, Manifest
-from dtrain.errors import CheckpointError, SpecError
+from dtrain.checkpoints.reader import Checkpoint
+from dtrain.errors import CheckpointDamagedError, CheckpointError, SpecError
 
 PREFIX = "ckpt-"
 
 
 class RemoteCopies:
-    """The copies at one URL. One process writes there."""
+    """The copies at one URL. One process writes there.
+
+    Attributes:
+        warning: what must be said of newer copies that were damaged, after `fetch`; None if there are none.
+    """
 
     def __init__(self, url: str) -> None:
         """Find the driver; nobody is talked to yet.
@@ -27,6 +35,7 @@ class RemoteCopies:
             SpecError: fsspec or the URL's driver is not installed, or nobody knows the protocol.
         """
         self.url = url
+        self.warning: str | None = None
         try:
             import fsspec  # a third of a second that only those pay who give a URL
 
@@ -37,61 +46,108 @@ class RemoteCopies:
             raise SpecError(f"checkpoint.remote: {url}: {error}; expected a URL such as s3://bucket/run") from None
 
     def upload(self, directory: Path) -> None:
-        """Make the copies those of the checkpoints that `directory` holds now.
+        """Make the copies those of the checkpoints that `directory` holds now, the newest one first.
 
         Raises:
             CheckpointError: they cannot be written.
         """
         with self._explained("copy to"):
             local = {found.step: found.path for found in list_checkpoints(directory)}
-            for step in sorted(self._steps() - local.keys()):
-                self._remove(step)
-            for step, path in sorted(local.items()):
+            for step, path in sorted(local.items(), reverse=True):
                 self._copy(step, path)
+            for step in self._steps() - local.keys():
+                self._remove(step)
 
-    def fetch(self, directory: Path) -> bool:
-        """Bring the newest copy, if it is newer than what `directory` holds; whether one was brought.
+    def fetch(self, directory: Path, after: int | None = None) -> bool:
+        """Bring the newest sound copy, if it is of a step after this one; whether one was brought.
+
+        `after` None means the newest step that the directory holds.
 
         Raises:
             CheckpointError: it cannot be read or written.
+            CheckpointDamagedError: there are copies, and all of them are damaged.
         """
         with self._explained("read from"):
-            newest, own = max(self._steps(), default=-1), latest(directory)
-            if newest <= (own.step if own else -1):
-                return False
-            directory.mkdir(parents=True, exist_ok=True)
-            aside = free_name(directory, WRITTEN, newest)
-            aside.mkdir()
-            manifest = self._files.cat_file(self._path(newest, MANIFEST))
-            for name in Manifest.decode(manifest).files:
-                self._files.get_file(self._path(newest, name), str(aside / name))
+            own = latest(directory)
+            after = own.step if own and after is None else -1 if after is None else after
+            newer = sorted(step for step in self._steps() if step > after)
+            damaged: list[str] = []
+            self.warning = None
+            while newer:
+                try:
+                    if self._bring(newer[-1], directory):
+                        self.warning = f"{'; '.join(damaged)}. Using ckpt-{newer[-1]} instead" if damaged else None
+                        return True
+                except CheckpointDamagedError as error:
+                    damaged.append(f"ckpt-{newer[-1]} at {self.url} is damaged: {error}")
+                newer.pop()
+            if damaged and own is None:
+                raise CheckpointDamagedError(f"no copy is sound: {'; '.join(damaged)}")
+            return False
+
+    def _bring(self, step: int, directory: Path) -> bool:
+        """One copy, whole and verified; False if it is not there any more, or was never finished."""
+        directory.mkdir(parents=True, exist_ok=True)
+        aside = free_name(directory, WRITTEN, step)
+        aside.mkdir()
+        try:
+            manifest: bytes = self._files.cat_file(self._path(step, MANIFEST))
+            names = list(Manifest.decode(manifest).files)
+            for name in names:
+                self._files.get_file(self._path(step, name), str(aside / name))
             (aside / MANIFEST).write_bytes(manifest)
-            DISK.rename(aside, checkpoint_path(directory, newest))
-            return True
+            Checkpoint(aside).close()
+            for name in (*names, MANIFEST):
+                with open(aside / name, "rb") as file:
+                    DISK.sync(file)
+        except FileNotFoundError:
+            DISK.remove(aside)
+            return False
+        except BaseException:
+            DISK.remove(aside)
+            raise
+        DISK.sync_directory(aside)
+        for own in list_checkpoints(directory):
+            if own.step == step:  # a damaged one
+                set_aside(own, REMOVED, DISK)
+        DISK.rename(aside, checkpoint_path(directory, step))
+        DISK.sync_directory(directory)
+        return True
 
     def _steps(self) -> set[int]:
-        """Of the copies that are whole, as far as their manifests say."""
+        """Of all copies, also of those that are not whole."""
         self._files.invalidate_cache()
         try:
             names = [str(path).rstrip("/").rpartition("/")[2] for path in self._files.ls(self._root, detail=False)]
         except FileNotFoundError:
             return set()
-        steps = {int(name.removeprefix(PREFIX)) for name in names if name.startswith(PREFIX) and name[len(PREFIX) :].isdecimal()}
-        return {step for step in steps if self._files.exists(self._path(step, MANIFEST))}
+        return {int(name.removeprefix(PREFIX)) for name in names if name.startswith(PREFIX) and name[len(PREFIX) :].isdecimal()}
 
     def _copy(self, step: int, path: Path) -> None:
-        manifest = (path / MANIFEST).read_bytes()
-        with contextlib.suppress(FileNotFoundError):
-            if self._files.cat_file(self._path(step, MANIFEST)) == manifest:
-                return
-            self._remove(step)  # of the same step, from which training has gone back since
-        self._files.makedirs(self._path(step), exist_ok=True)
-        for name in Manifest.decode(manifest).files:
-            self._files.put_file(str(path / name), self._path(step, name))
-        self._files.pipe_file(self._path(step, MANIFEST), manifest)
+        try:
+            lock = open_for_reading(path)  # rotation passes it by
+        except FileNotFoundError:
+            return  # it is not there any more
+        try:
+            manifest = (path / MANIFEST).read_bytes()
+            try:
+                names = list(Manifest.decode(manifest).files)
+            except CheckpointDamagedError:
+                return  # whoever reads it will say so
+            with contextlib.suppress(FileNotFoundError):
+                if self._files.cat_file(self._path(step, MANIFEST)) == manifest:
+                    return
+                self._remove(step)  # of the same step, from which training has gone back since
+            self._files.makedirs(self._path(step), exist_ok=True)
+            for name in names:
+                self._files.put_file(str(path / name), self._path(step, name))
+            self._files.pipe_file(self._path(step, MANIFEST), manifest)
+        finally:
+            os.close(lock)
 
     def _remove(self, step: int) -> None:
-        self._files.rm_file(self._path(step, MANIFEST))
+        with contextlib.suppress(FileNotFoundError):
+            self._files.rm_file(self._path(step, MANIFEST))
         self._files.rm(self._path(step), recursive=True)
 
     def _path(self, step: int, name: str = "") -> str:

@@ -63,7 +63,7 @@ class Keeper:
     def __init__(self, place: Place, generation: Generation) -> None:
         self._place = place
         self.generation = generation
-        self._saver = Saver(place.leader, generation, place.section, place.checkpoints, self._step)
+        self._saver = Saver(place.leader, generation, place.section, place.checkpoints, self._step, place.reporter.warn)
         self._schedule = CheckpointSchedule(place.section, time.monotonic(), -1)
         self._watch = TermWatch(generation.number, 0, 0.0)
         self.first_version = 0

@@ -16,6 +16,7 @@ from dtrain.errors import CheckpointError
 from dtrain.lazy_table import row_blocks
 from dtrain.messages import Lineage, SnapshotReply, SnapshotRows
 from dtrain.roles.chief import Cut
+from dtrain.roles.copies_thread import RETRY_S, CopiesThread
 from dtrain.roles.generation import Generation
 from dtrain.roles.saved_arrays import SavedArray, saved_arrays
 from dtrain.roles.start import Start
@@ -54,14 +55,25 @@ class Saver:
         section: CheckpointSection,
         directory: Path,
         step: Callable[[], int],
+        warn: Callable[[str], None],
         turn: AbstractContextManager[Any] | None = None,
     ) -> None:
-        """Begin; a cut is saved within `turn`, because the holder remembers one snapshot only."""
+        """Begin.
+
+        Args:
+            holder: says what is to be saved.
+            generation: what it belongs to.
+            section: which checkpoints stay, and where else they go.
+            directory: where they are written.
+            step: says the newest global step.
+            warn: told of copies that could not be written.
+            turn: in which a cut is saved, because the holder remembers one snapshot only.
+        """
         self._holder = holder
         self.generation = generation
         self._section = section
         self._directory = directory
-        self._remote = checkpoints.remote_copies(section.remote)
+        self._copies = CopiesThread.of(section, directory, warn)
         self.step = step
         self._turn = turn or nullcontext()
         self.until: int | None = None
@@ -80,6 +92,8 @@ class Saver:
             arrays.update({checkpoints.slot_key(name, slot): _streamed(array) for name, array in by_variable.items()})
         cut = SnapshotReply(start.version, tuple(start.slots), [], start.dealt, optimizer=start.optimizer)
         self._save(cut, arrays, [list(rows) for rows in start.seen], final=False)
+        if self._copies is not None:  # one that takes none is said now, and not at the end
+            self._copies.finish()
 
     def save_cut(self, term: int = 0, *, final: bool = False, at_least: int = 0) -> int | None:
         """What the servers hold now; returns its step.
@@ -103,6 +117,8 @@ class Saver:
                 if attempt.accept([reply.version for reply in replies]):
                     self.whole = attempt.whole(replies)
                     self._save(replies[0], self._arrays(replies[0].slots), [reply.seen for reply in replies], final)
+                    if final and self._copies is not None:
+                        self._copies.finish(RETRY_S)
                     return replies[0].version
         raise CheckpointError(f"the servers did not reach one version together in {CUT_ATTEMPTS} attempts")
 
@@ -146,8 +162,8 @@ class Saver:
         checkpoints.rotate(
             self._directory, keep=self._section.keep, keep_every_n_hours=self._section.keep_every_n_hours, now=time.time()
         )
-        if self._remote is not None:
-            self._remote.upload(self._directory)
+        if self._copies is not None:
+            self._copies.copy()
 
 
 class Pieces:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dtrain import checkpoints
 from dtrain.config import CheckpointSection
-from dtrain.errors import CheckpointError
+from dtrain.errors import CheckpointDamagedError, CheckpointError
 from dtrain.lazy_table import LazyTable
 from dtrain.learning import optimizers
 from dtrain.learning.drawn_table import DrawnTable
@@ -172,12 +172,22 @@ def _lineage(extra: Mapping[str, Any]) -> Lineage:
 
 
 def fetch_newest(section: CheckpointSection, directory: Path, warn: Callable[[str], None]) -> None:
-    """Begin with the newest copy that the spec's `checkpoint.remote` holds, if the directory has no checkpoint of its own.
+    """Begin with the newest copy that the spec's `checkpoint.remote` holds, if the directory has no sound checkpoint of its own.
 
     Raises:
         CheckpointError: the copies cannot be read.
         SpecError: nobody can read such a URL.
     """
     remote = checkpoints.remote_copies(section.remote)
-    if remote is not None and not checkpoints.list_checkpoints(directory) and remote.fetch(directory):
+    if remote is None:
+        return
+    if checkpoints.list_checkpoints(directory):
+        try:
+            checkpoints.open_checkpoint(directory).close()
+            return
+        except CheckpointDamagedError as error:
+            warn(str(error))
+    if remote.fetch(directory, after=-1):
+        if remote.warning:
+            warn(remote.warning)
         warn(f"goes on from the newest checkpoint at {remote.url}")

@@ -23,7 +23,7 @@ from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.reporting import Reporter
 from dtrain.roles.change import Change
-from dtrain.roles.checkpoint_thread import CheckpointThread
+from dtrain.roles.checkpoint_thread import CheckpointThread, Warn
 from dtrain.roles.chief import Cut
 from dtrain.roles.evaluator import CheckpointWeights, Pace
 from dtrain.roles.generation import Generation
@@ -155,13 +155,13 @@ class SingleSession:
 
     def save(self, directory: Path) -> None:
         """See `Session.save`."""
-        saver = self.saver_into(directory, CheckpointSection(keep=1))
+        saver = self.saver_into(directory, CheckpointSection(keep=1), lambda text: None)
         saver.lineage = self._lineage
         saver.save_cut()
 
-    def saver_into(self, directory: Path, section: CheckpointSection) -> Saver:
+    def saver_into(self, directory: Path, section: CheckpointSection, warn: Warn) -> Saver:
         """Saves this session, never while another one does."""
-        return Saver(self, self._generation, section, directory, lambda: self._step, self._saving)
+        return Saver(self, self._generation, section, directory, lambda: self._step, warn, self._saving)
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
         """See `saver.Holder`."""
@@ -227,7 +227,8 @@ class SingleStrategy:
             directory, section = RunFiles(self.directory).checkpoints, self._assignment.spec.checkpoint
             if start.warning:
                 self._reporter.warn(start.warning)
-            session.saver = CheckpointThread(session.saver_into(directory, section), section, self._reporter.warn)
+            warn = self._reporter.warn
+            session.saver = CheckpointThread(session.saver_into(directory, section, warn), section, warn)
             session.saver.save_first(start)
             self._reporter.status.max_steps = generation.max_steps
             self._reporter.progress(session.global_step)
