@@ -1,9 +1,11 @@
 """The leader's connections: one that breaks is opened again and asked again, unless the leader gives up."""
 
+import msgspec
+import numpy as np
 import pytest
 
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
-from dtrain.messages import Farewell, Marked, Refusal, Snapshot, SnapshotReply
+from dtrain.messages import Farewell, Marked, Refusal, Rows, Snapshot, SnapshotReply, SnapshotRows
 from dtrain.roles.chief import Cut
 from dtrain.roles.chief_driver import Leader
 from dtrain.wire.frames import Frame
@@ -17,16 +19,20 @@ class Line:
     def __init__(self, *answers):
         self.answers = list(answers)
         self.sent = []
+        self.numbers = []
         self.closed = False
 
     def send(self, message, blocks=()):
+        if isinstance(message, Snapshot | SnapshotRows):
+            self.numbers.append(message.number)
+            message = msgspec.structs.replace(message, number=0)
         self.sent.append(message)
 
     def receive(self, into=()):
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return Frame(answer)
+        return Frame(answer, [np.zeros(1)] if isinstance(answer, Rows) else [])
 
     def abort(self, reason):
         self.answers = [PeerLostError(reason)]
@@ -100,3 +106,16 @@ def test_a_farewell_is_said_to_every_server_whoever_is_gone():
     leader(*lines).farewell()
     assert [line.sent for line in lines] == [[Farewell()], [Farewell()]]
     assert lines[1].answers == []
+
+
+def test_rows_are_asked_for_of_the_question_that_was_answered():
+    broken = PeerLostError("broken")
+    first, second, again, once_more = Line(broken), Line(reply(3)), Line(reply(3), Rows(3), broken), Line(Rows(3))
+    chief = leader(first, second, again, once_more)
+    versions(chief)
+    for start in range(2):
+        chief.snapshot_rows(0, SnapshotRows(0, "", start, start + 1))
+    number = again.numbers[0]
+    assert again.numbers == [number, number, number]
+    assert once_more.numbers == [number]
+    assert len({*first.numbers, *second.numbers, number}) == 3, "a repetition is another question"

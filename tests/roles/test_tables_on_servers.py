@@ -151,6 +151,15 @@ def test_a_snapshot_of_a_table_is_read_as_it_was_while_training_goes_on(updates)
     assert made.version() > 3
 
 
+def test_rows_of_a_checkpoint_are_refused_when_the_state_was_asked_for_again():
+    """A question on a broken connection may come late: what it remembers is of another version."""
+    made = loaded(updates="async", chief_trains=False)
+    made.say("chief:0", Snapshot(0, 0.0, 5, number=7))
+    push(made, "worker:0", [0])
+    made.say("chief:0", Snapshot(0, 0.0, 5, number=6), caller="a broken connection")
+    assert "asked for its state again" in only(made.say("chief:0", SnapshotRows(1, "", 0, 2, number=7))).reason
+
+
 # The replica's side
 
 PLAN = placement.plan(VARIABLES, 2, partitioner={"fixed_shards": 2})

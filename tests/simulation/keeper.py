@@ -18,6 +18,7 @@ from dtrain.messages import (
     Loaded,
     Marked,
     Rows,
+    Snapshot,
     SnapshotReply,
     SnapshotRows,
 )
@@ -52,6 +53,8 @@ class Keeper:
         self._read: dict[int, dict[tuple[int, str], list[Array]]] = {}
         self._unread: list[tuple[int, SnapshotRows]] = []
         self._loads: dict[int, list[Part]] = {}
+        self._numbers: dict[int, int] = {}
+        self._count = 0
         self._draws = False
         self._last = False
         self._next_save_s = 0.0
@@ -167,7 +170,11 @@ class Keeper:
         self._ask_all(self._cut.question(newest, process.max_steps) if self._cut.sync else self._cut.mark())
 
     def _ask_all(self, question: AnyMessage) -> None:
-        for wire in self._wires.values():
+        for server, wire in self._wires.items():
+            if isinstance(question, Snapshot):
+                self._count += 1
+                self._numbers[server] = self._process.incarnation * 1000 + self._count
+                question = msgspec.structs.replace(question, number=self._numbers[server])
             wire.send(question)
 
     def answered(self, wire: Wire, message: AnyMessage, blocks: Blocks) -> None:
@@ -266,7 +273,7 @@ class Keeper:
         """While training goes on."""
         if self._unread:
             server, question = self._unread[0]
-            self._wires[server].send(question)
+            self._wires[server].send(msgspec.structs.replace(question, number=self._numbers[server]))
         else:
             self._save()
 

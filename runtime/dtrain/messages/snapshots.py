@@ -34,12 +34,15 @@ class Snapshot(Message, frozen=True, gc=False):
 
     In async the state of all servers must contain the same pushes: the leader has marked all of them, and `covers` is what any of
     them had seen by then. Of the pushes that wait these are applied, and no others before the answer.
+
+    `number` is another one each time that this is said, also to another server or on another connection.
     """
 
     at_least: int
     wait_s: float
     term: int = 0
     covers: list[tuple[str, int, int]] = msgspec.field(default_factory=list)
+    number: int = 0
 
 
 class SnapshotReply(Message, frozen=True, gc=False):
@@ -70,9 +73,11 @@ class SnapshotRows(Message, frozen=True, gc=False):
         part: whose: a group's with this number in the layout, whose elements are the rows; after the groups come the tables.
         array: "" for the values, else a slot's name.
         start, stop: which rows. They are asked for in order: see `roles.image`.
+        number: of the `Snapshot`; refused if there has been another one since, which may have come late on a broken connection.
     """
 
     part: int
     array: str
     start: int
     stop: int
+    number: int = 0

@@ -5,8 +5,9 @@ On connections of its own, beside those of training; the `keeper` uses it to sav
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
-from itertools import zip_longest
+from itertools import count, zip_longest
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -25,6 +26,7 @@ from dtrain.messages import (
     NotReady,
     Refusal,
     Rows,
+    Snapshot,
     SnapshotReply,
     SnapshotRows,
 )
@@ -56,6 +58,8 @@ class Leader:
         self._connect = connect
         self._aborted = False
         self._answers_open = False
+        self._numbers = count(time.time_ns())
+        self._number = [0] * servers
         self._channels = [connect(server, connect_s) for server in range(servers)]
 
     def initialise(
@@ -122,7 +126,7 @@ class Leader:
             PeerError: the server is gone, or has made none.
         """
         with self._asking():
-            self._channels[server].send(question)
+            self._say(server, question)
             return _expect(Rows, self._hear(server, question)).blocks[0]
 
     def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
@@ -137,8 +141,8 @@ class Leader:
     def _ask(self, question: AnyMessage, kind: type[Answer]) -> list[Answer]:
         """Every server, before the first answer is awaited."""
         with self._asking():
-            for channel in self._channels:
-                channel.send(question)
+            for server in range(len(self._channels)):
+                self._say(server, question)
             frames = [self._hear(server, question) for server in range(len(self._channels))]
         return [cast(Answer, _expect(kind, frame).message) for frame in frames]
 
@@ -163,6 +167,14 @@ class Leader:
         yield
         self._answers_open = False
 
+    def _say(self, server: int, question: AnyMessage) -> None:
+        """A question for a server's state has a number of its own each time, of which its rows are asked for."""
+        if isinstance(question, Snapshot):
+            self._number[server] = next(self._numbers)
+        if isinstance(question, Snapshot | SnapshotRows):
+            question = msgspec.structs.replace(question, number=self._number[server])
+        self._channels[server].send(question)
+
     def _hear(self, server: int, question: AnyMessage) -> Frame:
         """A server's answer; if the connection is broken, on a new one."""
         try:
@@ -171,7 +183,7 @@ class Leader:
             if self._aborted:
                 raise
         self._reconnect(server)
-        self._channels[server].send(question)
+        self._say(server, question)
         return self._channels[server].receive()
 
     def reconnect(self) -> None:

@@ -166,7 +166,10 @@ class ParameterServer:
         return self._on_pull(caller, sender, message, blocks, now)
 
     def _on_snapshotrows(self, caller: Caller, sender: TaskId, message: SnapshotRows, blocks: Blocks, now: float) -> Actions:
-        yield Send(caller, *table_answer(self.held, message, blocks))
+        if message.number == self._snapshots.number:
+            yield Send(caller, *table_answer(self.held, message, blocks))
+        else:
+            yield Send(caller, Refusal(f"ps:{self.index} has been asked for its state again since"))
 
     # Writing
 

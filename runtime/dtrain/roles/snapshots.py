@@ -27,8 +27,13 @@ Delivery = tuple[Caller, TaskId, Push, Blocks]
 
 @dataclass
 class Snapshots:
-    """One server's part in checkpoints."""
+    """One server's part in checkpoints.
 
+    Attributes:
+        number: of the question that was answered last: what is remembered was meant for it.
+    """
+
+    number: int = 0
     _marked_until_s: float = -math.inf
     _covers: dict[str, tuple[int, int]] = field(default_factory=dict)
     _waiting: list[Delivery] = field(default_factory=list)
@@ -65,7 +70,7 @@ class Snapshots:
         whole = held.pushes.version >= question.at_least and held.seen.covers(question.covers)
         if not (whole or late):
             return None
-        self._marked_until_s = -math.inf
+        self._marked_until_s, self.number = -math.inf, question.number
         held.store.mark()
         seen, dealt, rule = held.seen.export(), held.dealer.export(), held.store.optimizer_config
         return SnapshotReply(held.pushes.version, tuple(held.store.slots), seen, dealt, live, whole, rule)
