@@ -1,13 +1,17 @@
 """A cluster without a launcher: every task a command of its own, at addresses of this machine that were free a moment ago."""
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import portpicker
-import psutil
 from clusters.watching import report_of
 from launching import Command, Launcher, wait_until
+
+SEQPACKET, CONNECTED = "0005", "03"
+"""As /proc/net/unix says it."""
 
 
 class HandCluster:
@@ -54,10 +58,10 @@ class HandCluster:
         start(self.leader)
 
     def _has_joined(self, task: str) -> bool:
-        """Whether a task is connected to ps:0."""
-        pid, port = self.commands[task].process.pid, int(self.addresses["ps"][0].rpartition(":")[2])
-        remote = [link.raddr.port for link in psutil.net_connections("tcp") if link.pid == pid and link.raddr]
-        return task == "ps:0" or port in remote
+        """Whether a task is connected to ps:0: by a socket without a name of its own."""
+        lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+        connected = {f"socket:[{line[6]}]" for line in lines if line[4:6] == [SEQPACKET, CONNECTED] and len(line) == 7}
+        return task == "ps:0" or not connected.isdisjoint(_open_files(self.commands[task].process.pid))
 
     def end(self) -> dict[str, int]:
         """Wait for the end of every task: their exit codes. Nothing that they started is left."""
@@ -75,3 +79,9 @@ class HandCluster:
     def status(self) -> dict[str, Any]:
         """What `dtrain status --json` says of the leader's run directory."""
         return report_of(self.launcher, self.run_dir)
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            yield str(each.readlink())

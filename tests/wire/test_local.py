@@ -10,12 +10,12 @@ import threading
 import numpy as np
 import pytest
 
-from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
+from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError, WaitTimeoutError
 from dtrain.messages import Commit, Hello, Pull, Push, Subscribe
 from dtrain.wire import connecting, shared_memory
 from dtrain.wire.channel import Answer
 from dtrain.wire.client import GrpcChannel
-from dtrain.wire.local import LocalChannel, LocalService
+from dtrain.wire.local import LocalChannel, LocalService, socket_name
 from dtrain.wire.packets import PacketSocket
 from dtrain.wire.service import GrpcService
 from dtrain.wire.shared_memory import SharedMemory, shared_bytes
@@ -215,6 +215,77 @@ def test_a_server_on_another_host_is_met_over_grpc_or_refused(echo):
     with pytest.raises(PeerRefusedError, match=f"transport: local cannot lead to ps:3 at {address}: ps:3 is not on this host"):
         connecting.connect("ps:3", address, WORKER, 20.0, "local")
     elsewhere.stop()
+
+
+@pytest.fixture
+def met(echo):
+    """A server that serves under the name that its run knows."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    local = LocalService(echo, socket_name("ps:0", SERVER))
+    grpc_service = GrpcService(echo, address, connections=8, share_port=False, local_name=local.name)
+    yield address
+    grpc_service.stop()
+    local.stop()
+
+
+def test_tasks_of_a_run_on_one_host_meet_without_grpc(met, monkeypatch):
+    monkeypatch.setattr(connecting, "local_name", None)
+    channel = connecting.connect("ps:0", met, WORKER, 20.0)
+    assert isinstance(channel, LocalChannel)
+    channel.send(PUSH)
+    assert channel.receive().message == PUSH
+    channel.close()
+
+
+@pytest.mark.parametrize("hello", [Hello("other", "hash", "worker:0"), Hello("run", "other", "worker:0")])
+def test_a_task_of_another_run_does_not_know_the_socket_and_asks_over_grpc(met, hello, monkeypatch):
+    asked = []
+    monkeypatch.setattr(connecting, "local_name", lambda *question: asked.append(question) or "")
+    channel = connecting.connect("ps:0", met, hello, 20.0)
+    assert isinstance(channel, GrpcChannel)
+    assert asked == [("ps:0", met, hello, 20.0)]
+    channel.close()
+
+
+def test_a_socket_that_accepts_and_says_nothing_is_nobody(address, channel):
+    name = socket_name("ps:7", SERVER)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as mute:
+        mute.bind(b"\0" + name.encode())
+        mute.listen()
+        with pytest.raises(WaitTimeoutError, match=r"ps:7 at .* did not accept a connection within 0\.2 s"):
+            connecting.connect("ps:7", address, WORKER, 0.2)
+
+
+def test_where_nobody_serves_yet_the_wait_ends_without_grpc(monkeypatch):
+    monkeypatch.setattr(connecting, "local_name", None)
+    with pytest.raises(WaitTimeoutError, match=r"ps:0 at \[::1\]:9 did not accept a connection within 0\.05 s"):
+        connecting.connect("ps:0", "[::1]:9", WORKER, 0.05)
+
+
+def test_a_name_that_is_taken_leaves_another_one(echo):
+    services = [LocalService(echo, socket_name("ps:0", SERVER)) for _ in range(2)]
+    assert services[0].name() != services[1].name()
+    channel = LocalChannel("ps:0", services[1].name(), WORKER)
+    channel.close()
+    for service in services:
+        service.stop()
+
+
+@pytest.mark.parametrize(
+    ("transport", "address", "heart"),
+    [
+        ("auto", "127.0.0.1:9", "auto"),
+        ("local", "localhost:9", "auto"),
+        ("auto", "[::1]:9", "auto"),
+        ("grpc", "127.0.0.1:9", "grpc"),
+        ("auto", "10.0.0.1:9", "grpc"),
+        ("local", "machine-a:9", "grpc"),
+    ],
+)
+def test_heartbeats_go_through_the_network_where_there_is_one(transport, address, heart):
+    assert connecting.heartbeat_transport(transport, address) == heart
 
 
 def test_who_does_not_say_hello_is_not_served(service, echo):

@@ -23,10 +23,10 @@ from dtrain.roles.parameter_server import ParameterServer
 from dtrain.roles.published import Room
 from dtrain.roles.shared_room import SharedRoom
 from dtrain.wire.channel import Answer, Caller, Channel
-from dtrain.wire.connecting import connect
+from dtrain.wire.connecting import connect, heartbeat_transport
 from dtrain.wire.frames import Frame, Payload
 from dtrain.wire.handshake import refusal
-from dtrain.wire.local import LocalService
+from dtrain.wire.local import LocalService, socket_name
 from dtrain.wire.service import GrpcService
 from dtrain.wire.slow_link import through_link
 
@@ -229,7 +229,7 @@ def serve(assignment: TaskAssignment) -> None:
     machine = ParameterServer(assignment.task.index, assignment.cluster, assignment.spec.training, time.monotonic())
     by_grpc = assignment.spec.training.transport == "grpc"
     handler = ServerHandler(machine, hello, reporter, local=not by_grpc)
-    local = None if by_grpc else LocalService(handler)
+    local = None if by_grpc else LocalService(handler, socket_name(str(assignment.task), hello))
     service = GrpcService(
         handler,
         address,
@@ -269,7 +269,8 @@ def _join_first_server(assignment: TaskAssignment, handler: ServerHandler, hello
     if training.updates == "sync":
         handler.link = DecisionLink(handler, partial(connect_by, training.transport))
     try:
-        return [HeartbeatLink(partial(connect_by, "grpc"), reporter, connect_s=PEER_CONNECT_S, patience_s=float("inf"))]
+        heart = partial(connect_by, heartbeat_transport(training.transport, first))
+        return [HeartbeatLink(heart, reporter, connect_s=PEER_CONNECT_S, patience_s=float("inf"))]
     except DtrainError as error:
         raise type(error)(f"{assignment.task} cannot join the run: {error}") from None
 

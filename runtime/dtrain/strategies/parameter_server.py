@@ -40,7 +40,7 @@ from dtrain.strategies.parameter_server_session import CONNECT_S, ParameterServe
 from dtrain.strategies.passed_over import PassedOverSession
 from dtrain.strategy import Problem, Session, Strategy, scope_of
 from dtrain.wire.channel import Channel
-from dtrain.wire.connecting import connect
+from dtrain.wire.connecting import connect, heartbeat_transport
 from dtrain.wire.slow_link import through_link
 
 PATIENCE_S = 60.0
@@ -108,8 +108,9 @@ class ParameterServerStrategy:
         return self._connect(server, timeout_s, self.training.transport)
 
     def _connect_heart(self, server: int, timeout_s: float) -> Channel:
-        """Open a connection for heartbeats: by the way that shows whether the network is there."""
-        return self._connect(server, timeout_s, "grpc")
+        """Open a connection for heartbeats."""
+        address = self.assignment.cluster.servers[server]
+        return self._connect(server, timeout_s, heartbeat_transport(self.training.transport, address))
 
     def _connect(self, server: int, timeout_s: float, transport: str) -> Channel:
         address = self.assignment.cluster.servers[server]

@@ -1,10 +1,11 @@
 """The way between two tasks of one host: a Unix socket, and shared memory for what is large. See `packets`.
 
-The socket's name is abstract: it lies in no folder, and ends with the server. It is told over gRPC to whom the server knows; the
-hello is said again on the socket, where the kernel vouches besides that both ends are one user's.
+The socket's name is abstract: it lies in no folder, and ends with the server. A task of the same run knows it, and it is told over
+gRPC to whom the server knows; the hello is said on the socket, where the kernel vouches besides that both ends are one user's.
 """
 
 import contextlib
+import hashlib
 import os
 import secrets
 import socket
@@ -28,11 +29,11 @@ _CREDENTIALS = struct.Struct("3i")
 class LocalChannel:
     """The client end; see `Channel`. Blocks that lie in this process's shared memory are sent without a copy."""
 
-    def __init__(self, peer: str, name: str, hello: Hello) -> None:
+    def __init__(self, peer: str, name: str, hello: Hello, timeout_s: float = HELLO_LIMIT_S) -> None:
         """Connect and shake hands.
 
         Raises:
-            PeerLostError: nobody of that name is on this host.
+            PeerLostError: nobody of that name is on this host, or answers within `timeout_s`.
             PeerRefusedError: another user's process is, or the server does not want this task.
         """
         self.peer = peer
@@ -40,14 +41,16 @@ class LocalChannel:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._packets = PacketSocket(self._socket, wait=True)
         try:
+            self._socket.settimeout(timeout_s)
             self._socket.connect(_abstract(name))
             if _user_of(self._socket) != os.getuid():
                 raise PeerRefusedError(f"{peer}'s socket on this host belongs to another user")
             self.send(hello)
             answer = self.receive().message
+            self._socket.settimeout(None)
         except OSError as error:
             self.close()
-            raise PeerLostError(f"{peer} is not on this host ({error.strerror})") from None
+            raise PeerLostError(f"{peer} is not on this host ({error.strerror or error})") from None
         except BaseException:
             self.close()
             raise
@@ -85,7 +88,7 @@ class LocalChannel:
         return Frame(frame.message, written(frame.blocks, into))
 
     def _lost(self, error: Exception | None) -> PeerLostError:
-        why = error.strerror if isinstance(error, OSError) else error or "it has ended the connection"
+        why = error.strerror or error if isinstance(error, OSError) else error or "it has ended the connection"
         return PeerLostError(self._aborted or f"lost {self.peer} on this host ({why})")
 
     def abort(self, reason: str) -> None:
@@ -126,13 +129,18 @@ class LocalCaller:
 class LocalService:
     """Serves one handler to the tasks of this host until `stop`; a thread a connection."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, name: str = "") -> None:
+        """Serve under a name that the run's tasks know (`socket_name`), or a random one where it is taken or empty."""
         self._handler = handler
         self._open: set[PacketSocket] = set()
         self._stopped = threading.Event()
         self._name = f"dtrain-{secrets.token_hex(16)}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener.bind(_abstract(self._name))
+        try:
+            self._listener.bind(_abstract(name or self._name))
+            self._name = name or self._name
+        except OSError:
+            self._listener.bind(_abstract(self._name))
         self._listener.listen(1024)
         threading.Thread(target=self._accept, name="local connections", daemon=True).start()
 
@@ -173,7 +181,7 @@ class LocalService:
     def _meet(self, connection: socket.socket, packets: PacketSocket) -> LocalCaller | None:
         connection.settimeout(HELLO_LIMIT_S)
         frame = packets.receive(0)
-        if frame is None or not isinstance(frame.message, Hello):
+        if frame is None or not isinstance(frame.message, Hello) or not self.name():
             return None
         if reason := self._handler.refuse(frame.message):
             packets.send(Refusal(reason))
@@ -191,6 +199,12 @@ class LocalService:
             packets.send(Refusal(str(error)))
         finally:
             self._handler.disconnected(caller)
+
+
+def socket_name(server: str, hello: Hello) -> str:
+    """The name of a server's socket, as the tasks of its run know it and nobody without the run's secret."""
+    told = "\0".join((server, hello.run_id, hello.cluster_hash))
+    return f"dtrain-{hashlib.blake2b(told.encode(), key=(hello.secret or '').encode()[:64], digest_size=16).hexdigest()}"
 
 
 def _abstract(name: str) -> bytes:
