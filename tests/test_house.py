@@ -56,6 +56,7 @@ FLOORS = {
     "task": 7,
     "program": 7,
     "forked_task": 7,
+    "rehearsal": 7,
     "warm_process": 7,
 }
 # Floors 0 and 1 are single files, each of which may use those before it; so are the parts of the task process.

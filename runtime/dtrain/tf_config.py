@@ -95,9 +95,9 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
 
 def _check_keys(found: dict[str, Any], known: tuple[str, ...], where: str) -> None:
     """Refuse what looks like a slip of a known key; other keys are some platform's own."""
-    for key in found:
+    for key in set(found).difference(known):
         nearest = _nearest(key, known)
-        if key not in known and nearest and nearest not in found:
+        if nearest and nearest not in found:
             raise SpecError(f"{where} has no key {key!r}; did you mean {nearest!r}?")
 
 

@@ -22,7 +22,9 @@ from dtrain.start_orders import Exited, Refused, Started, StartOrder
 
 IMPORTS = (
     "numpy",
-    "grpc",
+    "dtrain.wire.client",
+    "grpc._channel",  # what grpc itself imports when it is first used
+    "grpc._server",
     "threadpoolctl",
     "argparse",
     "dtrain.program",
@@ -100,12 +102,14 @@ class Gate:
 
 
 def _import_all() -> None:
-    """Import with one thread for arithmetic: a pool of threads would not survive the fork; each task sets its own limit."""
+    """With one thread for arithmetic: a pool of threads would not survive the fork; each task sets its own limit."""
     before = dict(os.environ)
     os.environ.update(dict.fromkeys(THREAD_LIMITS, "1"))
     for name in IMPORTS:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+    with contextlib.suppress(Exception):
+        importlib.import_module("dtrain.rehearsal").rehearse()
     for name in THREAD_LIMITS:
         del os.environ[name]
     os.environ.update(before)
