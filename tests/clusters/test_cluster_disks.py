@@ -1,0 +1,84 @@
+"""Checkpoints of real clusters on a disk that is full for a while, and under kill -9 in the midst of writing one."""
+
+import signal
+import subprocess
+
+import pytest
+from clusters.watching import report_of, succeeded
+
+from dtrain.checkpoints import list_checkpoints, open_checkpoint
+
+OPTIONS = ("--workers", "1", "--ps", "2", "--no-evaluator", "--set", "checkpoint.every_steps=10")
+FULL_FOR_A_WHILE = """
+mkdir -p run/checkpoints && mount -t tmpfs -o size=256k none run/checkpoints
+{
+    until [ -e run/checkpoints/ckpt-0 ]; do sleep 0.02; done
+    cat /dev/zero > run/checkpoints/filler
+    touch full
+    until grep -q "no checkpoint of step" run/tasks/chief-0/attempt-0/output.log; do sleep 0.02; done
+    rm run/checkpoints/filler
+    touch free
+} 2>/dev/null >/dev/null &
+"$@"; code=$?; cp -r run/checkpoints kept; exit $code
+"""
+PATIENT = """
+import time
+from pathlib import Path
+import numpy as np
+import dtrain as dt
+
+def batches():
+    for number in range(10_000):
+        while not Path("full" if number < 50 else "free").exists():
+            time.sleep(0.01)
+        yield np.ones((1, 1), "f"), np.ones((1, 1), "f")
+
+with dt.get_strategy().scope():
+    model = dt.Sequential([dt.layers.Dense(1, input_shape=(1,))])
+    model.compile(optimizer="sgd", loss="mse")
+model.fit(lambda context: dt.data.Dataset.from_generator(batches), steps_per_epoch=200, verbose=0)
+"""
+
+
+def test_a_full_disk_costs_checkpoints_and_not_training(launcher):
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody have a mount namespace of one's own (unshare -rm)")
+    (launcher.folder / "patient.py").write_text(PATIENT)
+    wrapper = ("unshare", "-rm", "sh", "-c", FULL_FOR_A_WHILE, "sh")
+    launch = launcher.start("--run-dir", "run", *OPTIONS, "patient.py", wrapper=wrapper)
+    launch.run_dir = launcher.folder / "run"
+    succeeded(launch)
+    said = next(line for line in (launch.out + launch.err).splitlines() if "no checkpoint of step" in line)
+    assert "No space left on device" in said
+    assert "earlier checkpoints are untouched" in said
+    assert report_of(launcher, launch.run_dir)["global_step"] == 200
+    assert list_checkpoints(launcher.folder / "kept")[-1].step == 200
+    assert list((launcher.folder / "kept").glob(".*")) == []
+
+
+def test_a_launch_that_is_killed_while_it_writes_goes_on_from_what_is_whole(launcher):
+    program = launcher.folder / "wide.py"
+    program.write_text(
+        "import sys, numpy as np, dtrain as dt\n"
+        "with dt.get_strategy().scope():\n"
+        "    model = dt.Sequential([dt.layers.Dense(1000, input_shape=(1000,))])\n"
+        "    model.compile(optimizer=dt.optimizers.Adam(0.001), loss='mse')\n"
+        "data = dt.data.Dataset.from_tensor_slices((np.ones((1, 1000), 'f'), np.ones((1, 1000), 'f'))).batch(1).repeat()\n"
+        "model.fit(lambda context: data, steps_per_epoch=int(sys.argv[1]), verbose=0)\n"
+    )
+    often = ("--set", "checkpoint.every_steps=1")
+    launch = launcher.start("--run-dir", "run", *OPTIONS, *often, str(program), "100000")
+    launch.run_dir = launcher.folder / "run"
+    folder = launch.run_dir / "checkpoints"
+    launch.wait_for(lambda: len(list_checkpoints(folder)) > 2 and list(folder.glob(".tmp-*")), "a checkpoint being written")
+    launch.send(signal.SIGKILL)
+    launch.end()
+    launch.wait_gone()
+    with open_checkpoint(folder) as checkpoint:
+        step = checkpoint.step
+        assert checkpoint.warning is None
+    again = launcher.start("--run-dir", "run", "--resume", *OPTIONS, str(program), str(step + 3))
+    again.run_dir = launch.run_dir
+    succeeded(again)
+    assert list_checkpoints(folder)[-1].step == step + 3
+    assert list(folder.glob(".*")) == []
