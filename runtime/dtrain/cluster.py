@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from dtrain.errors import SpecError
 
@@ -123,7 +124,7 @@ class ClusterSpec:
         """The tasks that train, in rank order."""
         return tuple(self.tasks(*(TRAINING_ROLES if chief_trains else (Role.WORKER,))))
 
-    @property
+    @cached_property
     def first_joined(self) -> int:
         """The index of the first worker that joins a running cluster: one after the last that the cluster names."""
         return max(self.jobs.get(Role.WORKER, {}), default=-1) + 1

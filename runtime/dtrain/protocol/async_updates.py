@@ -68,7 +68,8 @@ class TicketGate:
 
     def join(self, rank: int) -> None:
         """A replica takes part from now on (again)."""
-        self.clocks.setdefault(rank, min(self.clocks.values(), default=0))
+        if rank not in self.clocks:
+            self.clocks[rank] = min(self.clocks.values(), default=0)
 
     def leave(self, rank: int) -> None:
         """A replica is lost or has left: its ticket comes back."""

@@ -7,13 +7,13 @@
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from dtrain.messages import Verdict
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True):
     """The newest push of one replica and its verdict; None while it is undecided (sync: until the commit)."""
 
     incarnation: int

@@ -1,9 +1,9 @@
 """What a machine asks its driver to do. Decisions are made in machines; only drivers act."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dtrain.messages import AnyMessage
@@ -12,8 +12,7 @@ Caller = Hashable
 """A connection, as a machine knows it: something to answer to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Answer on a connection. The blocks may be a server's own memory: the driver copies them before anything changes."""
 
     caller: Caller
@@ -21,15 +20,13 @@ class Send:
     blocks: Sequence[np.ndarray[Any, Any]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """ps:i: tell ps:0."""
 
     message: AnyMessage
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(msgspec.Struct, frozen=True):
     """Stop serving; `failed` says why if it is not because all is done."""
 
     failed: str | None = None

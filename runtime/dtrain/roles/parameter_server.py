@@ -8,6 +8,7 @@ else happens.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -96,7 +97,7 @@ class ParameterServer:
         if (deed := LEADERS_DEEDS.get(type(message))) and sender != self.cluster.leader:
             yield Send(caller, Refusal(f"only {self.cluster.leader} may {deed}, not {sender}"))
             return
-        handle: Callable[..., Iterator[Action]] | None = getattr(self, f"_on_{type(message).__name__.lower()}", None)
+        handle: Callable[..., Iterator[Action]] | None = getattr(self, _handler(type(message)), None)
         if handle is None:
             yield Send(caller, Refusal(f"a parameter server does not take {type(message).__name__} messages"))
             return
@@ -280,3 +281,8 @@ class ParameterServer:
         if self.index == 0 and held is not None and held.pushes.version < held.max_steps:
             held.pushes.failed = f"{sender} has ended training at step {held.pushes.version} of {held.max_steps}"
         yield Send(caller, message)
+
+
+@cache
+def _handler(kind: type[AnyMessage]) -> str:
+    return f"_on_{kind.__name__.lower()}"

@@ -128,12 +128,13 @@ class ServerHandler:
 
     def _carry_out(self, actions: Iterator[Action]) -> None:
         """Do one thing after the other; a version that goes to many is cut into bytes once."""
-        payload, made = Payload(()), -1
+        payload: Payload | None = None
+        made = -1
         for action in actions:
             match action:
                 case Send(caller, message, blocks) if blocks:
                     version = self.machine.held.pushes.version if self.machine.held else 0
-                    if payload.blocks is not blocks or made != version:
+                    if payload is None or payload.blocks is not blocks or made != version:
                         payload, made = Payload(blocks), version
                     caller.send(message, blocks, payload)  # type: ignore[attr-defined]  # opaque to the machine only
                 case Send(caller, message):

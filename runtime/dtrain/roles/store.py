@@ -7,6 +7,7 @@ tables (`roles.table`), each by itself.
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ class Store:
         self.origin = origin
         self.max_steps = max_steps
         self.groups = layout.groups
+        self._kinds = [(np.dtype(group.dtype), group.size) for group in self.groups]
         self.trainable = [index for index, group in enumerate(self.groups) if group.trainable]
         self.optimizer = optimizers.from_config(optimizer)
         if reason := self.mismatch(values, range(len(self.groups))):
@@ -153,9 +155,12 @@ class Store:
 
     def mismatch(self, blocks: Sequence[Array], groups: Sequence[int]) -> str | None:
         """Why arrays are not one flat array for each of the given groups; None if they are."""
-        expected = [(self.groups[index].dtype, self.groups[index].size) for index in groups]
-        found = [(block.dtype.name, block.size) for block in blocks]
-        return None if found == expected else f"expected (dtype, elements) {expected}, found {found}"
+        expected = [self._kinds[index] for index in groups]
+        found = [(block.dtype, block.size) for block in blocks]
+        if found == expected:
+            return None
+        wanted, given = ([(dtype.name, size) for dtype, size in kinds] for kinds in (expected, found))  # numpy makes names anew
+        return f"expected (dtype, elements) {wanted}, found {given}"
 
     def _change_mismatch(self, blocks: Sequence[Array]) -> str | None:
         """Why blocks are not new values of every group, and of each table all rows or none; None if they are."""
@@ -166,9 +171,9 @@ class Store:
             return f"expected rows of {len(sizes)} tables: all or none; found blocks of {[block.size for block in rows]} elements"
         return self.mismatch(groups, range(len(self.groups)))
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
-        """Size of all values and slots."""
+        """Size of all values and slots, which stays as it is."""
         arrays = [*self.values, *(array for arrays in self.slots.values() for array in arrays)]
         return sum(array.nbytes for array in arrays) + sum(table.nbytes for table in self.tables)
 
@@ -200,7 +205,7 @@ class Store:
         groups, rows = len(self.groups), blocks[len(self.groups) :]
         if len(rows) != 2 * len(self._trained_tables):
             return f"expected {groups} blocks and 2 for each of {len(self._trained_tables)} tables, found {len(blocks)}"
-        reasons = [table.mismatch(*pair) for table, pair in zip(self._trained_tables, _pairs(rows), strict=True)]
+        reasons = (table.mismatch(*pair) for table, pair in zip(self._trained_tables, _pairs(rows), strict=True))
         return self.mismatch(blocks[:groups], range(groups)) or next(filter(None, reasons), None)
 
     def apply(self, gradients: Sequence[Array], step: int, rate_scale: float = 1.0) -> None:
@@ -217,7 +222,8 @@ class Store:
         rows = {table.shard.name: table.gradient(*pair) for table, pair in zip(self._trained_tables, rest, strict=True)}
         if not self.optimizer.elementwise:
             dense = [gradient if gradient.flags.writeable else np.array(gradient) for gradient in dense]
-        self._clip(dense, rows)
+        if rows or not self.optimizer.elementwise:
+            self._clip(dense, rows)
         self._keep_dense()
         position, place = 0, self._published.next_place()
         for index, (value, new, gradient) in enumerate(zip(self.values, place, dense, strict=True)):

@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
 from dtrain.errors import NonFiniteGradientError, PeerRefusedError, TooFewReplicasError
 from dtrain.messages import AnyMessage, Conclude, Lookup, NotReady, Pull, Push, Refusal, Reply, Rows, Values, Verdict
 
@@ -37,8 +39,7 @@ class Phase(Enum):
     FINISHED = "finished"
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What became of one gradient on all servers together.
 
     Attributes:

@@ -12,7 +12,6 @@ memory is taken: an unknown dtype, a negative size, too many blocks or a payload
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -40,8 +39,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[AnyMessage, list[tuple[str, int]]]).decode
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """One message with its blocks: contiguous one-dimensional arrays, possibly read-only."""
 
     message: AnyMessage
