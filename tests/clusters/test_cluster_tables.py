@@ -1,8 +1,14 @@
 """Embedding tables on parameter servers: the numbers of one process, learnt by workers that never hold a table."""
 
+import os
 import re
+import signal
+from hashlib import sha256
 
-from clusters.watching import report_of, succeeded, tasks_of
+import numpy as np
+import pytest
+from clusters.watching import report_of, saved_steps, step_of, succeeded, tasks_of
+from conformance.one_process import train_as_one
 
 PROGRAM = """
 import hashlib
@@ -73,3 +79,72 @@ def test_two_workers_and_the_chief_learn_a_table(launcher):
     assert all(after < 0.8 * before for before, after in losses)
     assert len(set(said(launch.out, "hash"))) == 1, "all read the same rows from the servers after training"
     assert report_of(launcher, launch.run_dir)["evaluation"]["loss"] < max(before for before, _ in losses)
+
+
+SUMMED = """
+import hashlib, pathlib, sys, time
+
+import numpy as np
+
+import dtrain as dt
+
+ROWS, STEPS = 6_000, 30
+ids = np.random.default_rng(0).integers(0, ROWS, (128 * 32, 4))
+x, y = ids, np.sin(ids * 0.37).sum(axis=1, keepdims=True).astype(np.float32)
+
+def made():
+    model = dt.Sequential([dt.layers.Embedding(ROWS, 16, input_shape=(4,)), dt.layers.Flatten(), dt.layers.Dense(1)])
+    model.compile(optimizer=dt.optimizers.Adagrad(0.3), loss="mse")
+    return model
+
+class Wait(dt.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        while batch >= 20 and "wait" in sys.argv and not pathlib.Path("go").exists():
+            time.sleep(0.01)
+"""
+TRAINED = """
+with dt.get_strategy().scope():
+    model = made()
+model.fit((x, y), batch_size=32, epochs=1, steps_per_epoch=STEPS, shuffle=False, verbose=0, callbacks=[Wait()])
+print("hash", *[hashlib.sha256(np.ascontiguousarray(value)).hexdigest()[:12] for value in model.get_weights()])
+"""
+
+
+def summed_in_one_process(replicas):
+    """What so many replicas make of their batches together."""
+    space = {}
+    exec(SUMMED, space)
+    batches = [(space["x"][start : start + 32], space["y"][start : start + 32]) for start in range(0, len(space["x"]), 32)]
+    *_, last = train_as_one(space["made"](), [batches[i * replicas : (i + 1) * replicas] for i in range(space["STEPS"])])
+    return " ".join(sha256(np.ascontiguousarray(value)).hexdigest()[:12] for value in last)
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "more"),
+    [
+        (1, 1, ["transport=local"]),
+        (2, 3, ["transport=grpc", "placement=greedy", "partitioner={fixed_shards: 4}"]),
+    ],
+)
+def test_a_deterministic_table_of_several_replicas_is_what_one_process_computes(launcher, workers, servers, more):
+    (launcher.folder / "table.py").write_text(SUMMED + TRAINED)
+    sets = [word for each in more for word in ("--set", f"training.{each}")]
+    launch = launcher.start("--workers", str(workers), "--ps", str(servers), *DETERMINISTIC, *sets, "table.py")
+    succeeded(launch)
+    assert set(said(launch.out, "hash")) == {summed_in_one_process(workers + 1)}
+
+
+def test_a_table_is_restored_bit_for_bit_after_its_server_s_death_and_in_a_resumed_run(launcher):
+    (launcher.folder / "table.py").write_text(SUMMED + TRAINED)
+    words = ("--run-dir", "run", "--workers", "1", "--ps", "2", *DETERMINISTIC, "--set", "training.partitioner={fixed_shards: 2}")
+    words = (*words, "--set", "checkpoint.every_steps=4", "--set", "restart.ps.backoff_s=0.1")
+    first = launcher.start(*words, "table.py", "wait", run_dir=launcher.folder / "run")
+    first.wait_for(lambda: step_of(first) >= 20, "20 steps")
+    os.kill(first.task("ps:1")["pid"], signal.SIGKILL)
+    first.wait_for(lambda: step_of(first, "ps:1", attempt=1) > 0, "the server to be restored")
+    first.send(signal.SIGTERM)
+    assert first.end() == 143
+    assert saved_steps(first.run_dir)[-1] < 30
+    second = launcher.start("--resume", *words, "table.py", run_dir=first.run_dir)
+    succeeded(second)
+    assert set(said(second.out, "hash")) == {summed_in_one_process(2)}

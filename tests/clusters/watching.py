@@ -28,10 +28,11 @@ def tasks_of(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {task["task"]: task for task in report["tasks"]}
 
 
-def step_of(launch: Launch) -> int:
-    """How far ps:0 is."""
-    path = launch.run_dir / "tasks" / "ps-0" / "status.json"
-    return (json.loads(path.read_text())["step"] or 0) if path.exists() else 0
+def step_of(launch: Launch, task: str = "ps:0", attempt: int = 0) -> int:
+    """How far a task is, in this attempt or a later one; 0 before."""
+    path = launch.run_dir / "tasks" / task.replace(":", "-") / "status.json"
+    status = json.loads(path.read_text()) if path.exists() else {"step": 0, "attempt": 0}
+    return (status["step"] or 0) if status["attempt"] >= attempt else 0
 
 
 def saved_steps(run_dir: Path) -> list[int]:

@@ -18,7 +18,7 @@ def train_as_one(model: dt.Model, steps: Iterable[Sequence[SubBatch]]) -> Iterat
     in the order of the replicas and divided once.
     """
     network, optimizer = model.network, model.optimizer
-    values = {name: value.copy() for name, value in model.weights.items()}
+    values = {name: np.array(value) for name, value in model.weights.items()}
     trained = [spec for spec in network.variables if spec.trainable]
     slots = {spec.name: optimizer.initial_slots(values[spec.name]) for spec in trained}
     for step, sub_batches in enumerate(steps):
