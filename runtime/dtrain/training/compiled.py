@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from dtrain.errors import SpecError
@@ -90,7 +91,7 @@ class Compiled:
         of_outputs = [f"{each.name}_loss" for each in self.outputs if each.loss is not None]
         return ["loss", *(of_outputs if len(self.outputs) > 1 else ()), *(each.label for each in self.metrics())]
 
-    @property
+    @cached_property
     def losses(self) -> Losses | None:
         """As a network takes them; None if no output has one."""
         found = [None if each.loss is None else OutputLoss(each.loss, each.loss_weight) for each in self.outputs]
