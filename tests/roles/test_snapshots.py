@@ -5,7 +5,8 @@ import pytest
 from roles.by_hand import Hand, only
 
 from dtrain.learning import optimizers
-from dtrain.messages import Mark, Marked, NotReady, Refusal, Reply, Snapshot, SnapshotReply, SnapshotRows, Verdict
+from dtrain.messages import Mark, Marked, NotReady, Refusal, Reply, Rows, Snapshot, SnapshotReply, SnapshotRows, Verdict
+from dtrain.roles.snapshots import UNREAD_S
 
 WAIT_S = 2.0
 
@@ -114,6 +115,16 @@ def test_the_state_is_read_as_it_was_while_training_goes_on(updates):
     assert hand.version() > 5
     for wrong in (SnapshotRows(2, "", 0, 1), SnapshotRows(0, "momentum", 0, 1), SnapshotRows(1, "", 0, 3)):
         assert isinstance(only(hand.say("chief:0", wrong)), Refusal)
+
+
+def test_what_nobody_reads_on_is_let_go():
+    hand = Hand(workers=0, updates="async")
+    hand.initialise()
+    ask(hand, 0)
+    for kind in (Rows, Rows, Refusal):
+        hand.tick()
+        assert isinstance(only(hand.say("chief:0", SnapshotRows(0, "", 0, 7))), kind)
+        hand.now += UNREAD_S - 1 if hand.now == 0 else UNREAD_S
 
 
 @pytest.mark.parametrize("updates", ["sync", "async"])

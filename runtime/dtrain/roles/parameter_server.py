@@ -168,6 +168,7 @@ class ParameterServer:
 
     def _on_snapshotrows(self, caller: Caller, sender: TaskId, message: SnapshotRows, blocks: Blocks, now: float) -> Actions:
         if message.number == self._snapshots.number:
+            self._snapshots.read(now)
             yield Send(caller, *table_answer(self.held, message, blocks))
         else:
             yield Send(caller, Refusal(f"ps:{self.index} has been asked for its state again since"))
@@ -265,6 +266,7 @@ class ParameterServer:
 
     def tick(self, now: float, connections: int) -> Actions:
         """Time has passed; `connections` are open. To be called a few times a second."""
+        self._snapshots.tick(self.held, now)
         if self.attendance.membership.expire(now):
             yield from self.attendance.change(self.held, now)
         if self.held is not None:

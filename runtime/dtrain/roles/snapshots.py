@@ -24,6 +24,9 @@ Blocks = Sequence[np.ndarray[Any, Any]]
 Delivery = tuple[Caller, TaskId, Push, Blocks]
 """A push as it arrived."""
 
+UNREAD_S = 60.0
+"""What has not been read on for so long will not be: its leader is gone, or its disk is full."""
+
 
 @dataclass
 class Snapshots:
@@ -35,6 +38,7 @@ class Snapshots:
 
     number: int = 0
     _marked_until_s: float = -math.inf
+    _forget_at_s: float = math.inf
     _covers: dict[str, tuple[int, int]] = field(default_factory=dict)
     _waiting: list[Delivery] = field(default_factory=list)
 
@@ -47,6 +51,17 @@ class Snapshots:
         self._covers = {replica: (incarnation, sequence) for replica, incarnation, sequence in question.covers}
         if now < self._marked_until_s:
             self._marked_until_s = now + question.wait_s
+        self._forget_at_s = now + question.wait_s + UNREAD_S
+
+    def read(self, now: float) -> None:
+        """Some of the state is asked for."""
+        self._forget_at_s = now + UNREAD_S
+
+    def tick(self, held: Held | None, now: float) -> None:
+        """Time has passed: what nobody reads is let go."""
+        if now >= self._forget_at_s and held is not None:
+            self._forget_at_s = math.inf
+            held.store.forget_images()
 
     def keeps(self, delivery: Delivery, now: float) -> bool:
         """Whether a push has to wait."""

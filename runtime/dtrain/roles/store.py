@@ -276,6 +276,12 @@ class Store:
             raise InputError(f"there is no image of part {part}; there are {len(self._images)}")
         return self._images[part].read(name, start, stop).reshape(-1)
 
+    def forget_images(self) -> None:
+        """Nobody will read what was marked."""
+        self._images = []
+        for table in self.tables:
+            table.image = None
+
     def keep_images(self) -> None:
         """Somebody else is about to write."""
         for image in self._images:
