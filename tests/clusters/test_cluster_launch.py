@@ -1,6 +1,9 @@
 """Launches that go well: the main job, a slow replica, a line, a run resumed, the exact last step."""
 
+import json
 import re
+import socket
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +20,8 @@ from clusters.watching import (
     succeeded,
     tasks_of,
 )
+
+from dtrain_cli.ports import pick_port
 
 SMALL = ("--workers", "1", "--ps", "1", "--no-evaluator")
 
@@ -67,6 +72,17 @@ def test_a_line_is_found(launcher):
     assert abs(weight - 2) < 0.1
     assert abs(bias - 10) < 0.1
     assert report_of(launcher, launch.run_dir)["global_step"] == 3000
+
+
+def test_addresses_of_ip_version_6_and_names(launcher):
+    if not socket.has_dualstack_ipv6() or "0" * 31 + "1" not in Path("/proc/net/if_inet6").read_text():
+        pytest.skip("no IP version 6 here")
+    addresses = [f"[::1]:{pick_port()}", f"localhost:{pick_port()}"]
+    words = ("--workers", "1", "--no-evaluator", "--set", f"cluster.ps={json.dumps(addresses)}", "--set", "training.transport=grpc")
+    launch = launcher.start(*words, PACED, "--steps", "20")
+    succeeded(launch)
+    tasks = tasks_of(report_of(launcher, launch.run_dir))
+    assert [tasks[f"ps:{index}"]["address"] for index in range(2)] == addresses
 
 
 @pytest.mark.parametrize("workers", [1, 3])
