@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 # Public name -> the module that it is (module alone) or stands in (module:name).
 _PUBLIC = {
+    "Input": "dtrain.learning.layers:Input",
     "Model": "dtrain.training.models:Model",
     "SparseRows": "dtrain.learning.sparse_rows:SparseRows",
     "Sequential": "dtrain.training.models:Sequential",
@@ -39,6 +40,7 @@ _PUBLIC = {
     "models": "dtrain.models",
     "optimizers": "dtrain.learning.optimizers",
     "regularizers": "dtrain.learning.regularizers",
+    "utils": "dtrain.data.encoding",
 }
 
 __all__ = ["__version__", *_PUBLIC]

@@ -5,6 +5,7 @@ from dtrain import data as data
 from dtrain import distribute as distribute
 from dtrain import errors as errors
 from dtrain import models as models
+from dtrain.data import encoding as _encoding
 from dtrain.data.input_context import InputContext as InputContext
 from dtrain.learning import activations as activations
 from dtrain.learning import initializers as initializers
@@ -13,6 +14,7 @@ from dtrain.learning import losses as losses
 from dtrain.learning import metrics as metrics
 from dtrain.learning import optimizers as optimizers
 from dtrain.learning import regularizers as regularizers
+from dtrain.learning.layers import Input as Input
 from dtrain.learning.sparse_rows import SparseRows as SparseRows
 from dtrain.strategies.choice import get_strategy as get_strategy
 from dtrain.strategy import Strategy
@@ -30,5 +32,6 @@ from dtrain.training.saved_models import load_model as load_model
 from dtrain.training.torch_module import from_torch as from_torch
 
 __version__: str
+utils = _encoding
 
 def ParameterServerStrategy(**training: Any) -> Strategy: ...  # noqa: N802 - TensorFlow's name for it

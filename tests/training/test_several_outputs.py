@@ -172,3 +172,22 @@ def test_what_does_not_fit_the_outputs():
     ):
         with pytest.raises(InputError, match=message):
             made.fit(X, y, verbose=0, **more)
+
+
+def test_inputs_and_outputs_by_name(tmp_path):
+    x, z = dt.Input((3,), name="x"), dt.Input((1,), name="z")
+    both = dt.layers.concatenate([dt.layers.Dense(2)(x), z])
+    outputs = {"price": dt.layers.Dense(1, name="price")(both), "kind": dt.layers.Dense(3, name="kind")(both)}
+    made = waves(dt.Model({"x": x, "z": z}, outputs))
+    made.compile("sgd", {"price": "mse", "kind": dt.losses.SparseCategoricalCrossentropy(from_logits=True)})
+    data = {"z": PRICES, "x": X}
+    made.fit(dt.data.Dataset.from_tensor_slices((data, {"price": PRICES, "kind": KINDS})).batch(5), verbose=0)
+    assert made.metrics_names == ["loss", "kind_loss", "price_loss"], "as in Keras in the order of the names"
+    found = made.predict(data, verbose=0)
+    assert {name: array.shape for name, array in found.items()} == {"kind": (10, 3), "price": (10, 1)}
+    made.save(tmp_path / "named.safetensors")
+    loaded = dt.load_model(tmp_path / "named.safetensors")
+    np.testing.assert_array_equal(loaded.predict(data, verbose=0)["price"], found["price"])
+    assert (made.input_shape, made.output_shape) == ([(None, 3), (None, 1)], [(None, 3), (None, 1)])
+    with pytest.raises(SpecError, match=r"found 'size' for price \(Dense\); give it name='size'"):
+        dt.Model({"x": x, "z": z}, {"size": outputs["price"]})

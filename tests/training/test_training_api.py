@@ -147,6 +147,18 @@ def test_the_summary_counts_exactly(capsys):
     assert capsys.readouterr().out == "Trainable params: 26 (104.00 Byte)\n"
 
 
+def test_layers_are_found_counted_and_frozen():
+    last = dt.layers.Dense(2, name="last", kernel_regularizer=dt.regularizers.l2())
+    made = dt.Sequential([dt.layers.Dense(4, input_shape=(3,)), last])
+    assert made.get_layer("last") is made.get_layer(index=1) is last
+    assert (made.count_params(), made.input_shape, made.output_shape) == (26, (None, 3), (None, 2))
+    made.trainable = False
+    assert not any(spec.trainable for spec in made.variables)
+    for which in ({"name": "first"}, {"index": 2}):
+        with pytest.raises(InputError, match=r"has no layer .*; it has dense, last"):
+            made.get_layer(**which)
+
+
 def test_a_graphs_summary_shows_its_wires(capsys):
     x = dt.layers.Input((3,))
     shared = dt.layers.Dense(3)

@@ -8,6 +8,7 @@ import numpy as np
 from dtrain.errors import InputError
 from dtrain.learning.layers import Layer
 from dtrain.learning.networks import Network
+from dtrain.learning.passes import only
 from dtrain.saving.destination import FilePath
 from dtrain.saving.weights import load_weights, save_weights
 from dtrain.strategies.choice import get_strategy
@@ -47,6 +48,44 @@ class Architecture:
     def layers(self) -> tuple[Layer, ...]:
         """Every layer once, in the order of use."""
         return self.network.layers
+
+    @property
+    def trainable(self) -> bool:
+        """Whether any layer is; set it to freeze or thaw all of them."""
+        return any(layer.trainable for layer in self.layers)
+
+    @trainable.setter
+    def trainable(self, trainable: bool) -> None:
+        """Freeze or thaw every layer."""
+        for layer in self.layers:
+            layer.trainable = trainable
+
+    @property
+    def input_shape(self) -> Any:
+        """Of a batch, whose size is None; a list for several inputs. See `tf.keras.Model.input_shape`."""
+        return only([(None, *shape) for shape in self._built_network().input_shapes])
+
+    @property
+    def output_shape(self) -> Any:
+        """Of a batch, whose size is None; a list for several outputs."""
+        return only([(None, *shape) for shape in self._built_network().output_shapes])
+
+    def get_layer(self, name: str | None = None, index: int | None = None) -> Layer:
+        """The layer of this name, or the one with this number in `layers`.
+
+        Raises:
+            InputError: there is none.
+        """
+        found = self.layers[index : index + 1] if index is not None else [each for each in self.layers if each.name == name]
+        if not found:
+            raise InputError(
+                f"{self.name}: has no layer {name or index}; it has {', '.join(str(each.name) for each in self.layers)}"
+            )
+        return found[0]
+
+    def count_params(self) -> int:
+        """How many numbers all variables hold."""
+        return sum(spec.size for spec in self._built_network().variables)
 
     @property
     def variables(self) -> tuple[VariableSpec, ...]:
@@ -132,8 +171,11 @@ class Architecture:
         Raises:
             InputError: the shapes are not known.
         """
+        print_fn(summary(self.name, self._built_network().graph, self.variables, line_length))
+
+    def _built_network(self) -> Network:
         if not self.built:
             raise InputError(
                 f"{self.name}: its shapes are unknown; give the first layer an input_shape, or call build or fit first"
             )
-        print_fn(summary(self.name, self.network.graph, self.variables, line_length))
+        return self.network

@@ -6,10 +6,10 @@ from typing import Any, Self
 
 from dtrain.callbacks import Callback, CallbackList, History, ProgressBar
 from dtrain.data.input_context import InputContext
-from dtrain.errors import InputError
+from dtrain.errors import InputError, SpecError
 from dtrain.learning import optimizers
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects
-from dtrain.learning.layers import InputLayer, Layer
+from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor
 from dtrain.learning.networks import Network
 from dtrain.roles.start import OptimizerState
 from dtrain.saving.destination import FilePath
@@ -29,11 +29,14 @@ from dtrain.training.steps import EvaluationStep, Logs, TrainingStep
 class Model(Architecture):
     """A network with the strategy in whose scope it was made: `compile`, `fit`, `evaluate`, `predict`.
 
-    ``Model(inputs, outputs)`` is a graph between the results of `dt.layers.Input` and of layers; see `Sequential` for a stack.
+    ``Model(inputs, outputs)`` is a graph between the results of `dt.Input` and of layers; see `Sequential` for a stack. Several of
+    them are a list, or a dict by their layers' names; of outputs in a dict `predict` makes a dict.
     """
 
     def __init__(self, inputs: Any = None, outputs: Any = None, *, name: str | None = None) -> None:
-        super().__init__(None if outputs is None else Network.from_graph(inputs, outputs), name)
+        network = None if outputs is None else Network.from_graph(in_order(inputs, "inputs"), in_order(outputs, "outputs"))
+        super().__init__(network, name)
+        self._outputs_by_name = isinstance(outputs, Mapping)
         self.compiled: Compiled | None = None
         self._owner = OptimizerOwner()
 
@@ -165,7 +168,8 @@ class Model(Architecture):
         batches = Batches.of(x, batch_size=batch_size, shuffle=False, seed=0)
         self.build_for(batches)
         hooks = CallbackList(callbacks or (), self, {"steps": steps or batches.count})
-        return predict(batches.once(steps), lambda batch: EvaluationStep(self, None, batch, self.weights), self.predict_step, hooks)
+        step = lambda batch: EvaluationStep(self, None, batch, self.weights)  # noqa: E731
+        return self._predicted(predict(batches.once(steps), step, self.predict_step, hooks))
 
     def __call__(self, x: Any) -> Any:
         """The outputs for one batch, in inference mode."""
@@ -224,7 +228,7 @@ class Model(Architecture):
         """The outputs for one batch."""
         batch = Batch(x)
         self.build(batch.input_shape)
-        return self.predict_step(EvaluationStep(self, None, batch, self.weights))
+        return self._predicted(self.predict_step(EvaluationStep(self, None, batch, self.weights)))
 
     # As a file
 
@@ -262,13 +266,22 @@ class Model(Architecture):
         """A model of the layers that `get_config` described."""
         model = cls(name=config["name"])
         model._network = Network.from_config(config, custom_objects)
+        model._outputs_by_name = bool(config.get("outputs_by_name"))
         return model
+
+    def get_config(self) -> dict[str, Any]:
+        """Name and layers as JSON types; see `tf.keras.Model.get_config`."""
+        return super().get_config() | ({"outputs_by_name": True} if self._outputs_by_name else {})
 
     def resume_optimizer(self, state: OptimizerState | None) -> None:
         """Let the next `fit` begin with the optimizer as it was; None: anew."""
         self._owner = OptimizerOwner(state)
 
     # Inner parts
+
+    def _predicted(self, outputs: Any) -> Any:
+        """Outputs in the form in which the model was told its own."""
+        return dict(zip(self.network.output_names, outputs, strict=True)) if self._outputs_by_name else outputs
 
     def _saved(self, compiled: Compiled | None, state: OptimizerState | None = None) -> SavedModel:
         values = self.weights
@@ -334,6 +347,22 @@ class Sequential(Model):
     def built(self) -> bool:
         """Whether the variables' shapes are known."""
         return bool(self._stack) and self.network.built
+
+
+def in_order(tensors: Any, what: str) -> Any:
+    """Symbolic tensors in a list, in the order of their names where they stand in a dict.
+
+    Raises:
+        SpecError: a key is not the name of its tensor's layer.
+    """
+    if not isinstance(tensors, Mapping):
+        return tensors
+    for key, tensor in tensors.items():
+        if isinstance(tensor, SymbolicTensor) and tensor.node.layer.name != key:
+            raise SpecError(
+                f"{what}: expected the names of layers, found {key!r} for {tensor.node.layer.label}; give it name={key!r}"
+            )
+    return [tensors[key] for key in sorted(tensors)]
 
 
 def _reported(results: Mapping[str, float], return_dict: bool) -> Any:

@@ -4,7 +4,22 @@ from dtrain.learning.layers.base import Call, Input, InputLayer, Layer, Symbolic
 from dtrain.learning.layers.convolution import Conv1D, Conv2D, Conv2DTranspose, DepthwiseConv2D
 from dtrain.learning.layers.dense import ELU, Activation, Dense, LeakyReLU, PReLU, ReLU, Softmax
 from dtrain.learning.layers.embedding import Embedding
-from dtrain.learning.layers.merging import Add, Average, Concatenate, Maximum, Minimum, Multiply, Subtract
+from dtrain.learning.layers.merging import (
+    Add,
+    Average,
+    Concatenate,
+    Maximum,
+    Minimum,
+    Multiply,
+    Subtract,
+    add,
+    average,
+    concatenate,
+    maximum,
+    minimum,
+    multiply,
+    subtract,
+)
 from dtrain.learning.layers.normalization import BatchNormalization, LayerNormalization
 from dtrain.learning.layers.pooling import (
     AveragePooling1D,
@@ -71,6 +86,13 @@ __all__ = [
     "UpSampling2D",
     "Weight",
     "ZeroPadding2D",
+    "add",
+    "average",
+    "concatenate",
+    "maximum",
+    "minimum",
+    "multiply",
+    "subtract",
 ]
 
 CLASSES: dict[str, type[Layer]] = {

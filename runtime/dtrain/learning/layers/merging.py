@@ -1,13 +1,13 @@
 """Layers that join several inputs, and their forms as functions: Add, Multiply, Concatenate, ..."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dtrain.learning.arrays import Array, Shape
-from dtrain.learning.layers.base import Call, Layer
+from dtrain.learning.layers.base import Call, Layer, SymbolicTensor
 
 
 class _Merging(Layer):
@@ -178,3 +178,18 @@ class Concatenate(Layer):
     def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
         """Each input's part of dy."""
         return np.split(dy, np.cumsum(cache)[:-1], axis=self.axis)
+
+
+def _function(layer: type[Layer]) -> Callable[..., SymbolicTensor]:
+    """The layer as a function of its inputs: ``add([a, b])`` is ``Add()([a, b])``."""
+
+    def join(inputs: Sequence[SymbolicTensor], **arguments: Any) -> SymbolicTensor:
+        joined: SymbolicTensor = layer(**arguments)(inputs)
+        return joined
+
+    join.__doc__ = layer.__doc__
+    return join
+
+
+add, subtract, multiply, average = _function(Add), _function(Subtract), _function(Multiply), _function(Average)
+maximum, minimum, concatenate = _function(Maximum), _function(Minimum), _function(Concatenate)

@@ -1,0 +1,55 @@
+"""`dt.utils`: labels and texts of numbers as arrays, as in `tf.keras.utils`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import InputError
+
+Array = np.ndarray[Any, Any]
+
+
+def to_categorical(y: Any, num_classes: int | None = None, dtype: str = "float32") -> Array:
+    """Class numbers as one-hot vectors: shape [..., num_classes]; a last axis of length 1 is taken off.
+
+    Raises:
+        InputError: a number is no class.
+    """
+    classes = np.array(y, np.int64)
+    if classes.ndim > 1 and classes.shape[-1] == 1:
+        classes = classes[..., 0]
+    count = num_classes or int(classes.max(initial=-1)) + 1
+    if classes.size and not (classes.min() >= 0 and classes.max() < count):
+        raise InputError(f"to_categorical: expected class numbers in [0, {count}), found {classes.min()} to {classes.max()}")
+    return np.eye(count, dtype=dtype)[classes]
+
+
+def pad_sequences(
+    sequences: Sequence[Any],
+    maxlen: int | None = None,
+    dtype: str = "int32",
+    padding: str = "pre",
+    truncating: str = "pre",
+    value: float = 0.0,
+) -> Array:
+    """Sequences of different lengths as one array: what is short is filled up with `value`, what is long is cut.
+
+    Args:
+        maxlen: the length; the longest sequence's by default.
+        padding, truncating: ``pre`` or ``post``: at which end.
+
+    Raises:
+        InputError: padding or truncating is neither.
+    """
+    if not {padding, truncating} <= {"pre", "post"}:
+        raise InputError(f"pad_sequences: expected padding and truncating of pre or post, found {padding!r} and {truncating!r}")
+    length = max(map(len, sequences), default=0) if maxlen is None else maxlen
+    shape = next((np.shape(each)[1:] for each in sequences if len(each)), ())
+    padded = np.full((len(sequences), length, *shape), value, dtype)
+    for row, each in zip(padded, sequences, strict=True):
+        kept = np.asarray(each)[max(0, len(each) - length) :] if truncating == "pre" else np.asarray(each)[:length]
+        start = length - len(kept) if padding == "pre" else 0
+        if len(kept):  # nothing has no shape of its own
+            row[start : start + len(kept)] = kept
+    return padded
