@@ -90,6 +90,13 @@ def test_rules_between_fields_are_located_too(spec):
     ]
 
 
+def test_compression_keeps_a_fraction(spec):
+    for wrong in ("top_k: 0", "top_k: 1.5", "top_k: .nan", "topk: 0.1", "top_k: 0.1, bf16: 1"):
+        [found] = mistakes(spec(GOOD + f"training: {{compression: {{{wrong}}}}}\n"))
+        assert "training.compression: expected {top_k: fraction} with a fraction between 0 and 1, found" in found
+    assert read_spec(spec(GOOD + "training: {compression: {top_k: 0.01}}\n"), (), {}).training.compression == {"top_k": 0.01}
+
+
 def test_a_broken_cluster_does_not_make_other_mistakes_up(spec):
     assert mistakes(spec("cluster: {wrker: 3}\nsimulate: {slow: {worker:2: 0.5}}\n")) == [
         "spec:1:11: cluster.wrker: unknown key; did you mean worker?",

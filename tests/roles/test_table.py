@@ -71,7 +71,7 @@ def test_rows_on_any_servers_are_those_of_the_optimizer_on_the_whole_table(optim
         optimizer.apply({"table": whole}, {"table": gradient}, {"table": slots}, step)
         blocks = routes.blocks({"table": gradient} if ids else {})
         for store, rows in zip(made, blocks, strict=True):
-            assert store.push_mismatch([*dense_part(store), *rows]) is None
+            store.received([*dense_part(store), *rows])
             store.apply([*dense_part(store), *rows], step)
     for store in made:
         for table in store.tables:
@@ -121,13 +121,14 @@ def test_what_does_not_fit_is_refused():
     _, [store] = stores(optimizers.Adagrad(0.1))
     ids, rows = np.array([1, 3]), np.zeros(6, np.float32)
     good = [*dense_part(store), ids, rows]
-    assert store.push_mismatch(good) is None
-    for bad in ([3, 1], [1, 1], [-1, 3], [1, ROWS]):
-        assert "ascending row numbers" in store.push_mismatch([*dense_part(store), np.array(bad), rows])
-    assert "elements" in store.push_mismatch([*dense_part(store), ids, rows[:-1]])
-    assert "elements" in store.push_mismatch([*dense_part(store), ids, rows.astype(np.float64)])
-    assert "expected 1 blocks and 2" in store.push_mismatch(good[:-1])
-    assert "expected (dtype" in store.push_mismatch([np.zeros(1), ids, rows])
+    assert store.received(good) is good
+    dense = dense_part(store)
+    wrong = [([*dense, np.array(bad), rows], "ascending row numbers") for bad in ([3, 1], [1, 1], [-1, 3], [1, ROWS])]
+    wrong += [([*dense, ids, rows[:-1]], "elements"), ([*dense, ids, rows.astype(np.float64)], "elements")]
+    wrong += [(good[:-1], "expected 1 blocks and 2"), ([np.zeros(1), ids, rows], r"expected \(dtype")]
+    for blocks, reason in wrong:
+        with pytest.raises(InputError, match=reason):
+            store.received(blocks)
     [table] = store.tables
     with pytest.raises(InputError, match="ascending"):
         table.look_up(np.array([ROWS]))

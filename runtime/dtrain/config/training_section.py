@@ -8,8 +8,6 @@ from dtrain.config.problems import STRICT, Problem, at_least
 
 STRATEGIES = ("parameter_server", "single")
 PARTITIONERS = {"fixed_shards": set(), "min_size": {"max_shards"}, "max_size": {"max_shards"}}
-NOT_YET = {"compression": ("bf16", "fp16")}
-"""Values that CONTRACT names and this version cannot honour: refused, never ignored."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +57,10 @@ class TrainingSection:
         if self.stale_gradients == "drop" and self.max_staleness is None:
             yield ("stale_gradients",), "drop needs max_staleness: gradients staler than it are dropped"
         yield from self._partitioner_problems()
-        for name, values in NOT_YET.items():
-            if getattr(self, name) in values:
-                yield (name,), f"{getattr(self, name)!r} is not in this version; leave {name} at its default"
         if isinstance(self.compression, dict):
-            yield ("compression",), "this version sends gradients uncompressed; leave compression at its default"
+            fraction = self.compression.get("top_k", 0)
+            if set(self.compression) != {"top_k"} or not 0 < fraction <= 1:
+                yield ("compression",), f"expected {{top_k: fraction}} with a fraction between 0 and 1, found {self.compression}"
 
     def _partitioner_problems(self) -> Iterator[Problem]:
         if self.partitioner is None:

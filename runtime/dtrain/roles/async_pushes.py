@@ -97,11 +97,11 @@ class AsyncPushes:
             self.gate.end_at(version)
         return iter(())
 
-    def values_for(self, rank: int) -> Blocks:
-        """The newest values, to be sent to a replica that goes on from them."""
+    def values_for(self, rank: int, whole: bool = False) -> Blocks:
+        """The newest values, to be sent to a replica that goes on from them; see `Store.shown`."""
         if self.compensation is not None:
             self.compensation.remember(rank, self.version, self.store.values)
-        return self.store.values
+        return self.store.shown(self.version, whole)
 
     def rows_for(self, rank: int | None, tables: Sequence[int], ids: Blocks) -> list[Array]:
         """The newest rows of tables, for a replica that computes with them, or for anybody else; see `Store.look_up`."""

@@ -13,6 +13,7 @@ from dtrain.errors import InputError
 from dtrain.learning.drawn_table import DrawnTable
 from dtrain.messages import Initialise, Lineage, Push, Reply, Verdict
 from dtrain.protocol.batch_dealer import BatchDealer
+from dtrain.protocol.compression import Compression
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.placement import Plan
 from dtrain.protocol.sync_round import quota
@@ -63,9 +64,10 @@ class Held:
         if plan.servers != servers:
             raise InputError(f"a plan for {plan.servers} servers, and the cluster has {servers}")
         layout = plan.layout(server)
-        store = Store(layout, message.optimizer, blocks[: len(layout.groups)], message.lineage.origin, message.max_steps, room)
+        compression, dense = Compression.of(training.compression), len(layout.groups)
+        store = Store(layout, message.optimizer, blocks[:dense], message.lineage.origin, message.max_steps, room, compression)
         if message.slots:
-            store.restore_slots(message.slots, blocks[len(layout.groups) :])
+            store.restore_slots(message.slots, blocks[dense:])
         for table in store.tables:
             variable = plan.variables[table.shard.variable]
             for name, description in message.drawn.get(variable.name, {}).items():
@@ -114,19 +116,25 @@ class Held:
             seen,
         )
 
-    def push_refusal(self, replica: str, message: Push, blocks: Blocks) -> str | None:
-        """Why a push of this term cannot be taken; None if it can."""
+    def received(self, replica: str, message: Push, blocks: Blocks) -> Blocks:
+        """The blocks of a push of this term as they are without compression.
+
+        Raises:
+            InputError: it cannot be taken, and why.
+        """
         if self.pushes.failed:
-            return self.pushes.failed
+            raise InputError(self.pushes.failed)
         if message.plan_hash != self.plan.hash:
-            return (
+            raise InputError(
                 f"{replica} pushes by plan {message.plan_hash}, the run's is {self.plan.hash}: do all tasks build the same model?"
             )
-        if mismatch := self.store.push_mismatch(blocks):
-            return f"a gradient of {replica} does not fit: {mismatch}"
+        try:
+            blocks = self.store.received(blocks)
+        except InputError as error:
+            raise InputError(f"a gradient of {replica} does not fit: {error}") from None
         if message.base_version > self.pushes.version:
-            return f"{replica} pushes from version {message.base_version}, the newest is {self.pushes.version}"
-        return None
+            raise InputError(f"{replica} pushes from version {message.base_version}, the newest is {self.pushes.version}")
+        return blocks
 
     def refuse(self, replica: str, rank: int, message: Push) -> tuple[Reply, Blocks]:
         """The answer to a gradient that is not finite."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import TrainingSection
-from dtrain.errors import DtrainError
+from dtrain.errors import DtrainError, InputError
 from dtrain.messages import (
     AnyMessage,
     Commit,
@@ -187,8 +187,10 @@ class ParameterServer:
             yield Send(caller, Refusal(f"{replica} is not a replica of this run; replicas are {', '.join(ranks)}"))
             return
         assert held is not None
-        if reason := held.push_refusal(replica, message, blocks):
-            yield Send(caller, Refusal(reason))
+        try:
+            blocks = held.received(replica, message, blocks)
+        except InputError as error:
+            yield Send(caller, Refusal(str(error)))
             return
         row = held.seen.lookup(replica, message.incarnation, message.sequence)
         rank = ranks[replica]

@@ -33,11 +33,13 @@ class Published:
 
     Attributes:
         newest: one array a group; not to be written while somebody reads it.
+        number: how many versions have been published, the first one included.
     """
 
     def __init__(self, values: Sequence[Array], room: Room) -> None:
         self._room = room
         self.newest = room.take(values)
+        self.number = 1
         self._older: list[list[Array]] = []
         self._lost = False
 
@@ -50,6 +52,7 @@ class Published:
 
     def publish(self, values: list[Array]) -> None:
         """The version in this place is the newest from now on."""
+        self.number += 1
         if values is self.newest:
             return
         kept = self._older if self._lost else [*self._older, self.newest]

@@ -54,7 +54,8 @@ class Questions:
             answer = self._snapshots.answer(held, message, attendance.membership.tasks(MemberState.LIVE), late)
             return Send(request.caller, answer) if answer else None
         if isinstance(message, Lookup):
-            return Send(request.caller, *table_answer(held, message, request.blocks, attendance.ranks.get(request.task)))
+            rank, leads = attendance.ranks.get(request.task), request.task == attendance.leader
+            return Send(request.caller, *table_answer(held, message, request.blocks, rank, whole=leads))
         if held.pushes.version < message.at_least and not late:
             return None
         if message.concluded:
@@ -68,13 +69,14 @@ class Questions:
             # A leader that does not train waits for this version; values on the way would be one more copy.
             return Send(request.caller, NotReady("training goes on"))
         ticket = not finished and rank is not None and held.pushes.ticket(rank)
-        held_back = held.pushes.held_back and request.task == self._attendance.leader
+        leads = request.task == self._attendance.leader
+        held_back = held.pushes.held_back and leads
         if rank is not None and not (ticket or finished or held_back or late):
             return None
         batch = held.dealer.give(rank) if rank is not None and ticket else -1
         step, plan, first_step = held.pushes.version, held.plan.to_dict(), held.lineage.first_step
         values = Values(held.generation, step, held.max_steps, plan, ticket, batch, held.term, first_step, held_back)
-        return Send(request.caller, values, held.store.values if rank is None else held.pushes.values_for(rank))
+        return Send(request.caller, values, held.store.values if rank is None else held.pushes.values_for(rank, leads))
 
 
 def moved_on(caller: Caller, held: Held) -> Send:

@@ -15,8 +15,10 @@ import numpy as np
 from dtrain.errors import InputError
 from dtrain.learning import optimizers
 from dtrain.learning.sparse_rows import SparseRows
+from dtrain.protocol.compression import Compression
 from dtrain.protocol.placement import Plan, ServerLayout
 from dtrain.roles.change import Change
+from dtrain.roles.compressed_values import CompressedValues
 from dtrain.roles.image import Image
 from dtrain.roles.published import Published, Room
 from dtrain.roles.table import VALUES, Table
@@ -40,11 +42,12 @@ class Store:
         origin: int = 0,
         max_steps: int | None = None,
         room: Room | None = None,
+        compression: Compression | None = None,
     ) -> None:
         """Take over first values, one flat array a group; arrays that cannot be written are copied.
 
         `origin` is the version at which the optimizer began, `max_steps` the last one, at which it completes its work; the values
-        are kept in `room`.
+        are kept in `room`, and travel by `compression`.
 
         Raises:
             InputError: they do not have the layout's dtypes and sizes.
@@ -58,7 +61,10 @@ class Store:
         self.optimizer = optimizers.from_config(optimizer)
         if reason := self.mismatch(values, range(len(self.groups))):
             raise InputError(reason)
-        self._published = Published(values, room or Room())
+        room = room or Room()
+        self._published = Published(values, room)
+        self._compression = compression
+        self._compressed = None if compression is None else CompressedValues(compression, layout, room)
         fresh = [self.optimizer.initial_slots(self.values[index]) for index in self.trainable]
         names = self.optimizer.initial_slots(np.zeros(0))  # a server may have nothing to train
         self._changes: list[Change] = []
@@ -72,9 +78,17 @@ class Store:
         """The newest version: one flat array for each group of the layout, in its order."""
         return self._published.newest
 
+    def shown(self, version: int, whole: bool = False) -> list[Array]:
+        """What replicas are sent: the newest version, which is this; compressed, but for the last one, and unless `whole`."""
+        if self._compressed is None or whole or (self.max_steps is not None and version >= self.max_steps):
+            return self.values
+        return self._compressed.of(self._published)
+
     def lose(self, values: Sequence[Array]) -> None:
         """Whoever was reading these values is gone."""
         self._published.lose(values)
+        if self._compressed is not None:
+            self._compressed.lose(values)
 
     def restore_slots(self, names: Sequence[str], blocks: Sequence[Array]) -> None:
         """Overwrite the slots with those of a checkpoint: for each name, one array for each trainable group.
@@ -200,13 +214,30 @@ class Store:
         """
         return [self.table(table).look_up(listed) for table, listed in zip(tables, ids, strict=True)]
 
-    def push_mismatch(self, blocks: Sequence[Array]) -> str | None:
-        """Why blocks are not those of a push: one for each group, and row numbers and rows for each trainable table."""
+    def compressed_rows(self, tables: Sequence[int], rows: Sequence[Array]) -> list[Array]:
+        """Rows that were looked up, as replicas are sent them."""
+        compression, shards = self._compression, [self.tables[table].shard for table in tables]
+        if compression is None:
+            return list(rows)
+        return [
+            compression.half.narrow(each) if compression.applies_to(shard) else each
+            for shard, each in zip(shards, rows, strict=True)
+        ]
+
+    def received(self, blocks: Sequence[Array]) -> Sequence[Array]:
+        """The blocks of a push as they are without compression: of each group; row numbers and rows of each trainable table.
+
+        Raises:
+            InputError: they are not those of a push.
+        """
+        blocks = blocks if self._compression is None else self._compression.restore_push(self.layout, blocks)
         groups, rows = len(self.groups), blocks[len(self.groups) :]
         if len(rows) != 2 * len(self._trained_tables):
-            return f"expected {groups} blocks and 2 for each of {len(self._trained_tables)} tables, found {len(blocks)}"
+            raise InputError(f"expected {groups} blocks and 2 for each of {len(self._trained_tables)} tables, found {len(blocks)}")
         reasons = (table.mismatch(*pair) for table, pair in zip(self._trained_tables, _pairs(rows), strict=True))
-        return self.mismatch(blocks[:groups], range(groups)) or next(filter(None, reasons), None)
+        if reason := self.mismatch(blocks[:groups], range(groups)) or next(filter(None, reasons), None):
+            raise InputError(reason)
+        return blocks
 
     def apply(self, gradients: Sequence[Array], step: int, rate_scale: float = 1.0) -> None:
         """One optimizer update: a gradient for each trainable group, new values for each other group, rows for tables.

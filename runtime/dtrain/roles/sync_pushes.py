@@ -103,7 +103,7 @@ class SyncPushes:
         for replica in self._undecided:
             seen.decide(replica, Verdict.FINISHED)
         for waiting in self._waiting:
-            yield Send(waiting.caller, Reply(Verdict.FINISHED, version, duplicate=waiting.duplicate), self._store.values)
+            yield Send(waiting.caller, Reply(Verdict.FINISHED, version, duplicate=waiting.duplicate), self._shown())
         self._undecided.clear()
         self._waiting.clear()
 
@@ -125,7 +125,7 @@ class SyncPushes:
             seen.record(replica, Seen(push.incarnation, push.sequence, verdict))
             self._too_late(push.batch)
             reply = Reply(verdict, self.version, stale=int(late), batch=self._dealer.give(rank))
-            yield Send(caller, reply, self._store.values)
+            yield Send(caller, reply, self._shown())
             return
         self._batches[contribution] = push.batch
         if not last:
@@ -222,7 +222,7 @@ class SyncPushes:
             reply = Reply(
                 verdict, self.version, duplicate=waiting.duplicate, accepted=accepted, stale=len(mine) - accepted, batch=batch
             )
-            yield Send(waiting.caller, reply, self._store.values)
+            yield Send(waiting.caller, reply, self._shown())
         self._undecided.clear()
         self._waiting.clear()
 
@@ -243,9 +243,13 @@ class SyncPushes:
         else:
             self._dealer.done(batch)
 
-    def values_for(self, rank: int) -> Blocks:
-        """The newest values, to be sent to a replica that goes on from them."""
-        return self._store.values
+    def values_for(self, rank: int, whole: bool = False) -> Blocks:
+        """The newest values, to be sent to a replica that goes on from them; see `Store.shown`."""
+        return self._shown(whole)
+
+    def _shown(self, whole: bool = False) -> Blocks:
+        """Where the next version waits for the leader, it looks at this one."""
+        return self._store.shown(self.version, whole or self.held_back)
 
     def rows_for(self, rank: int | None, tables: Sequence[int], ids: Blocks) -> list[np.ndarray[Any, Any]]:
         """The newest rows of tables; see `Store.look_up`."""

@@ -13,9 +13,12 @@ Blocks = Sequence[np.ndarray[Any, Any]]
 
 
 def table_answer(
-    held: Held | None, message: Load | Lookup | SnapshotRows, blocks: Blocks, rank: int | None = None
+    held: Held | None, message: Load | Lookup | SnapshotRows, blocks: Blocks, rank: int | None = None, whole: bool = True
 ) -> tuple[AnyMessage, Blocks]:
-    """The answer and its blocks, to a replica of this rank or to anybody; a refusal where there are no such variables or rows."""
+    """The answer and its blocks, to a replica of this rank or to anybody; a refusal where there are no such variables or rows.
+
+    Rows that are looked up are compressed unless they are to be `whole`.
+    """
     if held is None:
         return Refusal(f"there are no tables for {type(message).__name__} in this term"), ()
     try:
@@ -25,6 +28,7 @@ def table_answer(
                 return Loaded(), ()
             case Lookup():
                 rows = held.pushes.rows_for(rank, message.tables, blocks)
+                rows = rows if whole else held.store.compressed_rows(message.tables, rows)
             case SnapshotRows():
                 rows = [held.store.read_image(message.part, message.array, message.start, message.stop)]
         return Rows(held.pushes.version), rows

@@ -17,6 +17,7 @@ from dtrain.errors import PeerLostError, ProgramError, WaitTimeoutError
 from dtrain.lazy_table import LazyTable
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Reply, Rows, Values
+from dtrain.protocol.packing import Packing
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.reporting import Reporter
 from dtrain.roles.row_routes import RowRoutes
@@ -56,6 +57,7 @@ class ReplicaDriver:
         *,
         connect_s: float,
         patience_s: float,
+        packing: Packing | None = None,
     ) -> None:
         """Connect to every server.
 
@@ -67,6 +69,7 @@ class ReplicaDriver:
             reporter: told whom we wait for.
             connect_s: how long a server may take to be there at first.
             patience_s: how long one may be away later.
+            packing: how weights and gradients travel, if not as they lie.
 
         Raises:
             WaitTimeoutError: a server is not there in time.
@@ -74,12 +77,13 @@ class ReplicaDriver:
         self.machine = machine
         self._weights = weights
         self._gradients = gradients
+        self._packing = packing or Packing(weights, gradients)
         self._connect = connect
         self._reporter = reporter
         self._patience_s = patience_s
         self._aborted: str | None = None
         self._routes = RowRoutes(weights.plan)
-        self._extra: list[list[Array]] = [[] for _ in range(machine.servers)]
+        self._outgoing: Sequence[Sequence[Array]] = ()
         self.row_gradients: dict[str, SparseRows] = {}
         self.tables: dict[str, Any] = {}
         for spec in weights.plan.variables:
@@ -105,11 +109,10 @@ class ReplicaDriver:
     def push(self) -> Outcome:
         """Send the gradients in memory; returns when the next values are there and computing may go on."""
         self._gradients.split()
-        blocks = [*self._gradients.buffers.values()]
-        if self.tables:
-            self._extra = self._routes.blocks(self.row_gradients)
-            blocks += [block for extra in self._extra for block in extra]
-        self._exchange(self.machine.push(finite=not any_non_finite(blocks)))
+        rows = self._routes.blocks(self.row_gradients) if self.tables else ()
+        finite = not any_non_finite([*self._gradients.buffers.values(), *(block for blocks in rows for block in blocks)])
+        self._outgoing = self._packing.pack(rows, self.machine.term)
+        self._exchange(self.machine.push(finite))
         self.row_gradients.clear()
         if self.machine.outcome is None:
             raise AssertionError("a push that was answered everywhere has an outcome")
@@ -122,7 +125,7 @@ class ReplicaDriver:
         rows, found = np.empty((len(ids), *spec.shape[1:]), spec.dtype), False
         over = self.machine.phase is Phase.FINISHED
         while not found:
-            self._extra = [[each.ids for each in servers.get(server, ())] for server in range(self.machine.servers)]
+            self._outgoing = [[each.ids for each in servers.get(server, ())] for server in range(self.machine.servers)]
             answers = self._exchange(self.machine.look_up({s: tuple(each.table for each in servers[s]) for s in servers}))
             found = all(isinstance(answers[server].message, Rows) for server in servers)
             self.overtaken |= not found
@@ -132,7 +135,7 @@ class ReplicaDriver:
                 return np.zeros_like(rows)  # training has ended without this replica
             for server in servers if found else ():
                 for piece, block in zip(servers[server], answers[server].blocks, strict=True):
-                    rows[piece.where] = block.reshape(len(piece.ids), *spec.shape[1:])
+                    rows[piece.where] = self._packing.unpack_rows(block, spec.dtype).reshape(len(piece.ids), *spec.shape[1:])
         return rows
 
     @property
@@ -165,6 +168,8 @@ class ReplicaDriver:
                 read = read or not isinstance(frame.message, Rows)
             if isinstance(frame.message, NotReady) and self.machine.phase is Phase.FINISHED:
                 raise PeerLostError(f"ps:{server} has lost what was trained: read it from the last checkpoint")
+            if isinstance(frame.message, Reply):
+                self._packing.judged(server, frame.message.verdict)
             for next_server, answer in self.machine.receive(server, frame.message):
                 self._send(next_server, answer)
         if read:
@@ -174,13 +179,8 @@ class ReplicaDriver:
         return answers
 
     def _send(self, server: int, message: AnyMessage) -> None:
-        blocks: Sequence[Array] = ()
-        if isinstance(message, Push):
-            extra = self._extra[server]
-            blocks = [*self._gradients.blocks[server], *extra] if extra else self._gradients.blocks[server]
-        elif isinstance(message, Lookup):
-            blocks = self._extra[server]
-        self._channels[server].send(message, blocks)
+        """A push that is said again is the same, to the bit."""
+        self._channels[server].send(message, self._outgoing[server] if isinstance(message, Push | Lookup) else ())
 
     def _receive(self, server: int) -> Frame:
         self._reporter.waiting(self._names[server])
@@ -188,9 +188,9 @@ class ReplicaDriver:
         while True:
             try:
                 lookup = isinstance(self.machine.unanswered[server], Lookup)
-                frame = self._channels[server].receive(() if lookup else self._weights.blocks[server])
+                frame = self._channels[server].receive(() if lookup else self._packing.offered[server])
                 if frame.blocks and not lookup:
-                    self._weights.read_at(server, frame.blocks)
+                    self._weights.read_at(server, self._packing.unpack(server, frame.blocks))
                 return frame
             except PeerLostError as error:
                 # Breaking again and again without an answer, it has no more time than if it were away.

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from dtrain import checkpoints
 from dtrain.errors import DtrainError
 from dtrain.messages import Verdict
+from dtrain.protocol.compression import Compression
+from dtrain.protocol.packing import CompressedPacking, Packing
 from dtrain.protocol.placement import Plan
 from dtrain.protocol.replica_memory import ReplicaMemory, cut
 from dtrain.protocol.staleness import StalenessHistogram
@@ -47,8 +49,9 @@ class ParameterServerSession:
         self._keeper = keeper
         self._saved = False
         self._plan = plan
-        room = partial(arrays_to_send, training.transport) if strategy.trains else None
-        weights, gradients = ReplicaMemory(plan), ReplicaMemory(plan, room)
+        room = partial(arrays_to_send, training.transport if strategy.trains else "grpc")
+        compression = Compression.of(training.compression)
+        weights, gradients = ReplicaMemory(plan), ReplicaMemory(plan, None if compression else room)
         arrays, variables = gradients.variables, [spec for spec in plan.variables if not spec.sparse]
         self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if spec.trainable}
         self.updates: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if not spec.trainable}
@@ -68,7 +71,14 @@ class ParameterServerSession:
             sequence=strategy.pushes_sent,
         )
         self._driver = ReplicaDriver(
-            machine, weights, gradients, strategy.connect, strategy.reporter, connect_s=CONNECT_S, patience_s=strategy.patience_s
+            machine,
+            weights,
+            gradients,
+            strategy.connect,
+            strategy.reporter,
+            connect_s=CONNECT_S,
+            patience_s=strategy.patience_s,
+            packing=CompressedPacking(compression, weights, gradients, room) if compression else Packing(weights, gradients),
         )
         self.weights: dict[str, Array] = weights.variables
         self.row_gradients = self._driver.row_gradients

@@ -1,0 +1,178 @@
+"""What travels in place of a push and of values: from a replica's memory to a server's blocks, for any placement."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dtrain.errors import InputError
+from dtrain.protocol import placement
+from dtrain.protocol.compression import Compression
+from dtrain.protocol.packing import CompressedPacking
+from dtrain.protocol.replica_memory import ReplicaMemory
+from dtrain.variables import VariableSpec
+from dtrain.verdict import Verdict
+
+VARIABLES = (
+    VariableSpec("kernel", (6, 3)),
+    VariableSpec("bias", (3,)),
+    VariableSpec("mean", (4,), trainable=False),
+    VariableSpec("count", (2,), "int64", trainable=False),
+    VariableSpec("fine", (3,), "float64"),
+    VariableSpec("table", (8, 2), sparse=True),
+)
+CONFIGS = ("bf16", "fp16", {"top_k": 0.2})
+PLACEMENTS = [(1, None), (2, None), (3, {"fixed_shards": 3}), (2, {"fixed_shards": 2})]
+
+
+def arrays(kinds):
+    return [np.zeros(size, dtype) for dtype, size in kinds]
+
+
+class Replica:
+    """The memory of a replica whose gradients are drawn, and what it packs."""
+
+    def __init__(self, config, servers=2, partitioner=None):
+        self.plan = placement.plan(VARIABLES, servers, partitioner=partitioner)
+        self.compression = Compression.of(config)
+        self.weights, self.gradients = ReplicaMemory(self.plan), ReplicaMemory(self.plan)
+        self.packing = CompressedPacking(self.compression, self.weights, self.gradients, arrays)
+
+    def draw(self, seed):
+        rng = np.random.default_rng(seed)
+        for spec in VARIABLES[:-1]:
+            self.gradients.variables[spec.name][...] = (100 * rng.standard_normal(spec.shape)).astype(spec.dtype)
+        self.gradients.split()
+
+    def packed(self, term=1):
+        rows = [[each for _ in layout.tables for each in (np.arange(2), np.ones(4, np.float32))] for layout in self.plan.layouts]
+        return self.packing.pack(rows, term)
+
+    def restored(self, packed):
+        """Whole gradients by name, as servers restore them."""
+        blocks = [self.compression.restore_push(layout, each) for layout, each in zip(self.plan.layouts, packed, strict=True)]
+        dense = [each[: len(layout.groups)] for layout, each in zip(self.plan.layouts, blocks, strict=True)]
+        memory = ReplicaMemory(self.plan)
+        for place, block in zip(memory.blocks, dense, strict=True):
+            for target, source in zip(place, block, strict=True):
+                assert (target.dtype, target.size) == (source.dtype, source.size)
+                target[...] = source
+        for server in range(self.plan.servers):
+            memory.read_at(server, memory.blocks[server])
+        memory.join()
+        return {name: np.array(value) for name, value in memory.variables.items()}
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@settings(deadline=None, max_examples=5)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_gradient_arrives_as_the_same_on_any_servers(config, seed):
+    found = []
+    for servers, partitioner in PLACEMENTS:
+        replica = Replica(config, servers, partitioner)
+        for step in range(3):  # what is kept of top_k's gradients must not depend on placement either
+            replica.draw(seed + step)
+            found.append(replica.restored(replica.packed()))
+            for server in range(servers):
+                replica.packing.judged(server, Verdict.ACCEPTED)
+        for name in ("mean", "count", "fine"):
+            assert np.array_equal(found[-1][name], replica.gradients.variables[name]), "left alone"
+    for step in range(3):
+        first, *others = found[step::3]
+        for other in others:
+            assert all(np.array_equal(first[name], other[name]) for name in first)
+
+
+@pytest.mark.parametrize("config", ["bf16", "fp16"])
+def test_sixteen_bits_are_half_the_bytes(config):
+    replica = Replica(config, 1)
+    [blocks] = replica.packed()
+    dense, rows = replica.gradients.blocks[0], 4 * 4
+    floats = dense[0].nbytes + rows
+    assert sum(block.nbytes for block in blocks) == sum(b.nbytes for b in dense) + rows + 16 - floats // 2 + 4 * (config == "fp16")
+
+
+def test_only_the_largest_elements_travel():
+    replica = Replica({"top_k": 0.2}, 1)
+    replica.draw(1)
+    places, values, *_ = replica.packed()[0]
+    assert (places.dtype.name, values.dtype.name, len(places), len(values)) == ("uint32", "float32", 4, 4)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_gradient_that_does_not_count_leaves_no_trace(config):
+    replica, untouched = Replica(config), Replica(config)
+    for seed, verdict in ((1, Verdict.STALE), (2, Verdict.REFUSED), (3, Verdict.FINISHED), (4, Verdict.VOID)):
+        replica.draw(seed)
+        if verdict is Verdict.REFUSED:
+            replica.gradients.variables["bias"][1] = math.nan
+        replica.packed()
+        replica.packing.judged(0, verdict)
+        replica.packing.judged(1, verdict)
+    for each in (replica, untouched):
+        each.draw(5)
+    for one, other in zip(replica.packed(), untouched.packed(), strict=True):
+        assert [block.tobytes() for block in one] == [block.tobytes() for block in other]
+
+
+def test_what_top_k_keeps_of_an_earlier_term_is_forgotten():
+    replica, fresh = Replica({"top_k": 0.2}), Replica({"top_k": 0.2})
+    replica.draw(1)
+    replica.packed(term=1)
+    for server in range(2):
+        replica.packing.judged(server, Verdict.ACCEPTED)
+    for each in (replica, fresh):
+        each.draw(2)
+    again, first = replica.packed(term=2), fresh.packed(term=2)
+    assert [b.tobytes() for blocks in again for b in blocks] == [b.tobytes() for blocks in first for b in blocks]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_values_come_in_sixteen_bits_or_whole(config):
+    replica = Replica(config, 1)
+    [layout] = replica.plan.layouts
+    kinds = replica.compression.value_kinds(layout)
+    assert [dtype for dtype, _ in kinds].count(replica.compression.half.dtype) == 1
+    values = [(np.arange(group.size) + 1 / 3).astype(group.dtype) for group in layout.groups]
+    narrow = arrays(kinds)
+    replica.compression.compress_values(layout, values, narrow)
+    found = replica.packing.unpack(0, narrow)
+    for group, whole, block in zip(layout.groups, values, found, strict=True):
+        assert block.dtype == whole.dtype
+        assert np.array_equal(block, whole) != replica.compression.applies_to(group)
+        np.testing.assert_allclose(block, whole, rtol=2**-8)
+    assert replica.packing.unpack(0, values) is values
+    other_model = [np.zeros(3, np.float32)]
+    assert replica.packing.unpack(0, other_model) is other_model
+
+
+def bad(replica, index, block):
+    blocks = replica.packed()[0]
+    blocks[index] = block
+    return blocks
+
+
+def test_blocks_of_another_form_are_refused():
+    half, scaled, largest = (Replica(config, 1) for config in CONFIGS)
+    for each in (half, scaled, largest):
+        each.draw(0)
+    wrong = [
+        (half, [], "too few"),
+        (half, half.gradients.blocks[0], "expected numbers of 16 bits"),
+        (scaled, bad(scaled, 0, np.zeros(1, np.float32)), "scale"),
+        (scaled, bad(scaled, 0, np.array([math.nan], np.float32)), "scale"),
+        (scaled, bad(scaled, 0, np.ones(2, np.float32)), "scale"),
+        (largest, bad(largest, 0, np.array([0, 1, 2, 99], np.uint32)), "do not lie within 21 elements"),
+        (largest, bad(largest, 0, np.array([0, 1, 2, -1])), "do not lie"),
+        (largest, bad(largest, 1, np.ones(3, np.float32)), "do not lie"),
+        (largest, bad(largest, 1, np.ones(4)), "do not lie"),
+    ]
+    for replica, blocks, reason in wrong:
+        with pytest.raises(InputError, match=reason):
+            replica.compression.restore_push(replica.plan.layout(0), blocks)
+
+
+def test_no_compression_is_none():
+    assert Compression.of("none") is None
