@@ -4,7 +4,7 @@ import pytest
 
 from dtrain.config import CheckpointSection
 from dtrain.messages import Mark, Marked, Snapshot, SnapshotReply
-from dtrain.roles.chief import ANSWER_WAIT_S, MARK_S, CheckpointSchedule, Cut
+from dtrain.roles.chief import ANSWER_WAIT_S, ARRIVAL_S, MARK_S, CheckpointSchedule, Cut
 
 
 def test_by_time_by_steps_whichever_comes_first_and_never_twice_of_a_step():
@@ -51,7 +51,7 @@ def test_an_asynchronous_cut_has_what_any_server_had_when_it_was_marked_but_for_
     assert cut.mark() == Mark(MARK_S, 3)
     first = Marked([("worker:0", 1, 4), ("worker:1", 2, 1), ("worker:9", 1, 2)], ("worker:0", "worker:1"))
     second = Marked([("worker:0", 1, 5), ("worker:1", 1, 8)])
-    assert cut.marked([first, second]) == Snapshot(0, ANSWER_WAIT_S, 3, covers=[("worker:0", 1, 5), ("worker:1", 2, 1)])
+    assert cut.marked([first, second]) == Snapshot(0, ARRIVAL_S, 3, covers=[("worker:0", 1, 5), ("worker:1", 2, 1)])
     assert cut.accept([12, 13])
 
 

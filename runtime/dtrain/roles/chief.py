@@ -13,8 +13,10 @@ from dtrain.config import CheckpointSection
 from dtrain.messages import Mark, Marked, Snapshot, SnapshotReply
 
 FIRST_MARGIN_STEPS = 2
-ANSWER_WAIT_S = 2.0
-"""For a version that is two steps ahead, or for a push to arrive on every server."""
+ANSWER_WAIT_S = 0.5
+"""For a version that is two steps ahead. Where steps take longer, the servers answer with the one that there is."""
+ARRIVAL_S = 2.0
+"""For a push to arrive on every server."""
 MARK_S = 2.0
 """From a server's mark to the question for its state: the others are marked in between."""
 
@@ -77,7 +79,7 @@ class Cut:
         for replica, *push in sorted(row for answer in answers for row in answer.seen):
             newest[replica] = push
         covers = [(replica, push[0], push[1]) for replica, push in newest.items() if replica in answers[0].live]
-        return Snapshot(0, ANSWER_WAIT_S, self.term, covers=covers)
+        return Snapshot(0, ARRIVAL_S, self.term, covers=covers)
 
     def whole(self, replies: Sequence[SnapshotReply]) -> bool:
         """Whether the answers make one cut: in async, that all servers have applied the same pushes of those who are alive."""
