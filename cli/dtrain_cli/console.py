@@ -54,6 +54,11 @@ class Console:
         self._erase_table()
         self._err.write(f"dtrain: {text}\n")
 
+    def leave_out_stacks(self) -> None:
+        """From now on the tasks' stacks are left to the log files: those of a cluster are thousands of lines."""
+        for tail in (tail for tails in self._tails.values() for tail in tails):
+            tail.without_stacks = True
+
     def forget_screen(self) -> None:
         """Somebody else has written to the terminal: what stands there is not erased, and the table begins anew below."""
         self._table_height = 0

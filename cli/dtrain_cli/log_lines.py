@@ -13,6 +13,7 @@ from dtrain.cluster import TaskId
 LAG_BYTES_MAX = 8 << 20
 LINE_BYTES_MAX = 8 << 10
 _CHUNK_BYTES = 1 << 18
+_STACK = re.compile(rb"(Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0a-\x1f\x7f]")
 
@@ -24,10 +25,13 @@ class LogTail:
     Attributes:
         task: whose it is.
         path: the file.
+        without_stacks: whether stacks, which all tasks write when training stands still, are left to the file.
     """
 
     task: TaskId
     path: Path
+    without_stacks: bool = False
+    _in_stack: bool = False
     _offset: int = 0
     _partial: bytes = field(default=b"", repr=False)
 
@@ -46,7 +50,14 @@ class LogTail:
         *lines, self._partial = (self._partial + data).split(b"\n")
         if to_the_end and not data and self._partial:
             lines, self._partial = [self._partial], b""
-        return notes + [_text(line) for line in lines]
+        return notes + [_text(line) for line in lines if not self._is_stack(line)]
+
+    def _is_stack(self, line: bytes) -> bool:
+        if line.startswith(b"Fatal Python error"):  # a stack that the task did not write because it was asked to
+            self.without_stacks = False
+        frame = self._in_stack and (not line or line.startswith(b"  File "))
+        self._in_stack = self.without_stacks and (frame or _STACK.match(line) is not None)
+        return self._in_stack
 
     def _size(self) -> int:
         try:

@@ -291,6 +291,7 @@ class Supervisor:
         self._journal.record.stalled = self._stall_watch.stalled
         if text:
             self._console.say(text)
+            self._console.leave_out_stacks()
             self._journal.event("stalled", message=text)
             for life in self.lives.values():
                 if life.status is not None and life.state == "running":

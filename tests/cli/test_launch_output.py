@@ -191,6 +191,7 @@ def test_a_stall_writes_the_stacks_of_every_task(launcher):
     launch.send(signal.SIGTERM)
     assert launch.end() == 143
     assert "stalled at step 412, waiting for ps:0" in launch.err
+    assert "the_place_where_it_hangs" not in launch.out, "the word is not buried under the stacks of all tasks"
     assert launch.record()["stalled"] is None
 
 

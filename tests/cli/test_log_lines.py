@@ -36,6 +36,29 @@ def test_what_a_slow_reader_misses_is_counted(tmp_path: Path, monkeypatch):
     assert not shown or shown[-1] == "line 999"
 
 
+STACKS = b"""before
+Thread 0x00007f131039a6c0 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+
+Current thread 0x00007f1320dcfb80 (most recent call first):
+  File "program.py", line 62 in <module>
+after
+
+  File "not of a stack"
+"""
+CRASH = b"Fatal Python error: Segmentation fault\n\n" + STACKS
+
+
+def test_stacks_that_were_asked_for_are_left_to_the_file(tmp_path: Path):
+    path = tmp_path / "output.log"
+    path.write_bytes(STACKS + CRASH)
+    everything = LogTail(W0, path).read()
+    assert everything == (STACKS + CRASH).decode().splitlines()
+    tail = LogTail(W0, path, without_stacks=True)
+    crash = CRASH.decode().splitlines()
+    assert tail.read() == ["before", "after", "", '  File "not of a stack"', *crash], "a crash is shown whole"
+
+
 def test_a_missing_file_and_a_very_long_line(tmp_path: Path):
     tail = LogTail(W0, tmp_path / "output.log")
     assert tail.read() == []

@@ -101,7 +101,7 @@ class Stage:
     def event(self, kind: str, **facts) -> None:
         pass
 
-    follow = save = pump = lambda self, *_: None
+    follow = save = pump = leave_out_stacks = lambda self, *_: None
 
 
 def perform(folder: Path, stage: Stage, spec: RunSpec = SPEC, limits: Limits | None = None, program: bool = True):
