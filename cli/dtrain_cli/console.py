@@ -6,6 +6,7 @@ reader (see `outlet`).
 """
 
 import os
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +53,7 @@ class Console:
         """A word of dtrain's own, after what the tasks have printed before it."""
         self._show_lines(until_s=0.0)
         self._erase_table()
-        self._err.write(f"dtrain: {text}\n")
+        self._err.write(self._between_words(f"dtrain: {text}") + "\n")
 
     def leave_out_stacks(self) -> None:
         """From now on the tasks' stacks are left to the log files: those of a cluster are thousands of lines."""
@@ -151,8 +152,16 @@ class Console:
         self._table_height = text.count("\n")
         self._next_table_s = time.monotonic() + TABLE_EVERY_S
 
+    def _between_words(self, text: str) -> str:
+        """Lines that a terminal need not cut; a path that is too long stays whole."""
+        if not self._err.is_terminal:
+            return text
+        width = self._size().columns
+        return textwrap.fill(text, width, subsequent_indent="        ", break_long_words=False, break_on_hyphens=False)
+
     def _size(self) -> os.terminal_size:
         try:
-            return os.get_terminal_size(self._err.fd)
+            columns, lines = os.get_terminal_size(self._err.fd)
         except OSError:
             return os.terminal_size((failure_box.WIDTH_MAX, 24))
+        return os.terminal_size((columns or 80, lines or 24))  # a terminal that nobody has told its size says 0

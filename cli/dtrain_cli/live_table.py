@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from io import StringIO
 
-from dtrain.cluster import TaskId
+from dtrain.cluster import Role, TaskId
 from dtrain.run_files import TaskStatus, global_step
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -92,7 +92,8 @@ class LiveTable:
         text = f"{self._headline}  {duration_text(elapsed_s)}"
         if step is not None:
             text += f"  step {step}" + (f"/{last}" if last else "")
-        left = self._time_left(step, last, elapsed_s) if step is not None and last else ""
+        under_way = any(row.state == "running" for row in rows)
+        left = self._time_left(step, last, elapsed_s) if step is not None and last and under_way else ""
         shown = min(len(self._losses), width - len(text) - len(left) - len("  loss   ") - _BAR_MIN)
         if shown > 1:
             text += f"  loss {sparkline(_logarithms(self._losses[-shown:]))}"
@@ -159,14 +160,14 @@ def slow_replicas(rows: list[Row]) -> dict[TaskId, float]:
 
 
 def _most_telling(rows: list[Row], count: int) -> list[Row]:
-    """All of them, or those in trouble, those that wait, and those furthest behind."""
+    """All of them, or those in trouble, those that wait, those that are no workers, and the workers furthest behind."""
     if len(rows) <= count:
         return rows
 
-    def calmness(row: Row) -> tuple[bool, bool, int]:
+    def calmness(row: Row) -> tuple[bool, bool, bool, int]:
         waits = row.status is not None and row.status.waiting_for is not None
         step = row.status.step if row.status is not None and row.status.step is not None else 1 << 62
-        return row.state == "running", not waits, step
+        return row.state == "running", not waits, row.task.role is Role.WORKER, step
 
     chosen = {row.task for row in sorted(rows, key=calmness)[: count - 1]}
     return [row for row in rows if row.task in chosen]

@@ -28,9 +28,12 @@ class Terminal:
 
     def __init__(self) -> None:
         self.person, self.program = pty.openpty()
-        fcntl.ioctl(self.program, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.resize(lines=24, columns=80)
         os.set_blocking(self.person, False)
         self.seen = ""
+
+    def resize(self, lines: int, columns: int) -> None:
+        fcntl.ioctl(self.program, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def read(self) -> str:
         try:
@@ -135,6 +138,18 @@ def test_ctrl_z_and_fg(launcher, terminal):
     assert "\x1b[J" not in terminal.seen[before:].partition("worker:1")[0], "what the shell wrote meanwhile is not erased"
     (launch.run_dir / "go").touch()
     assert wait_end(launch, terminal) == 0
+
+
+@pytest.mark.parametrize("columns", [0, 40])
+def test_a_narrow_terminal_or_one_of_no_known_size(launcher, terminal, columns):
+    terminal.resize(columns // 2, columns)
+    launch = start(launcher, terminal, "--ps", "0", "--workers", "0", "--", "sh", "-c", "echo why; exit 3", NO_COLOR="1")
+    assert wait_end(launch, terminal) == 3
+    lines = re.sub(r"\x1b\[[0-9;]*[A-Zm]", "", terminal.seen).replace("\r", "").splitlines()
+    assert any(line.startswith("task  ") for line in lines)
+    assert any(line.startswith("\u2502 exited with code 3") for line in lines)
+    whole = [line for line in lines if str(launch.run_dir) not in line]
+    assert all(len(line) <= (columns or 80) for line in whole)
 
 
 def test_a_terminal_that_goes_away_stops_the_run_in_order(launcher, terminal):

@@ -35,6 +35,8 @@ def test_the_time_that_is_left_follows_from_the_steps_so_far(monkeypatch):
     last = plain(table.render(some, width=80, height=24, colour=False))[-1]
     assert last.endswith("0:40 left")
     assert len(last) < 80
+    ended = [Row(row.task, "stopped", 0, row.status) for row in some]
+    assert "left" not in table.render(ended, width=80, height=24, colour=False)
 
 
 def test_who_is_slow_is_seen_although_all_wait_for_the_slowest():
@@ -64,11 +66,13 @@ def test_a_narrow_terminal_shows_fewer_columns_and_those_whole(width, columns):
 
 
 def test_a_small_terminal_shows_those_in_trouble():
-    many = rows(50)
+    server = Row(TaskId.parse("ps:0"), "running", 0, TaskStatus("", 1, "here", step=399))
+    many = [*rows(50), server]
     many[31] = Row(many[31].task, "restarting", 2, None)
     lines = plain(LiveTable("my-run").render(many, width=80, height=12, colour=False))
     assert len(lines) < 12
     assert any("worker:31" in line and "restarting (2x)" in line for line in lines)
+    assert any("ps:0" in line for line in lines)
     assert any("tasks more" in line for line in lines)
 
 
