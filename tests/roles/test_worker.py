@@ -43,6 +43,19 @@ def ready(servers=2, version=0, term=0, **more):
     return talk
 
 
+def test_a_server_that_will_never_have_a_push_is_waited_for_once():
+    talk = Talk(sync=False, saves=True)
+    held = {"ticket": False, "held": True}
+    assert talk.values(0, 6, **held) == [(1, Pull(1, 6, 5.0))]
+    talk.values(1, 5)
+    assert talk.phase is Phase.READY
+    talk.said = list(talk.machine.start())
+    assert talk.values(0, 8, **held) == [(1, Pull(1, 7, 5.0))], "a push whose sender died never comes"
+    talk.values(1, 8)
+    talk.said = list(talk.machine.start())
+    assert talk.values(0, 9, **held) == [(1, Pull(1, 9, 5.0))], "it was only late"
+
+
 def test_it_asks_the_first_server_and_then_the_others_for_at_least_its_version():
     talk = Talk(servers=3)
     assert talk.said == [(0, Pull(1, 0, 5.0))]

@@ -102,9 +102,10 @@ class Replica:
     _ended_early: bool = False
     _replies: dict[int, Reply] = field(default_factory=dict)
     _void: bool = False
+    _lacking: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.versions = [0] * self.servers
+        self.versions, self._lacking = [0] * self.servers, [0] * self.servers
 
     @property
     def global_step(self) -> int:
@@ -183,7 +184,7 @@ class Replica:
     def _begin_again(self) -> Iterator[Outgoing]:
         """Pull, when every server has answered what was asked in the earlier term."""
         if not self.unanswered:
-            self.outcome = Outcome(Verdict.VOID, 0, 0, 0)
+            self.outcome, self._lacking = Outcome(Verdict.VOID, 0, 0, 0), [0] * self.servers
             yield from self.start()
 
     def _ask(self, server: int, at_least: int, concluded: bool = False) -> Outgoing:
@@ -205,6 +206,9 @@ class Replica:
         self.max_steps, self.first_step = message.max_steps, message.first_step
         if server == 0:
             self._ticket, self.batch, self.held = message.ticket, message.batch, message.held and not message.ticket
+        elif self.held and not self.sync:
+            # It has waited for every push that ps:0 has: the sender of what it lacks has died. That is not waited for again.
+            self._lacking[server] = max(0, self.versions[0] - message.version)
         if not self.unanswered:
             yield from self._settle()
 
@@ -263,4 +267,4 @@ class Replica:
     def _pull(self, behind: Sequence[int], at_least: int, then: Phase = Phase.READY) -> Iterator[Outgoing]:
         self.phase = Phase.PULLING if behind else then
         for server in behind:
-            yield self._ask(server, at_least)
+            yield self._ask(server, max(0, at_least - self._lacking[server]))
