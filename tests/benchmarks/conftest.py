@@ -106,6 +106,12 @@ def cluster(tmp_path: Path) -> Iterator[Callable[..., ClusterRun]]:
         run.kill()
 
 
+@pytest.fixture
+def struck(cluster: Callable[..., ClusterRun], real: bool) -> Callable[..., ClusterRun]:
+    """Runs a cluster that suffers a fault, to its end; a short run of programs/train.py waits for the fault."""
+    return lambda *words: cluster(*words).end() if real else cluster(*words, "--hold").end_after("fault")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--real", default=False):
         for item in items:

@@ -57,10 +57,11 @@ class Policy:
 
 
 def test_one_slow_replica_of_four(cluster, figure, real, runs, capsys):
-    policies = {name: Policy(name) for name in POLICIES}
+    measured = POLICIES if real else dict([*POLICIES.items()][-1:])
+    policies = {name: Policy(name) for name in measured}
     steps = 2000 if real else 40
     for _ in range(runs):
-        for name, words in POLICIES.items():  # one after the other, so that a busy moment meets them all
+        for name, words in measured.items():  # one after the other, so that a busy moment meets them all
             launch = ("--workers", 3, "--no-evaluator", *words, "examples/digits.py", "--steps", steps)
             fast, slow = cluster(*launch).end(), cluster(*SLOW, *launch).end()
             assert fast.status["global_step"] == slow.status["global_step"] == steps

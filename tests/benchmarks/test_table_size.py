@@ -38,7 +38,7 @@ def step_ms(run) -> float:
 
 
 def test_memory_and_steps_of_a_large_table(cluster, beside, figure, real, runs):
-    large, steps = (10_000_000, 600) if real else (40_000, 60)
+    large, steps = (10_000_000, 600) if real else (40_000, 20)
     held, peaks, steps_ms = large * BYTES_A_ROW / 1e6, [], {large: [], SMALL: []}
 
     def launch(rows, every_steps):

@@ -88,9 +88,10 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=50, help="steps from one mark of the clock to the next")
     parser.add_argument("--optimizer", choices=["sgd", "adagrad", "adam"], default="sgd")
     parser.add_argument("--megabytes", type=float, default=80, help="of the parameters of the models wide and bytes")
+    parser.add_argument("--hold", action="store_true", help="wait for a file `go` in the run directory before a short run can end")
     args = parser.parse_args()
 
-    clock = StepClock(args.every)
+    clock = StepClock(args.every, args.hold)
     strategy = dt.get_strategy()
     with strategy.scope():
         sized = {"wide": wide, "bytes": matrices}
