@@ -1,8 +1,10 @@
 """Which checkpoint is evaluated next, and when there is none any more."""
 
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,3 +98,22 @@ def test_each_fit_has_its_own_checkpoints(tmp_path, monkeypatch):
     save(10, 3)
     assert follow(2) == [(9, True)]
     assert follow(1) == [(3, False)]
+
+
+@pytest.mark.parametrize(("happens", "evaluated"), [("the next fit begins", [5]), ("and makes room", [])])
+def test_what_happens_between_a_look_and_the_reading(tmp_path, monkeypatch, happens, evaluated):
+    folder = RunFiles(tmp_path).checkpoints
+    checkpoints.save(folder, 5, {"w": np.array([5])}, {"generation": 1}, final=True, now=0.0)
+    look = checkpoints.list_checkpoints
+
+    def look_and_change(directory):
+        found = look(directory)
+        if happens == "and makes room" and len(found) > 1:
+            shutil.rmtree(found[0].path)
+        checkpoints.save(folder, 6, {"w": np.array([6])}, {"generation": 2}, now=0.0)
+        return found
+
+    monkeypatch.setattr(checkpoints, "list_checkpoints", look_and_change)
+    reporter = SimpleNamespace(waiting=lambda whom: None, warn=pytest.fail)
+    found = follow_checkpoints(lambda ended: tmp_path, lambda: True, lambda step: step >= 5, reporter, Pace(), fit=1)
+    assert [each.global_step for each in found] == evaluated

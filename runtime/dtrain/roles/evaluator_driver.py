@@ -51,18 +51,25 @@ def follow_checkpoints(
             continue
         reporter.waiting(None)
         try:
-            with checkpoints.open_checkpoint(newest.path if over else directory) as checkpoint:
-                if checkpoint.warning:
-                    reporter.warn(checkpoint.warning)
-                # If the newest is damaged, the one before it may have been evaluated already, or be of an earlier fit.
-                if checkpoint.step != schedule.evaluated and generation_of(checkpoint.manifest) == fit:
-                    weights = read_weights(checkpoint)
-                    yield CheckpointWeights(checkpoint.step, weights, final)
-                schedule.done(step, final and checkpoint.step == step)
+            with _opened(newest.path if over else directory, reporter) as checkpoint:
+                if generation_of(checkpoint.manifest) <= fit:  # else it was written since the look
+                    # If the newest is damaged, the one before it may have been evaluated already, or be of an earlier fit.
+                    if checkpoint.step != schedule.evaluated and generation_of(checkpoint.manifest) == fit:
+                        yield CheckpointWeights(checkpoint.step, read_weights(checkpoint), final)
+                    schedule.done(step, final and checkpoint.step == step)
         except CheckpointError:
+            if over:  # it made room for those of the next call of `fit`, or is damaged
+                return
             if ended:
                 raise
             time.sleep(POLL_S)
+
+
+def _opened(path: Path, reporter: Reporter) -> checkpoints.Checkpoint:
+    checkpoint = checkpoints.open_checkpoint(path)
+    if checkpoint.warning:
+        reporter.warn(checkpoint.warning)
+    return checkpoint
 
 
 def read_weights(checkpoint: checkpoints.Checkpoint) -> dict[str, Any]:
