@@ -6,11 +6,11 @@ import pytest
 
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Farewell, Marked, Refusal, Rows, Snapshot, SnapshotReply, SnapshotRows
-from dtrain.roles.chief import Cut
+from dtrain.roles.chief import ANSWER_WAIT_S, Cut
 from dtrain.roles.chief_driver import Leader
 from dtrain.wire.frames import Frame
 
-QUESTION = Snapshot(3, 2.0)
+QUESTION = Snapshot(3, ANSWER_WAIT_S)
 
 
 class Line:
