@@ -14,7 +14,7 @@ _PUBLIC = {
     "Input": "dtrain.learning.layers:Input",
     "Model": "dtrain.training.models:Model",
     "SparseRows": "dtrain.learning.sparse_rows:SparseRows",
-    "Sequential": "dtrain.training.models:Sequential",
+    "Sequential": "dtrain.training.sequential:Sequential",
     "InputContext": "dtrain.data.input_context:InputContext",
     "ParameterServerStrategy": "dtrain.strategies.choice:parameter_server_strategy",
     "load_model": "dtrain.training.saved_models:load_model",

@@ -27,8 +27,8 @@ from dtrain.training.exporters import FinalExporter as FinalExporter
 from dtrain.training.exporters import LatestExporter as LatestExporter
 from dtrain.training.functions import from_function as from_function
 from dtrain.training.models import Model as Model
-from dtrain.training.models import Sequential as Sequential
 from dtrain.training.saved_models import load_model as load_model
+from dtrain.training.sequential import Sequential as Sequential
 from dtrain.training.torch_module import from_torch as from_torch
 
 __version__: str

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.arrays import Array, Shape
+from dtrain.learning.arrays import Array, Shape, fits, shape_text
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
 from dtrain.learning.layers import CLASSES, InputLayer, Layer, SymbolicTensor, Weight
 from dtrain.learning.layers.base import Node
@@ -79,7 +79,7 @@ class Graph:
     @classmethod
     def between(cls, inputs: Any, outputs: Any) -> Self:
         """What lies between symbolic inputs (results of `Input`) and outputs, each one tensor or a list of them."""
-        entering, leaving = _as_list(inputs), _as_list(outputs)
+        entering, leaving = as_list(inputs), as_list(outputs)
         nodes: dict[Node, int] = {}
         for tensor in [*entering, *leaving]:
             _collect(tensor.node, nodes)
@@ -88,6 +88,25 @@ class Graph:
             raise SpecError(f"the outputs depend on {len(sources)} inputs, but {len(entering)} were named: name each of them once")
         steps = [Step(node.layer, tuple(Slot(nodes[t.node], t.index) for t in node.inputs)) for node in nodes]
         return cls(steps, [Slot(nodes[t.node], t.index) for t in leaving])
+
+    def replayed(self, entering: Sequence[SymbolicTensor]) -> list[SymbolicTensor]:
+        """The outputs of the same layers for other inputs, within another graph.
+
+        Raises:
+            InputError: there are more or fewer inputs, or a shape is another.
+        """
+        if len(entering) != len(self.inputs):
+            raise InputError(f"expected {len(self.inputs)} inputs, found {len(entering)}")
+        for step, tensor in zip(self.inputs, entering, strict=True):
+            if step.shapes and not fits(tuple(length or -1 for length in tensor.shape), step.shapes[0]):
+                label, found = step.layer.label, shape_text(tensor.shape)
+                raise InputError(f"{label}: expected an input of shape {shape_text(step.shapes[0])}, found {found}")
+        source, produced = iter(entering), list[list[SymbolicTensor]]()
+        for step in self.steps:
+            arriving = [produced[slot.step][slot.output] for slot in step.inputs]
+            result = step.layer(arriving if step.layer.takes_list else arriving[0]) if arriving else next(source)
+            produced.append(result if isinstance(result, list) else [result])
+        return [produced[slot.step][slot.output] for slot in self.outputs]
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -198,7 +217,7 @@ class Graph:
 def _name_layers(layers: Sequence[Layer]) -> None:
     given = Counter(layer.name for layer in layers if layer.name is not None)
     if twice := sorted(name for name, count in given.items() if count > 1):
-        raise SpecError(f"names of layers must be unique; found twice: {twice}")
+        raise SpecError(f"names of layers must be unique; found twice: {twice}; give the layers names of their own")
     taken, numbers = set(given), Counter[str]()
     for layer in layers:
         while layer.name is None:
@@ -217,7 +236,8 @@ def _collect(node: Node, nodes: dict[Node, int]) -> None:
         nodes[node] = len(nodes)
 
 
-def _as_list(tensors: Any) -> list[SymbolicTensor]:
+def as_list(tensors: Any) -> list[SymbolicTensor]:
+    """One symbolic tensor, or several, as a list."""
     given = [tensors] if isinstance(tensors, SymbolicTensor) else list(tensors)
     for tensor in given:
         if not isinstance(tensor, SymbolicTensor):

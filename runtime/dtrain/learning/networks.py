@@ -114,6 +114,11 @@ class Network:
         return [self.graph.steps[slot.step].shapes[slot.output] for slot in self.graph.outputs]
 
     @property
+    def input_names(self) -> list[str]:
+        """Of the layers at which data enters."""
+        return [str(step.layer.name) for step in self.graph.inputs]
+
+    @property
     def output_names(self) -> list[str]:
         """Of the outputs' layers, numbered where a layer has several."""
         return self.graph.output_names

@@ -1,6 +1,6 @@
 """What a model is before anybody trains it: layers, their variables, and the variables' values."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,18 +110,35 @@ class Architecture:
     @property
     def weights(self) -> dict[str, Array]:
         """Every variable by name: of the training under way or the last one, else the first values."""
-        if self._values is None:
+        values = self._values
+        if values is None:
             if not self.built:
                 raise InputError(
                     f"{self.name}: its variables' shapes are unknown; give the first layer an input_shape or call build"
                 )
-            self._values = self.initial_values(self.strategy.seed)
-        return self._values
+            first = self.initial_values(self.strategy.seed)
+            values = self.weights = first | {name: theirs[name] for _, names, theirs in self._sharing() for name in names}
+        return values
 
     @weights.setter
     def weights(self, values: dict[str, Array]) -> None:
-        """Use these arrays from now on, every variable by name; see `set_weights` for copies that are checked."""
+        """Use these arrays from now on, every variable by name; see `set_weights` for copies that are checked.
+
+        So do other models that use the same layers.
+        """
         self._values = values
+        for other, names, theirs in self._sharing():
+            other._values = {**theirs, **{name: values[name] for name in names}}
+        for layer in self.layers if self.has_layers else ():
+            layer.users.add(self)
+
+    def _sharing(self) -> "Iterator[tuple[Architecture, list[str], dict[str, Array]]]":
+        """Other models that have values for layers of this one; these variables' names; and all of the other's values."""
+        layers = self.layers if self.has_layers else ()
+        others: set[Architecture] = {user for layer in layers for user in layer.users if user is not self}
+        for other in others:
+            shared = set(layers) & set(other.layers)
+            yield other, [name for layer, _, name in self.network.graph.weights() if layer in shared], other.weights
 
     def initial_values(self, seed: int) -> dict[str, Array]:
         """The first value of every variable: of a seed always the same."""

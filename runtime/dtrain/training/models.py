@@ -9,8 +9,10 @@ from dtrain.data.input_context import InputContext
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import optimizers
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects
-from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor
+from dtrain.learning.graph import as_list
+from dtrain.learning.layers import Input, SymbolicTensor
 from dtrain.learning.networks import Network
+from dtrain.learning.passes import only
 from dtrain.roles.start import OptimizerState
 from dtrain.saving.destination import FilePath
 from dtrain.saving.model_file import SavedModel, write_model
@@ -30,13 +32,15 @@ class Model(Architecture):
     """A network with the strategy in whose scope it was made: `compile`, `fit`, `evaluate`, `predict`.
 
     ``Model(inputs, outputs)`` is a graph between the results of `dt.Input` and of layers; see `Sequential` for a stack. Several of
-    them are a list, or a dict by their layers' names; of outputs in a dict `predict` makes a dict.
+    them are a list, or a dict by their layers' names; of outputs in a dict `predict` makes a dict. A model that is called with such
+    results puts its layers there. Models that use the same layers share their variables' values.
     """
 
     def __init__(self, inputs: Any = None, outputs: Any = None, *, name: str | None = None) -> None:
         network = None if outputs is None else Network.from_graph(in_order(inputs, "inputs"), in_order(outputs, "outputs"))
         super().__init__(network, name)
         self._outputs_by_name = isinstance(outputs, Mapping)
+        self._symbols = None if network is None else (as_list(in_order(inputs, "inputs")), as_list(in_order(outputs, "outputs")))
         self.compiled: Compiled | None = None
         self._owner = OptimizerOwner()
 
@@ -172,8 +176,23 @@ class Model(Architecture):
         return self._predicted(predict(batches.once(steps), step, self.predict_step, hooks))
 
     def __call__(self, x: Any) -> Any:
-        """The outputs for one batch, in inference mode."""
-        return self.predict_on_batch(x)
+        """The outputs for one batch, in inference mode; for results of `dt.Input` and of layers, those of this model's layers."""
+        tensors = list(x.values()) if isinstance(x, Mapping) else list(x) if isinstance(x, list | tuple) else [x]
+        if not all(isinstance(tensor, SymbolicTensor) for tensor in tensors):
+            return self.predict_on_batch(x)
+        if isinstance(x, Mapping):
+            tensors = [x[name] for name in self.network.input_names]
+        return self._predicted(only(self.network.graph.replayed(tensors)))
+
+    @property
+    def input(self) -> Any:
+        """What data enters, for models that use these layers too; a list of several."""
+        return only(self._ends()[0])
+
+    @property
+    def output(self) -> Any:
+        """The result of the last layer; a list of several outputs."""
+        return only(self._ends()[1])
 
     # One batch
 
@@ -279,6 +298,12 @@ class Model(Architecture):
 
     # Inner parts
 
+    def _ends(self) -> tuple[list[SymbolicTensor], list[SymbolicTensor]]:
+        if self._symbols is None:
+            inputs = [Input(shape) for shape in self._built_network().input_shapes]
+            self._symbols = inputs, self.network.graph.replayed(inputs)
+        return self._symbols
+
     def _predicted(self, outputs: Any) -> Any:
         """Outputs in the form in which the model was told its own."""
         return dict(zip(self.network.output_names, outputs, strict=True)) if self._outputs_by_name else outputs
@@ -305,48 +330,6 @@ class Model(Architecture):
         """What a data function is told: one pipeline a replica."""
         replicas = self.strategy.num_replicas
         return InputContext(replicas, max(self.strategy.rank, 0), self.strategy.num_replicas_in_sync)
-
-
-class Sequential(Model):
-    """A stack of layers: ``Sequential([dt.layers.Dense(64, activation="relu"), dt.layers.Dense(10)])``."""
-
-    def __init__(self, layers: Sequence[Layer] = (), name: str | None = None) -> None:
-        super().__init__(name=name)
-        self._stack = list(layers)
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
-        """A model of the layers that `get_config` described."""
-        model = super().from_config(config, custom_objects)
-        model._stack = list(model.network.layers)
-        return model
-
-    def add(self, layer: Layer) -> None:
-        """Put a layer on top.
-
-        Raises:
-            InputError: the stack is already in use.
-        """
-        if self._network is not None:
-            raise InputError(f"{self.name}: layers can only be added before the model is used")
-        self._stack.append(layer)
-
-    @property
-    def network(self) -> Network:
-        """The layers as a whole."""
-        if self._network is None and self._stack:
-            self._network = Network(self._stack)
-        return super().network
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        """Every layer once, in the order of use, without the input that stands before them."""
-        return tuple(layer for layer in super().layers if not isinstance(layer, InputLayer))
-
-    @property
-    def built(self) -> bool:
-        """Whether the variables' shapes are known."""
-        return bool(self._stack) and self.network.built
 
 
 def in_order(tensors: Any, what: str) -> Any:

@@ -12,7 +12,8 @@ from dtrain.roles.start import OptimizerState
 from dtrain.saving.destination import FilePath
 from dtrain.saving.model_file import SavedModel, read_model
 from dtrain.saving.weights import fitted
-from dtrain.training.models import Model, Sequential
+from dtrain.training.models import Model
+from dtrain.training.sequential import Sequential
 
 CLASSES: dict[str, type[Model]] = {"Model": Model, "Sequential": Sequential}
 

@@ -7,8 +7,10 @@ arrays that are passed in too. Shapes are those of one example, without the batc
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any, ClassVar
+from weakref import WeakSet
 
 import numpy as np
 
@@ -160,9 +162,19 @@ class Layer(Configurable):
             raise InputError(f"{self.label}: expected one input, found {len(shapes)}")
         shape = self.output_shape(shapes if self.takes_list else shapes[0])
         node = Node(self, tensors)
-        if isinstance(shape, list):
-            return [SymbolicTensor(node, index, each) for index, each in enumerate(shape)]
-        return SymbolicTensor(node, 0, shape)
+        outputs = [SymbolicTensor(node, index, each) for index, each in enumerate(shape if isinstance(shape, list) else [shape])]
+        self.output = outputs if isinstance(shape, list) else outputs[0]
+        return self.output
+
+    @cached_property
+    def output(self) -> Any:
+        """What the last use of the layer in a functional model returned."""
+        raise ProgramError(f"{self.label}: has no output before it is called with the result of Input() or of another layer")
+
+    @cached_property
+    def users(self) -> "WeakSet[Any]":
+        """The models that hold values of its weights, and share them."""
+        return WeakSet()
 
     @property
     def label(self) -> str:
