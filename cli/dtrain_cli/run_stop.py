@@ -24,6 +24,7 @@ def stop_launcher(record: RunRecord, wait_s: float) -> bool:
         if not launcher_lives(record):
             return True
         signal.pidfd_send_signal(process, signal.SIGTERM)
+        signal.pidfd_send_signal(process, signal.SIGCONT)  # Ctrl-Z may have stopped it
         ended, _, _ = select.select([process], [], [], wait_s)
     except PermissionError:
         raise RunError(f"the launcher of run {record.run} (pid {record.launcher_pid}) belongs to another user") from None

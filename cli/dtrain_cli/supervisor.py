@@ -21,7 +21,7 @@ from dtrain_cli.journal import Journal, now_text
 from dtrain_cli.live_table import Row
 from dtrain_cli.ordered_stop import StopOrder, Told
 from dtrain_cli.plan import RunPlan
-from dtrain_cli.processes import Event, SignalArrived, TaskProcesses, WarmProcessDied
+from dtrain_cli.processes import Event, SignalArrived, TaskProcesses, WarmProcessDied, needs_own_interpreter
 from dtrain_cli.root_cause import MemoryKills, earliest, failure_of, own_record
 from dtrain_cli.stall_watch import StallWatch
 from dtrain_cli.start_watch import StartWatch
@@ -280,7 +280,11 @@ class Supervisor:
             if word := self._start_watch.word(missing, now_s):
                 self._console.say(word)
             if late := self._start_watch.failure(missing, now_s):
-                failure = self._launcher_failure("start_timeout", late, START_TIMEOUT, str(next(iter(missing))))
+                self._ask_for_stacks([self.lives[task] for task in missing])
+                late += "" if self.foreign else "; the tasks' stacks are in their logs"
+                first = self.lives[next(iter(missing))].launch
+                failure = self._launcher_failure("start_timeout", late, START_TIMEOUT, str(first.task))
+                failure.log = str(first.log)
                 self._give_up(failure, now_s)
         else:
             self._check_progress(now_s)
@@ -291,11 +295,15 @@ class Supervisor:
         self._journal.record.stalled = self._stall_watch.stalled
         if text:
             self._console.say(text)
-            self._console.leave_out_stacks()
             self._journal.event("stalled", message=text)
-            for life in self.lives.values():
-                if life.status is not None and life.state == "running":
-                    self._processes.signal(life.task, signal.SIGUSR1)
+            self._ask_for_stacks([life for life in self.lives.values() if life.state == "running"])
+
+    def _ask_for_stacks(self, lives: list[TaskLife]) -> None:
+        """Tasks write the stacks of their threads to their logs; a foreign command, and who is no task yet, would die of it."""
+        self._console.leave_out_stacks()
+        for life in lives:
+            if life.status is not None or not needs_own_interpreter(life.launch):
+                self._processes.signal(life.task, signal.SIGUSR1)
 
     def _advance_stop(self, order: StopOrder, now_s: float) -> None:
         there = [Told(life.task, life.stop_s) for life in self.lives.values() if life.has_process]

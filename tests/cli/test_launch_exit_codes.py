@@ -123,14 +123,19 @@ def test_timeout(launcher):
 def test_start_timeout_names_whom_it_waited_for(launcher):
     program = launcher.program(
         """
+        def the_place_where_it_hangs():
+            forever()
+
         status("running" if task == "chief:0" else "starting", waiting_for="ps:7")
-        forever()
+        the_place_where_it_hangs()
         """
     )
     launch = launcher.start(*SMALL, "--start-timeout", "3", program)
     assert launch.end() == 125
     assert re.search(r"waiting \d s for worker:0 \(waits for ps:7\)", launch.err)
     assert "worker:0 failed" in launch.err
+    assert "the_place_where_it_hangs" in launch.log("worker:0"), "where it hangs is in its log"
+    assert "the_place_where_it_hangs" not in launch.log("chief:0") + launch.out
     launch.wait_gone()
 
 

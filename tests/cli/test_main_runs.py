@@ -135,8 +135,11 @@ def test_logs_into_a_closed_pipe_are_silence(make_run, tmp_path):
     process.stderr.close()
 
 
-def test_stop_signals_the_launcher_and_waits(make_run, dtrain, sleeper):
+@pytest.mark.parametrize("suspended", [False, True])
+def test_stop_signals_the_launcher_and_waits(make_run, dtrain, sleeper, suspended):
     make_run(state="running", pid=sleeper.pid)
+    if suspended:
+        sleeper.send_signal(signal.SIGSTOP)  # what Ctrl-Z comes to
     done = dtrain("stop")
     assert done.returncode == 0
     assert done.stderr.splitlines()[0] == "stopping run r1"
