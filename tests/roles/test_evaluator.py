@@ -37,6 +37,13 @@ def test_the_same_step_written_again_as_the_final_one_was_evaluated():
     assert schedule.next(9, True, training_ended=False) is Next.DONE
 
 
+def test_an_older_one_that_is_left_over_is_not_evaluated_again():
+    schedule = EvaluationSchedule()
+    schedule.done(14, False)
+    assert schedule.next(0, False, training_ended=False) is Next.WAIT
+    assert schedule.next(0, False, training_ended=True) is Next.DONE, "the next fit has written its first one in the place of 14"
+
+
 def test_it_ends_when_training_has_ended_without_a_final_one_but_evaluates_what_is_there():
     schedule = EvaluationSchedule()
     assert schedule.next(7, False, training_ended=True) == 7

@@ -144,6 +144,12 @@ def test_one_thing_for_all_outputs():
     assert results["b_rmse"] ** 2 == pytest.approx(results["b_loss"], rel=1e-5)
 
 
+def test_a_single_output_may_be_named_too():
+    made = dt.Sequential([dt.layers.Dense(1, name="price", input_shape=(3,))])
+    made.compile("sgd", {"price": "mse"}, metrics={"price": ["mae"]})
+    assert list(made.fit(X, {"price": PRICES}, verbose=0).history) == ["loss", "mae"]
+
+
 def test_a_saved_model_is_compiled_as_it_was(tmp_path):
     made = model(loss=NAMED, loss_weights=[0.5, 2.0], metrics={"kind": ["accuracy"]}, weighted_metrics={"kind": "accuracy"})
     made.save(tmp_path / "two.safetensors")

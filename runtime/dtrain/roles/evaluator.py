@@ -63,7 +63,9 @@ class EvaluationSchedule:
         if self.final_done:
             return Next.DONE
         earliest_s = self.pace.start_delay_s if self.begun_s is None else self.begun_s + self.pace.throttle_s
-        if newest is not None and newest != self.evaluated and (final or training_ended or now_s >= earliest_s):
+        # An older one is left over: the next call of `fit` has written its first one in the place of the final one.
+        is_new = newest is not None and (self.evaluated is None or newest > self.evaluated)
+        if newest is not None and is_new and (final or training_ended or now_s >= earliest_s):
             self.begun_s = now_s
             return newest
         return Next.DONE if training_ended else Next.WAIT

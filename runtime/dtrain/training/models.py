@@ -71,7 +71,8 @@ class Model(Architecture):
             SpecError: a name is unknown, or two metrics have the same.
             InputError: an argument is a list of another length, or a dict that names an output that there is none of.
         """
-        names = self.network.output_names if self.has_layers else ["output"]
+        by_name = any(isinstance(each, Mapping) for each in (loss, metrics, loss_weights, weighted_metrics))
+        names = self.network.output_names if self.has_layers or by_name else ["output"]
         self.compiled = Compiled.of(names, optimizers.get(optimizer), loss, metrics, loss_weights, weighted_metrics)
         self._owner = OptimizerOwner()
 
