@@ -7,6 +7,8 @@ import numpy.typing as npt
 
 from dtrain.errors import InputError
 
+FLOAT32 = np.dtype(np.float32)
+
 Array: TypeAlias = npt.NDArray[Any]
 Shape: TypeAlias = tuple[int | None, ...]
 """The shape of one example, without the batch axis; None is a length known only with the data."""
@@ -15,9 +17,11 @@ Shape: TypeAlias = tuple[int | None, ...]
 def as_float32(x: Any, where: str) -> Array:
     """`x` as float32, not copied if it already is; `where` names the reader in the `InputError`."""
     array = np.asarray(x)
+    if array.dtype == FLOAT32:
+        return array
     if array.dtype.kind not in "fiub":
         raise InputError(f"{where}: expected numbers, found dtype {array.dtype}")
-    return array if array.dtype == np.float32 else array.astype(np.float32)
+    return array.astype(np.float32)
 
 
 def shape_text(shape: Shape) -> str:

@@ -153,6 +153,11 @@ class Graph:
             seen.add(step.layer)
 
     @cached_property
+    def uses(self) -> dict[Layer, int]:
+        """How often each layer is used."""
+        return dict(Counter(step.layer for step in self.steps))
+
+    @cached_property
     def stand_ins(self) -> dict[int, Layer]:
         """Layers that compute faster what some steps compute together, by the steps' numbers."""
         found: dict[int, Layer] = {}

@@ -82,6 +82,8 @@ def by_output(given: Any, names: Sequence[str], what: str) -> list[Any]:
     Raises:
         InputError: there are more or fewer, or a name is unknown.
     """
+    if given is None or isinstance(given, np.ndarray):
+        return [given] * len(names)
     if isinstance(given, Mapping) and (len(names) > 1 or set(given) == set(names)):
         if unknown := [name for name in given if name not in names]:
             raise InputError(f"expected {what} for the outputs {', '.join(names)}; found {', '.join(map(str, unknown))}")

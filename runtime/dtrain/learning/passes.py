@@ -1,6 +1,5 @@
 """One pass over one batch: every layer's forward in the order of the graph, and then perhaps every layer's backward."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -72,7 +71,7 @@ class Pass:
         arrived = Arrived()
         for slot, gradient in zip(self._graph.outputs, upstream, strict=True):
             arrived.add(slot, gradient)
-        collected = Collected(gradients, Counter(step.layer for step in self._graph.steps))
+        collected = Collected(gradients, dict(self._graph.uses))
         for index in reversed(range(len(self._graph.steps))):
             step, weights, call = self._graph.steps[index], self._weights[index], self._calls[index]
             if not self._needed[index]:
