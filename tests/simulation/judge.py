@@ -10,10 +10,11 @@ import numpy as np
 from simulation.disk import Saved
 from simulation.model import State, arrays_of, image, model
 from simulation.scenario import Scenario
-from simulation.truth import Gradient, Term, mean
+from simulation.truth import Gradient, Term, batches_done, mean
 
 from dtrain.learning import optimizers
 from dtrain.messages import AnyMessage, Push, Reply, Verdict
+from dtrain.protocol.exactly_once import Seen
 from dtrain.protocol.sync_round import quota
 from dtrain.roles.async_pushes import AsyncPushes
 from dtrain.roles.held import Held
@@ -35,10 +36,13 @@ class Judge:
         self.plan = self.model.plan
         self.needed = scenario.training.replicas_needed(scenario.replicas)
         self.quota = quota(self.needed, scenario.replicas)
+        self._repeats = scenario.training.on_stale == "retry_same_batch"
+        self._replicas = [*["chief:0"][: scenario.training.chief_trains], *(f"worker:{i}" for i in range(scenario.replicas))]
         self._terms: dict[int, Term] = {}
         self._numbers: dict[tuple[int, int, int], int] = {}
         self._finite: set[int] = set()
         self._rows: dict[int, dict[int, Array]] = {}
+        self._batches: dict[int, int] = {}
         self._contributions: dict[tuple[int, int, int, int, int], int] = {}
 
     def last_step(self, first_step: int) -> int:
@@ -67,7 +71,7 @@ class Judge:
         number = len(self._numbers) + 1
         assert (rank, push.incarnation, push.sequence) not in self._numbers, f"two processes of one incarnation sent {push}"
         self._numbers[rank, push.incarnation, push.sequence] = number
-        self._rows[number] = dict(read)
+        self._rows[number], self._batches[number] = dict(read), push.batch
         if finite:
             self._finite.add(number)
             self._contributions[push.term, rank, push.incarnation, push.base_version, push.ordinal] = number
@@ -84,6 +88,8 @@ class Judge:
         """A server has dealt with a message of a rank, or with the time."""
         term = self._terms[held.term]
         known, held_image = term.newest[server], _image(held.store)
+        if server == 0 and isinstance(message, Push) and rank >= 0 and message.base_version == known:
+            term.offered.add(self._numbers[rank, message.incarnation, message.sequence])
         if held.pushes.version == known + 1:
             if isinstance(held.pushes, SyncPushes):
                 self._committed(server, term, held.pushes, known)
@@ -97,16 +103,42 @@ class Judge:
         assert held.pushes.version <= held.max_steps or (server > 0 and not self.sync)
         if isinstance(held.pushes, AsyncPushes) and held.pushes.gate is not None:
             self._check_gate(term, held.pushes)
+        if server == 0:
+            self._check_batches(term, held, rank, message)
+
+    def _check_batches(self, term: Term, held: Held, rank: int, message: AnyMessage | None) -> None:
+        """No batch is passed over: what is not dealt again was applied, refused, or too late and need not be repeated."""
+        if isinstance(message, Push) and rank >= 0 and message.term == held.term:
+            row = held.seen.lookup(self._replicas[rank], message.incarnation, message.sequence)
+            decided = isinstance(row, Seen) and row.verdict not in (None, Verdict.PENDING)
+            if decided and (row.verdict is not Verdict.STALE or not self._repeats):
+                term.judged.add(message.batch)
+        passed_over = set(batches_done(held.dealer.export())) - term.judged
+        assert not passed_over, f"batches {passed_over} were never done"
+        offered = {self._batches[number] for number in term.offered}
+        stranded = {batch for batch, owner in held.dealer.given.items() if owner in held.dealer.lost} - offered
+        assert not stranded, f"nobody will do batches {stranded}"
 
     def _committed(self, server: int, term: Term, pushes: SyncPushes, version: int) -> None:
         if server == 0:
             assert pushes._last_commit is not None
             self._check_contributors(pushes._last_commit.contributors, len(pushes._live))
             term.commits[version] = pushes._last_commit.contributors
+            self._judge_offered(term, pushes, version)
         assert version in term.commits, f"ps:{server} is ahead of ps:0"
         made_by = [(rank, incarnation, version, ordinal) for rank, incarnation, ordinal in term.commits[version]]
         numbers = [self._contributions[pushes._term, *contribution] for contribution in made_by]
         term.made(server, term.next_state(server, mean([self._gradient(server, number) for number in numbers])))
+
+    def _judge_offered(self, term: Term, pushes: SyncPushes, version: int) -> None:
+        """A version was made: who lives and was too late is told so; what the dead have offered in vain is done by others."""
+        for contribution, number in self._contributions.items():
+            base, (rank, incarnation, ordinal) = contribution[3], (contribution[1], contribution[2], contribution[4])
+            if contribution[0] == pushes._term and base == version and number in term.offered:
+                counted = (rank, incarnation, ordinal) in term.commits[version]
+                if counted or (rank in pushes._live and not self._repeats):
+                    term.judged.add(self._batches[number])
+        term.offered.clear()
 
     def _check_contributors(self, contributors: Sequence[tuple[int, int, int]], live: int) -> None:
         ranks = [rank for rank, _, _ in contributors]

@@ -125,6 +125,7 @@ class Keeper:
                 model.slots,
                 saved.seen[server],
                 saved.lineage,
+                batches=process.judge.needed * process.judge.scenario.max_steps,
                 dealt=saved.dealt,
                 term=self._term,
                 drawn=descriptions(tables),

@@ -80,7 +80,8 @@ def draw(seed: int) -> Scenario:
     random = Random(seed)
     replicas = random.randint(1, 5)
     training = _draw_sync(random, replicas) if random.random() < 0.6 else _draw_async(random)
-    training = replace(training, chief_trains=random.random() < 0.85)
+    on_stale = random.choice(("skip", "retry_same_batch"))
+    training = replace(training, chief_trains=random.random() < 0.85, on_stale=on_stale)
     compute_s = random.choice((0.02, 0.1, 0.5))
     scenario = Scenario(
         seed,

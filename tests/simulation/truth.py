@@ -1,6 +1,6 @@
 """What every version must be: computed from the set of contributions alone, by the obvious lines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ from simulation.disk import Saved
 from simulation.model import Model, State
 
 from dtrain.learning.optimizers import Optimizer
+from dtrain.protocol.batch_dealer import Dealt
 from dtrain.roles.table import VALUES
 
 Array = np.ndarray[Any, Any]
@@ -19,6 +20,8 @@ class Term:
     Attributes:
         states: by server and version.
         applied: async: of each server the staleness of every gradient, by its number, in the order in which they were applied.
+        offered: sync: the gradients that ps:0 holds for the next version.
+        judged: the batches that need not be computed any more.
     """
 
     def __init__(self, model: Model, saved: Saved) -> None:
@@ -29,6 +32,8 @@ class Term:
         self.commits: dict[int, tuple[tuple[int, int, int], ...]] = {}
         self.applied: list[dict[int, int]] = [{} for _ in self.states]
         self.first_version = saved.version
+        self.offered: set[int] = set()
+        self.judged = set(batches_done(saved.dealt))
         self._optimizers = {saved.version: model.optimizer}
 
     def ordered(self, version: int, optimizer: Optimizer) -> None:
@@ -64,6 +69,13 @@ class Term:
         self.newest[server] += 1
         self.states[server][self.newest[server]] = state
         self.images[server][self.newest[server]] = state.image
+
+
+def batches_done(dealt: Dealt) -> Iterator[int]:
+    """The batches that a dealer will not give to anybody any more."""
+    lanes, due = dealt
+    for lane, following in enumerate(lanes):
+        yield from (batch for batch in range(lane, following, len(lanes)) if batch not in due)
 
 
 class Gradient:
