@@ -3,6 +3,7 @@
 The default cluster; every task but the servers of programs has a child in its group, one in a session of its own, and an orphan.
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -17,7 +18,8 @@ def gone_s(launch, victim: int) -> tuple[float, int]:
     """Seconds from the SIGKILL of `victim` until the launcher and all that it has started has ended; how many that was."""
     poll, left = select.poll(), set()
     for pid in (launch.process.pid, *launch.pids()):
-        left.add(os.pidfd_open(pid))
+        with contextlib.suppress(ProcessLookupError):  # a shell that has just started its last child
+            left.add(os.pidfd_open(pid))
     for descriptor in left:
         poll.register(descriptor, select.POLLIN)
     count, killed_s = len(left), time.monotonic()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from launching import SOURCES
 
 from dtrain.run_files import RunFiles, RunRecord, TaskRecord, write_record
 
@@ -36,7 +37,8 @@ def completed(folder, shell: list[str], *typed: str) -> list[str]:
     (folder / "completion").write_bytes(script.stdout)
     person, terminal = pty.openpty()
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "DTRAIN_RUNS_DIR": str(folder / "runs"), "TERM": "dumb", "HOME": str(folder)}
+    own = {"PATH": path, "PYTHONPATH": SOURCES, "DTRAIN_RUNS_DIR": str(folder / "runs")}
+    environment = {**os.environ, **own, "HOME": str(folder), "TERM": "dumb", "INPUTRC": os.devnull}
     with subprocess.Popen(
         shell, cwd=folder, env=environment, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
     ) as process:
