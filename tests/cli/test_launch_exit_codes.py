@@ -49,11 +49,8 @@ def test_those_who_never_end_are_stopped_and_count_as_succeeded(launcher):
     ("end", "code", "message"),
     [
         ("sys.exit(7)", 7, "exited with code 7"),
-        ("sys.exit('no data here')", 1, "no data here"),
         ("raise ValueError('seven')", 1, "ValueError: seven"),
-        ("import a_module_that_is_missing", 1, "ModuleNotFoundError"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "killed by SIGKILL (signal 9)"),
-        ("os.abort()", 134, "killed by SIGABRT (signal 6)"),
         ("sys.modules.pop('dtrain.strategy')", 1, "ended without ever having called dtrain"),
     ],
 )

@@ -189,7 +189,7 @@ parts = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     cast=st.fixed_dictionaries(dict.fromkeys(NAMES, parts)),
     signals=st.lists(st.tuples(st.floats(0, 100), st.sampled_from([signal.SIGINT, signal.SIGTERM])), max_size=2),

@@ -13,7 +13,7 @@ def numbers(path):
     return sorted(map(int, path.read_text().split()))
 
 
-@pytest.mark.parametrize(("slow", "dying"), [(None, None), ("worker:1", None), (None, "worker:0"), ("worker:1", "worker:0")])
+@pytest.mark.parametrize(("slow", "dying"), [(None, None), ("worker:1", None), ("worker:1", "worker:0")])
 def test_an_asynchronous_epoch_misses_no_example(launcher, tmp_path, slow, dying):
     faults = ["--set", f"simulate.slow.{slow}=20"] if slow else []
     faults += ["--set", f"simulate.kill=[{{task: {dying}, at_step: 40}}]"] if dying else []

@@ -8,7 +8,7 @@ import pytest
 from clusters.watching import PACED, report_of, saved_steps, step_of, succeeded, tasks_of
 
 QUICK = (*(word for role in ("chief", "worker", "ps") for word in ("--set", f"restart.{role}.backoff_s=0.1")), "--no-evaluator")
-STEPS = 400
+STEPS = 200
 PROGRAM = (PACED, "--steps", str(STEPS), "--wait_for", "go", "--after", "60")
 """Nobody comes to the last step before the death, however late it comes."""
 

@@ -16,7 +16,7 @@ from dtrain.errors import CheckpointError
 from dtrain.saving.archive import read_archive, write_archive
 from dtrain.strategies.single import SingleStrategy
 
-QUICK = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @pytest.fixture(autouse=True)
