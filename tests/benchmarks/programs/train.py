@@ -1,11 +1,12 @@
 """Trains one of a few models for a number of global steps; every replica prints when its steps were done.
 
-dtrain launch train.py --model line|mlp|cnn|wide|bytes --steps 3000 --every 50
+dtrain launch train.py --model line|mlp|cnn|wide|bytes|packed --steps 3000 --every 50
 """
 
 import argparse
 import statistics
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,12 +66,30 @@ class Exchange(dt.Sequential):
             np.subtract(weights[name], 1.0, out=place)
 
 
+class Pieces(Exchange):
+    """Computes 100 floats at a time, however many a variable has: so the exchange begins after the same pause."""
+
+    def _compute(self, weights: Any, places: dict[str, Any]) -> None:
+        for name, place in places.items():
+            read, written = weights[name].reshape(-1), place.reshape(-1)
+            for start in range(0, written.size, 100):
+                np.subtract(read[start : start + 100], 1.0, out=written[start : start + 100])
+
+
 def matrices(megabytes: float) -> tuple[dt.Sequential, dt.data.Dataset]:
     """Matrices of 4 MB, so that every server has its part; one of 4 bytes for 0 MB."""
     units = 1000 if megabytes else 1
     layers = [dt.layers.Dense(units, use_bias=False, input_shape=(units,)) for _ in range(max(1, round(megabytes / 4)))]
     one = np.ones((1, 1), np.float32)
     return Exchange(layers), dt.data.Dataset.from_tensor_slices((one, one)).batch(1)
+
+
+def packed(variables: int) -> tuple[dt.Sequential, dt.data.Dataset]:
+    """100,000 floats in one variable, or in 1,000 of 100 each."""
+    inputs, units = (1, 100_000) if variables == 1 else (10, 10)
+    layers = [dt.layers.Dense(units, use_bias=False, input_shape=(inputs,)) for _ in range(variables)]
+    one = np.ones((1, 1), np.float32)
+    return Pieces(layers), dt.data.Dataset.from_tensor_slices((one, one)).batch(1)
 
 
 def wide(megabytes: float) -> tuple[dt.Sequential, dt.data.Dataset]:
@@ -83,20 +102,21 @@ def wide(megabytes: float) -> tuple[dt.Sequential, dt.data.Dataset]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=["line", "mlp", "cnn", "wide", "bytes"], default="line")
+    parser.add_argument("--model", choices=["line", "mlp", "cnn", "wide", "bytes", "packed"], default="line")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--every", type=int, default=50, help="steps from one mark of the clock to the next")
     parser.add_argument("--optimizer", choices=["sgd", "adagrad", "adam"], default="sgd")
     parser.add_argument("--megabytes", type=float, default=80, help="of the parameters of the models wide and bytes")
     parser.add_argument("--hold", action="store_true", help="wait for a file `go` in the run directory before a short run can end")
+    parser.add_argument("--variables", type=int, default=1, choices=[1, 1000], help="of the model packed")
     args = parser.parse_args()
 
     clock = StepClock(args.every, args.hold)
     strategy = dt.get_strategy()
     with strategy.scope():
-        sized = {"wide": wide, "bytes": matrices}
-        fixed = {"line": line, "mlp": mlp, "cnn": cnn}
-        model, batches = sized[args.model](args.megabytes) if args.model in sized else fixed[args.model]()
+        sized = {"wide": partial(wide, args.megabytes), "bytes": partial(matrices, args.megabytes)}
+        models = {"line": line, "mlp": mlp, "cnn": cnn, "packed": partial(packed, args.variables), **sized}
+        model, batches = models[args.model]()
         loss = dt.losses.SparseCategoricalCrossentropy(from_logits=True) if args.model in ("mlp", "cnn") else "mse"
         optimizer = {"sgd": dt.optimizers.SGD, "adagrad": dt.optimizers.Adagrad, "adam": dt.optimizers.Adam}[args.optimizer](1e-3)
         model.compile(optimizer=optimizer, loss=loss)
