@@ -11,8 +11,9 @@ from functools import cache
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
 
-KEPT_BYTES = 16 * 1024 * 1024
-"""At most so much free memory stays with an arena."""
+KEPT_BYTES = 64 * 1024 * 1024
+"""At most so much free memory stays with an arena: the chunks of a message of 32 MB are there for the next one. With 16 MiB a
+server takes 38 ms of CPU to hear one over gRPC and send it back, with 64 it takes 22."""
 MAPPED_BYTES = 8 * 1024 * 1024
 """From this size on an array is mapped and unmapped by itself: a large server holds no memory that it does not use."""
 HEAPS = 1
