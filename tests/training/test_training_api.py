@@ -177,3 +177,27 @@ def test_compile_comes_first():
     made.compile("sgd")
     with pytest.raises(InputError, match="call compile with a loss"):
         made.fit(X, LABELS)
+
+
+def test_a_function_is_a_metric():
+    def far_off(y_true, y_pred):
+        return np.abs(y_pred.argmax(axis=-1) - y_true) > 1
+
+    made = classifier(metrics=[far_off, "accuracy"], weighted_metrics=[far_off])
+    assert made.fit(X, LABELS, verbose=0) is made.history
+    assert list(made.history.history) == ["loss", "far_off", "accuracy", "weighted_far_off"]
+    found = made.evaluate(X, LABELS, return_dict=True, sample_weight=np.ones(20), verbose=0)
+    assert found["far_off"] == found["weighted_far_off"] == np.mean(far_off(LABELS, made.predict(X, verbose=0)))
+    with pytest.raises(SpecError, match="cannot be written as data"):
+        made.save("never.safetensors")
+
+
+def test_a_generator_is_no_data():
+    with pytest.raises(InputError, match=r"found a generator, .*from_generator"):
+        classifier().fit(((X, LABELS) for _ in range(3)), steps_per_epoch=3)
+
+
+def test_the_rate_has_two_names():
+    optimizer = dt.optimizers.SGD(0.5)
+    optimizer.lr /= 2
+    assert (optimizer.learning_rate, optimizer.lr) == (0.25, 0.25)

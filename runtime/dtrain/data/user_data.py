@@ -1,5 +1,6 @@
 """What counts as data for `fit`, `evaluate` and `predict`."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,11 @@ def as_dataset(
         if not isinstance(made, Dataset):
             raise InputError(f"data: expected the function to return a dtrain.data.Dataset, found {type(made).__name__}.")
         return made
+    if isinstance(data, Iterator):
+        raise InputError(
+            "data: found a generator, which can be read once only; expected arrays, or a Dataset such as "
+            "dtrain.data.Dataset.from_generator(function_that_makes_it, output_signature=...)"
+        )
     dataset = Dataset.from_tensor_slices(_lists_as_tuples((data,) if isinstance(data, list) else data))
     if shuffle:
         dataset = dataset.shuffle(max(1, len(dataset)), seed=seed)

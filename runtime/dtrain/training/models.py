@@ -42,6 +42,7 @@ class Model(Architecture):
         self._outputs_by_name = isinstance(outputs, Mapping)
         self._symbols = None if network is None else (as_list(in_order(inputs, "inputs")), as_list(in_order(outputs, "outputs")))
         self.compiled: Compiled | None = None
+        self.history: History | None = None
         self._owner = OptimizerOwner()
 
     def compile(
@@ -62,7 +63,7 @@ class Model(Architecture):
 
         Args:
             loss: a name or a `Loss`.
-            metrics: names or `Metric`s; of every example alike.
+            metrics: names, `Metric`s, or functions ``(y_true, y_pred) -> one number an example``; of every example alike.
             loss_weights: factors of the losses in their sum.
             weighted_metrics: those to which sample weights and class weights apply.
             run_eagerly, steps_per_execution, jit_compile: how TensorFlow runs a step; nothing follows from them here.
@@ -132,6 +133,7 @@ class Model(Architecture):
             batches = Batches.of(validation_data, batch_size=validation_batch_size or batch_size, shuffle=False, seed=0)
             validation = Validation(batches, validation_steps, validation_freq)
         fit = self._fit(callbacks=callbacks or (), validation=validation, class_weight=class_weight, verbose=verbose)
+        self.history = fit.history
         if strategy.evaluates:
             return fit.follow()
         context = self._input_context()

@@ -1,7 +1,7 @@
 """Metrics: `metrics.Mean()`, `metrics.get("accuracy")`; each has `update_state`, `result`, `reset_state`, `merge_state`."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects, from_data
 from dtrain.learning.metrics.accuracy import (
@@ -45,7 +45,7 @@ from dtrain.learning.metrics.from_losses import (
     SquaredHinge,
 )
 from dtrain.learning.metrics.mean_iou import MeanIoU
-from dtrain.learning.metrics.metric import Mean, Metric, Sum
+from dtrain.learning.metrics.metric import Mean, MeanOfFunction, Metric, Sum
 
 __all__ = [
     "AUC",
@@ -85,6 +85,8 @@ __all__ = [
     "TruePositives",
     "get",
 ]
+
+Function: TypeAlias = Callable[[Any, Any], Any]
 
 METRICS: tuple[type[Metric], ...] = (
     Accuracy,
@@ -146,8 +148,8 @@ BY_NAME: dict[str, type[Metric]] = {
 }
 
 
-def get(identifier: str | Mapping[str, Any] | Metric, custom_objects: CustomObjects = NO_OBJECTS) -> Metric:
-    """A metric from one of its Keras names, from data, or itself.
+def get(identifier: str | Mapping[str, Any] | Metric | Function, custom_objects: CustomObjects = NO_OBJECTS) -> Metric:
+    """A metric from one of its Keras names, from data, from a function of targets and predictions, or itself.
 
     "accuracy" is the binary, sparse categorical or categorical accuracy, as the shapes of each batch say. A metric that is asked
     for by name reports under that name.
@@ -157,4 +159,6 @@ def get(identifier: str | Mapping[str, Any] | Metric, custom_objects: CustomObje
     """
     if isinstance(identifier, str):
         identifier = {"class_name": identifier, "config": {"name": identifier}}
+    if callable(identifier) and not isinstance(identifier, Metric | Mapping):
+        return MeanOfFunction(function=identifier)
     return from_data(identifier, "metric", BY_NAME, custom_objects)

@@ -4,9 +4,9 @@ A metric's `state` is a few float64 arrays by name, all of which are sums: state
 the state of one that saw all, so an evaluation may be split (`merge_state`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -111,6 +111,28 @@ class MeanOfExamples(Mean):
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
         """One number an example: shape [batch, ...]."""
         raise NotImplementedError
+
+
+@dataclass(eq=False)
+class MeanOfFunction(MeanOfExamples):
+    """The mean of a function of your own, ``(y_true, y_pred) -> one number an example``; it is no data, and so not saved.
+
+    See `tf.keras.metrics.MeanMetricWrapper`.
+    """
+
+    function: Callable[[Array, Array], Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.name = self.name or getattr(self.function, "__name__", "function")
+        super().__post_init__()
+
+    def copy(self) -> Self:
+        """Another one of the same function."""
+        return type(self)(name=self.name, function=self.function)
+
+    def _examples(self, y_true: Array, y_pred: Array) -> Array:
+        assert self.function is not None
+        return np.asarray(self.function(y_true, y_pred))
 
 
 def weighted_sum(metric: Metric, values: Any, sample_weight: Any) -> tuple[float, float]:

@@ -82,6 +82,16 @@ class Optimizer(Configurable):
             if getattr(self, limit) <= 0:
                 raise SpecError(f"{type(self).__name__}: expected {limit} > 0, found {getattr(self, limit)}.")
 
+    @property
+    def lr(self) -> float | LearningRateSchedule:
+        """Keras's other name of `learning_rate`."""
+        return self.learning_rate
+
+    @lr.setter
+    def lr(self, rate: float | LearningRateSchedule) -> None:
+        """Keras's other name of `learning_rate`."""
+        self.learning_rate = rate
+
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of the update that has `step` updates before it."""
         return self.learning_rate(step) if isinstance(self.learning_rate, LearningRateSchedule) else self.learning_rate
