@@ -10,7 +10,8 @@ out of the cluster), and keys that belong to somebody else.
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -48,15 +49,35 @@ def read_tf_config(text: str, joined: bool = False) -> tuple[ClusterSpec, TaskId
         joined: whether the task is a worker that joins and that the cluster does not name.
 
     Raises:
-        SpecError: the first thing that is wrong: where, what was found, what was expected.
+        SpecError: everything that is wrong, a line each: where, what was found, what was expected.
     """
     config = _parse(text)
-    _check_keys(config, KEYS, "TF_CONFIG")
-    addresses = _read_cluster(config.get("cluster", {}))
-    task = _read_task(config.get("task", {}))
-    if task is not None and not joined:
-        _check_task(task, addresses)
+    mistakes = _Mistakes()
+    with mistakes.noted():
+        _check_keys(config, KEYS, "TF_CONFIG")
+    addresses: dict[Role, dict[int, str]] = {}
+    with mistakes.noted():
+        _read_cluster(config.get("cluster", {}), addresses, mistakes)
+    task = None
+    with mistakes.noted():
+        task = _read_task(config.get("task", {}))
+        if task is not None and not joined and (task.role in addresses or not mistakes):
+            _check_task(task, addresses)
+    if mistakes:
+        raise SpecError("\n".join(mistakes))
     return ClusterSpec({role: tasks for role, tasks in addresses.items() if tasks and role is not Role.EVALUATOR}), task
+
+
+class _Mistakes(list[str]):
+    """What is wrong so far."""
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Go on behind what is refused here."""
+        try:
+            yield
+        except SpecError as error:
+            self.append(str(error))
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -118,30 +139,30 @@ def _index(value: Any, where: str) -> int:
     raise SpecError(f"{where}: expected a whole number of at least 0, found {json.dumps(value)[:80]}")
 
 
-def _read_cluster(value: Any) -> dict[Role, dict[int, str]]:
+def _read_cluster(value: Any, addresses: dict[Role, dict[int, str]], mistakes: _Mistakes) -> None:
     jobs = _mapping(value, 'TF_CONFIG "cluster"')
     if "chief" in jobs and "master" in jobs:
         raise SpecError('TF_CONFIG "cluster": chief and master are two names of the same task; give one of them')
-    addresses: dict[Role, dict[int, str]] = {}
     taken: dict[str, TaskId] = {}
     for job, tasks in jobs.items():
-        role = _role(job, 'TF_CONFIG "cluster"')
-        addresses[role] = _read_job(tasks, f'TF_CONFIG "cluster" {job}')
-        if role in (Role.CHIEF, Role.EVALUATOR) and set(addresses[role]) - {0}:
-            raise SpecError(f'TF_CONFIG "cluster": at most one {job}, with index 0; found indices {sorted(addresses[role])}')
-        for index, address in addresses[role].items():
-            task = TaskId(role, index)
-            if address in taken:
-                raise SpecError(f'TF_CONFIG "cluster": {task} and {taken[address]} have the same address {address}')
-            taken[address] = task
-    return addresses
+        with mistakes.noted():
+            role = _role(job, 'TF_CONFIG "cluster"')
+            addresses[role] = _read_job(tasks, f'TF_CONFIG "cluster" {job}', mistakes)
+            for index, address in addresses[role].items():
+                if (task := TaskId(role, index)) != taken.setdefault(address, task):
+                    mistakes.append(f'TF_CONFIG "cluster": {task} and {taken[address]} have the same address {address}')
+            if role in (Role.CHIEF, Role.EVALUATOR) and set(addresses[role]) - {0}:
+                raise SpecError(f'TF_CONFIG "cluster": at most one {job}, with index 0; found indices {sorted(addresses[role])}')
 
 
-def _read_job(value: Any, where: str) -> dict[int, str]:
+def _read_job(value: Any, where: str, mistakes: _Mistakes) -> dict[int, str]:
+    tasks: list[tuple[int, Any]] = []
     if isinstance(value, list):
-        tasks = list(enumerate(value))
+        tasks += enumerate(value)
     elif isinstance(value, dict):
-        tasks = [(_index(index, f"{where} index"), address) for index, address in value.items()]
+        for index, address in value.items():
+            with mistakes.noted():
+                tasks.append((_index(index, f"{where} index"), address))
     else:
         raise SpecError(
             f"{where}: expected a list of addresses, or an object from indices to addresses, found {json.dumps(value)[:80]}"
@@ -150,10 +171,10 @@ def _read_job(value: Any, where: str) -> dict[int, str]:
     for index, address in tasks:
         problem = address_problem(address) if isinstance(address, str) else f"expected host:port, found {json.dumps(address)}"
         if problem:
-            raise SpecError(f"{where}[{index}]: {problem}")
+            mistakes.append(f"{where}[{index}]: {problem}")
         if index in result:
-            raise SpecError(f"{where}: index {index} is given twice")
-        result[index] = address
+            mistakes.append(f"{where}: index {index} is given twice")
+        result[index] = str(address)
     return result
 
 

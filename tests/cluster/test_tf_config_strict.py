@@ -64,6 +64,16 @@ def test_keys_of_other_platforms_pass():
     assert read_tf_config(text)[0].count(Role.WORKER) == 2
 
 
+def test_all_mistakes_are_told_at_once():
+    cluster = {"worker": ["a:1", "a:1", "b"], "chef": ["c:1"], "ps": {"x": "d:1", "1": "d:1"}}
+    with pytest.raises(SpecError) as caught:
+        read_tf_config(json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 7}}))
+    told = str(caught.value).splitlines()
+    for line, words in zip(told, ("[2]: expected host", "same address a:1", "mean 'chief'", "ps index", "worker"), strict=True):
+        assert words in line
+    assert told[-1] == 'TF_CONFIG names the task worker:7; the indices of worker in its "cluster" are 0 to 2'
+
+
 def test_ipv6_addresses_are_written_in_brackets():
     assert read_tf_config(config({"worker": ["[::1]:2222"]}))[0].jobs[Role.WORKER] == {0: "[::1]:2222"}
     with pytest.raises(SpecError, match="brackets"):
