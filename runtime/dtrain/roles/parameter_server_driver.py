@@ -20,8 +20,7 @@ from dtrain.reporting import Reporter
 from dtrain.roles.actions import Action, End, Report, Send
 from dtrain.roles.heartbeat import Connect, HeartbeatLink
 from dtrain.roles.parameter_server import ParameterServer
-from dtrain.roles.published import Room
-from dtrain.roles.shared_room import SharedRoom
+from dtrain.roles.shared_room import ReadRoom, SharedRoom
 from dtrain.wire.channel import Answer, Caller, Channel
 from dtrain.wire.connecting import connect, heartbeat_transport
 from dtrain.wire.frames import Frame, Payload
@@ -61,7 +60,7 @@ class ServerHandler:
         self._hello = hello
         self._lock = threading.Lock()
         self._callers: set[Caller] = set()
-        machine.room = SharedRoom(self._callers) if local else Room()
+        machine.room = (SharedRoom if local else ReadRoom)(self._callers)
 
     @property
     def limit_bytes(self) -> int:
@@ -127,7 +126,7 @@ class ServerHandler:
         self.ended.set()
 
     def _carry_out(self, actions: Iterator[Action]) -> None:
-        """Do one thing after the other; a version that goes to many is cut into bytes once."""
+        """Do one thing after the other; a version that goes to many is one payload."""
         payload: Payload | None = None
         made = -1
         for action in actions:

@@ -1,7 +1,7 @@
 """The values that a server shows: the newest version, read where it lies while the next one is made beside it. Rule 8.
 
 A version that nobody reads any more is overwritten; while nobody reads the newest one, the next is made in place. So there is one
-array more than there are readers of different versions, and one in all where answers are copied (over gRPC).
+array more than there are readers of different versions; over gRPC whoever is being sent a version reads it.
 """
 
 from collections.abc import Sequence

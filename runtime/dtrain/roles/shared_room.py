@@ -1,4 +1,4 @@
-"""Values in memory that replicas on this host map: they read a version where the server has written it."""
+"""Where a server keeps the values that others read: on this host where they lie, over gRPC while they are being sent."""
 
 from collections.abc import Collection, Sequence
 
@@ -11,12 +11,20 @@ from dtrain.wire.packets import SMALL_BYTES
 from dtrain.wire.shared_memory import shared_arrays
 
 
-class SharedRoom(Room):
-    """Shared memory, where that pays and there is enough of it."""
+class ReadRoom(Room):
+    """This process's own memory, of which answers are cut."""
 
     def __init__(self, callers: Collection[Caller]) -> None:
         """`callers` are all connections that are open."""
         self._callers = callers
+
+    def in_use(self, values: Sequence[Array]) -> bool:
+        """See `Room.in_use`."""
+        return any(caller.reading and caller.reading[0] is values[0] for caller in self._callers)
+
+
+class SharedRoom(ReadRoom):
+    """Memory that replicas on this host map, where that pays and there is enough of it."""
 
     def take(self, values: Sequence[Array]) -> list[Array]:
         """See `Room.take`."""
@@ -33,7 +41,3 @@ class SharedRoom(Room):
             return shared_arrays([(value.dtype.name, value.size) for value in values])
         except SharedMemoryError:
             return super().another(values)
-
-    def in_use(self, values: Sequence[Array]) -> bool:
-        """See `Room.in_use`."""
-        return any(caller.reading and caller.reading[0] is values[0] for caller in self._callers)

@@ -12,7 +12,6 @@ memory is taken: an unknown dtype, a negative size, too many blocks or a payload
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -25,6 +24,8 @@ from dtrain.variables import DTYPE_BYTES
 CHUNK_BYTES = 2 * 1024 * 1024
 SMALL_BYTES = 512 * 1024
 """Up to this size header and payload are one chunk: what a copy costs, waking the peer once more would cost as well."""
+_RECENT_CHUNKS = 4
+"""So far apart may those be who are sent the same: what is kept for them is memory."""
 _LENGTH = struct.Struct("<I")
 _HEADER_LIMIT_BYTES = 64 * 1024 * 1024
 _BLOCKS_LIMIT = 4096
@@ -57,7 +58,7 @@ def encode(message: AnyMessage, blocks: Sequence[Array] = ()) -> Iterator[bytes]
 
 
 def with_payload(message: AnyMessage, blocks: Sequence[Array], payload: Iterable[bytes]) -> Iterator[bytes]:
-    """The chunks of a message whose payload is cut already: what is sent to many is cut once."""
+    """The chunks of a message, the payload's among them."""
     header = _encode((message, described(blocks)))
     start = _LENGTH.pack(len(header)) + header
     if sum(block.nbytes for block in blocks) <= SMALL_BYTES:
@@ -69,29 +70,40 @@ def with_payload(message: AnyMessage, blocks: Sequence[Array], payload: Iterable
 
 def payload_chunks(blocks: Sequence[Array]) -> Iterator[bytes]:
     """The bytes of the blocks, copied chunk by chunk as they are taken."""
-    for block in blocks:
-        data = _bytes_of(block)
-        for offset in range(0, len(data), CHUNK_BYTES):
-            yield bytes(data[offset : offset + CHUNK_BYTES])
-        if padding_bytes := padded(len(data)) - len(data):
-            yield b"\0" * padding_bytes
+    return (_chunk(*place) for place in _places(blocks))
+
+
+def _places(blocks: Sequence[Array]) -> Iterator[tuple[Array, int]]:
+    """Of each chunk: in which block, and from which byte on."""
+    return ((block, start) for block in blocks for start in range(0, block.nbytes, CHUNK_BYTES))
 
 
 class Payload:
-    """Blocks that may be sent to many: cut into bytes once, and only if they are sent as bytes. They must not change before."""
+    """Blocks that may be sent to many at about the same time. They must not change before the last one has them."""
 
     def __init__(self, blocks: Sequence[Array]) -> None:
         self.blocks = blocks
+        self._recent: dict[int, bytes] = {}
 
-    @cached_property
-    def chunks(self) -> tuple[bytes, ...]:
-        """What `payload_chunks` makes of them."""
-        return tuple(payload_chunks(self.blocks))
+    def chunks(self) -> Iterator[bytes]:
+        """As `payload_chunks`; what another has just taken is not cut again."""
+        for number, place in enumerate(_places(self.blocks)):
+            chunk = self._recent.get(number)
+            if chunk is None:
+                chunk = self._recent[number] = _chunk(*place)
+                self._recent.pop(number - _RECENT_CHUNKS, None)
+            yield chunk
 
 
 def described(blocks: Sequence[Array]) -> list[tuple[str, int]]:
     """(dtype, elements) of each block."""
     return [(_NAMES.get(block.dtype) or block.dtype.name, block.size) for block in blocks]
+
+
+def _chunk(block: Array, start: int) -> bytes:
+    """At most `CHUNK_BYTES` of a block, padded at its end."""
+    data = bytes(_bytes_of(block)[start : start + CHUNK_BYTES])
+    return data if start + CHUNK_BYTES < block.nbytes else data + bytes(padded(block.nbytes) - start - len(data))
 
 
 def _bytes_of(block: Array) -> memoryview:

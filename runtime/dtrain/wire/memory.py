@@ -23,7 +23,7 @@ class MemoryCaller:
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
         """See `Caller.send`."""
-        self.outbox.put(list(with_payload(message, blocks, (payload or Payload(blocks)).chunks)))
+        self.outbox.put(list(with_payload(message, blocks, (payload or Payload(blocks)).chunks())))
 
 
 class MemoryChannel:

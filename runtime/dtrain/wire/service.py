@@ -5,7 +5,6 @@ pool: there are as many threads as connections.
 """
 
 import queue
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,26 +15,31 @@ import msgspec
 from dtrain.errors import PeerRefusedError, RunError
 from dtrain.messages import AnyMessage, Hello
 from dtrain.wire.channel import Answer, Handler
-from dtrain.wire.frames import Array, FrameDecoder, Payload, with_payload
+from dtrain.wire.frames import SMALL_BYTES, Array, FrameDecoder, Payload, with_payload
 from dtrain.wire.grpc_options import HELLO_KEY, MEET, METHOD_SERVICE, SERVER, TALK
 from dtrain.wire.transfers import LARGE_BYTES, Traffic, Turn
 
 
 class GrpcCaller:
-    """One connection; see `Caller`."""
-
-    reading: Sequence[Array] = ()
+    """One connection; see `Caller`. Large blocks are cut into chunks while they are sent; until then they are being read."""
 
     def __init__(self, hello: Hello) -> None:
         self.hello = hello
-        self.outbox: queue.SimpleQueue[deque[bytes] | None] = queue.SimpleQueue()
+        self.reading: Sequence[Array] = ()
+        self.outbox: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
 
     def has_read(self) -> None:
-        """See `Caller.has_read`: nothing is read in place."""
+        """See `Caller.has_read`."""
+        self.reading = ()
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
         """See `Caller.send`."""
-        self.outbox.put(deque(with_payload(message, blocks, (payload or Payload(blocks)).chunks)))
+        chunks = with_payload(message, blocks, (payload or Payload(blocks)).chunks())
+        if sum(block.nbytes for block in blocks) > SMALL_BYTES:
+            self.reading = blocks
+            self.outbox.put(chunks)
+        else:
+            self.outbox.put(iter(list(chunks)))
 
     def hang_up(self) -> None:
         """Wake the connection's thread: nobody is there any more."""
@@ -104,6 +108,7 @@ class GrpcService:
         except grpc.RpcError:
             return  # the client is gone; `disconnected` below is all that follows from it
         finally:
+            caller.has_read()
             self._handler.disconnected(caller)
 
     def _answers(self, caller: GrpcCaller, requests: Iterator[bytes]) -> Iterator[bytes]:
@@ -129,9 +134,10 @@ class GrpcService:
                 if answer is Answer.NONE:
                     continue
                 while (chunks := caller.outbox.get()) is not None:
-                    while chunks:  # a chunk that is sent is not kept
-                        yield chunks.popleft()
+                    for part in chunks:
+                        yield part
                         sending.moved()
+                    caller.has_read()
                     if answer is Answer.ONE:
                         break
                 else:
