@@ -130,12 +130,12 @@ class Architecture:
         for other, names, theirs in self._sharing():
             other._values = {**theirs, **{name: values[name] for name in names}}
         for layer in self.layers if self.has_layers else ():
-            layer.users.add(self)
+            layer.used_by.add(self)
 
     def _sharing(self) -> "Iterator[tuple[Architecture, list[str], dict[str, Array]]]":
         """Other models that have values for layers of this one; these variables' names; and all of the other's values."""
         layers = self.layers if self.has_layers else ()
-        others: set[Architecture] = {user for layer in layers for user in layer.users if user is not self}
+        others: set[Architecture] = {user for layer in layers for user in layer.used_by if user is not self}
         for other in others:
             shared = set(layers) & set(other.layers)
             yield other, [name for layer, _, name in self.network.graph.weights() if layer in shared], other.weights

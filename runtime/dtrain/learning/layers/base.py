@@ -172,7 +172,7 @@ class Layer(Configurable):
         raise ProgramError(f"{self.label}: has no output before it is called with the result of Input() or of another layer")
 
     @cached_property
-    def users(self) -> "WeakSet[Any]":
+    def used_by(self) -> "WeakSet[Any]":
         """The models that hold values of its weights, and share them."""
         return WeakSet()
 
