@@ -9,7 +9,7 @@ import sys
 import textwrap
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,9 +67,14 @@ def wait_until(condition: Callable[[], Any], what: str = "", within_s: float = P
     return result
 
 
-def _hear_hangups() -> None:
-    """Also when pytest itself runs under nohup, of which its children would be told."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+@contextlib.contextmanager
+def _heard_hangups() -> Iterator[None]:
+    """For children, also when pytest itself runs under nohup. A preexec_fn would fork this process, with gRPC's threads in it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @dataclass
@@ -90,17 +95,17 @@ class Command:
 
     def __post_init__(self) -> None:
         own = {"PYTHONPATH": SOURCES, "DTRAIN_RUNS_DIR": str(self.folder / "runs"), MARK: self.mark}
-        self.process = subprocess.Popen(
-            [*self.wrapper, sys.executable, *self.argv()],
-            cwd=self.folder,
-            env={**os.environ, **own, **self.environment},
-            stdin=subprocess.DEVNULL,
-            stdout=self.stdout,
-            stderr=self.stderr,
-            text=True,
-            errors="replace",
-            preexec_fn=_hear_hangups,
-        )
+        with _heard_hangups():
+            self.process = subprocess.Popen(
+                [*self.wrapper, sys.executable, *self.argv()],
+                cwd=self.folder,
+                env={**os.environ, **own, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=self.stdout,
+                stderr=self.stderr,
+                text=True,
+                errors="replace",
+            )
         self.out = self.err = ""
 
     def argv(self) -> list[str]:

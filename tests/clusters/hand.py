@@ -58,10 +58,12 @@ class HandCluster:
         start(self.leader)
 
     def _has_joined(self, task: str) -> bool:
-        """Whether a task is connected to ps:0: by a socket without a name of its own."""
+        """Whether a task is connected to ps:0: by a socket without a name of its own. It must not end before."""
+        process = self.commands[task].process
+        assert process.poll() is None, (task, process.communicate())
         lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
         connected = {f"socket:[{line[6]}]" for line in lines if line[4:6] == [SEQPACKET, CONNECTED] and len(line) == 7}
-        return task == "ps:0" or not connected.isdisjoint(_open_files(self.commands[task].process.pid))
+        return task == "ps:0" or not connected.isdisjoint(_open_files(process.pid))
 
     def end(self) -> dict[str, int]:
         """Wait for the end of every task: their exit codes. Nothing that they started is left."""
