@@ -2,6 +2,7 @@
 
 import random
 import signal
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from dtrain.cluster import TaskId
@@ -28,18 +29,21 @@ class FaultSchedule:
         self._waiting = [_at_one_moment(fault, chance) for fault in faults]
         self._paused: list[tuple[float, TaskId]] = []
 
-    def due(self, elapsed_s: float, step: int | None) -> list[Fault]:
+    def due(self, elapsed_s: float, step: int | None, there: Container[TaskId] | None = None) -> list[Fault]:
         """What to do now.
 
         Args:
             elapsed_s: since the start of the run.
             step: the global step; None before training.
+            there: the tasks that have a process (None: all); what is due to others comes when they have one.
         """
         faults = [Fault(task, signal.SIGCONT, "goes on") for end_s, task in self._paused if elapsed_s >= end_s]
         self._paused = [(end_s, task) for end_s, task in self._paused if elapsed_s < end_s]
         for fault in [fault for fault in self._waiting if _is_due(fault, elapsed_s, step)]:
-            self._waiting.remove(fault)
             task = TaskId.parse(fault.task)
+            if there is not None and task not in there:
+                continue
+            self._waiting.remove(fault)
             if isinstance(fault, PauseFault):
                 self._paused.append((elapsed_s + fault.for_s, task))
                 faults.append(Fault(task, signal.SIGSTOP, f"paused for {fault.for_s:g} s"))

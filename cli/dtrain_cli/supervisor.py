@@ -254,7 +254,8 @@ class Supervisor:
                 self._start(life)
 
     def _bring_about_faults(self, now_s: float) -> None:
-        for fault in self._faults.due(now_s - self.started_s, self.step):
+        there = [life.task for life in self.lives.values() if life.pid is not None]
+        for fault in self._faults.due(now_s - self.started_s, self.step, there):
             self._console.say(f"simulate: {fault.task} {fault.text}")
             self._journal.event("fault", task=str(fault.task), signal=signal.Signals(fault.signal).name)
             self._processes.signal(fault.task, fault.signal)

@@ -24,6 +24,14 @@ def test_each_fault_fires_once_at_its_step_or_second():
     ]
 
 
+def test_who_is_just_being_started_is_struck_as_soon_as_it_is_there():
+    schedule = FaultSchedule(SimulateSection(kill=(KillFault("worker:1", at_step=2),)))
+    worker = TaskId.parse("worker:1")
+    assert [schedule.due(0.0, step, there) for step, there in ((5, {TaskId.parse("ps:0")}), (1, {worker}))] == [[], []]
+    assert [fault.task for fault in schedule.due(0.0, 6, {worker})] == [worker]
+    assert schedule.due(0.0, 7, {worker}) == []
+
+
 def test_the_seed_draws_a_moment_of_the_two_that_are_given():
     def moments(seed):
         faults = [KillFault("worker:0", at_step=(10, 500)), KillFault("worker:1", at_s=(0.0, 3.0))]
