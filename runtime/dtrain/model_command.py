@@ -51,7 +51,8 @@ def evaluate(order: ModelOrder) -> None:
         model.compile(**told | {name: value for name, value in given.items() if value})
     if model.compiled is None or model.compiled.losses is None:
         raise InputError(f"{order.model}: was saved without a loss; say which one with --loss NAME")
-    data = read_examples(Path(order.data), _inputs(model), order.x, order.y, targets=True)
+    trained = [output.name for output in model.compiled.outputs if output.loss is not None]
+    data = read_examples(Path(order.data), _inputs(model), order.x, order.y, targets=True, outputs=trained)
     results = model.evaluate(data, batch_size=order.batch_size, steps=order.steps, return_dict=True, verbose=0)
     answer = {"model": order.model, "data": order.data, **{name: predictions.plain(value) for name, value in results.items()}}
     if order.output is not None:

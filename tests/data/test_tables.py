@@ -51,6 +51,18 @@ def test_columns_are_named(tmp_path):
     assert set(read_examples(tmp_path / "two.npz", {"left": (2,), "right": (2,)}, targets=False)) == {"left", "right"}
 
 
+def test_several_targets_are_called_as_the_outputs(tmp_path):
+    np.savez(tmp_path / "two.npz", x=X, price=Y, kind=Y + 1)
+    x, y = read_examples(tmp_path / "two.npz", INPUT, targets=True, outputs=["kind", "price"])
+    assert (x.tolist(), {name: column.tolist() for name, column in y.items()}) == (
+        X.tolist(),
+        {"kind": [2, 1, 2], "price": [1, 0, 1]},
+    )
+    assert read_examples(tmp_path / "two.npz", INPUT, y="kind", targets=True, outputs=["kind", "price"])[1].tolist() == [2, 1, 2]
+    with pytest.raises(InputError, match="expected a column y"):
+        read_examples(tmp_path / "two.npz", INPUT, targets=True, outputs=["kind", "size"])
+
+
 def test_text_stays_text(tmp_path):
     (tmp_path / "words.csv").write_text("word\none\ntwo\n")
     assert read_examples(tmp_path / "words.csv", INPUT, targets=False).tolist() == [["one"], ["two"]]

@@ -21,8 +21,8 @@ MODEL = (
     "checkpoints."
 )
 DATA = (
-    "DATA is a file of examples: .npz (arrays x and y, or those named by --x, --y, or one for each input of the model), .npy (x), "
-    ".csv (the last column is y) or .tfrecord."
+    "DATA is a file of examples: .npz (arrays x and y, or those named by --x, --y, or one for each input of the model, and for "
+    "each output where it has several), .npy (x), .csv (the last column is y) or .tfrecord."
 )
 
 

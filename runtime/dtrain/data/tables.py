@@ -23,7 +23,15 @@ SUFFIXES = (".npz", ".npy", ".csv", ".tfrecord", ".tfrecords")
 X_NAMES, Y_NAMES = ("x", "x_test"), ("y", "y_test")
 
 
-def read_examples(path: Path, inputs: Mapping[str, Shape], x: str | None = None, y: str | None = None, *, targets: bool) -> Any:
+def read_examples(
+    path: Path,
+    inputs: Mapping[str, Shape],
+    x: str | None = None,
+    y: str | None = None,
+    *,
+    targets: bool,
+    outputs: Sequence[str] = (),
+) -> Any:
     """What `evaluate` (``(x, y)``) or `predict` (``x``) takes.
 
     Args:
@@ -33,6 +41,7 @@ def read_examples(path: Path, inputs: Mapping[str, Shape], x: str | None = None,
         x: the column of inputs; else ``x``, ``x_test`` or the only one. In a .csv all columns but the targets', as floats.
         y: the column of targets; else ``y`` or ``y_test``, in a .csv the last.
         targets: whether they are wanted.
+        outputs: the model's, if it has several: where the file has columns of all these names they are the targets.
 
     Raises:
         InputError: the file cannot be read, or lacks a column.
@@ -40,10 +49,11 @@ def read_examples(path: Path, inputs: Mapping[str, Shape], x: str | None = None,
     columns = _columns(path)
     if not columns:
         raise InputError(f"{path}: expected examples, found none")
+    by_output = path.suffix != ".csv" and targets and y is None and len(outputs) > 1 and all(name in columns for name in outputs)
     if path.suffix == ".csv":
         given, target = _of_csv(path, columns, inputs, x, y, targets=targets)
     else:
-        target = _chosen(path, columns, "y", y, Y_NAMES) if targets else None
+        target = _chosen(path, columns, "y", y, Y_NAMES) if targets and not by_output else None
         by_input = x is None and all(name in columns for name in inputs)
         only = tuple(columns) if len(columns) == 1 else ()
         given = {name: columns[name] for name in inputs} if by_input else columns[_chosen(path, columns, "x", x, X_NAMES + only)]
@@ -51,6 +61,8 @@ def read_examples(path: Path, inputs: Mapping[str, Shape], x: str | None = None,
         given = {name: _shaped(column, inputs[name]) for name, column in given.items()}
     elif len(inputs) == 1:
         given = _shaped(given, next(iter(inputs.values())))
+    if by_output:
+        return given, {name: columns[name] for name in outputs}
     return given if target is None else (given, columns[target])
 
 
