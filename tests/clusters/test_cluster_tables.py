@@ -142,7 +142,7 @@ def test_a_table_is_restored_bit_for_bit_after_its_server_s_death_and_in_a_resum
     words = ("--run-dir", "run", "--workers", "1", "--ps", "2", *DETERMINISTIC, "--set", "training.partitioner={fixed_shards: 2}")
     words = (*words, "--set", "checkpoint.every_steps=4", "--set", "restart.ps.backoff_s=0.1")
     first = launcher.start(*words, "table.py", "wait", run_dir=launcher.folder / "run")
-    first.wait_for(lambda: step_of(first) >= 20, "20 steps")
+    first.wait_for(lambda: step_of(first) >= 20 and saved_steps(first.run_dir)[-1] > 0, "20 steps, and a checkpoint of some")
     os.kill(first.task("ps:1")["pid"], signal.SIGKILL)
     first.wait_for(lambda: step_of(first, "ps:1", attempt=1) > 0, "the server to be restored")
     first.send(signal.SIGTERM)
