@@ -56,9 +56,10 @@ def test_what_is_being_sent_is_not_torn_and_what_was_sent_is_overwritten():
     assert message.version == 1
     assert np.all(values == -0.5)
     server.callers[0].has_read()
+    newest = server.place
     server.push(1, 3, 3)
-    server.push(0, 2, 1)
-    assert server.place is first, "nobody reads there any more"
+    assert server.place is newest
+    assert server.hand.servers[0].held.store._published._older == [], "nobody reads the first one any more"
 
 
 def test_one_version_for_many_is_cut_once_if_they_take_it_together():

@@ -27,6 +27,9 @@ class Room:
         """Whether somebody may be reading them."""
         return False
 
+    keeps_spares = True
+    """Whether what nobody reads any more stays for a later version."""
+
 
 class Published:
     """Versions of one server's values.
@@ -53,11 +56,12 @@ class Published:
     def publish(self, values: list[Array]) -> None:
         """The version in this place is the newest from now on."""
         self.number += 1
-        if values is self.newest:
-            return
-        kept = self._older if self._lost else [*self._older, self.newest]
-        self._older = [each for each in kept if each is not values]
-        self.newest, self._lost = values, False
+        if values is not self.newest:
+            kept = self._older if self._lost else [*self._older, self.newest]
+            self._older = [each for each in kept if each is not values]
+            self.newest, self._lost = values, False
+        if not self._room.keeps_spares:
+            self._older = [each for each in self._older if self._room.in_use(each)]
 
     def lose(self, values: Sequence[Array]) -> None:
         """Whoever reads them will never say that he has done: they are let go, and not written any more."""

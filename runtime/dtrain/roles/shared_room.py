@@ -14,6 +14,8 @@ from dtrain.wire.shared_memory import shared_arrays
 class ReadRoom(Room):
     """This process's own memory, of which answers are cut."""
 
+    keeps_spares = False
+
     def __init__(self, callers: Collection[Caller]) -> None:
         """`callers` are all connections that are open."""
         self._callers = callers
@@ -25,6 +27,8 @@ class ReadRoom(Room):
 
 class SharedRoom(ReadRoom):
     """Memory that replicas on this host map, where that pays and there is enough of it."""
+
+    keeps_spares = True  # making it costs more than a step
 
     def take(self, values: Sequence[Array]) -> list[Array]:
         """See `Room.take`."""

@@ -91,7 +91,7 @@ class Store:
             self._compressed.lose(values)
 
     def restore_slots(self, names: Sequence[str], blocks: Sequence[Array]) -> None:
-        """Overwrite the slots with those of a checkpoint: for each name, one array for each trainable group.
+        """Take over the slots of a checkpoint: for each name, one array for each trainable group; as with values.
 
         Raises:
             InputError: the names or sizes are not this optimizer's.
@@ -100,8 +100,9 @@ class Store:
             raise InputError(f"slots {sorted(names)} in {len(blocks)} blocks; the optimizer has {sorted(self.slots)}")
         remaining = iter(blocks)
         for name in names:
-            for target in self.slots[name]:
-                target[...] = next(remaining)
+            for position in range(len(self.trainable)):
+                block = next(remaining)
+                self.slots[name][position] = block if block.flags.writeable else np.array(block)
 
     @property
     def optimizer_config(self) -> dict[str, Any]:
