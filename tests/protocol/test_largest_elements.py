@@ -16,7 +16,7 @@ GRADIENTS = st.integers(0, 30).flatmap(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(GRADIENTS, st.floats(0.01, 1))
 def test_applied_and_kept_are_the_sum_of_what_counts_beside_a_twin(gradients, fraction):
     size = len(gradients[0][0])

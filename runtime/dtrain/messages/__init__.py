@@ -2,7 +2,8 @@
 
 A message may be accompanied by *blocks*: one-dimensional contiguous arrays, one for each group of the receiving server's layout
 (see `protocol.placement`), which the transport carries beside it without looking inside. Which messages have blocks, and which
-blocks, is said at each class. Messages are msgspec structs, so nothing that arrives can be anything but one of them.
+blocks, is said at each class; where `training.compression` asks for it, float32 travels in them as `protocol.compression` says.
+Messages are msgspec structs, so nothing that arrives can be anything but one of them.
 
 The life of a run, in messages:
 
