@@ -10,9 +10,8 @@ COMMON = (
     ("grpc.max_receive_message_length", -1),
     # A retry of gRPC's own would keep every message's history; dtrain's retries are idempotent instead (rule 5).
     ("grpc.enable_retries", 0),
-    # What a peer may send before it is read. gRPC's own estimate grows to whole messages, and so would a server's memory.
+    # What a peer may send before it is read, below. gRPC's own estimate grows to whole messages, and so would a server's memory.
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
     # A dead host is noticed although nothing is being sent.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -22,6 +21,8 @@ COMMON = (
 
 CLIENT = (
     *COMMON,
+    # A replica has few servers: over 80 ms of network 32 MB of values come in two such windows, not in eight.
+    ("grpc.http2.lookahead_bytes", 16 * 1024 * 1024),
     # A server that has just been forked is up within milliseconds: look again soon.
     ("grpc.initial_reconnect_backoff_ms", 20),
     ("grpc.min_reconnect_backoff_ms", 20),
@@ -33,6 +34,8 @@ CLIENT = (
 
 SERVER = (
     *COMMON,
+    # A server has many clients, each of which may fill its window while it waits for its turn.
+    ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
 )
