@@ -67,7 +67,7 @@ def test_migrate_keras(output):
 
 def test_mnist_mlp(output):
     (accuracy,) = numbers(ACCURACY, output(EXAMPLES / "mnist_mlp.py", "--quick"))
-    assert accuracy > 0.9
+    assert accuracy > 0.85
 
 
 def test_mnist_cnn(output, launcher):
