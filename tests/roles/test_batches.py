@@ -75,3 +75,11 @@ def test_a_repeated_push_hears_of_the_same_next_batch():
     [answer] = hand.push("worker:0", batch=1)
     assert answer.message.duplicate
     assert hand.batches == {"worker:0": 4}
+
+
+def test_a_restored_server_deals_on_from_where_its_checkpoint_stood():
+    hand = Hand(updates="async")
+    hand.initialise(version=4, batches=10, dealt=((6, 4, 5), (1,)))
+    for task in ("chief:0", "worker:0", "worker:1"):
+        hand.pull(task)
+    assert [hand.batches[task] for task in ("chief:0", "worker:0", "worker:1")] == [1, 4, 5]
