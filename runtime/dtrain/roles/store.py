@@ -102,7 +102,10 @@ class Store:
         for name in names:
             for position in range(len(self.trainable)):
                 block = next(remaining)
-                self.slots[name][position] = block if block.flags.writeable else np.array(block)
+                if block.flags.writeable:
+                    self.slots[name][position] = block
+                else:
+                    self.slots[name][position][...] = block
 
     @property
     def optimizer_config(self) -> dict[str, Any]:
