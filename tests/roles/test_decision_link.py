@@ -110,23 +110,23 @@ def test_it_subscribes_reports_what_is_held_and_hears_decisions(first, second, c
 
 def test_when_only_the_reports_connection_breaks_all_is_told_again(first, second, connect):
     link = DecisionLink(second, connect)
-    first.until(lambda: HELD in first.heard)
+    first.until(lambda: HELD in first.heard and first.subscribers)
     link._reports._requests.put(iter([b"not a message: the server ends this connection"]))
-    first.until(lambda: first.heard.count(HELD) == 2 and len(first.subscribers) == 2)
+    first.until(lambda: first.heard.count(HELD) >= 2 and len(first.subscribers) >= 2)
 
 
 def test_when_the_commits_connection_breaks_all_is_told_again(first, second, connect):
     DecisionLink(second, connect)
     first.until(lambda: HELD in first.heard and first.subscribers)
     first.subscribers[0].hang_up()
-    first.until(lambda: first.heard.count(HELD) == 2 and len(first.subscribers) == 2)
+    first.until(lambda: first.heard.count(HELD) >= 2 and len(first.subscribers) >= 2)
 
 
 def test_what_is_no_decision_is_not_obeyed_and_all_is_told_again(first, second, connect):
     DecisionLink(second, connect)
     first.until(lambda: HELD in first.heard and first.subscribers)
     first.subscribers[0].send(Refusal("not now"))
-    first.until(lambda: first.heard.count(HELD) == 2 and len(first.subscribers) == 2)
+    first.until(lambda: first.heard.count(HELD) >= 2 and len(first.subscribers) >= 2)
     assert second.decisions == []
 
 
