@@ -15,6 +15,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--runs", type=int, help="how often each figure is measured (--real)")
 
 
+@pytest.fixture(autouse=True)
+def any_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """numpy may use the instructions that peers use: nothing tells OpenBLAS that this is another processor (OPENBLAS_CORETYPE)."""
+    for name in [name for name in os.environ if name.startswith("OPENBLAS_")]:
+        monkeypatch.delenv(name)
+
+
 @pytest.fixture
 def real(request: pytest.FixtureRequest) -> bool:
     """Whether to measure; else the benchmark is a test with a small input."""

@@ -1,7 +1,6 @@
 """One process, no cluster: a training step (forward, backward, optimizer) beside the same step of TensorFlow at equal threads.
 
-dtrain's is a step of `fit`, data and all; TensorFlow's is one compiled function on batches that are tensors already. Variables
-that tell OpenBLAS what processor this one is (OPENBLAS_CORETYPE) are left out: numpy may use the instructions that TensorFlow uses.
+dtrain's is a step of `fit`, data and all; TensorFlow's is one compiled function on batches that are tensors already.
 """
 
 import json
@@ -19,9 +18,8 @@ from dtrain_cli.plan import THREAD_LIMITS
 
 def step_ms(threads: int, *command: object) -> float:
     """A step by the marks of a program's clock: of the stretches between them the tenth that others disturbed least."""
-    free = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS_")}
     limits = dict.fromkeys(THREAD_LIMITS, str(threads))
-    out = subprocess.run([*map(str, command)], env=free | limits, check=True, stdout=subprocess.PIPE, text=True).stdout
+    out = subprocess.run([*map(str, command)], env=os.environ | limits, check=True, stdout=subprocess.PIPE, text=True).stdout
     steps, seconds = np.array(json.loads(re.search(r"^marks (.*)$", out, re.M)[1])[1:]).T
     return float(np.percentile(np.diff(seconds) / np.diff(steps), 10)) * 1000
 
