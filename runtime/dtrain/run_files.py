@@ -151,7 +151,7 @@ class TaskStatus:
     rolled_back_steps: int = 0
     waiting_for: str | None = None
     waiting_share: float | None = None
-    evaluation: dict[str, float] | None = None
+    evaluation: dict[str, int | float] | None = None
 
 
 PHASE_STATES = {"starting": "starting", "running": "running", "finished": "succeeded"}

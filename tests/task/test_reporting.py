@@ -54,3 +54,9 @@ def test_the_last_account_is_written_though_the_order_to_stop_comes_in_the_midst
         made.close()
     last = read_record(RunFiles(tmp_path).status(assignment.task), TaskStatus)
     assert (last.step, last.phase) == (400, "finished")
+
+
+def test_the_step_of_an_evaluation_stays_a_whole_number_in_its_file(tmp_path):
+    write_record(tmp_path / "status.json", TaskStatus("evaluator:0", 1, "here", evaluation={"global_step": 400, "accuracy": 1.0}))
+    found = read_record(tmp_path / "status.json", TaskStatus).evaluation
+    assert [(name, type(number)) for name, number in found.items()] == [("global_step", int), ("accuracy", float)]
