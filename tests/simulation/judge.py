@@ -39,6 +39,7 @@ class Judge:
         self._repeats = scenario.training.on_stale == "retry_same_batch"
         self._replicas = [*["chief:0"][: scenario.training.chief_trains], *(f"worker:{i}" for i in range(scenario.replicas))]
         self._terms: dict[int, Term] = {}
+        self._held: dict[int, int] = {}
         self._numbers: dict[tuple[int, int, int], int] = {}
         self._finite: set[int] = set()
         self._rows: dict[int, dict[int, Array]] = {}
@@ -86,6 +87,7 @@ class Judge:
 
     def look_at(self, server: int, held: Held, rank: int, message: AnyMessage | None) -> None:
         """A server has dealt with a message of a rank, or with the time."""
+        self._held[server] = held.term
         term = self._terms[held.term]
         known, held_image = term.newest[server], _image(held.store)
         if server == 0 and isinstance(message, Push) and rank >= 0 and message.base_version == known:
@@ -253,9 +255,9 @@ class Judge:
         assert saved is not None
         assert saved.final
         assert saved.version == self.last_step(saved.lineage.first_step)
-        term = self._terms[max(self._terms)]
+        ends = {server: (term, self._terms[term].newest[server]) for server, term in self._held.items()}
         if self.sync or (self.scenario.harmless and self.scenario.training.max_staleness is None):
-            assert set(term.newest) == {saved.version}, f"servers end at versions {term.newest}"
+            assert set(ends.values()) == {(ends[0][0], saved.version)}, f"servers end in (term, version) {ends}"
 
 
 def _image(store: Store) -> bytes:

@@ -29,6 +29,11 @@ def test_safety_after_every_event_and_progress_in_the_end(batch):
             pytest.fail(told(scenario), pytrace=False)
 
 
+def test_a_leader_that_dies_while_it_begins_a_term_leaves_the_servers_in_the_one_before():
+    scenario = draw(76618)
+    assert broken_rule(scenario) is None, told(scenario)
+
+
 def test_one_who_is_dead_for_good_is_not_waited_for_again_when_ps_0_was_started_again():
     faults = Fault(2.0, "die", 2, 0.0), Fault(12.0, "fall", 0, 1.0)
     rule = TrainingSection(updates="sync", too_few="shrink")
