@@ -208,15 +208,15 @@ class Judge:
         """And so is what was sent for a checkpoint, though it was read in many pieces."""
         assert state.image == self._terms[term].images[server][version], f"a checkpoint of ps:{server} is not of version {version}"
 
-    def check_cut(self, term: int, versions: Sequence[int], live: Collection[int]) -> None:
-        """A checkpoint of an asynchronous run contains the same gradients on all servers, but for those of the dead.
+    def check_cut(self, term: int, versions: Sequence[int], live: Collection[tuple[int, int]]) -> None:
+        """A checkpoint of an asynchronous run contains the same gradients of those who live: of these ranks' present incarnations.
 
-        A push of one who was thought dead may count on some servers only: then their versions differ. What is too stale each
-        server judges by itself.
+        A push of one who was thought dead may count on some servers only: then their versions differ, as a rule. What is too
+        stale each server judges by itself.
         """
         if self.sync or len(set(versions)) > 1 or self.scenario.training.stale_gradients == "drop":
             return
-        owners = {number: rank for (rank, _, _), number in self._numbers.items()}
+        owners = {number: (rank, incarnation) for (rank, incarnation, _), number in self._numbers.items()}
         state = self._terms[term]
         cuts = [
             {number for number in list(applied)[: version - state.first_version] if owners[number] in live}

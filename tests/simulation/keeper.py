@@ -259,7 +259,9 @@ class Keeper:
             self._doing = None
             return
         if self._cut.whole(replies):
-            live = {rank for task, rank in self._process.servers[0].machine.attendance.ranks.items() if task in replies[0].live}
+            attendance = self._process.servers[0].machine.attendance
+            known = attendance.membership.members
+            live = {(rank, known[task].incarnation) for task, rank in attendance.ranks.items() if task in replies[0].live}
             self._process.judge.check_cut(self._term, versions, live)
         self._read = {server: {} for server in self._servers}
         self._unread = [
