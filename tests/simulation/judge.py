@@ -211,10 +211,9 @@ class Judge:
     def check_cut(self, term: int, versions: Sequence[int], live: Collection[tuple[int, int]]) -> None:
         """A checkpoint of an asynchronous run contains the same gradients of those who live: of these ranks' present incarnations.
 
-        A push of one who was thought dead may count on some servers only: then their versions differ, as a rule. What is too
-        stale each server judges by itself.
+        A push of one who was thought dead may count on some servers only. What is too stale each server judges by itself.
         """
-        if self.sync or len(set(versions)) > 1 or self.scenario.training.stale_gradients == "drop":
+        if self.sync or self.scenario.training.stale_gradients == "drop":
             return
         owners = {number: (rank, incarnation) for (rank, incarnation, _), number in self._numbers.items()}
         state = self._terms[term]
