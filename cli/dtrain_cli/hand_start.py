@@ -1,6 +1,6 @@
 """One task started by hand: who it is and in which cluster, from the first of these that says so.
 
-1. the classic flags (`dtrain.classic_flags`), before the program or among its arguments
+1. the classic flags (`dtrain.cluster.classic_flags`), before the program or among its arguments
 2. a spec that writes addresses
 3. the TF_CONFIG of the environment
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dtrain.assignment import SECRET, TaskAssignment
-from dtrain.classic_flags import read_classic_flags
 from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.cluster.classic_flags import read_classic_flags
 from dtrain.config import ClusterSection, RunSpec
 from dtrain.errors import SpecError
 from dtrain_cli.spec_file import read_spec

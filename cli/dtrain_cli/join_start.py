@@ -7,10 +7,10 @@ import msgspec
 
 from dtrain.assignment import SECRET, TaskAssignment
 from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.cluster.tf_config import read_tf_config
 from dtrain.config import RunSpec
 from dtrain.errors import RunError, SpecError
 from dtrain.run_files import JoinRecord, RunFiles, read_record
-from dtrain.tf_config import read_tf_config
 from dtrain_cli.plan import thread_variables
 from dtrain_cli.run_report import LIVE_RUN_STATES, is_alive
 from dtrain_cli.runs_index import KnownRun

@@ -13,9 +13,9 @@ from typing import Any
 
 from dtrain.assignment import ATTEMPT, SECRET, TaskAssignment
 from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
+from dtrain.cluster.tf_config import write_tf_config
 from dtrain.config import RunSpec
 from dtrain.run_files import RunFiles
-from dtrain.tf_config import write_tf_config
 
 START_ORDER = (Role.PS, Role.CHIEF, Role.WORKER, Role.EVALUATOR)
 MASKED = "***"

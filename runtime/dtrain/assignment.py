@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.cluster.tf_config import read_tf_config
 from dtrain.config import ClusterSection, RunSpec
 from dtrain.errors import SpecError
 from dtrain.messages import Hello
-from dtrain.tf_config import read_tf_config
 
 RUN_ID = "DTRAIN_RUN_ID"
 RUN_DIR = "DTRAIN_RUN_DIR"

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file
 from dtrain import checkpoints
 from dtrain.checkpoints import CheckpointWriter, Entry, part_key, slot_key
 from dtrain.errors import CheckpointError
-from dtrain.partitioning import row_offsets, split_rows
 from dtrain.variables import DTYPE_BYTES
+from dtrain.variables.partitioning import row_offsets, split_rows
 
 ARRAYS = {
     "dense/kernel": np.arange(12, dtype=np.float32).reshape(4, 3),

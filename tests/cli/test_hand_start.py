@@ -5,8 +5,8 @@ import json
 import pytest
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.cluster.tf_config import write_tf_config
 from dtrain.errors import SpecError
-from dtrain.tf_config import write_tf_config
 from dtrain_cli.hand_start import HandStart
 
 HOSTS = "cluster: {chief: [a:1], worker: [a:2, b:2], ps: [b:3], evaluator: 1}\ntraining: {updates: sync}\n"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dtrain.classic_flags import read_classic_flags
 from dtrain.cluster import TaskId
+from dtrain.cluster.classic_flags import read_classic_flags
 from dtrain.errors import SpecError
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from conformance.golden import load_json
 
-from dtrain import partitioning
-from dtrain.partitioning import row_offsets, split_rows
-from dtrain.sharded_variable import ShardedVariable
+from dtrain.variables import partitioning
+from dtrain.variables.partitioning import row_offsets, split_rows
+from dtrain.variables.sharded_variable import ShardedVariable
 
 GOLDEN = load_json("d_partitioners.json")
 

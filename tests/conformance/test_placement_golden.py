@@ -8,10 +8,9 @@ import pytest
 from conformance.golden import load_json
 from conformance.left_out import LEFT_OUT
 
-from dtrain import partitioning
 from dtrain.errors import SpecError
 from dtrain.protocol.placement import least_loaded, plan
-from dtrain.variables import VariableSpec
+from dtrain.variables import VariableSpec, partitioning
 
 PARAMETER_SERVER = load_json("de_parameter_server.json")["cases"]
 REPLICA_DEVICE_SETTER = load_json("e_placement.json")["cases"]

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.errors import InputError, SpecError
-from dtrain.lazy_table import LazyTable, row_blocks
 from dtrain.learning import initializers
 from dtrain.learning.drawn_table import DrawnTable
 from dtrain.learning.layers import Embedding
 from dtrain.learning.networks import Network
+from dtrain.variables.lazy_table import LazyTable, row_blocks
 
 INITIALIZERS = ["zeros", "uniform", "random_normal", "truncated_normal", "glorot_uniform", "he_normal", initializers.Constant(0.1)]
 

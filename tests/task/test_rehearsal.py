@@ -6,7 +6,7 @@ import sys
 REHEARSE = """
 import os, threading
 from dtrain import strategy
-from dtrain.rehearsal import rehearse
+from dtrain.task.rehearsal import rehearse
 files = os.listdir("/proc/self/fd")
 rehearse()
 print(strategy.was_used(), threading.active_count(), os.listdir("/proc/self/fd") == files)

@@ -39,7 +39,7 @@ def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object])
 
 def _check_tf_config() -> None:
     from dtrain.cluster import tasks_text
-    from dtrain.tf_config import read_tf_config
+    from dtrain.cluster.tf_config import read_tf_config
 
     text = os.environ.get("TF_CONFIG")
     if text is None:

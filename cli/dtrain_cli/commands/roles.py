@@ -76,8 +76,8 @@ def _become_task(role: Role, words: Words, spec: Path | None, sets: tuple[str, .
     elif role is not Role.PS:
         raise SpecError(f"expected a program, such as `dtrain {role} --spec SPEC --index 0 PROGRAM.py`")
 
+    from dtrain.cluster.tf_config import write_tf_config
     from dtrain.run_files import RunFiles
-    from dtrain.tf_config import write_tf_config
 
     flags = [f"--{name}={value}" for name in _CLASSIC if (value := options.pop(name)) is not None]
     limits: dict[str, str] = {}

@@ -15,7 +15,7 @@ from dtrain.checkpoints.locks import open_for_reading
 from dtrain.checkpoints.manifest import MANIFEST, FileRecord, Manifest
 from dtrain.checkpoints.tensor_file import Entry, decode_header, header_bytes
 from dtrain.errors import CheckpointDamagedError, CheckpointError
-from dtrain.sharded_variable import ShardedVariable
+from dtrain.variables.sharded_variable import ShardedVariable
 
 Array = np.ndarray[Any, Any]
 BLOCK_BYTES = 1 << 20

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import SpecError
-from dtrain.lazy_table import LazyTable
 from dtrain.learning import initializers
 from dtrain.learning.arrays import Array
 from dtrain.learning.configuration import from_data, to_data
+from dtrain.variables.lazy_table import LazyTable
 
 BLOCK_ROWS = 256
 

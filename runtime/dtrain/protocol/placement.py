@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import InputError, SpecError
-from dtrain.partitioning import Partitioner, partitioner_from_config, row_offsets, shard_count, shard_name, split_rows
 from dtrain.variables import DTYPE_BYTES, VariableSpec
+from dtrain.variables.partitioning import Partitioner, partitioner_from_config, row_offsets, shard_count, shard_name, split_rows
 
 Array = np.ndarray[Any, Any]
 

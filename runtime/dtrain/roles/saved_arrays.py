@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dtrain.lazy_table import BLOCK_BYTES, row_blocks
 from dtrain.messages import SnapshotRows
 from dtrain.protocol.placement import ServerLayout, Shard
 from dtrain.roles.table import VALUES
 from dtrain.variables import DTYPE_BYTES
+from dtrain.variables.lazy_table import BLOCK_BYTES, row_blocks
 
 
 @dataclass(frozen=True)

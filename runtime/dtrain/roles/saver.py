@@ -13,7 +13,6 @@ from dtrain import checkpoints
 from dtrain.checkpoints import Streamed
 from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointError
-from dtrain.lazy_table import row_blocks
 from dtrain.messages import Lineage, SnapshotReply, SnapshotRows
 from dtrain.roles.chief import Cut
 from dtrain.roles.copies_thread import RETRY_S, CopiesThread
@@ -21,6 +20,7 @@ from dtrain.roles.generation import Generation
 from dtrain.roles.saved_arrays import SavedArray, saved_arrays
 from dtrain.roles.start import Start
 from dtrain.roles.table import VALUES
+from dtrain.variables.lazy_table import row_blocks
 
 CUT_ATTEMPTS = 10
 

@@ -10,7 +10,6 @@ import numpy as np
 from dtrain import checkpoints
 from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointDamagedError, CheckpointError
-from dtrain.lazy_table import LazyTable
 from dtrain.learning import optimizers
 from dtrain.learning.drawn_table import DrawnTable
 from dtrain.learning.initializers import Constant
@@ -19,6 +18,7 @@ from dtrain.protocol.batch_dealer import NOTHING_DEALT, Dealt, dealt_from
 from dtrain.protocol.placement import Plan
 from dtrain.roles.table import VALUES
 from dtrain.variables import VariableSpec
+from dtrain.variables.lazy_table import LazyTable
 
 Array = np.ndarray[Any, Any]
 

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dtrain.lazy_table import BLOCK_BYTES, row_blocks
 from dtrain.learning.drawn_table import DrawnTable
 from dtrain.messages import Load
 from dtrain.protocol.placement import Plan
 from dtrain.variables import DTYPE_BYTES
+from dtrain.variables.lazy_table import BLOCK_BYTES, row_blocks
 
 Array = np.ndarray[Any, Any]
 Tables = Mapping[str, Mapping[str, Any]]

@@ -14,7 +14,6 @@ import numpy as np
 
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import PeerLostError, ProgramError, WaitTimeoutError
-from dtrain.lazy_table import LazyTable
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Reply, Rows, Values
 from dtrain.protocol.packing import Packing
@@ -24,6 +23,7 @@ from dtrain.roles.row_routes import RowRoutes
 from dtrain.roles.store import any_non_finite
 from dtrain.roles.worker import Outcome, Outgoing, Phase, Replica
 from dtrain.variables import VariableSpec
+from dtrain.variables.lazy_table import LazyTable
 from dtrain.wire.channel import Channel
 from dtrain.wire.frames import Frame
 

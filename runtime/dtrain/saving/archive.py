@@ -12,8 +12,8 @@ import numpy as np
 
 from dtrain.checkpoints.tensor_file import Entry, array_bytes, decode_header, decode_metadata, encode_header, header_bytes
 from dtrain.errors import CheckpointDamagedError, CheckpointError
-from dtrain.lazy_table import row_blocks
 from dtrain.saving.destination import write_whole
+from dtrain.variables.lazy_table import row_blocks
 
 Array = np.ndarray[Any, Any]
 

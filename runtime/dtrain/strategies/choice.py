@@ -9,8 +9,8 @@ from typing import Any
 
 from dtrain.allocation import keep_freed_memory
 from dtrain.assignment import TaskAssignment
-from dtrain.classic_flags import read_classic_flags
 from dtrain.cluster import Role
+from dtrain.cluster.classic_flags import read_classic_flags
 from dtrain.config import TrainingSection
 from dtrain.errors import SpecError
 from dtrain.strategies.single import SingleStrategy

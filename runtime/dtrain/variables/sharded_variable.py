@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.partitioning import row_offsets, split_rows
+from dtrain.variables.partitioning import row_offsets, split_rows
 
 Array = np.ndarray[Any, Any]
 LocalSlice = tuple[int, int | None, int]

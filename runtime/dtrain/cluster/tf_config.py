@@ -2,7 +2,7 @@
 
     {"cluster": {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"], "ps": ["d:2222"]}, "task": {"type": "worker", "index": 1}}
 
-TensorFlow answers most mistakes in it by waiting for ever, or not at all (`dtrain.cluster_resolver` has its exact answers). Here
+TensorFlow answers most mistakes in it by waiting for ever, or not at all (`cluster_resolver` has its exact answers). Here
 each is a `SpecError` with one message. Accepted beyond the plain form, as TensorFlow and the platforms that set the variable do:
 sparse jobs (``{"1": "b:2222"}``), `master` for the chief, an index written "1" or 1.0, an evaluator among the jobs (it is left
 out of the cluster), and keys that belong to somebody else.

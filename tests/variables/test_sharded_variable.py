@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.errors import InputError
-from dtrain.partitioning import split_rows
-from dtrain.sharded_variable import ShardedVariable
+from dtrain.variables.partitioning import split_rows
+from dtrain.variables.sharded_variable import ShardedVariable
 
 
 @st.composite

@@ -17,8 +17,8 @@ import sys
 import warnings
 
 from dtrain import life_line, start_orders
-from dtrain.forked_task import THREAD_LIMITS, become
 from dtrain.start_orders import Exited, Refused, Started, StartOrder
+from dtrain.task.forked_task import THREAD_LIMITS, become
 
 IMPORTS = (
     "numpy",
@@ -27,7 +27,7 @@ IMPORTS = (
     "grpc._server",
     "threadpoolctl",
     "argparse",
-    "dtrain.program",
+    "dtrain.task.program",
     "dtrain.failure",
     "dtrain.callbacks",
     "dtrain.data",
@@ -109,7 +109,7 @@ def _import_all() -> None:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     with contextlib.suppress(Exception):
-        importlib.import_module("dtrain.rehearsal").rehearse()
+        importlib.import_module("dtrain.task.rehearsal").rehearse()
     for name in THREAD_LIMITS:
         del os.environ[name]
     os.environ.update(before)

@@ -18,11 +18,12 @@ import threading
 from types import FrameType
 from typing import NoReturn
 
-from dtrain import failure, program
+from dtrain import failure
 from dtrain.allocation import keep_freed_memory
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role
 from dtrain.errors import SpecError
+from dtrain.task import program
 
 
 def main(arguments: list[str]) -> int:
@@ -31,7 +32,7 @@ def main(arguments: list[str]) -> int:
     keep_freed_memory()
     _write_stacks_on_request()
     if arguments[:1] == ["--warm"]:
-        from dtrain import warm_process
+        from dtrain.task import warm_process
 
         arguments = warm_process.serve(orders_fd=int(arguments[1]), life_line_fd=int(arguments[2])).argv
     if not arguments:

@@ -1,7 +1,7 @@
 """TF_CONFIG as TensorFlow 2.15 reads it: lenient, checked late, with the same answers and the same classes of errors.
 
 For programs that ask TensorFlow's questions (`tf.distribute.cluster_resolver.TFConfigClusterResolver`, and the functions of
-`tensorflow.python.distribute.multi_worker_util`). dtrain itself goes through the strict door, `dtrain.tf_config`.
+`tensorflow.python.distribute.multi_worker_util`). dtrain itself goes through the strict door, `dtrain.cluster.tf_config`.
 
 What one would not expect, and what holds here as there: the variable is parsed anew at each question; the empty string is a JSON
 error; a task that the cluster does not have is reported only by `master()`; a cluster of one task has the master ``""``; an
