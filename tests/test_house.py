@@ -59,7 +59,7 @@ THREADS = {"heartbeat", "checkpoint_thread", "copies_thread", "followed_run", "k
 MACHINES = [
     *(RUNTIME / "protocol").glob("*.py"),
     *(RUNTIME / "learning").rglob("*.py"),
-    *(p for p in (RUNTIME / "roles").glob("*.py") if not p.stem.endswith("_driver") and p.stem not in THREADS),
+    *(p for p in (RUNTIME / "roles").rglob("*.py") if not p.stem.endswith("driver") and p.stem not in THREADS),
 ]
 BANNED_IN_MACHINES = {"time", "random", "socket", "threading", "logging"}
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}

@@ -24,8 +24,8 @@ import numpy as np
 
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.messages import Verdict
-from dtrain.roles.evaluator import CheckpointWeights, Pace
-from dtrain.roles.start import OptimizerState
+from dtrain.roles.chief.start import OptimizerState
+from dtrain.roles.evaluator.machine import CheckpointWeights, Pace
 from dtrain.variables import VariableSpec
 
 Array = np.ndarray[Any, Any]

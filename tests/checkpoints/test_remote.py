@@ -12,7 +12,7 @@ from dtrain import checkpoints
 from dtrain.checkpoints import RemoteCopies, list_checkpoints, open_checkpoint
 from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointDamagedError, CheckpointError, SpecError
-from dtrain.roles.start import fetch_newest
+from dtrain.roles.chief.start import fetch_newest
 
 
 @pytest.fixture

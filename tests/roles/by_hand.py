@@ -9,8 +9,8 @@ from dtrain.learning import optimizers
 from dtrain.messages import Heartbeat, Initialise, Pull, Push, Reply, Values
 from dtrain.protocol import placement
 from dtrain.protocol.membership import LEASE_S
-from dtrain.roles.actions import Send
-from dtrain.roles.parameter_server import ParameterServer
+from dtrain.roles.parameter_server.actions import Send
+from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.variables import VariableSpec
 
 VARIABLES = (

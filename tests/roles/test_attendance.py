@@ -4,8 +4,8 @@ from roles.by_hand import TASKS, Hand, lost, only, sync
 
 from dtrain.messages import Farewell, Refusal, Snapshot
 from dtrain.protocol.membership import LEASE_S
-from dtrain.roles.actions import End
-from dtrain.roles.attendance import LEADER_GRACE_S
+from dtrain.roles.parameter_server.actions import End
+from dtrain.roles.parameter_server.attendance import LEADER_GRACE_S
 
 
 def test_wait_goes_on_when_the_lost_one_is_back():

@@ -4,7 +4,7 @@ import pytest
 
 from dtrain.config import CheckpointSection
 from dtrain.messages import Mark, Marked, Snapshot, SnapshotReply
-from dtrain.roles.chief import ANSWER_WAIT_S, ARRIVAL_S, MARK_S, CheckpointSchedule, Cut
+from dtrain.roles.chief.machine import ANSWER_WAIT_S, ARRIVAL_S, MARK_S, CheckpointSchedule, Cut
 
 
 def test_by_time_by_steps_whichever_comes_first_and_never_twice_of_a_step():

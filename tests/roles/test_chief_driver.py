@@ -6,8 +6,8 @@ import pytest
 
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Farewell, Marked, Refusal, Rows, Snapshot, SnapshotReply, SnapshotRows
-from dtrain.roles.chief import ANSWER_WAIT_S, Cut
-from dtrain.roles.chief_driver import Leader
+from dtrain.roles.chief.driver import Leader
+from dtrain.roles.chief.machine import ANSWER_WAIT_S, Cut
 from dtrain.wire.frames import Frame
 
 QUESTION = Snapshot(3, ANSWER_WAIT_S)

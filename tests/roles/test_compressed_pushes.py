@@ -13,8 +13,8 @@ from dtrain.protocol import placement
 from dtrain.protocol.compression import Compression
 from dtrain.protocol.packing import CompressedPacking
 from dtrain.protocol.replica_memory import ReplicaMemory
-from dtrain.roles.worker import Replica
-from dtrain.roles.worker_driver import ReplicaDriver
+from dtrain.roles.worker.driver import ReplicaDriver
+from dtrain.roles.worker.machine import Replica
 
 CONFIGS = ("bf16", "fp16", {"top_k": 0.4})
 THIRD = np.float32(1 / 3)

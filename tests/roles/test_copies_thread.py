@@ -7,8 +7,8 @@ import pytest
 
 from dtrain import checkpoints
 from dtrain.errors import CheckpointError
-from dtrain.roles import copies_thread
-from dtrain.roles.copies_thread import CopiesThread
+from dtrain.roles.chief import copies_thread
+from dtrain.roles.chief.copies_thread import CopiesThread
 
 TIMEOUT_S = 20.0
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from dtrain.messages import Commit, Complete, Hello, Refusal, Subscribe
-from dtrain.roles.parameter_server_driver import DecisionLink
+from dtrain.roles.parameter_server.driver import DecisionLink
 from dtrain.wire.channel import Answer
 from dtrain.wire.client import GrpcChannel
 from dtrain.wire.service import GrpcService

@@ -14,10 +14,10 @@ from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.learning import optimizers
 from dtrain.messages import HeartbeatReply, Lineage, SnapshotReply
 from dtrain.protocol import placement
-from dtrain.roles import keeper as keeper_module
-from dtrain.roles.generation import Generation
-from dtrain.roles.keeper import Keeper, Place
-from dtrain.roles.start import fresh
+from dtrain.roles.chief import keeper as keeper_module
+from dtrain.roles.chief.generation import Generation
+from dtrain.roles.chief.keeper import Keeper, Place
+from dtrain.roles.chief.start import fresh
 from dtrain.variables import VariableSpec
 
 PLAN = placement.plan([VariableSpec("one", (2,)), VariableSpec("two", (3,))], servers=2)

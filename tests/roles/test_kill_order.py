@@ -3,7 +3,7 @@
 import pytest
 
 from dtrain.cluster import Role, TaskId
-from dtrain.roles.kill_order import order_kill
+from dtrain.roles.chief.kill_order import order_kill
 from dtrain.run_files import KillOrder, RunFiles, TaskStatus, read_record, write_record
 
 PS = TaskId(Role.PS, 1)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import Control, Controlled, Hold, Holding, NotReady, Refusal
-from dtrain.roles.order import Order
+from dtrain.roles.chief.order import Order
 
 RULE = {"class_name": "SGD", "config": {}}
 

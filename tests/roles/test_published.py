@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrain.roles.published import Published, Room
+from dtrain.roles.parameter_server.published import Published, Room
 
 
 class ReadingRoom(Room):

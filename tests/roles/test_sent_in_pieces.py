@@ -8,7 +8,7 @@ from roles.by_hand import Hand
 from roles.test_in_place import SIZE, VARIABLES, Silent
 
 from dtrain.messages import Heartbeat, Hello, Push
-from dtrain.roles.parameter_server_driver import ServerHandler
+from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.wire.frames import CHUNK_BYTES, Frame, FrameDecoder
 from dtrain.wire.service import GrpcCaller
 

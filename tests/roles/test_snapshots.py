@@ -6,7 +6,7 @@ from roles.by_hand import Hand, only
 
 from dtrain.learning import optimizers
 from dtrain.messages import Mark, Marked, NotReady, Refusal, Reply, Rows, Snapshot, SnapshotReply, SnapshotRows, Verdict
-from dtrain.roles.snapshots import UNREAD_S
+from dtrain.roles.parameter_server.snapshots import UNREAD_S
 
 WAIT_S = 2.0
 

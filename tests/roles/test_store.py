@@ -8,7 +8,7 @@ import pytest
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import optimizers
 from dtrain.protocol import placement
-from dtrain.roles.store import Store, any_non_finite, unclippable
+from dtrain.roles.parameter_server.store import Store, any_non_finite, unclippable
 from dtrain.variables import VariableSpec
 
 VARIABLES = [

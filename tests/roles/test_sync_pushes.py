@@ -5,7 +5,7 @@ import pytest
 from roles.by_hand import Hand, only, sync
 
 from dtrain.messages import Commit, Complete, Reply, Snapshot, Subscribe, Verdict
-from dtrain.roles.actions import Report
+from dtrain.roles.parameter_server.actions import Report
 from dtrain.variables import VariableSpec
 
 

@@ -12,11 +12,11 @@ from dtrain.learning.initializers import RandomNormal
 from dtrain.learning.optimizers import legacy
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.protocol import placement
-from dtrain.roles.image import Image
-from dtrain.roles.means import mean
-from dtrain.roles.row_routes import RowRoutes
-from dtrain.roles.store import Store
-from dtrain.roles.table import VALUES
+from dtrain.roles.parameter_server.image import Image
+from dtrain.roles.parameter_server.means import mean
+from dtrain.roles.parameter_server.store import Store
+from dtrain.roles.parameter_server.table import VALUES
+from dtrain.roles.worker.row_routes import RowRoutes
 from dtrain.variables import VariableSpec
 
 ROWS = 11

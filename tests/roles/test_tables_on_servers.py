@@ -28,8 +28,8 @@ from dtrain.messages import (
 )
 from dtrain.protocol import placement
 from dtrain.protocol.replica_memory import ReplicaMemory
-from dtrain.roles.worker import Phase, Replica
-from dtrain.roles.worker_driver import ReplicaDriver
+from dtrain.roles.worker.driver import ReplicaDriver
+from dtrain.roles.worker.machine import Phase, Replica
 from dtrain.variables import VariableSpec
 from dtrain.wire.frames import Frame
 

@@ -4,7 +4,7 @@ import pytest
 
 from dtrain.errors import NonFiniteGradientError, PeerRefusedError, TooFewReplicasError
 from dtrain.messages import Conclude, HeartbeatReply, NotReady, Pull, Push, Refusal, Reply, Values, Verdict
-from dtrain.roles.worker import Outcome, Phase, Replica
+from dtrain.roles.worker.machine import Outcome, Phase, Replica
 
 MAX = 10
 

@@ -10,9 +10,9 @@ from dtrain.errors import PeerLostError, WaitTimeoutError
 from dtrain.messages import Pull, Push, Reply, Values, Verdict
 from dtrain.protocol import placement
 from dtrain.protocol.replica_memory import ReplicaMemory
-from dtrain.roles import worker_driver
-from dtrain.roles.worker import Phase, Replica
-from dtrain.roles.worker_driver import ReplicaDriver
+from dtrain.roles.worker import driver as worker_driver
+from dtrain.roles.worker.driver import ReplicaDriver
+from dtrain.roles.worker.machine import Phase, Replica
 from dtrain.wire.frames import Frame
 
 PLAN = placement.plan(VARIABLES, 1)

@@ -16,12 +16,12 @@ from dtrain.learning import optimizers
 from dtrain.messages import AnyMessage, Push, Reply, Verdict
 from dtrain.protocol.exactly_once import Seen
 from dtrain.protocol.sync_round import quota
-from dtrain.roles.async_pushes import AsyncPushes
-from dtrain.roles.held import Held
-from dtrain.roles.row_routes import Piece
-from dtrain.roles.store import Store
-from dtrain.roles.sync_pushes import SyncPushes
-from dtrain.roles.table import VALUES
+from dtrain.roles.parameter_server.async_pushes import AsyncPushes
+from dtrain.roles.parameter_server.held import Held
+from dtrain.roles.parameter_server.store import Store
+from dtrain.roles.parameter_server.sync_pushes import SyncPushes
+from dtrain.roles.parameter_server.table import VALUES
+from dtrain.roles.worker.row_routes import Piece
 
 Array = np.ndarray[Any, Any]
 

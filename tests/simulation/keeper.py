@@ -22,10 +22,10 @@ from dtrain.messages import (
     SnapshotReply,
     SnapshotRows,
 )
-from dtrain.roles.chief import Cut
-from dtrain.roles.recovery import Beginning, TermWatch, beginning, next_term
-from dtrain.roles.saved_arrays import saved_arrays
-from dtrain.roles.table_loads import Part, descriptions, loads
+from dtrain.roles.chief.machine import Cut
+from dtrain.roles.chief.recovery import Beginning, TermWatch, beginning, next_term
+from dtrain.roles.chief.saved_arrays import saved_arrays
+from dtrain.roles.chief.table_loads import Part, descriptions, loads
 
 Array = np.ndarray[Any, Any]
 

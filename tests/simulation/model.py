@@ -15,8 +15,8 @@ from dtrain.learning.drawn_table import DrawnTable
 from dtrain.learning.initializers import Constant, RandomUniform
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.protocol import placement
-from dtrain.roles.row_routes import RowRoutes
-from dtrain.roles.table import VALUES
+from dtrain.roles.parameter_server.table import VALUES
+from dtrain.roles.worker.row_routes import RowRoutes
 from dtrain.variables import VariableSpec
 
 Array = np.ndarray[Any, Any]

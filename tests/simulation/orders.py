@@ -8,7 +8,7 @@ from simulation.network import Wire
 
 from dtrain.learning import optimizers
 from dtrain.messages import AnyMessage, Control
-from dtrain.roles.order import Order
+from dtrain.roles.chief.order import Order
 
 RECONNECT_S = 0.05
 OFTEN = 0.15

@@ -13,8 +13,8 @@ from simulation.servers import Server
 
 from dtrain.errors import TooFewReplicasError
 from dtrain.messages import AnyMessage, Heartbeat, HeartbeatReply, Lookup, NotReady, Push, Reply, Rows, Verdict
-from dtrain.roles.row_routes import Piece
-from dtrain.roles.worker import Phase, Replica
+from dtrain.roles.worker.machine import Phase, Replica
+from dtrain.roles.worker.row_routes import Piece
 
 BEAT_S = 1.0
 LEASE_S = 5.0

@@ -12,8 +12,8 @@ from dtrain.messages import (
     Heartbeat,
     Push,
 )
-from dtrain.roles.actions import End, Report, Send
-from dtrain.roles.parameter_server import ParameterServer
+from dtrain.roles.parameter_server.actions import End, Report, Send
+from dtrain.roles.parameter_server.machine import ParameterServer
 
 TICK_S = 0.5
 RECONNECT_S = 0.05

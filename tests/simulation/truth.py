@@ -9,7 +9,7 @@ from simulation.model import Model, State
 
 from dtrain.learning.optimizers import Optimizer
 from dtrain.protocol.batch_dealer import Dealt
-from dtrain.roles.table import VALUES
+from dtrain.roles.parameter_server.table import VALUES
 
 Array = np.ndarray[Any, Any]
 

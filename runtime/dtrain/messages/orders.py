@@ -8,7 +8,7 @@ from dtrain.messages.message import Message
 class Hold(Message, frozen=True, gc=False):
     """Leader to server: ps:0 lets no version be made but those under way, until the order with this number comes.
 
-    See `roles.order`. `stop` says that the leader itself will push no more.
+    See `roles.chief.order`. `stop` says that the leader itself will push no more.
     """
 
     generation: int

@@ -11,7 +11,7 @@ import numpy as np
 
 from dtrain import checkpoints
 from dtrain.errors import CheckpointDamagedError, CheckpointError, SpecError
-from dtrain.roles.start import OptimizerState
+from dtrain.roles.chief.start import OptimizerState
 from dtrain.run_files import RunFiles
 from dtrain.saving.archive import read_archive, write_archive
 from dtrain.saving.destination import FilePath, destination

@@ -74,7 +74,7 @@ def strategy_of(assignment: TaskAssignment) -> Strategy:
     keep_freed_memory()
     # Only now grpc is loaded: training alone does not need it.
     if assignment.task.role is Role.PS:
-        from dtrain.roles.parameter_server_driver import serve
+        from dtrain.roles.parameter_server.driver import serve
 
         serve(assignment)
         raise SystemExit(0)

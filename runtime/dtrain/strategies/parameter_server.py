@@ -23,18 +23,18 @@ from dtrain.protocol import placement
 from dtrain.protocol.membership import LEASE_S
 from dtrain.protocol.placement import Plan
 from dtrain.reporting import Reporter
-from dtrain.roles.chief_driver import Leader, server_name
-from dtrain.roles.evaluator import CheckpointWeights, Pace
-from dtrain.roles.evaluator_driver import follow_checkpoints
-from dtrain.roles.followed_run import FollowedRun
-from dtrain.roles.generation import Generation
+from dtrain.roles.chief.driver import Leader, server_name
+from dtrain.roles.chief.generation import Generation
+from dtrain.roles.chief.keeper import Keeper, Place
+from dtrain.roles.chief.kill_order import order_kill
+from dtrain.roles.chief.recovery import Beginning, beginning
+from dtrain.roles.chief.start import OptimizerState, Start, continued, fetch_newest, fresh, restored, saved_generation
+from dtrain.roles.evaluator.driver import follow_checkpoints
+from dtrain.roles.evaluator.followed_run import FollowedRun
+from dtrain.roles.evaluator.machine import CheckpointWeights, Pace
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.roles.keeper import Keeper, Place
-from dtrain.roles.kill_order import order_kill
-from dtrain.roles.recovery import Beginning, beginning
-from dtrain.roles.start import OptimizerState, Start, continued, fetch_newest, fresh, restored, saved_generation
-from dtrain.roles.store import unclippable
-from dtrain.roles.worker_driver import ReplicaDriver
+from dtrain.roles.parameter_server.store import unclippable
+from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.run_files import RunFiles
 from dtrain.strategies.parameter_server_session import CONNECT_S, ParameterServerSession
 from dtrain.strategies.passed_over import PassedOverSession

@@ -15,12 +15,12 @@ from dtrain.protocol.packing import CompressedPacking, Packing
 from dtrain.protocol.placement import Plan
 from dtrain.protocol.replica_memory import ReplicaMemory, cut
 from dtrain.protocol.staleness import StalenessHistogram
+from dtrain.roles.chief.keeper import Keeper
+from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.roles.keeper import Keeper
-from dtrain.roles.order_driver import OrderDriver
-from dtrain.roles.row_routes import RowRoutes
-from dtrain.roles.worker import Phase, Replica
-from dtrain.roles.worker_driver import ReplicaDriver
+from dtrain.roles.worker.driver import ReplicaDriver
+from dtrain.roles.worker.machine import Phase, Replica
+from dtrain.roles.worker.row_routes import RowRoutes
 from dtrain.strategy import Array, Orders, StepResult, Weights
 from dtrain.wire.connecting import arrays_to_send
 

@@ -22,16 +22,16 @@ from dtrain.protocol import placement
 from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.reporting import Reporter
-from dtrain.roles.change import Change
-from dtrain.roles.checkpoint_thread import CheckpointThread, Warn
-from dtrain.roles.chief import Cut
-from dtrain.roles.evaluator import CheckpointWeights, Pace
-from dtrain.roles.generation import Generation
-from dtrain.roles.recovery import Beginning, beginning
-from dtrain.roles.row_routes import RowRoutes
-from dtrain.roles.saver import Saver
-from dtrain.roles.start import OptimizerState, Start, fetch_newest, fresh, restored, saved_generation
-from dtrain.roles.store import Store, any_non_finite
+from dtrain.roles.chief.checkpoint_thread import CheckpointThread, Warn
+from dtrain.roles.chief.generation import Generation
+from dtrain.roles.chief.machine import Cut
+from dtrain.roles.chief.recovery import Beginning, beginning
+from dtrain.roles.chief.saver import Saver
+from dtrain.roles.chief.start import OptimizerState, Start, fetch_newest, fresh, restored, saved_generation
+from dtrain.roles.evaluator.machine import CheckpointWeights, Pace
+from dtrain.roles.parameter_server.change import Change
+from dtrain.roles.parameter_server.store import Store, any_non_finite
+from dtrain.roles.worker.row_routes import RowRoutes
 from dtrain.run_files import RunFiles
 from dtrain.strategies.passed_over import PassedOverSession
 from dtrain.strategy import Array, Orders, Problem, Session, StepResult, Strategy, scope_of

@@ -48,9 +48,9 @@ def run(path: str, arguments: list[str]) -> int:
     try:
         assignment = TaskAssignment.from_environment(os.environ)
         if assignment is not None and assignment.task.role is Role.PS:
-            from dtrain.roles import parameter_server_driver
+            from dtrain.roles.parameter_server import driver
 
-            parameter_server_driver.serve(assignment)
+            driver.serve(assignment)
         else:
             program.run(path, arguments)
     except BaseException as error:  # every way out of the program, SystemExit and KeyboardInterrupt included

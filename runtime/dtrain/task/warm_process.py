@@ -36,7 +36,7 @@ IMPORTS = (
     "dtrain.learning.metrics",
     "dtrain.learning.optimizers",
     "dtrain.strategies.choice",
-    "dtrain.roles.parameter_server_driver",
+    "dtrain.roles.parameter_server.driver",
     "dtrain.strategies.parameter_server",
     "dtrain.training.models",
 )

@@ -13,7 +13,7 @@ from typing import Any
 
 from dtrain.callbacks import Callback
 from dtrain.errors import InputError
-from dtrain.roles.evaluator import Pace
+from dtrain.roles.evaluator.machine import Pace
 from dtrain.training.batches import Batches
 from dtrain.training.evaluation import Validation
 from dtrain.training.exporters import Exporter

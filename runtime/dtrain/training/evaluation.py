@@ -9,7 +9,7 @@ import numpy as np
 from dtrain.callbacks import CallbackList
 from dtrain.errors import InputError
 from dtrain.learning.heads import by_output
-from dtrain.roles.evaluator import Pace
+from dtrain.roles.evaluator.machine import Pace
 from dtrain.training.batches import Batch, Batches
 from dtrain.training.compiled import Compiled
 from dtrain.training.steps import EvaluationStep, Logs

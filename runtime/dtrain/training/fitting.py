@@ -14,8 +14,8 @@ from dtrain.callbacks import BackupAndRestore, Callback, CallbackList, History, 
 from dtrain.callbacks.progress_bar import numbers
 from dtrain.errors import CheckpointError
 from dtrain.learning import optimizers
-from dtrain.roles.evaluator import Pace
-from dtrain.roles.start import OptimizerState
+from dtrain.roles.chief.start import OptimizerState
+from dtrain.roles.evaluator.machine import Pace
 from dtrain.strategy import Problem, Session, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch, Batches

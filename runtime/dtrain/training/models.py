@@ -13,7 +13,7 @@ from dtrain.learning.graph import as_list
 from dtrain.learning.layers import Input, SymbolicTensor
 from dtrain.learning.networks import Network
 from dtrain.learning.passes import only
-from dtrain.roles.start import OptimizerState
+from dtrain.roles.chief.start import OptimizerState
 from dtrain.saving.destination import FilePath
 from dtrain.saving.model_file import SavedModel, write_model
 from dtrain.saving.onnx_file import write_onnx

@@ -8,7 +8,7 @@ import numpy as np
 from dtrain.errors import CheckpointError, DtrainError, InputError, SpecError
 from dtrain.learning import initializers, losses, metrics, optimizers, regularizers
 from dtrain.learning.configuration import CustomObjects
-from dtrain.roles.start import OptimizerState
+from dtrain.roles.chief.start import OptimizerState
 from dtrain.saving.destination import FilePath
 from dtrain.saving.model_file import SavedModel, read_model
 from dtrain.saving.weights import fitted

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 from dtrain.messages import Conclude, Lookup, NotReady, Pull, Refusal, Snapshot, Values
 from dtrain.protocol.membership import MemberState
-from dtrain.roles.actions import Caller, Send
-from dtrain.roles.attendance import Attendance
-from dtrain.roles.held import Held
-from dtrain.roles.request import Request
-from dtrain.roles.snapshots import Snapshots
-from dtrain.roles.table_answers import table_answer
+from dtrain.roles.parameter_server.actions import Caller, Send
+from dtrain.roles.parameter_server.attendance import Attendance
+from dtrain.roles.parameter_server.held import Held
+from dtrain.roles.parameter_server.request import Request
+from dtrain.roles.parameter_server.snapshots import Snapshots
+from dtrain.roles.parameter_server.table_answers import table_answer
 
 
 class Questions:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dtrain.messages import SnapshotRows
 from dtrain.protocol.placement import ServerLayout, Shard
-from dtrain.roles.table import VALUES
+from dtrain.roles.parameter_server.table import VALUES
 from dtrain.variables import DTYPE_BYTES
 from dtrain.variables.lazy_table import BLOCK_BYTES, row_blocks
 

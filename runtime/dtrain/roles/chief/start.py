@@ -16,7 +16,7 @@ from dtrain.learning.initializers import Constant
 from dtrain.messages import Lineage
 from dtrain.protocol.batch_dealer import NOTHING_DEALT, Dealt, dealt_from
 from dtrain.protocol.placement import Plan
-from dtrain.roles.table import VALUES
+from dtrain.roles.parameter_server.table import VALUES
 from dtrain.variables import VariableSpec
 from dtrain.variables.lazy_table import LazyTable
 

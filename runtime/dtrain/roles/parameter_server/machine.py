@@ -40,16 +40,16 @@ from dtrain.messages import (
     Subscribe,
 )
 from dtrain.protocol.membership import LEASE_S, MemberState
-from dtrain.roles.actions import Action, Caller, End, Send
-from dtrain.roles.attendance import Attendance
-from dtrain.roles.held import Held
-from dtrain.roles.obedience import obey
-from dtrain.roles.published import Room
-from dtrain.roles.questions import Questions, moved_on
-from dtrain.roles.request import Question, Request
-from dtrain.roles.snapshots import Snapshots
-from dtrain.roles.sync_pushes import SyncPushes
-from dtrain.roles.table_answers import table_answer
+from dtrain.roles.parameter_server.actions import Action, Caller, End, Send
+from dtrain.roles.parameter_server.attendance import Attendance
+from dtrain.roles.parameter_server.held import Held
+from dtrain.roles.parameter_server.obedience import obey
+from dtrain.roles.parameter_server.published import Room
+from dtrain.roles.parameter_server.questions import Questions, moved_on
+from dtrain.roles.parameter_server.request import Question, Request
+from dtrain.roles.parameter_server.snapshots import Snapshots
+from dtrain.roles.parameter_server.sync_pushes import SyncPushes
+from dtrain.roles.parameter_server.table_answers import table_answer
 
 Blocks = Sequence[np.ndarray[Any, Any]]
 Actions = Iterator[Action]

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from dtrain.errors import SharedMemoryError
-from dtrain.roles.published import Array, Room
+from dtrain.roles.parameter_server.published import Array, Room
 from dtrain.wire.channel import Caller
 from dtrain.wire.packets import SMALL_BYTES
 from dtrain.wire.shared_memory import shared_arrays

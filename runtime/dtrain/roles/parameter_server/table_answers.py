@@ -7,7 +7,7 @@ import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.messages import AnyMessage, Load, Loaded, Lookup, Refusal, Rows, SnapshotRows
-from dtrain.roles.held import Held
+from dtrain.roles.parameter_server.held import Held
 
 Blocks = Sequence[np.ndarray[Any, Any]]
 

@@ -8,7 +8,7 @@ from typing import Any
 from dtrain import checkpoints
 from dtrain.errors import CheckpointError
 from dtrain.reporting import Reporter
-from dtrain.roles.evaluator import CheckpointWeights, EvaluationSchedule, Next, Pace
+from dtrain.roles.evaluator.machine import CheckpointWeights, EvaluationSchedule, Next, Pace
 from dtrain.run_files import RunFiles
 
 POLL_S = 0.2

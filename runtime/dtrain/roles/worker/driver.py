@@ -19,9 +19,9 @@ from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Reply, Rows, Val
 from dtrain.protocol.packing import Packing
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.reporting import Reporter
-from dtrain.roles.row_routes import RowRoutes
-from dtrain.roles.store import any_non_finite
-from dtrain.roles.worker import Outcome, Outgoing, Phase, Replica
+from dtrain.roles.parameter_server.store import any_non_finite
+from dtrain.roles.worker.machine import Outcome, Outgoing, Phase, Replica
+from dtrain.roles.worker.row_routes import RowRoutes
 from dtrain.variables import VariableSpec
 from dtrain.variables.lazy_table import LazyTable
 from dtrain.wire.channel import Channel

@@ -10,7 +10,7 @@ import numpy as np
 
 from dtrain.errors import PeerLostError, WaitTimeoutError
 from dtrain.messages import AnyMessage, Control, Holding
-from dtrain.roles.order import Order
+from dtrain.roles.chief.order import Order
 from dtrain.wire.channel import Channel
 
 PAUSE_S = 0.05

@@ -16,8 +16,8 @@ from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.delay_compensation import DelayCompensation
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.staleness import StalenessRule
-from dtrain.roles.actions import Action, Caller, Send
-from dtrain.roles.store import Store
+from dtrain.roles.parameter_server.actions import Action, Caller, Send
+from dtrain.roles.parameter_server.store import Store
 
 Array = np.ndarray[Any, Any]
 Blocks = Sequence[Array]

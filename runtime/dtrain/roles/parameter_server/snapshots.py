@@ -17,8 +17,8 @@ import numpy as np
 
 from dtrain.cluster import TaskId
 from dtrain.messages import Mark, Push, Snapshot, SnapshotReply
-from dtrain.roles.actions import Caller
-from dtrain.roles.held import Held
+from dtrain.roles.parameter_server.actions import Caller
+from dtrain.roles.parameter_server.held import Held
 
 Blocks = Sequence[np.ndarray[Any, Any]]
 Delivery = tuple[Caller, TaskId, Push, Blocks]

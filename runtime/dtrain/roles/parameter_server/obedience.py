@@ -7,9 +7,9 @@ import numpy as np
 
 from dtrain.errors import DtrainError
 from dtrain.messages import Control, Controlled, Hold, Holding, NotReady, Refusal
-from dtrain.roles.actions import Action, Caller, Send
-from dtrain.roles.change import Change
-from dtrain.roles.held import Held
+from dtrain.roles.parameter_server.actions import Action, Caller, Send
+from dtrain.roles.parameter_server.change import Change
+from dtrain.roles.parameter_server.held import Held
 
 Blocks = Sequence[np.ndarray[Any, Any]]
 

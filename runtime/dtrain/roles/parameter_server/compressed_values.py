@@ -7,7 +7,7 @@ import numpy as np
 
 from dtrain.protocol.compression import Compression
 from dtrain.protocol.placement import ServerLayout
-from dtrain.roles.published import Published, Room
+from dtrain.roles.parameter_server.published import Published, Room
 
 Array = np.ndarray[Any, Any]
 

@@ -17,11 +17,11 @@ from dtrain.protocol.compression import Compression
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.placement import Plan
 from dtrain.protocol.sync_round import quota
-from dtrain.roles.actions import Caller
-from dtrain.roles.async_pushes import AsyncPushes
-from dtrain.roles.published import Room
-from dtrain.roles.store import Store
-from dtrain.roles.sync_pushes import SyncPushes
+from dtrain.roles.parameter_server.actions import Caller
+from dtrain.roles.parameter_server.async_pushes import AsyncPushes
+from dtrain.roles.parameter_server.published import Room
+from dtrain.roles.parameter_server.store import Store
+from dtrain.roles.parameter_server.sync_pushes import SyncPushes
 
 Blocks = Sequence[np.ndarray[Any, Any]]
 

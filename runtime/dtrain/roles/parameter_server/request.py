@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.messages import Lookup, Pull, Snapshot
-from dtrain.roles.actions import Caller
+from dtrain.roles.parameter_server.actions import Caller
 
 Question = Pull | Lookup | Snapshot
 

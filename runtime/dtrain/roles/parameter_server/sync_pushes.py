@@ -15,9 +15,9 @@ from dtrain.messages import Commit, Complete, Push, Reply, Subscribe, Verdict
 from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.sync_round import Contribution, SyncDecision, SyncRound, TooFew, quota
-from dtrain.roles.actions import Action, Caller, Report, Send
-from dtrain.roles.means import mean
-from dtrain.roles.store import Store
+from dtrain.roles.parameter_server.actions import Action, Caller, Report, Send
+from dtrain.roles.parameter_server.means import mean
+from dtrain.roles.parameter_server.store import Store
 
 Blocks = Sequence[np.ndarray[Any, Any]]
 

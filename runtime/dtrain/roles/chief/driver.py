@@ -31,10 +31,10 @@ from dtrain.messages import (
     SnapshotRows,
 )
 from dtrain.protocol.replica_memory import cut
-from dtrain.roles.chief import Cut
-from dtrain.roles.generation import Generation
-from dtrain.roles.start import Start
-from dtrain.roles.table_loads import descriptions, loads
+from dtrain.roles.chief.generation import Generation
+from dtrain.roles.chief.machine import Cut
+from dtrain.roles.chief.start import Start
+from dtrain.roles.chief.table_loads import descriptions, loads
 from dtrain.wire.channel import Channel
 from dtrain.wire.frames import Frame
 

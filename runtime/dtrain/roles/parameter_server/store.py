@@ -17,11 +17,11 @@ from dtrain.learning import optimizers
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.protocol.compression import Compression
 from dtrain.protocol.placement import Plan, ServerLayout
-from dtrain.roles.change import Change
-from dtrain.roles.compressed_values import CompressedValues
-from dtrain.roles.image import Image
-from dtrain.roles.published import Published, Room
-from dtrain.roles.table import VALUES, Table
+from dtrain.roles.parameter_server.change import Change
+from dtrain.roles.parameter_server.compressed_values import CompressedValues
+from dtrain.roles.parameter_server.image import Image
+from dtrain.roles.parameter_server.published import Published, Room
+from dtrain.roles.parameter_server.table import VALUES, Table
 
 Array = np.ndarray[Any, Any]
 

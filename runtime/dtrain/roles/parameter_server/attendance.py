@@ -7,8 +7,8 @@ from typing import Any
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.messages import Conclude, Heartbeat, HeartbeatReply, Lineage
 from dtrain.protocol.membership import JOIN_S, LEASE_S, Membership, MemberState
-from dtrain.roles.actions import Action, End
-from dtrain.roles.held import Held
+from dtrain.roles.parameter_server.actions import Action, End
+from dtrain.roles.parameter_server.held import Held
 
 LEADER_GRACE_S = 60.0
 

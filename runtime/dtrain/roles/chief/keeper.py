@@ -19,13 +19,13 @@ from dtrain.config import CheckpointSection
 from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Lineage
 from dtrain.reporting import Reporter
-from dtrain.roles.chief import CheckpointSchedule
-from dtrain.roles.chief_driver import Leader, server_name
-from dtrain.roles.generation import Generation
+from dtrain.roles.chief.driver import Leader, server_name
+from dtrain.roles.chief.generation import Generation
+from dtrain.roles.chief.machine import CheckpointSchedule
+from dtrain.roles.chief.recovery import TermWatch, next_term
+from dtrain.roles.chief.saver import Saver
+from dtrain.roles.chief.start import Start, restored
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.roles.recovery import TermWatch, next_term
-from dtrain.roles.saver import Saver
-from dtrain.roles.start import Start, restored
 from dtrain.run_files import RunFiles
 
 LOOK_S = 0.2

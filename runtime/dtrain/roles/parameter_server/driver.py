@@ -17,10 +17,10 @@ from dtrain.cluster import Role, TaskId
 from dtrain.errors import DtrainError, PeerError, PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage, Commit, Complete, Heartbeat, Hello, Initialise, Push, Subscribe
 from dtrain.reporting import Reporter
-from dtrain.roles.actions import Action, End, Report, Send
 from dtrain.roles.heartbeat import Connect, HeartbeatLink
-from dtrain.roles.parameter_server import ParameterServer
-from dtrain.roles.shared_room import ReadRoom, SharedRoom
+from dtrain.roles.parameter_server.actions import Action, End, Report, Send
+from dtrain.roles.parameter_server.machine import ParameterServer
+from dtrain.roles.parameter_server.shared_room import ReadRoom, SharedRoom
 from dtrain.wire.channel import Answer, Caller, Channel
 from dtrain.wire.connecting import connect, heartbeat_transport
 from dtrain.wire.frames import Frame, Payload

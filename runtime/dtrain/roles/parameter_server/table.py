@@ -9,7 +9,7 @@ from dtrain.learning.drawn_table import DrawnTable
 from dtrain.learning.optimizers import Optimizer
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.protocol.placement import Shard
-from dtrain.roles.image import Image
+from dtrain.roles.parameter_server.image import Image
 from dtrain.variables.lazy_table import row_blocks
 
 Array = np.ndarray[Any, Any]

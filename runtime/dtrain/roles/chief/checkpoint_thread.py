@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from dtrain.config import CheckpointSection
 from dtrain.errors import DtrainError
-from dtrain.roles.chief import CheckpointSchedule
-from dtrain.roles.saver import Saver
-from dtrain.roles.start import Start
+from dtrain.roles.chief.machine import CheckpointSchedule
+from dtrain.roles.chief.saver import Saver
+from dtrain.roles.chief.start import Start
 
 Warn = Callable[[str], None]
 

@@ -14,12 +14,12 @@ from dtrain.checkpoints import Streamed
 from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointError
 from dtrain.messages import Lineage, SnapshotReply, SnapshotRows
-from dtrain.roles.chief import Cut
-from dtrain.roles.copies_thread import RETRY_S, CopiesThread
-from dtrain.roles.generation import Generation
-from dtrain.roles.saved_arrays import SavedArray, saved_arrays
-from dtrain.roles.start import Start
-from dtrain.roles.table import VALUES
+from dtrain.roles.chief.copies_thread import RETRY_S, CopiesThread
+from dtrain.roles.chief.generation import Generation
+from dtrain.roles.chief.machine import Cut
+from dtrain.roles.chief.saved_arrays import SavedArray, saved_arrays
+from dtrain.roles.chief.start import Start
+from dtrain.roles.parameter_server.table import VALUES
 from dtrain.variables.lazy_table import row_blocks
 
 CUT_ATTEMPTS = 10
