@@ -14,7 +14,7 @@ from dtrain_cli.commands import chaos, checks, environment, launch, models, role
 EPILOG = """\b
 Examples:
   dtrain launch examples/digits.py
-  dtrain launch --workers 4 cluster_specs/laptop_sync.yaml examples/digits.py --epochs 3
+  dtrain launch --workers 4 cluster_specs/laptop_sync.yaml examples/digits.py --steps 500
   dtrain launch -- python train_with_tensorflow.py
   dtrain status --watch
 """

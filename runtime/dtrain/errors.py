@@ -8,7 +8,8 @@
     │   ├── RunNotFoundError    no run of that id, name or path
     │   └── RunInUseError       another launch holds the directory
     ├── CheckpointError     a checkpoint cannot be written, read or applied to this model
-    │   └── CheckpointDamagedError   its checksums, sizes or header disagree with its manifest
+    │   ├── CheckpointDamagedError   its checksums, sizes or header disagree with its manifest
+    │   └── CopiesTakenError         the copies at `checkpoint.remote` are another run's
     ├── TrainingError       training cannot go on by the rules of the spec
     │   ├── TooFewReplicasError      fewer live replicas than must be aggregated
     │   └── NonFiniteGradientError   a gradient with NaN or infinity; names the worker
@@ -67,6 +68,10 @@ class CheckpointError(DtrainError):
 
 class CheckpointDamagedError(CheckpointError):
     """A checkpoint's bytes disagree with its manifest."""
+
+
+class CopiesTakenError(CheckpointError):
+    """The copies at `checkpoint.remote` are another run's."""
 
 
 class TrainingError(DtrainError):

@@ -11,7 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from dtrain import checkpoints
 from dtrain.checkpoints import RemoteCopies, list_checkpoints, open_checkpoint
 from dtrain.config import CheckpointSection
-from dtrain.errors import CheckpointDamagedError, CheckpointError, SpecError
+from dtrain.errors import CheckpointDamagedError, CheckpointError, CopiesTakenError, SpecError
 from dtrain.roles.chief.start import fetch_newest
 
 
@@ -94,6 +94,27 @@ def test_where_only_damaged_checkpoints_are_left_the_copy_takes_their_place(url,
     assert held(tmp_path) == (3, [3.0] * 3)
     assert "no checkpoint in" in said[0]
     assert "goes on from the newest checkpoint at memory://" in said[1]
+
+
+def test_of_two_runs_with_one_url_the_later_one_has_it_and_the_earlier_one_is_told(url, tmp_path):
+    first, second, section = tmp_path / "first", tmp_path / "second", CheckpointSection(remote=url)
+    fetch_newest(section, first, print)
+    save(first, 3, 3)
+    RemoteCopies(url).upload(first)
+    fetch_newest(section, second, print)
+    assert held(second) == (3, [3.0] * 3)
+    save(second, 5, 5)
+    RemoteCopies(url).upload(second)
+    save(first, 9, 9)
+    told = rf"the copies at {url} are those of .*:{second}, not of {first}.*Give each run a checkpoint.remote of its own"
+    with pytest.raises(CopiesTakenError, match=told):
+        RemoteCopies(url).upload(first)
+    with pytest.raises(CopiesTakenError, match=told):
+        fetch_newest(section, first, print)
+    assert RemoteCopies(url).fetch(tmp_path / "there")
+    assert held(tmp_path / "there") == (5, [5.0] * 3)
+    fetch_newest(section, second, print)
+    RemoteCopies(url).upload(second)
 
 
 class BreakingStore(MemoryFileSystem):

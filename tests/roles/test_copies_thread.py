@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dtrain import checkpoints
-from dtrain.errors import CheckpointError
+from dtrain.errors import CheckpointError, CopiesTakenError
 from dtrain.roles.chief import copies_thread
 from dtrain.roles.chief.copies_thread import CopiesThread
 
@@ -77,6 +77,14 @@ def test_the_last_copy_is_tried_again_for_a_while_and_then_fails_by_name(store, 
     store.errors = [CheckpointError("cannot copy")] * 2
     with pytest.raises(CheckpointError, match="cannot copy; the checkpoints themselves are in"):
         copies.finish()
+
+
+def test_copies_that_another_run_has_taken_are_not_tried_again(store, tmp_path):
+    copies = CopiesThread(store, tmp_path, pytest.fail)
+    store.errors = [CopiesTakenError("taken")]
+    with pytest.raises(CopiesTakenError, match="taken; the checkpoints themselves are in"):
+        copies.finish(retry_s=TIMEOUT_S)
+    assert store.uploads == []
 
 
 def test_a_store_that_hangs_is_given_up(store, tmp_path, monkeypatch):

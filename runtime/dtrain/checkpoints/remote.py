@@ -3,11 +3,13 @@
 A checkpoint is written to the local directory first and then copied. Object stores know no rename, so the manifest goes last:
 where it is, everything is. It also goes first when a copy is removed, and no copy is removed before the newest checkpoint has
 one. What was copied halfway is copied again or removed by the next upload. A run that has none of its own begins with what lies
-there.
+there, and owns it from then on: the run before is told so, and touches the copies no more.
 """
 
 import contextlib
 import os
+import secrets
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,13 +18,15 @@ from dtrain.checkpoints.folder import REMOVED, WRITTEN, checkpoint_path, free_na
 from dtrain.checkpoints.locks import open_for_reading
 from dtrain.checkpoints.manifest import MANIFEST, Manifest
 from dtrain.checkpoints.reader import Checkpoint
-from dtrain.errors import CheckpointDamagedError, CheckpointError, SpecError
+from dtrain.errors import CheckpointDamagedError, CheckpointError, CopiesTakenError, SpecError
 
 PREFIX = "ckpt-"
+OWNER = "owner"
+"""The file, there and in the directory that is copied, that says whose the copies are."""
 
 
 class RemoteCopies:
-    """The copies at one URL. One process writes there.
+    """The copies at one URL. One process writes there: that of the directory which has claimed them last.
 
     Attributes:
         warning: what must be said of newer copies that were damaged, after `fetch`; None if there are none.
@@ -45,13 +49,32 @@ class RemoteCopies:
         except ValueError as error:
             raise SpecError(f"checkpoint.remote: {url}: {error}; expected a URL such as s3://bucket/run") from None
 
+    def claim(self, directory: Path, *, heir: bool) -> None:
+        """Make the copies those of this directory; an `heir`, which has no checkpoints yet, takes over those of another.
+
+        Raises:
+            CheckpointError: it cannot be written down.
+            CopiesTakenError: they are another directory's.
+        """
+        with self._explained("copy to"):
+            if self._are_of(directory, or_refuse=not heir):
+                return
+            own = _owner_file(directory)
+            if not own.exists():
+                directory.mkdir(parents=True, exist_ok=True)
+                own.write_text(f"{socket.gethostname()}:{directory} {secrets.token_hex(8)}")
+            self._files.makedirs(self._root, exist_ok=True)
+            self._files.pipe_file(f"{self._root}/{OWNER}", own.read_bytes())
+
     def upload(self, directory: Path) -> None:
         """Make the copies those of the checkpoints that `directory` holds now, the newest one first.
 
         Raises:
             CheckpointError: they cannot be written.
+            CopiesTakenError: another directory has claimed them.
         """
         with self._explained("copy to"):
+            self._are_of(directory, or_refuse=True)
             local = {found.step: found.path for found in list_checkpoints(directory)}
             for step, path in sorted(local.items(), reverse=True):
                 self._copy(step, path)
@@ -84,6 +107,23 @@ class RemoteCopies:
             if damaged and own is None:
                 raise CheckpointDamagedError(f"no copy is sound: {'; '.join(damaged)}")
             return False
+
+    def _are_of(self, directory: Path, *, or_refuse: bool) -> bool:
+        """Whether they are this directory's; copies that nobody has claimed are nobody's, and never refused."""
+        try:
+            owner: bytes = self._files.cat_file(f"{self._root}/{OWNER}")
+        except FileNotFoundError:
+            return False
+        own = _owner_file(directory)
+        if own.exists() and own.read_bytes() == owner:
+            return True
+        if or_refuse:
+            other = owner.decode(errors="replace").rpartition(" ")[0]
+            raise CopiesTakenError(
+                f"the copies at {self.url} are those of {other}, not of {directory}: they stay as they are. "
+                "Give each run a checkpoint.remote of its own"
+            )
+        return False
 
     def _bring(self, step: int, directory: Path) -> bool:
         """One copy, whole and verified; False if it is not there any more, or was never finished."""
@@ -161,6 +201,10 @@ class RemoteCopies:
             raise
         except Exception as error:  # drivers raise whatever their store's library does
             raise CheckpointError(f"cannot {what} {self.url}: {type(error).__name__}: {error}") from error
+
+
+def _owner_file(directory: Path) -> Path:
+    return directory / f".{OWNER}-of-copies"
 
 
 def remote_copies(url: str | None) -> RemoteCopies | None:

@@ -64,7 +64,10 @@ class ParameterServerStrategy:
             SpecError: the cluster has no parameter server.
         """
         if not assignment.cluster.servers:
-            raise SpecError("training on parameter servers needs at least one ps task in the cluster; found none")
+            raise SpecError(
+                "training on parameter servers needs at least one ps task in the cluster, found none: start some "
+                "(`--ps 1`, or `ps: 1` in the spec), or train in one process (`--strategy single`)"
+            )
         self.assignment = assignment
         self.training = assignment.spec.training
         task, cluster = assignment.task, assignment.cluster

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import isnan
 from typing import Any, Self
 
 from dtrain.callbacks import Callback, CallbackList, History, ProgressBar
@@ -227,10 +228,10 @@ class Model(Architecture):
     ) -> Any:
         """Train on one batch of each replica: a `fit` of its own, which on a cluster costs a round of all tasks.
 
-        For a loop of your own over many batches override `train_step` instead.
+        That is two checkpoints and some milliseconds. For a loop of your own over many batches override `train_step` instead.
 
         Returns:
-            Loss and metrics of this replica's batch, as `evaluate`; None in tasks that do not lead.
+            Loss and metrics of the leader's batch, as `evaluate`; None in tasks that do not lead.
         """
         strategy = self.strategy
         batch = Batches.of(joined(x, y, sample_weight), batch_size=Batch(x).size, shuffle=False, seed=0)
@@ -238,7 +239,12 @@ class Model(Architecture):
         self.build_for(batches)
         epoch = Epochs(strategy.num_replicas // strategy.num_replicas_in_sync, epochs=1)
         history = self._fit(class_weight=class_weight, verbose=0).run(batches, epoch).history
-        return _reported({name: values[-1] for name, values in history.items()}, return_dict) if strategy.is_leader else None
+        if not strategy.is_leader:
+            return None
+        results = {name: values[-1] for name, values in history.items()}
+        if isnan(results["loss"]):  # asynchronous: others' batches may have made all the steps
+            return self.test_on_batch(x, y, sample_weight, return_dict)
+        return _reported(results, return_dict)
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """Loss and metrics of one batch, as `evaluate`."""

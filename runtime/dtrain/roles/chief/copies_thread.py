@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dtrain import checkpoints
 from dtrain.config import CheckpointSection
-from dtrain.errors import CheckpointError
+from dtrain.errors import CheckpointError, CopiesTakenError
 
 PATIENCE_S = 600.0
 """How long one upload may take when somebody waits for it."""
@@ -52,8 +52,8 @@ class CopiesThread:
         self._awaited = True
         try:
             while (error := self._copied()) is not None:
-                if time.monotonic() >= deadline:
-                    raise CheckpointError(f"{error}; the checkpoints themselves are in {self._directory}")
+                if time.monotonic() >= deadline or isinstance(error, CopiesTakenError):
+                    raise type(error)(f"{error}; the checkpoints themselves are in {self._directory}")
                 time.sleep(PAUSE_S)
         finally:
             self._awaited = False

@@ -172,22 +172,30 @@ def _lineage(extra: Mapping[str, Any]) -> Lineage:
 
 
 def fetch_newest(section: CheckpointSection, directory: Path, warn: Callable[[str], None]) -> None:
-    """Begin with the newest copy that the spec's `checkpoint.remote` holds, if the directory has no sound checkpoint of its own.
+    """Own the copies that the spec's `checkpoint.remote` holds; begin with the newest if the directory has no sound checkpoint.
 
     Raises:
         CheckpointError: the copies cannot be read.
+        CopiesTakenError: they are those of another run, and this one has checkpoints of its own.
         SpecError: nobody can read such a URL.
     """
     remote = checkpoints.remote_copies(section.remote)
     if remote is None:
         return
-    if checkpoints.list_checkpoints(directory):
-        try:
-            checkpoints.open_checkpoint(directory).close()
-            return
-        except CheckpointDamagedError as error:
-            warn(str(error))
-    if remote.fetch(directory, after=-1):
+    begun = _holds_a_sound_one(directory, warn)
+    remote.claim(directory, heir=not begun)
+    if not begun and remote.fetch(directory, after=-1):
         if remote.warning:
             warn(remote.warning)
         warn(f"goes on from the newest checkpoint at {remote.url}")
+
+
+def _holds_a_sound_one(directory: Path, warn: Callable[[str], None]) -> bool:
+    if not checkpoints.list_checkpoints(directory):
+        return False
+    try:
+        checkpoints.open_checkpoint(directory).close()
+        return True
+    except CheckpointDamagedError as error:
+        warn(str(error))
+        return False
