@@ -1,18 +1,20 @@
 """From plain data to a `RunSpec`, or every mistake at once, each with the path of its field.
 
-Types are pydantic's business (in strict mode: `workers: "3"` is a text), ranges and rules are `RunSpec.problems()`'s. A section
-whose types are wrong is left out when the rules are looked at, so that one mistake is not reported as three.
+Types are pydantic's business (in strict mode: `workers: "3"` is a text), ranges and rules are `RunSpec.problems()`'s. A field
+whose type is wrong is left out when the rules are looked at, so that one mistake is not reported as three.
 """
 
 import dataclasses
 import difflib
 import json
+import re
 import typing
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from dtrain.config import ROLES, Problem, RunSpec
+from dtrain_cli.spec_tree import KeyPath
 
 _EXPECTED = {
     "string_type": "text",
@@ -50,16 +52,30 @@ def check_spec(data: dict[str, Any]) -> tuple[RunSpec | None, list[Problem]]:
         problems = _type_problems(error, data)
     else:
         return spec, list(spec.problems())
-    broken = {path[0] for path, _ in problems if path}
-    sound = {key: value for key, value in data.items() if key not in broken}
-    if "cluster" in broken:
-        sound["cluster"] = _ANY_CLUSTER
-    rest = adapter.validate_json(json.dumps(sound), strict=True)
-    return None, problems + [problem for problem in rest.problems() if problem[0][0] not in broken]
+    broken = {path[:2] for path, _ in problems}
+    rest = adapter.validate_json(json.dumps(_without(data, broken)), strict=True)
+    return None, problems + [problem for problem in rest.problems() if not _follows_from(problem, broken)]
+
+
+def _without(data: dict[str, Any], broken: set[KeyPath]) -> dict[str, Any]:
+    """The sound fields of every section; a broken cluster has all tasks instead."""
+    sound = {key: value for key, value in data.items() if (key,) not in broken}
+    for section in {str(path[0]) for path in broken} & sound.keys():
+        sound[section] = {key: value for key, value in sound[section].items() if (section, key) not in broken}
+    if any(path[0] == "cluster" for path in broken):
+        sound["cluster"] = {**_ANY_CLUSTER, **sound.get("cluster", {})}
+    return sound
+
+
+def _follows_from(problem: Problem, broken: set[KeyPath]) -> bool:
+    """Whether a rule may be broken only because a field that it speaks of was left out."""
+    path, text = problem
+    words = re.findall(r"\w+", text)
+    return any(left_out[:1] == path[:1] and (len(left_out) == 1 or left_out[1] in (*path[1:2], *words)) for left_out in broken)
 
 
 def _type_problems(error: ValidationError, data: dict[str, Any]) -> list[Problem]:
-    problems: dict[tuple[str | int, ...], str] = {}
+    problems: dict[KeyPath, str] = {}
     for row in error.errors(include_url=False):
         path, text = _type_problem(dict(row), data)
         problems.setdefault(path, text)  # a union reports one row for each of its members
@@ -88,7 +104,7 @@ def _type_problem(row: dict[str, Any], data: Any) -> Problem:
     return path, f"{row['msg']}, found {found}"
 
 
-def _written_path(location: tuple[str | int, ...], data: Any) -> tuple[str | int, ...]:
+def _written_path(location: KeyPath, data: Any) -> KeyPath:
     """The part of pydantic's location that is in the data; the rest are its names for members of a union."""
     for length, key in enumerate(location):
         try:
@@ -98,7 +114,7 @@ def _written_path(location: tuple[str | int, ...], data: Any) -> tuple[str | int
     return location
 
 
-def _value_at(path: tuple[str | int, ...], data: Any) -> Any:
+def _value_at(path: KeyPath, data: Any) -> Any:
     for key in path:
         data = data[key]
     return data
@@ -114,7 +130,7 @@ def _unknown_key(key: str, names: list[str]) -> str:
     return f"unknown key; did you mean {near[0]}?" if near else f"unknown key; expected one of {', '.join(names)}"
 
 
-def _valid_names(path: tuple[str | int, ...]) -> list[str]:
+def _valid_names(path: KeyPath) -> list[str]:
     """The fields of the section at a path."""
     kind: Any = RunSpec
     for key in path:

@@ -104,6 +104,28 @@ def test_a_broken_cluster_does_not_make_other_mistakes_up(spec):
     ]
 
 
+def test_a_wrong_type_hides_no_other_mistake_of_its_section_and_makes_none_up(spec):
+    path = spec(
+        "cluster: {chief: 2, worker: many, ps: -1}\n"
+        "training: {strategy: mirrord, seed: x, updates: asynch, backup_workers: 1, stale_gradients: drop, max_staleness: y}\n"
+        "checkpoint: {keep: 0, every: 3}\n"
+        "simulate: {kill: [{at_s: 3}], slow: {worker:1: 0.1}}\n"
+    )
+    assert [line.partition(": ")[2].partition(":")[0] for line in mistakes(path)] == [
+        "cluster.chief",
+        "cluster.worker",
+        "cluster.ps",
+        "training.strategy",
+        "training.seed",
+        "training.updates",
+        "training.max_staleness",
+        "checkpoint.keep",
+        "checkpoint.every",
+        "simulate.kill.0.task",
+        "simulate.slow.worker",
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -157,6 +179,7 @@ def test_mistakes_in_options_name_the_option(spec):
         "--set cluster.worker.first=a:1: cluster.worker is 2, which has no 'first' below it",
         '--set training.updates=asink: expected sync or async, found "asink"',
         "--set trainin.seed=1: trainin: unknown key; did you mean training?",
+        "--backup-workers -1: expected a number of at least 0, found -1",
         "--set simulate.slow.worker:2=5: the cluster has no worker:2: worker is 2",
     ]
     assert mistakes(spec(GOOD), workers=-1)[0].startswith("--workers -1: expected a count")
