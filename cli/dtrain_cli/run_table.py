@@ -1,12 +1,13 @@
 """A run's report, and the list of runs, as tables for people. Which columns there are depends on the room."""
 
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group
-from rich.markup import escape
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -24,6 +25,15 @@ STYLES = {
     "stopping": "yellow",
 }
 _GAP = 2
+PIPE_WIDTH = 1000
+
+
+def stdout_console() -> Console:
+    """As wide as the terminal, or as COLUMNS says; in a pipe there is room for everything."""
+    console = Console(highlight=False)
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        console.width = PIPE_WIDTH
+    return console
 
 
 def _number(value: float) -> str:
@@ -85,14 +95,22 @@ def status_table(report: Mapping[str, Any], width: int) -> Group:
 def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     """The list of runs."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
-    for name in ("run", "name", "state", "step", "started", "took"):
-        table.add_column(name, justify="right" if name in ("step", "took") else "left", no_wrap=True, overflow="ellipsis")
-    for run in runs:
-        state = Text(run["state"], style=STYLES.get(run["state"], ""))
-        step = "" if run["global_step"] is None else str(run["global_step"])
-        started = datetime.fromisoformat(run["started"]).astimezone().strftime("%Y-%m-%d %H:%M") if run["started"] else ""
-        table.add_row(escape(run["run"]), escape(run["name"]), state, step, started, _took(run))
+    rows = [_run_row(run) for run in runs]
+    for heading, *cells in zip(("run", "name", "state", "step", "started", "took"), *rows, strict=True):
+        whole = max(len(heading), *map(len, cells))
+        # The run says the name too: that alone gives way where there is little room.
+        narrow = min(whole, len(heading)) if heading == "name" else whole
+        justify: Any = "right" if heading in ("step", "took") else "left"
+        table.add_column(heading, justify=justify, no_wrap=True, overflow="ellipsis", min_width=narrow)
+    for run_id, name, state, *rest in rows:
+        table.add_row(Text(run_id), Text(name), Text(state, style=STYLES.get(state, "")), *rest)
     return table
+
+
+def _run_row(run: Mapping[str, Any]) -> tuple[str, ...]:
+    step = "" if run["global_step"] is None else str(run["global_step"])
+    started = datetime.fromisoformat(run["started"]).astimezone().strftime("%Y-%m-%d %H:%M") if run["started"] else ""
+    return run["run"], run["name"], run["state"], step, started, _took(run)
 
 
 def _took(run: Mapping[str, Any]) -> str:

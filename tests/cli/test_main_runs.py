@@ -46,8 +46,10 @@ def sleeper():
 
 @pytest.fixture
 def dtrain(tmp_path):
-    def run(*arguments: str) -> subprocess.CompletedProcess:
-        environment = {**os.environ, "DTRAIN_RUNS_DIR": str(tmp_path), "COLUMNS": "80", "NO_COLOR": "1"}
+    def run(*arguments: str, columns: int | None = 80) -> subprocess.CompletedProcess:
+        environment = {**os.environ, "DTRAIN_RUNS_DIR": str(tmp_path), "NO_COLOR": "1"}
+        environment.pop("COLUMNS", None)
+        environment |= {"COLUMNS": str(columns)} if columns else {}
         return subprocess.run([*DTRAIN, *arguments], capture_output=True, text=True, env=environment, check=False)
 
     return run
@@ -182,3 +184,13 @@ def test_runs_are_listed_newest_first(make_run, dtrain):
     assert [(run["run"], run["state"], run["exit_code"]) for run in listed] == [("r2", "succeeded", None), ("r1", "failed", 1)]
     assert "2026-11-21" in dtrain("runs").stdout
     assert [line.split()[0] for line in dtrain("runs").stdout.splitlines() if line.startswith("r")] == ["run", "r2", "r1"]
+
+
+def test_the_name_gives_way_where_there_is_little_room_and_nothing_does_in_a_pipe(make_run, dtrain):
+    run = "20261121-183848-a-rather-long-name-0001"
+    make_run(run)
+    [_, _, row] = dtrain("runs").stdout.splitlines()
+    assert row.split()[0] == run
+    assert "succeeded" in row
+    assert "…" not in dtrain("runs", columns=None).stdout
+    assert "digits" in dtrain("runs", columns=None).stdout

@@ -71,11 +71,9 @@ def _reports(directory: Path, watch: bool) -> Iterator[dict[str, Any]]:
 
 
 def _show(report: dict[str, Any], clear: bool = False) -> None:
-    from rich.console import Console
+    from dtrain_cli.run_table import status_table, stdout_console
 
-    from dtrain_cli.run_table import status_table
-
-    console = Console(highlight=False)
+    console = stdout_console()
     if clear:
         console.clear()
     console.print(status_table(report, console.width))
@@ -179,11 +177,9 @@ def runs(as_json: bool, runs_dir: Path | None) -> None:
     elif not listed:
         click.echo(f"no run below {directory} yet; start one with `dtrain launch PROGRAM.py`", err=True)
     else:
-        from rich.console import Console
+        from dtrain_cli.run_table import runs_table, stdout_console
 
-        from dtrain_cli.run_table import runs_table
-
-        Console(highlight=False).print(runs_table(listed))
+        stdout_console().print(runs_table(listed))
 
 
 COMMANDS = (status, logs, stop, runs)
