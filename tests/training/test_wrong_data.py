@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dtrain as dt
-from dtrain.errors import InputError, NonFiniteGradientError
+from dtrain.errors import InputError, NonFiniteGradientError, SpecError
 from dtrain.strategies.single import SingleStrategy
 
 X = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
@@ -40,11 +40,33 @@ def model(loss=LABELS, **first):
         (X, Y.astype(str), LABELS, "expected whole class numbers, found object such as 0"),
         (X, Y + 0.5, LABELS, "expected whole class numbers, found float64 such as 0.5"),
         (None, None, LABELS, "expected .* found None"),
+        ("digits.csv", None, LABELS, "data: expected .* found 'digits.csv'"),
     ],
 )
 def test_data_that_do_not_fit(x, y, loss, message):
     with pytest.raises(InputError, match=message):
         model(loss).fit(x, y, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch: expected a size >= 1, found 0"),
+        ({"epochs": 1.5}, "fit: expected whole numbers, found steps_per_epoch 1, initial_epoch 0, epochs 1.5"),
+        ({"callbacks": ["EarlyStopping"]}, "callbacks: expected instances of dtrain.callbacks.Callback, found 'EarlyStopping'"),
+        ({"callbacks": [dt.callbacks.History]}, "callbacks: expected instances .* found <class"),
+    ],
+)
+def test_arguments_that_do_not_fit(arguments, message):
+    with pytest.raises(InputError, match=message):
+        model().fit(X, Y, verbose=0, **arguments)
+
+
+def test_an_unknown_initializer_is_named_with_its_variable_and_the_nearest():
+    with pytest.raises(
+        SpecError, match=r"^dense/kernel: unknown initializer 'glorot_unifrom'; do you mean glorot_uniform\? known are Zeros"
+    ):
+        model(kernel_initializer="glorot_unifrom").fit(X, Y, verbose=0)
 
 
 def test_sample_weights_and_validation_data_that_do_not_fit():

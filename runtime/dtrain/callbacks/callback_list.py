@@ -1,11 +1,23 @@
 """Several callbacks as one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dtrain.callbacks.callback import Callback, Logs
+from dtrain.errors import InputError
 
 ALIASES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
+
+
+def check_callbacks(callbacks: Iterable[object]) -> None:
+    """See that these are callbacks.
+
+    Raises:
+        InputError: one is something else, such as a class or a name.
+    """
+    for found in callbacks:
+        if not isinstance(found, Callback):
+            raise InputError(f"callbacks: expected instances of dtrain.callbacks.Callback, found {found!r}")
 
 
 class CallbackList:
@@ -13,9 +25,8 @@ class CallbackList:
 
     def __init__(self, callbacks: Sequence[Callback], model: Any, params: Mapping[str, Any]) -> None:
         self.callbacks = list(callbacks)
+        check_callbacks(self.callbacks)
         for callback in self.callbacks:
-            if not isinstance(callback, Callback):
-                raise TypeError(f"callbacks: expected instances of dtrain.callbacks.Callback, found {type(callback).__name__}")
             callback.set_model(model)
             callback.set_params(params)
 

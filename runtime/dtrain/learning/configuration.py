@@ -7,7 +7,7 @@ classes nor among the custom objects that a program hands in is an error.
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from math import isfinite
 from typing import Any, Self, TypeAlias, TypeVar
@@ -84,9 +84,7 @@ def from_data(
         name, arguments = identifier.get("class_name"), identifier.get("config", {})
     known = {**classes, **{key: each for key, each in custom_objects.items() if isinstance(each, type)}}
     if not isinstance(name, str) or name not in known:
-        near = get_close_matches(str(name), known, 1)
-        names = dict.fromkeys(each.__name__ for each in known.values())
-        raise SpecError(f"unknown {kind} {name!r};{f' do you mean {near[0]}?' if near else ''} known are {', '.join(names)}")
+        raise SpecError(unknown_name(name, kind, known, dict.fromkeys(each.__name__ for each in known.values())))
     if not isinstance(arguments, Mapping):
         raise SpecError(f"{kind} {name}: expected its arguments by name, found {arguments!r}")
     cls: Any = known[name]
@@ -95,6 +93,14 @@ def from_data(
     except TypeError as error:
         raise SpecError(f"{kind} {name}: its arguments do not fit: {error}") from error
     return built
+
+
+def unknown_name(name: object, kind: str, known: Iterable[str], shown: Iterable[str]) -> str:
+    """What to say of a name that nobody has; the nearest of the known ones in either case is suggested."""
+    by_lower = {each.lower(): each for each in known}
+    near = get_close_matches(str(name).lower(), by_lower, 1)
+    suggestion = f" do you mean {by_lower[near[0]]}?" if near else ""
+    return f"unknown {kind} {name!r};{suggestion} known are {', '.join(shown)}"
 
 
 def _argument(name: str, value: Any, custom_objects: CustomObjects) -> Any:

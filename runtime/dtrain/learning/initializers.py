@@ -14,7 +14,7 @@ import numpy as np
 
 from dtrain.errors import SpecError
 from dtrain.learning.arrays import Array
-from dtrain.learning.configuration import Configurable, from_data, snake_case
+from dtrain.learning.configuration import Configurable, from_data, snake_case, unknown_name
 
 # The standard deviation of a unit normal cut off at two; Keras divides by it to keep the variance.
 _TRUNCATED_STDDEV = 0.87962566103423978
@@ -252,7 +252,7 @@ def get(identifier: InitializerLike) -> Initializer:
         return identifier
     if isinstance(identifier, str):
         if identifier not in _BY_NAME:
-            raise SpecError(f"unknown initializer {identifier!r}; known are {', '.join(CLASSES)}")
+            raise SpecError(unknown_name(identifier, "initializer", _BY_NAME, CLASSES))
         return _BY_NAME[identifier]()
     return from_data(identifier, "initializer", CLASSES)
 

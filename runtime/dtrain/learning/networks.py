@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dtrain.errors import InputError
+from dtrain.errors import InputError, SpecError
 from dtrain.learning import initializers, regularizers
 from dtrain.learning.arrays import Array, Shape, fits, shape_text
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects
@@ -268,7 +268,10 @@ class Network:
 
 
 def _first_value(weight: Weight, name: str, seed: int) -> Any:
-    initializer, words = initializers.get(weight.initializer), [seed, *name.encode()]
+    try:
+        initializer, words = initializers.get(weight.initializer), [seed, *name.encode()]
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}") from None
     table = DrawnTable.of(weight.shape, initializer, words) if weight.may_be_sparse else None
     if table is None:
         return initializer(weight.shape, np.random.default_rng(words)).astype(weight.dtype, copy=False)

@@ -5,7 +5,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from dtrain.allocation import keep_freed_memory
 from dtrain.assignment import TaskAssignment
@@ -60,11 +61,26 @@ def _with_wishes(section: TrainingSection, wishes: Mapping[str, Any]) -> Trainin
             raise SpecError(
                 f"ParameterServerStrategy: there is no argument {name!r}" + (f"; do you mean {near[0]}?" if near else "")
             )
+    for name, kind in get_type_hints(TrainingSection).items():
+        if name in wishes and not _fits(wishes[name], kind):
+            expected = " or ".join(map(str, get_args(kind))) if get_origin(kind) is Literal else getattr(kind, "__name__", kind)
+            raise SpecError(f"ParameterServerStrategy: {name}: expected {expected}, found {wishes[name]!r}")
     free = {name: value for name, value in wishes.items() if getattr(section, name) == defaults[name]}
     merged = replace(section, **free)
     for path, problem in merged.problems():
         raise SpecError(f"ParameterServerStrategy: {'.'.join(map(str, path))}: {problem}")
     return merged
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value has the type of a field. (A spec file is checked by pydantic, which is too slow to load in every task.)"""
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        return any(_fits(value, each) for each in get_args(kind))
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, get_origin(kind) or kind) and (kind is bool or not isinstance(value, bool))
 
 
 def strategy_of(assignment: TaskAssignment) -> Strategy:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -114,9 +115,9 @@ class Batches:
     @classmethod
     def of(cls, data: Any, *, batch_size: int | None, shuffle: bool, seed: int, context: InputContext | None = None) -> "Batches":
         """What the user gave; see `dtrain.data.user_data.as_dataset`."""
-        if data is None:
-            raise InputError("data: expected (x, y) arrays, a dtrain.data.Dataset or a function that returns one; found None")
-        dataset = as_dataset(data, batch_size or DEFAULT_BATCH_SIZE, shuffle, seed, context)
+        if data is None or isinstance(data, str | bytes | PathLike | int | float):
+            raise InputError(f"data: expected (x, y) arrays, a dtrain.data.Dataset or a function that returns one; found {data!r}")
+        dataset = as_dataset(data, DEFAULT_BATCH_SIZE if batch_size is None else batch_size, shuffle, seed, context)
         return cls(dataset, own=callable(data) and not isinstance(data, Dataset))
 
     @property

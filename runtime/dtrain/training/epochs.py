@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import ceil
+from numbers import Integral
 
 from dtrain.errors import InputError
 from dtrain.strategy import Session
@@ -29,11 +30,11 @@ class Epochs:
             if batches.count == 0:
                 raise InputError("fit: expected at least one batch, found an empty dataset")
             steps_per_epoch = ceil(batches.count / batches_per_step)
+        found = f"steps_per_epoch {steps_per_epoch}, initial_epoch {initial_epoch}, epochs {epochs}"
+        if not all(isinstance(number, Integral) for number in (steps_per_epoch, initial_epoch, epochs)):
+            raise InputError(f"fit: expected whole numbers, found {found}")
         if steps_per_epoch < 1 or not 0 <= initial_epoch <= epochs:
-            raise InputError(
-                "fit: expected steps_per_epoch >= 1 and 0 <= initial_epoch <= epochs, found "
-                f"steps_per_epoch {steps_per_epoch}, initial_epoch {initial_epoch}, epochs {epochs}"
-            )
+            raise InputError(f"fit: expected steps_per_epoch >= 1 and 0 <= initial_epoch <= epochs, found {found}")
         return cls(steps_per_epoch, epochs, initial_epoch)
 
     @property

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.callbacks import BackupAndRestore, Callback, CallbackList, History, ProgressBar
+from dtrain.callbacks.callback_list import check_callbacks
 from dtrain.callbacks.progress_bar import numbers
 from dtrain.errors import CheckpointError
 from dtrain.learning import optimizers
@@ -64,6 +65,9 @@ class Fit:
     class_weight: Mapping[int, float] | None = None
     verbose: int | str = "auto"
     history: History = field(default_factory=History)
+
+    def __post_init__(self) -> None:
+        check_callbacks(self.callbacks)
 
     def run(self, batches: Batches, epochs: Epochs) -> History:
         """Train this replica until the last global step."""
