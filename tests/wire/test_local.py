@@ -16,13 +16,14 @@ from dtrain.wire import connecting, shared_memory
 from dtrain.wire.channel import Answer
 from dtrain.wire.client import GrpcChannel
 from dtrain.wire.local import LocalChannel, LocalService, socket_name
-from dtrain.wire.packets import PacketSocket
+from dtrain.wire.packets import PacketSocket, _head
 from dtrain.wire.service import GrpcService
 from dtrain.wire.shared_memory import SharedMemory, shared_bytes
 
 SERVER, WORKER = Hello("run", "hash", "ps:0"), Hello("run", "hash", "worker:0")
 PUSH = Push(1, 1, 1, 0, "p")
 LARGE = 1 << 20
+HEAD = _head(PUSH, (), None)
 
 
 class Echo:
@@ -93,7 +94,7 @@ def no_memory(monkeypatch):
 @pytest.fixture
 def pair():
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    yield ends[0], PacketSocket(ends[1], wait=True)
+    yield ends[0], PacketSocket(ends[1])
     for end in ends:
         end.close()
 
@@ -291,7 +292,7 @@ def test_heartbeats_go_through_the_network_where_there_is_one(transport, address
 def test_who_does_not_say_hello_is_not_served(service, echo):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
         stranger.connect(b"\0" + service.name().encode())
-        PacketSocket(stranger, wait=True).send(Pull(1, 0, 0.0))
+        PacketSocket(stranger).send(Pull(1, 0, 0.0))
         assert stranger.recv(100) == b""
     assert echo.caller is None
 
@@ -299,6 +300,31 @@ def test_who_does_not_say_hello_is_not_served(service, echo):
 def announce(end, number, fd):
     end.send(b"\xff\xff\xff\xff" + number.to_bytes(4, "little"))
     socket.send_fds(end, [b"\0"], [fd])
+
+
+def test_a_peer_that_stands_still_in_the_midst_of_a_message_keeps_nobody_waiting(service, channel, echo):
+    other = LocalChannel("ps:0", service.name(), WORKER)
+    other._socket.send(b"\xff\xff\xff\xff\x00\x00\x00\x00")
+    channel.send(PUSH)
+    assert channel.receive().message == PUSH
+    memory = SharedMemory.make(LARGE)
+    memory[: len(HEAD)] = HEAD
+    socket.send_fds(other._socket, [b"\0"], [memory.fd])
+    assert other.receive().message == PUSH
+    other.close()
+
+
+def test_a_fault_of_the_server_ends_one_connection(service, channel, echo, monkeypatch, capfd):
+    other = LocalChannel("ps:0", service.name(), WORKER)
+    with monkeypatch.context() as faulty:
+        faulty.setattr(Echo, "received", lambda *_: 1 / 0)
+        other.send(PUSH)
+        with pytest.raises(PeerLostError, match="ended the connection"):
+            other.receive()
+    assert "ZeroDivisionError" in capfd.readouterr().err
+    channel.send(PUSH)
+    assert channel.receive().message == PUSH
+    other.close()
 
 
 def test_memory_that_may_shrink_is_refused(pair):
@@ -328,8 +354,6 @@ def test_bytes_that_are_no_packet_are_refused(pair, packet, said):
 
 @pytest.mark.parametrize("place", [(1, [LARGE]), (1, [-8]), (1, []), (2, [0])])
 def test_blocks_that_lie_nowhere_are_refused(pair, place):
-    from dtrain.wire.packets import _head
-
     memory = SharedMemory.make(LARGE)
     announce(pair[0], 1, memory.fd)
     pair[0].send(_head(PUSH, [("uint8", 100_000)], place))

@@ -8,10 +8,13 @@ import contextlib
 import hashlib
 import os
 import secrets
+import select
 import socket
 import struct
 import threading
+import traceback
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
 from dtrain.messages import AnyMessage, Hello, Refusal
@@ -22,6 +25,7 @@ from dtrain.wire.packets import SMALL_BYTES, PacketSocket
 
 HELLO_LIMIT_S = 10.0
 RETRY_S = 0.05
+STOP_LIMIT_S = 0.5
 _LIMIT_BYTES = 1 << 40
 _CREDENTIALS = struct.Struct("3i")
 
@@ -39,7 +43,7 @@ class LocalChannel:
         self.peer = peer
         self._aborted: str | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._packets = PacketSocket(self._socket, wait=True)
+        self._packets = PacketSocket(self._socket)
         try:
             self._socket.settimeout(timeout_s)
             self._socket.connect(_abstract(name))
@@ -126,13 +130,26 @@ class LocalCaller:
             self._packets.close()
 
 
+class _Talk(NamedTuple):
+    """A connection that is heard."""
+
+    connection: socket.socket
+    packets: PacketSocket
+    caller: LocalCaller
+
+
 class LocalService:
-    """Serves one handler to the tasks of this host until `stop`; a thread a connection."""
+    """Serves one handler to the tasks of this host until `stop`; one thread hears all connections.
+
+    A handler takes one message at a time: threads would wait for each other, and at small steps that is most of what they do.
+    """
 
     def __init__(self, handler: Handler, name: str = "") -> None:
         """Serve under a name that the run's tasks know (`socket_name`), or a random one where it is taken or empty."""
         self._handler = handler
         self._open: set[PacketSocket] = set()
+        self._talks: dict[int, _Talk] = {}
+        self._ready = select.epoll()
         self._stopped = threading.Event()
         self._name = f"dtrain-{secrets.token_hex(16)}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -142,7 +159,10 @@ class LocalService:
         except OSError:
             self._listener.bind(_abstract(self._name))
         self._listener.listen(1024)
+        self._ready.register(self._listener, 0)  # its end is heard
         threading.Thread(target=self._accept, name="local connections", daemon=True).start()
+        self._hearing = threading.Thread(target=self._hear, name="local messages", daemon=True)
+        self._hearing.start()
 
     def name(self) -> str:
         """Of the socket; empty since there has been no memory to share."""
@@ -153,9 +173,10 @@ class LocalService:
         self._stopped.set()
         with contextlib.suppress(OSError):  # it has been stopped before
             self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
         for packets in list(self._open):
             packets.close()
+        self._hearing.join(STOP_LIMIT_S)
+        self._listener.close()
 
     def _accept(self) -> None:
         while not self._stopped.is_set():
@@ -164,19 +185,21 @@ class LocalService:
             except OSError:
                 self._stopped.wait(RETRY_S)  # one that has gone again, or no descriptor left for it
                 continue
-            threading.Thread(target=self._serve, args=(connection,), name="local connection", daemon=True).start()
+            threading.Thread(target=self._admit, args=(connection,), name="local connection", daemon=True).start()
 
-    def _serve(self, connection: socket.socket) -> None:
-        packets = PacketSocket(connection, wait=False)
+    def _admit(self, connection: socket.socket) -> None:
+        """Shake hands; from then on the connection is heard with all others."""
+        packets = PacketSocket(connection)
         self._open.add(packets)
-        try:
-            with connection:
-                if _user_of(connection) == os.getuid() and (caller := self._meet(connection, packets)):
-                    self._talk(caller, packets)
-        except (OSError, SharedMemoryError):
-            pass  # the client is gone, or comes again over gRPC
-        finally:
+        caller = None
+        with contextlib.suppress(OSError, SharedMemoryError, PeerRefusedError):
+            caller = self._meet(connection, packets) if _user_of(connection) == os.getuid() else None
+        if caller is None or self._stopped.is_set():
             self._open.discard(packets)
+            connection.close()
+        else:
+            self._talks[connection.fileno()] = _Talk(connection, packets, caller)
+            self._ready.register(connection, select.EPOLLIN)
 
     def _meet(self, connection: socket.socket, packets: PacketSocket) -> LocalCaller | None:
         connection.settimeout(HELLO_LIMIT_S)
@@ -187,18 +210,37 @@ class LocalService:
             packets.send(Refusal(reason))
             return None
         packets.send(frame.message)
-        connection.settimeout(None)
+        connection.setblocking(False)
         return LocalCaller(frame.message, packets)
 
-    def _talk(self, caller: LocalCaller, packets: PacketSocket) -> None:
+    def _hear(self) -> None:
+        """Take what comes, one message after the other; at the end see off whoever is still there."""
+        while not self._stopped.is_set() or self._talks:
+            for descriptor, _ in self._ready.poll():
+                talk = self._talks.get(descriptor)
+                if talk is not None and not self._goes_on(talk):
+                    self._ready.unregister(descriptor)
+                    self._talks.pop(descriptor)
+                    self._open.discard(talk.packets)
+                    self._handler.disconnected(talk.caller)
+                    talk.connection.close()
+
+    def _goes_on(self, talk: _Talk) -> bool:
+        """Take the next message of a connection; whether there may be more."""
         try:
-            while (frame := packets.receive(self._handler.limit_bytes)) is not None:
-                self._handler.received(caller, frame)
-                del frame  # and with it what it keeps mapped
+            frame = talk.packets.receive(self._handler.limit_bytes)
+            if frame is not None:
+                self._handler.received(talk.caller, frame)
+            return frame is not None
+        except BlockingIOError:
+            return True
         except PeerRefusedError as error:
-            packets.send(Refusal(str(error)))
-        finally:
-            self._handler.disconnected(caller)
+            talk.caller.send(Refusal(str(error)))
+        except (OSError, SharedMemoryError):
+            pass  # the client is gone, or comes again over gRPC
+        except Exception:  # a thread of its own would end with it as well, and not the others
+            traceback.print_exc()
+        return False
 
 
 def socket_name(server: str, hello: Hello) -> str:

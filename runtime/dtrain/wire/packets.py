@@ -56,17 +56,12 @@ class PacketSocket:
         lent: the blocks of the last message that had some (but for `Rows`), if the peer reads them where they are.
     """
 
-    def __init__(self, connection: socket.socket, *, wait: bool) -> None:
-        """Take a socket over.
-
-        Args:
-            connection: of the kind SOCK_SEQPACKET.
-            wait: whether `send` may wait for the peer to read; else one that does not read is a BlockingIOError.
-        """
+    def __init__(self, connection: socket.socket) -> None:
+        """Take a SOCK_SEQPACKET socket over. If it does not block, neither does this: what cannot be now is a BlockingIOError."""
         self._socket = connection
-        self._flags = 0 if wait else socket.MSG_DONTWAIT
         self._announced: list[weakref.ref[SharedMemory]] = []
         self._received: dict[int, SharedMemory] = {}
+        self._awaited: int | None = None
         self.lent: Sequence[Array] = ()
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -86,9 +81,9 @@ class PacketSocket:
             head, place = _head(message, kinds, None), None
             self._send_in_memory(head, blocks)
         elif place is None:
-            self._socket.send(b"".join([head, *map(_padded_bytes, blocks)]), self._flags)
+            self._socket.send(b"".join([head, *map(_padded_bytes, blocks)]))
         else:
-            self._socket.send(head, self._flags)
+            self._socket.send(head)
         self.bytes_sent += len(head) + nbytes
         if blocks and not isinstance(message, Rows):  # rows stand beside the values that the peer goes on reading
             self.lent = blocks if place else ()
@@ -112,8 +107,8 @@ class PacketSocket:
         return 1 + index
 
     def _pass(self, number: int, memory: SharedMemory) -> None:
-        self._socket.send(_ANNOUNCED.pack(_ANNOUNCEMENT, number), self._flags)
-        socket.send_fds(self._socket, [b"\0"], [memory.fd], self._flags)
+        self._socket.send(_ANNOUNCED.pack(_ANNOUNCEMENT, number))
+        socket.send_fds(self._socket, [b"\0"], [memory.fd])
 
     def _send_in_memory(self, head: bytes, blocks: Sequence[Array]) -> None:
         memory = SharedMemory.make(len(head) + sum(padded(block.nbytes) for block in blocks))
@@ -129,13 +124,17 @@ class PacketSocket:
 
         Raises:
             OSError: the connection is broken.
+            BlockingIOError: nothing more is there yet, of a socket that does not block.
             PeerRefusedError: what came is not what `send` sends, or more than `limit_bytes`.
             SharedMemoryError: there is no room to map the peer's memory.
         """
-        while packet := self._socket.recv(PACKET_BYTES):
-            if len(packet) != _ANNOUNCED.size or not packet.startswith(b"\xff\xff\xff\xff"):
-                return self._frame(packet, limit_bytes)
-            number, memory = _ANNOUNCED.unpack(packet)[1], self._receive_memory()
+        while self._awaited is not None or (packet := self._socket.recv(PACKET_BYTES)):
+            if self._awaited is None:
+                if len(packet) != _ANNOUNCED.size or not packet.startswith(b"\xff\xff\xff\xff"):
+                    return self._frame(packet, limit_bytes)
+                self._awaited = _ANNOUNCED.unpack(packet)[1]
+            number, memory = self._awaited, self._receive_memory()
+            self._awaited = None
             if number == 0:
                 return self._frame(memory, limit_bytes)
             self._received[number] = memory
