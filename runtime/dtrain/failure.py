@@ -18,7 +18,7 @@ from dtrain.errors import DtrainError, PeerError
 from dtrain.run_files import FailureRecord, RunFiles
 
 _PACKAGE = Path(__file__).parent
-_RUNNERS = (str(_PACKAGE / "task.py"), str(_PACKAGE / "program.py"), "<frozen runpy>")
+_RUNNERS = (f"{_PACKAGE / 'task'}/", "<frozen runpy>")
 _SIGNALS = {130: "interrupted (SIGINT)", 143: "asked to stop (SIGTERM)"}
 
 
@@ -93,7 +93,7 @@ def _cause(error: BaseException) -> tuple[str, str, str | None]:
 
 def users_frames(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the program's (or the server's) first line on: what ran it tells the user nothing."""
-    while trace is not None and trace.tb_frame.f_code.co_filename in _RUNNERS:
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_RUNNERS):
         trace = trace.tb_next
     return trace
 

@@ -75,7 +75,7 @@ def test_every_failure_has_its_exit_code_and_a_record(tmp_path, end, code, kind,
     assert record["message"].startswith(message)
     assert record["monotonic_s"] > 0
     assert record["peak_memory_bytes"] > 0
-    assert "dtrain/task.py" not in done.stderr + (record["traceback"] or ""), "only the user's lines are shown"
+    assert "dtrain/task/" not in done.stderr + (record["traceback"] or ""), "only the user's lines are shown"
 
 
 def test_a_failure_is_recorded_also_when_nobody_can_be_told(tmp_path):
