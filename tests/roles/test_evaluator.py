@@ -107,6 +107,19 @@ def test_each_fit_has_its_own_checkpoints(tmp_path, monkeypatch):
     assert follow(1) == [(3, False)]
 
 
+def test_the_final_one_of_a_fit_is_evaluated_when_the_next_fit_has_begun(tmp_path):
+    folder = RunFiles(tmp_path).checkpoints
+    reporter = SimpleNamespace(waiting=pytest.fail, warn=pytest.fail)
+    for fit in (1, 2):
+        checkpoints.save(folder, 5, {"w": np.array([fit])}, {"generation": fit}, final=fit == 1, now=0.0)
+        checkpoints.keep_final(folder, fit)
+    checkpoints.save(folder, 9, {"w": np.array([3])}, {"generation": 3}, now=0.0)
+    reporter.waiting = lambda whom: None
+    for fit in (1, 2):
+        found = list(follow_checkpoints(lambda ended: tmp_path, lambda: True, lambda step: True, reporter, Pace(), fit))
+        assert [(each.global_step, each.weights["w"], each.final) for each in found] == [(5, fit, True)]
+
+
 @pytest.mark.parametrize(("happens", "evaluated"), [("the next fit begins", [5]), ("and makes room", [])])
 def test_what_happens_between_a_look_and_the_reading(tmp_path, monkeypatch, happens, evaluated):
     folder = RunFiles(tmp_path).checkpoints

@@ -16,6 +16,7 @@
 """
 
 from dtrain.checkpoints.copy import copy_latest
+from dtrain.checkpoints.finals import final_of, keep_final
 from dtrain.checkpoints.folder import CheckpointPath, latest, list_checkpoints
 from dtrain.checkpoints.keys import is_slot, part_key, slot_key, split_slot_key
 from dtrain.checkpoints.manifest import MANIFEST, Manifest
@@ -35,7 +36,9 @@ __all__ = [
     "RemoteCopies",
     "Streamed",
     "copy_latest",
+    "final_of",
     "is_slot",
+    "keep_final",
     "latest",
     "list_checkpoints",
     "open_checkpoint",

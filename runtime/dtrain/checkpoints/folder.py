@@ -4,6 +4,7 @@ ckpt-<step>                     a checkpoint
 .tmp-ckpt-<step>-<n>            being written; after a crash, garbage
 .replaced-ckpt-<step>-<n>       what was the checkpoint of the step; after a crash it still is, where no other has come
 .removed-ckpt-<step>-<n>        garbage
+.final-<fit>-ckpt-<step>        see `finals`
 """
 
 import re

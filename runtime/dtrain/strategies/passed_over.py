@@ -55,10 +55,11 @@ class PassedOverSession:
 
 
 def _weights(problem: Problem, fit: int, directory: Path) -> Mapping[str, Array] | None:
-    """The newest of that call of `fit`; else the newest that fits."""
+    """The last of that call of `fit`; else the newest of it; else the newest that fits."""
     expected = {spec.name: spec.shape for spec in problem.variables}
     newest: Mapping[str, Array] | None = None
-    for found in reversed(checkpoints.list_checkpoints(directory)):
+    kept = checkpoints.final_of(directory, fit)
+    for found in (*([kept] if kept else []), *reversed(checkpoints.list_checkpoints(directory))):
         try:
             with checkpoints.open_checkpoint(found.path) as checkpoint:
                 of_this_fit = checkpoint.manifest.extra.get("generation") == fit

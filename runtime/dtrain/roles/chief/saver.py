@@ -87,6 +87,8 @@ class Saver:
             CheckpointError: the disk is full or failing.
         """
         self.lineage = start.lineage
+        if self.generation.number > 1:
+            checkpoints.keep_final(self._directory, self.generation.number - 1)
         arrays = {name: _streamed(value) for name, value in start.values.items()}
         for slot, by_variable in start.slots.items():
             arrays.update({checkpoints.slot_key(name, slot): _streamed(array) for name, array in by_variable.items()})

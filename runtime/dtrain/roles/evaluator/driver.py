@@ -92,6 +92,8 @@ def newest_of(found: Sequence[checkpoints.CheckpointPath], fit: int) -> tuple[ch
             return each, manifest is not None and manifest.final, over
         if generation < fit:
             break
+        if kept := checkpoints.final_of(each.path.parent, fit):
+            return kept, True, True
         over = True
     return None, False, over
 

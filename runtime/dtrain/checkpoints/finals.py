@@ -1,0 +1,59 @@
+"""The last checkpoints of calls of `fit` that have ended, beside those of the one under way.
+
+The first checkpoint of the next `fit` is of the same step and takes the final one's place. `.final-<fit>-ckpt-<step>` keeps it
+for an evaluator that comes late, and for a leader that is started again and passes the call over.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+from pathlib import Path
+
+from dtrain.checkpoints.file_operations import DISK
+from dtrain.checkpoints.folder import CheckpointPath, latest
+from dtrain.checkpoints.locks import is_read
+from dtrain.errors import CheckpointError
+
+KEPT = 5
+"""A loop of many short calls, such as `train_on_batch`, must not fill the disk."""
+_FINAL = re.compile(r"\.final-(?P<fit>\d{1,18})-ckpt-(?P<step>\d{1,18})")
+
+
+def keep_final(directory: Path, fit: int) -> None:
+    """Keep the newest checkpoint of a directory as the last one of this `fit`, and of those kept earlier the newest ones.
+
+    Raises:
+        CheckpointError: the disk is full or failing.
+    """
+    newest = latest(directory)
+    if newest is None:
+        return
+    try:
+        kept = directory / f".final-{fit}-ckpt-{newest.step}"
+        with contextlib.suppress(FileNotFoundError):
+            DISK.remove(kept)
+        shutil.copytree(newest.path, kept, copy_function=_link)
+        for _, earlier in sorted(_kept(directory))[:-KEPT]:
+            if not is_read(earlier.path):
+                DISK.remove(earlier.path)
+    except OSError as error:
+        raise CheckpointError(f"cannot keep {newest.path} beside its successor: {error.strerror or error}") from error
+
+
+def final_of(directory: Path, fit: int) -> CheckpointPath | None:
+    """The last checkpoint of a `fit` that has ended; None if none was kept."""
+    return dict(_kept(directory)).get(fit)
+
+
+def _kept(directory: Path) -> list[tuple[int, CheckpointPath]]:
+    found = [(_FINAL.fullmatch(path.name), path) for path in directory.glob(".final-*")]
+    return [(int(match["fit"]), CheckpointPath(int(match["step"]), path)) for match, path in found if match]
+
+
+def _link(source: str, target: str) -> None:
+    """Another name for the same bytes; a copy where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
