@@ -2,7 +2,8 @@
 
 On 2 workers and 2 servers, asynchronous: steps per second of both workers together, beside the same under TensorFlow's
 ParameterServerStrategy. On 1 worker and 1 server over gRPC, which is what two hosts use: milliseconds of one exchange, beside a raw
-TCP socket whose server receives all, applies, sends all, and beside one unary gRPC message each way.
+TCP socket whose server receives all, applies, sends all, and beside one unary gRPC message each way; and over a link of 1 Gbit/s
+with 40 ms of round trip.
 """
 
 import sys
@@ -52,3 +53,17 @@ def test_smallest_step_over_grpc(cluster, figure, real, runs):
     ours = [run.said("worker:0", "exchange_ms") for run in clusters]
     made = figure("4 bytes over grpc", ours, "ms", "<= 0.4", result=[run.said("chief:0", "sum") for run in clusters[:1]])
     assert made.median > 0
+
+
+def test_32_megabytes_over_a_long_link(cluster, beside, real, runs):
+    megabytes, steps = (32, 9) if real else (1, 2)
+    found = {"grpc": [], "socket": []}
+    for _ in range(runs):
+        for way, milliseconds in found.items():
+            words = ["--way", way, "--bytes", megabytes * 1_000_000, "--steps", steps]
+            command = ["--set", "cluster.chief=0", "--", sys.executable, PROGRAMS / "long_link.py", *words]
+            run = cluster(*PAIR, *command).end()
+            assert run.said("worker:0", "value") == pytest.approx(-0.001 * steps), way
+            milliseconds.append(run.said("worker:0", "exchange_ms"))
+    note = f"{2 * megabytes * 8} ms is what 1 Gbit/s takes"
+    beside("32 MB over 40 ms of network", found["grpc"], "ms", {"raw socket": found["socket"]}, {}, result=[megabytes], note=note)

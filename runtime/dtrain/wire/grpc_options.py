@@ -25,7 +25,8 @@ CLIENT = (
     ("grpc.http2.lookahead_bytes", 16 * 1024 * 1024),
     # A server that has just been forked is up within milliseconds: look again soon.
     ("grpc.initial_reconnect_backoff_ms", 20),
-    ("grpc.min_reconnect_backoff_ms", 20),
+    # So long an attempt may take: over 500 ms of network it is two round trips.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Each connection has its own socket: heartbeats never queue behind tensors.
     ("grpc.use_local_subchannel_pool", 1),

@@ -56,7 +56,7 @@ def serve_socket(address: str, size: int) -> None:
 
 def exchange_by_socket(address: str, gradient: np.ndarray, values: np.ndarray) -> Callable[[], None]:
     host, port = address.split(":")
-    connection = _connected(host, int(port))
+    connection = connected(host, int(port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def exchange() -> None:
@@ -66,7 +66,7 @@ def exchange_by_socket(address: str, gradient: np.ndarray, values: np.ndarray) -
     return exchange
 
 
-def _connected(host: str, port: int) -> socket.socket:
+def connected(host: str, port: int) -> socket.socket:
     deadline_s = time.monotonic() + 20
     while True:
         try:

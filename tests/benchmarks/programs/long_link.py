@@ -1,0 +1,139 @@
+"""What one step's exchange with one server costs over a long link: a process between the two delays what passes, 1 Gbit/s each way.
+
+    dtrain launch --workers 1 --ps 1 --set cluster.chief=0 -- python long_link.py --way grpc|socket --bytes 32000000 --steps 5
+
+`grpc`: dtrain's connection. `socket`: a raw TCP socket; the server receives all, applies, sends all. What the process between has
+taken it has also acknowledged, so no window of the kernel's shows, only what the connection itself lets be under way.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import queue
+import signal
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+from bare_exchange import apply, connected, exchange_by_socket, serve_socket
+
+from dtrain.messages import Hello, Push, Reply
+from dtrain.verdict import Verdict
+from dtrain.wire.channel import Answer, Caller
+from dtrain.wire.client import GrpcChannel
+from dtrain.wire.frames import Frame
+from dtrain.wire.service import GrpcService
+
+BYTES_PER_S = 125e6
+CHUNK_BYTES = 128 * 1024
+HELLO = Hello("long-link", "", "worker:0")
+
+
+def carry(source: socket.socket, sink: socket.socket, delay_s: float) -> None:
+    """One direction of the link."""
+    under_way: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+
+    def deliver() -> None:
+        data = b"first"
+        with contextlib.suppress(OSError):  # an end has gone
+            while data:
+                arrival_s, data = under_way.get()
+                time.sleep(max(0.0, arrival_s - time.monotonic()))
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    threading.Thread(target=deliver, daemon=True).start()
+    data, free_s = b"first", 0.0
+    with contextlib.suppress(OSError):
+        while data:
+            data = source.recv(CHUNK_BYTES)
+            free_s = max(free_s, time.monotonic()) + len(data) / BYTES_PER_S
+            time.sleep(max(0.0, free_s - time.monotonic()))
+            under_way.put((free_s + delay_s, data))
+
+
+def link(listener: socket.socket, address: str, delay_s: float) -> None:
+    """Join whoever comes to the server, once it is up."""
+    host, port = address.split(":")
+    while True:
+        near, _ = listener.accept()
+        far = connected(host, int(port))
+        for end in (near, far):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for direction in ((near, far), (far, near)):
+            threading.Thread(target=carry, args=(*direction, delay_s), daemon=True).start()
+
+
+class Applies:
+    """A handler that applies what is pushed and answers with the values; see `Handler`."""
+
+    answers_at_once = True
+
+    def __init__(self, size: int) -> None:
+        self.values = np.zeros(size, np.float32)
+        self.limit_bytes = 8 * size
+
+    def refuse(self, hello: Hello) -> str | None:
+        return None
+
+    def received(self, caller: Caller, frame: Frame) -> Answer:
+        apply(frame.blocks[0], self.values)
+        caller.send(Reply(Verdict.ACCEPTED, 0), [self.values])
+        return Answer.ONE
+
+    def disconnected(self, caller: Caller) -> None:
+        pass
+
+
+def serve_grpc(address: str, size: int) -> None:
+    service = GrpcService(Applies(size), address, connections=4, share_port=True)
+    signal.sigwait({signal.SIGTERM})
+    service.stop()
+
+
+def exchange_by_grpc(address: str, gradient: np.ndarray, values: np.ndarray) -> Callable[[], None]:
+    channel = GrpcChannel("ps:0", address, HELLO, 60)
+
+    def exchange() -> None:
+        channel.send(Push(0, 0, 0, 0, ""), [gradient])
+        channel.receive([values])
+
+    return exchange
+
+
+WAYS = {"grpc": (serve_grpc, exchange_by_grpc), "socket": (serve_socket, exchange_by_socket)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--way", choices=WAYS, required=True)
+    parser.add_argument("--bytes", type=int, required=True, help="of the gradient, and of the values")
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--round_trip_ms", type=float, default=40)
+    args = parser.parse_args()
+    config = json.loads(os.environ["TF_CONFIG"])
+    address, size = config["cluster"]["ps"][0], args.bytes // 4
+    serve, connect = WAYS[args.way]
+    if config["task"]["type"] == "ps":
+        serve(address, size)
+        return
+    listener = socket.create_server(("127.0.0.1", 0))
+    if not (between := os.fork()):
+        link(listener, address, args.round_trip_ms / 2000)
+    gradient, values, times_s = np.ones(size, np.float32), np.zeros(size, np.float32), []
+    exchange = connect(f"127.0.0.1:{listener.getsockname()[1]}", gradient, values)
+    for _ in range(args.steps):
+        begun_s = time.perf_counter()
+        exchange()
+        times_s.append(time.perf_counter() - begun_s)
+    print("exchange_ms", statistics.median(times_s) * 1000)
+    print("value", round(float(values[-1]), 4), flush=True)
+    os.kill(between, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
