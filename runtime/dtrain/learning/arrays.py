@@ -31,4 +31,4 @@ def shape_text(shape: Shape) -> str:
 
 def fits(shape: tuple[int, ...], expected: Shape) -> bool:
     """Whether an example's shape is the expected one, None standing for any length."""
-    return len(shape) == len(expected) and all(e is None or e == s for s, e in zip(shape, expected, strict=True))
+    return shape == expected or (len(shape) == len(expected) and all(e in (None, s) for s, e in zip(shape, expected, strict=True)))

@@ -53,12 +53,16 @@ class Graph:
         steps: in an order in which they can run.
         inputs: the steps at which data enters.
         outputs: the model's outputs.
+        built: whether shapes and weights are known.
+        regularized: the weights with a penalty, and the model's name of each.
     """
 
     def __init__(self, steps: Sequence[Step], outputs: Sequence[Slot]) -> None:
         self.steps = tuple(steps)
         self.outputs = tuple(outputs)
         self.inputs = tuple(step for step in steps if isinstance(step.layer, InputLayer))
+        self.built = False
+        self.regularized: tuple[tuple[Weight, str], ...] = ()
         self._check_wiring()
         _name_layers(self.layers)
         shapes = [step.layer.input_shape for step in self.inputs]
@@ -113,11 +117,6 @@ class Graph:
         """Every layer once, in order of first use."""
         return tuple(dict.fromkeys(step.layer for step in self.steps))
 
-    @property
-    def built(self) -> bool:
-        """Whether shapes and weights are known."""
-        return all(step.shapes for step in self.steps)
-
     def build(self, input_shape: Any) -> None:
         """Work out all shapes and weights for inputs of `input_shape`: of one example, a list of shapes for several inputs.
 
@@ -143,6 +142,8 @@ class Graph:
                 raise InputError(f"{step.layer.label}: is used twice, on shapes that need different weights")
             step.weights = tuple((weight, f"{step.layer.name}/{weight.name}") for weight in weights)
             step.trained = tuple((weight, name) for weight, name in step.weights if weight.trainable)
+        self.regularized = tuple((weight, name) for _, weight, name in self.weights() if weight.regularizer is not None)
+        self.built = True
 
     def weights(self) -> Iterable[tuple[Layer, Weight, str]]:
         """Every weight once, in creation order: its layer, what was declared, its name."""

@@ -199,9 +199,8 @@ class Network:
 
     def regularization_loss(self, weights: Mapping[str, Array]) -> float:
         """The sum of all penalties."""
-        regularized = ((weight.regularizer, name) for _, weight, name in self.graph.weights() if weight.regularizer is not None)
-        penalties = ((regularizers.get(regularizer), name) for regularizer, name in regularized)
-        return sum(penalty(weights[name]) for penalty, name in penalties if penalty is not None)
+        penalties = [(regularizers.get(weight.regularizer), name) for weight, name in self.graph.regularized]
+        return sum([penalty(weights[name]) for penalty, name in penalties if penalty is not None])
 
     def _heads(self, loss: Losses) -> tuple[list[Head], dict[int, Layer]]:
         """Each output with its loss, and the layers that stand in for others; the same as long as the loss is."""

@@ -1,6 +1,6 @@
 """One pass over one batch: every layer's forward in the order of the graph, and then perhaps every layer's backward."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,7 @@ class Pass:
         self, upstream: Iterable[Array | None], gradients: Mapping[str, Array], on_gradients: OnGradients | None
     ) -> dict[str, SparseRows]:
         """Last step first: fill `gradients`, and return those that are sparse."""
-        arrived = Arrived()
+        arrived = Arrived(self._values)
         for slot, gradient in zip(self._graph.outputs, upstream, strict=True):
             arrived.add(slot, gradient)
         collected = Collected(gradients, dict(self._graph.uses))
@@ -77,7 +77,7 @@ class Pass:
             if not self._needed[index]:
                 continue
             places = collected.places(step, call)
-            dy = arrived.take(index, self._values[index])
+            dy = arrived.take(index)
             dx = self._layers[index].backward(weights, self._caches[index], dy, places, call)
             for slot, gradient in zip(step.inputs, dx if step.layer.takes_list else [dx], strict=True):
                 arrived.add(slot, gradient)
@@ -89,20 +89,23 @@ class Pass:
 class Arrived:
     """Gradients by the steps' outputs, added up where an output is read more than once."""
 
-    def __init__(self) -> None:
-        self._gradients: dict[Slot, Array] = {}
+    def __init__(self, outputs: Sequence[Sequence[Array]]) -> None:
+        self._outputs = outputs
+        self._gradients: list[list[Array | None]] = [[None] * len(arrays) for arrays in outputs]
 
     def add(self, slot: Slot, gradient: Array | None) -> None:
         """Add a gradient; the array is ours from now on."""
-        if slot in self._gradients and gradient is not None:
-            self._gradients[slot] += gradient
+        gradients, output = self._gradients[slot.step], slot.output
+        before = gradients[output]
+        if before is None:
+            gradients[output] = gradient
         elif gradient is not None:
-            self._gradients[slot] = gradient
+            before += gradient
 
-    def take(self, step: int, outputs: list[Array]) -> Any:
+    def take(self, step: int) -> Any:
         """The gradient by the outputs of a step; 0 for an output that nobody read."""
-        taken = [self._gradients.pop(Slot(step, index), None) for index in range(len(outputs))]
-        return only([np.zeros_like(y) if dy is None else dy for dy, y in zip(taken, outputs, strict=True)])
+        taken, self._gradients[step] = self._gradients[step], []
+        return only([np.zeros_like(y) if dy is None else dy for dy, y in zip(taken, self._outputs[step], strict=True)])
 
 
 class Collected:
@@ -118,7 +121,7 @@ class Collected:
         """Where a step's layer shall write its gradients."""
         places: dict[str, Array] = {}
         for weight, name in step.trained:
-            if weight.may_be_sparse and name not in self._gradients:
+            if name not in self._gradients and weight.may_be_sparse:
                 continue
             if step.layer in self._begun or not step.layer.trainable:
                 places[weight.name] = call.scratch(f"gradient of {weight.name}", weight.shape)

@@ -48,7 +48,7 @@ class ReplicaMemory:
         self._views = [layout.views(blocks) for layout, blocks in zip(plan.layouts, self.blocks, strict=True)]
         self._last: list[Sequence[Array] | None] = [None for _ in self.blocks]
         self._known: list[dict[int, tuple[dict[str, Array], dict[str, Array]]]] = [{} for _ in self.blocks]
-        self._pieces = [self._find_pieces(server) for server in range(plan.servers)]
+        self._pieces = self._find_pieces()
 
     def _cut_blocks(self) -> list[list[Array]]:
         used = dict.fromkeys(self.buffers, 0)
@@ -61,14 +61,14 @@ class ReplicaMemory:
                 used[kind] += group.size
         return blocks
 
-    def _find_pieces(self, server: int) -> list[tuple[Array, str]]:
-        """(rows of the whole, name) of each of a server's shards of variables in several pieces."""
+    def _find_pieces(self) -> list[tuple[Array, int, str]]:
+        """(rows of the whole, server, name) of each shard of variables in several pieces."""
         return [
-            (self.variables[variable.name][shard.row_start : shard.row_stop], shard.name)
+            (self.variables[variable.name][shard.row_start : shard.row_stop], shard.server, shard.name)
             for position, variable in enumerate(self.plan.variables)
             if not variable.sparse
             for shard in self.plan.shards_of(position)
-            if shard.server == server and shard.name != variable.name
+            if shard.name != variable.name
         ]
 
     def read_at(self, server: int, blocks: Sequence[Array]) -> None:
@@ -95,15 +95,13 @@ class ReplicaMemory:
 
     def join(self) -> None:
         """After blocks were written: bring the arrays of split variables up to date."""
-        for pieces, views in zip(self._pieces, self._views, strict=True):
-            for whole, name in pieces:
-                whole[...] = views[name]
+        for whole, server, name in self._pieces:
+            whole[...] = self._views[server][name]
 
     def split(self) -> None:
         """After variables were written: bring the blocks of split variables up to date."""
-        for pieces, views in zip(self._pieces, self._views, strict=True):
-            for whole, name in pieces:
-                views[name][...] = whole
+        for whole, server, name in self._pieces:
+            self._views[server][name][...] = whole
 
 
 def cut(plan: Plan, values: Mapping[str, Array]) -> list[list[Array]]:

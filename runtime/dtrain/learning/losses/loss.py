@@ -61,7 +61,8 @@ class Loss(Configurable):
         gradient = gradient_of()
         if weights is None:
             value = losses.sum()
-            gradient *= 1.0 / divisor
+            if divisor != 1:
+                gradient *= 1.0 / divisor
         else:
             value = (losses * weights).sum()
             gradient *= np.broadcast_to(weights / divisor, losses.shape)[..., np.newaxis]

@@ -159,22 +159,18 @@ class Optimizer(Configurable):
         if not (value.flags.c_contiguous and out.flags.c_contiguous):
             raise InputError(f"{self.name}: expected a C-contiguous variable, found strides {value.strides}; copy it first.")
         rate = self.learning_rate_at(step) * rate_scale
-        flat_value, flat_gradient, flat_out = value.reshape(-1), gradient.reshape(-1), out.reshape(-1)
-        flat_slots = {name: slot.reshape(-1) for name, slot in slots.items()}
-        scratch = np.empty((self.scratch_arrays + 1, min(value.size, BLOCK_ELEMENTS)), value.dtype)
-        for start in range(0, value.size, BLOCK_ELEMENTS):
-            block = slice(start, start + BLOCK_ELEMENTS)
-            new, block_gradient = flat_out[block], flat_gradient[block]
-            block_slots = {name: slot[block] for name, slot in flat_slots.items()}
-            block_scratch = scratch[:, : new.size]
-            old = flat_value[block]
-            if self.weight_decay:
-                old = np.multiply(old, 1.0 - rate * self.weight_decay, out=new)
-            if self.clipvalue is not None:
-                block_gradient = np.clip(block_gradient, -self.clipvalue, self.clipvalue, out=block_scratch[-1])
-            self._update_block(old, block_gradient, block_slots, block_scratch, rate, step, new)
-            if self.use_ema:
-                self._average(new, block_slots["average"], block_scratch[0], step)
+        size = value.size
+        scratch = np.empty((self.scratch_arrays + 1, min(size, BLOCK_ELEMENTS)), value.dtype)
+        value, gradient, out = value.reshape(-1), gradient.reshape(-1), out.reshape(-1)
+        slots = {name: slot.reshape(-1) for name, slot in slots.items()}
+        if size <= BLOCK_ELEMENTS:
+            self._update_part(value, gradient, slots, scratch, rate, step, out)
+            return
+        for start in range(0, size, BLOCK_ELEMENTS):
+            part = slice(start, min(start + BLOCK_ELEMENTS, size))
+            part_slots = {name: slot[part] for name, slot in slots.items()}
+            part_scratch = scratch[:, : part.stop - start]
+            self._update_part(value[part], gradient[part], part_slots, part_scratch, rate, step, out[part])
 
     def update_rows(self, value: Array, ids: Array, rows: Array, slots: Slots, step: int, *, rate_scale: float = 1.0) -> None:
         """Update a table in place from the gradients of some of its rows.
@@ -242,6 +238,16 @@ class Optimizer(Configurable):
         return False
 
     # Inner parts
+
+    def _update_part(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array) -> None:
+        """The rule, and what is the same for all rules."""
+        if self.weight_decay:
+            value = np.multiply(value, 1.0 - rate * self.weight_decay, out=out)
+        if self.clipvalue is not None:
+            gradient = np.clip(gradient, -self.clipvalue, self.clipvalue, out=scratch[-1])
+        self._update_block(value, gradient, slots, scratch, rate, step, out)
+        if self.use_ema:
+            self._average(out, slots["average"], scratch[0], step)
 
     def _limited(self, gradient: SparseRows) -> SparseRows:
         if self.clipvalue is None:

@@ -6,7 +6,7 @@ tables (`roles.table`), each by itself.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -59,7 +59,7 @@ class Store:
         self._kinds = [(np.dtype(group.dtype), group.size) for group in self.groups]
         self.trainable = [index for index, group in enumerate(self.groups) if group.trainable]
         self.optimizer = optimizers.from_config(optimizer)
-        if reason := self.mismatch(values, range(len(self.groups))):
+        if reason := _mismatch(values, self._kinds):
             raise InputError(reason)
         room = room or Room()
         self._published = Published(values, room)
@@ -96,7 +96,7 @@ class Store:
         Raises:
             InputError: the names or sizes are not this optimizer's.
         """
-        if set(names) != set(self.slots) or self.mismatch(blocks, self.trainable * len(names)):
+        if set(names) != set(self.slots) or _mismatch(blocks, [self._kinds[index] for index in self.trainable] * len(names)):
             raise InputError(f"slots {sorted(names)} in {len(blocks)} blocks; the optimizer has {sorted(self.slots)}")
         remaining = iter(blocks)
         for name in names:
@@ -171,15 +171,6 @@ class Store:
         tables = {slot: {table.shard.name: table.slots[slot] for table in self._trained_tables} for slot in self.slots}
         return {slot: {**self.slot_views(slot), **tables[slot]} for slot in self.slots}
 
-    def mismatch(self, blocks: Sequence[Array], groups: Sequence[int]) -> str | None:
-        """Why arrays are not one flat array for each of the given groups; None if they are."""
-        expected = [self._kinds[index] for index in groups]
-        found = [(block.dtype, block.size) for block in blocks]
-        if found == expected:
-            return None
-        wanted, given = ([(dtype.name, size) for dtype, size in kinds] for kinds in (expected, found))  # numpy makes names anew
-        return f"expected (dtype, elements) {wanted}, found {given}"
-
     def _change_mismatch(self, blocks: Sequence[Array]) -> str | None:
         """Why blocks are not new values of every group, and of each table all rows or none; None if they are."""
         groups, rows = blocks[: len(self.groups)], blocks[len(self.groups) :]
@@ -187,7 +178,7 @@ class Store:
         fits = [block.size == 0 or (block.dtype, block.size) == size for block, size in zip(rows, sizes, strict=False)]
         if len(rows) != len(sizes) or not all(fits):
             return f"expected rows of {len(sizes)} tables: all or none; found blocks of {[block.size for block in rows]} elements"
-        return self.mismatch(groups, range(len(self.groups)))
+        return _mismatch(groups, self._kinds)
 
     @cached_property
     def nbytes(self) -> int:
@@ -235,11 +226,13 @@ class Store:
             InputError: they are not those of a push.
         """
         blocks = blocks if self._compression is None else self._compression.restore_push(self.layout, blocks)
-        groups, rows = len(self.groups), blocks[len(self.groups) :]
-        if len(rows) != 2 * len(self._trained_tables):
-            raise InputError(f"expected {groups} blocks and 2 for each of {len(self._trained_tables)} tables, found {len(blocks)}")
-        reasons = (table.mismatch(*pair) for table, pair in zip(self._trained_tables, _pairs(rows), strict=True))
-        if reason := self.mismatch(blocks[:groups], range(groups)) or next(filter(None, reasons), None):
+        groups, tables = len(self.groups), self._trained_tables
+        if len(blocks) != groups + 2 * len(tables):
+            raise InputError(f"expected {groups} blocks and 2 for each of {len(tables)} tables, found {len(blocks)}")
+        reason = _mismatch(blocks[:groups], self._kinds)
+        for table, ids, rows in zip(tables, blocks[groups::2], blocks[groups + 1 :: 2], strict=True):
+            reason = reason or table.mismatch(ids, rows)
+        if reason:
             raise InputError(reason)
         return blocks
 
@@ -253,12 +246,11 @@ class Store:
             step: the version that is updated.
             rate_scale: factor on the learning rate (staleness).
         """
-        dense, rest = gradients[: len(self.groups)], _pairs(gradients[len(self.groups) :])
-        rows = {table.shard.name: table.gradient(*pair) for table, pair in zip(self._trained_tables, rest, strict=True)}
-        if not self.optimizer.elementwise:
-            dense = [gradient if gradient.flags.writeable else np.array(gradient) for gradient in dense]
+        groups, tables = len(self.groups), self._trained_tables
+        dense, listed = gradients[:groups], zip(tables, gradients[groups::2], gradients[groups + 1 :: 2], strict=True)
+        rows = {table.shard.name: table.gradient(ids, values) for table, ids, values in listed}
         if rows or not self.optimizer.elementwise:
-            self._clip(dense, rows)
+            dense = self._clip(dense, rows)
         self._keep_dense()
         position, place = 0, self._published.next_place()
         for index, (value, new, gradient) in enumerate(zip(self.values, place, dense, strict=True)):
@@ -270,18 +262,22 @@ class Store:
                 position += 1
             else:
                 new[...] = gradient
-        for table in self._trained_tables:
+        for table in tables:
             table.update(rows[table.shard.name], step - self.origin, rate_scale)
             if step + 1 == self.max_steps:
                 table.finalize()
         self._published.publish(place)
         self._take_effect(step + 1)
 
-    def _clip(self, gradients: Sequence[Array], rows: dict[str, SparseRows]) -> None:
-        """Limit gradients as whole variables, in place; what is element by element, the update itself does to dense ones."""
+    def _clip(self, gradients: Sequence[Array], rows: dict[str, SparseRows]) -> Sequence[Array]:
+        """Limit gradients as whole variables: dense ones where they can be written, rows in their place.
+
+        What is element by element, the update itself does to dense ones.
+        """
         if self.optimizer.elementwise:
             rows.update((name, clipped) for name, clipped in self.optimizer.clip(rows).items() if isinstance(clipped, SparseRows))
-            return
+            return gradients
+        gradients = [gradient if gradient.flags.writeable else np.array(gradient) for gradient in gradients]
         trained = {shard.name for index in self.trainable for shard in self.groups[index].shards}
         views = {name: view for name, view in self.layout.views(gradients).items() if name in trained}
         for name, clipped in self.optimizer.clip({**views, **rows}).items():
@@ -289,6 +285,7 @@ class Store:
                 rows[name] = clipped
             else:
                 views[name][...] = clipped
+        return gradients
 
     # Checkpoints
 
@@ -328,9 +325,13 @@ class Store:
             image.keep_all()
 
 
-def _pairs(blocks: Sequence[Array]) -> list[tuple[Array, Array]]:
-    """Row numbers and rows of one table after the other."""
-    return list(zip(blocks[::2], blocks[1::2], strict=True))
+def _mismatch(blocks: Sequence[Array], expected: Sequence[tuple[np.dtype[Any], int]]) -> str | None:
+    """Why arrays are not flat arrays of these dtypes and sizes; None if they are."""
+    found = [(block.dtype, block.size) for block in blocks]
+    if found == expected:
+        return None
+    wanted, given = ([(dtype.name, size) for dtype, size in kinds] for kinds in (expected, found))  # numpy makes names anew
+    return f"expected (dtype, elements) {wanted}, found {given}"
 
 
 def unclippable(optimizer: Mapping[str, Any], plan: Plan) -> str | None:
@@ -346,9 +347,11 @@ def unclippable(optimizer: Mapping[str, Any], plan: Plan) -> str | None:
     return None
 
 
-def any_non_finite(blocks: Sequence[Array]) -> bool:
-    """Whether any floating-point block holds NaN or infinity. One pass in the usual case: a sum of squares shows either."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return any(
-            block.dtype.kind == "f" and not math.isfinite(np.dot(block, block)) and not np.isfinite(block).all() for block in blocks
-        )
+def any_non_finite(blocks: Iterable[Array]) -> bool:
+    """Whether any floating-point block holds NaN or infinity. One pass in the usual case: a sum of squares shows either.
+
+    Of numpy's products `vdot` alone says nothing where it overflows.
+    """
+    return any(
+        block.dtype.kind == "f" and not math.isfinite(np.vdot(block, block)) and not np.isfinite(block).all() for block in blocks
+    )

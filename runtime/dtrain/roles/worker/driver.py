@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,7 @@ class ReplicaDriver:
         """Send the gradients in memory; returns when the next values are there and computing may go on."""
         self._gradients.split()
         rows = self._routes.blocks(self.row_gradients) if self.tables else ()
-        finite = not any_non_finite([*self._gradients.buffers.values(), *(block for blocks in rows for block in blocks)])
+        finite = not any_non_finite(chain(self._gradients.buffers.values(), *rows))
         self._outgoing = self._packing.pack(rows, self.machine.term)
         self._exchange(self.machine.push(finite))
         self.row_gradients.clear()

@@ -229,9 +229,9 @@ class Replica:
         self._ordinal += gravest.verdict is Verdict.PENDING
         self.outcome = Outcome(
             gravest.verdict,
-            max(r.staleness for r in replies),
-            min(r.accepted for r in replies),
-            max(r.stale for r in replies),
+            max([r.staleness for r in replies]),
+            min([r.accepted for r in replies]),
+            max([r.stale for r in replies]),
             gravest.reason,
         )
         yield from self._settle()
