@@ -8,6 +8,7 @@ import numpy as np
 
 from dtrain.errors import InputError
 
+TEXT = (bytes, str)
 Element = Any
 """An array, bytes or text, or a tuple or dict of elements."""
 
@@ -26,14 +27,15 @@ class TensorSpec:
             object.__setattr__(self, "dtype", _dtype_name(np.empty(0, self.dtype)))
 
 
-def map_arrays(function: Callable[..., Any], *elements: Element) -> Element:
+def map_arrays(function: Callable[..., Any], first: Element, *others: Element) -> Element:
     """An element of the first one's structure, made of `function` of the arrays that stand at the same place in all."""
-    first = elements[0]
     if isinstance(first, tuple):
-        return tuple([map_arrays(function, *parts) for parts in zip(*elements, strict=True)])
+        if not others:
+            return tuple([map_arrays(function, part) for part in first])
+        return tuple([map_arrays(function, *parts) for parts in zip(first, *others, strict=True)])
     if isinstance(first, dict):
-        return {key: map_arrays(function, *(element[key] for element in elements)) for key in first}
-    return function(*elements)
+        return {key: map_arrays(function, part, *(other[key] for other in others)) for key, part in first.items()}
+    return function(first, *others)
 
 
 def arrays_of(element: Element) -> list[Any]:
@@ -75,7 +77,7 @@ def cast(element: Any, signature: Any) -> Element:
 
 
 def _as_array(value: Any) -> Any:
-    if isinstance(value, bytes | str):
+    if isinstance(value, TEXT):
         return value
     if value is None:
         raise InputError("dataset: expected elements of arrays, found None; does a function lack its return?")

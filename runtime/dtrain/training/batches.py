@@ -15,6 +15,7 @@ from dtrain.data.user_data import as_dataset
 from dtrain.errors import InputError
 
 DEFAULT_BATCH_SIZE = 32
+NESTED = (dict, list, tuple)
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Batch:
     def size(self) -> int:
         """How many examples."""
         first = self.x
-        while isinstance(first, dict | list | tuple):
+        while isinstance(first, NESTED):
             first = next(iter(first.values())) if isinstance(first, dict) else first[0]
         return len(first)
 

@@ -87,7 +87,7 @@ class LocalChannel:
             raise self._lost(error) from None
         if frame is None:
             raise self._lost(None)
-        if not frame.blocks or sum(block.nbytes for block in frame.blocks) > SMALL_BYTES:
+        if not frame.blocks or sum([block.nbytes for block in frame.blocks]) > SMALL_BYTES:
             return frame
         return Frame(frame.message, written(frame.blocks, into))
 

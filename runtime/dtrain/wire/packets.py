@@ -74,7 +74,7 @@ class PacketSocket:
             SharedMemoryError: there is no memory for large blocks.
         """
         kinds = described(blocks)
-        nbytes = sum(block.nbytes for block in blocks)
+        nbytes = sum([block.nbytes for block in blocks])
         place = self._place(blocks) if nbytes > SMALL_BYTES else None
         head = _head(message, kinds, place)
         if len(head) > PACKET_BYTES - SMALL_BYTES or (nbytes > SMALL_BYTES and place is None):

@@ -102,7 +102,8 @@ class ParameterServer:
             yield Send(caller, Refusal(f"a parameter server does not take {type(message).__name__} messages"))
             return
         yield from handle(caller, sender, message, blocks, now)
-        yield from self._answers(now)
+        if self._questions.open or self._snapshots.waiting:
+            yield from self._answers(now)
 
     def _answers(self, now: float) -> Actions:
         """To whatever can be answered now; a snapshot that is lets the pushes go that have waited for it."""

@@ -13,28 +13,32 @@ from dtrain.roles.parameter_server.table_answers import table_answer
 
 
 class Questions:
-    """Those of one server that are not answered yet."""
+    """Those of one server.
+
+    Attributes:
+        open: the ones that are not answered yet.
+    """
 
     def __init__(self, attendance: Attendance, snapshots: Snapshots) -> None:
         self._attendance = attendance
         self._snapshots = snapshots
-        self._open: list[Request] = []
+        self.open: list[Request] = []
 
     def ask(self, request: Request) -> None:
         """Somebody wants to know."""
-        self._open.append(request)
+        self.open.append(request)
 
     def forget(self, caller: Caller) -> None:
         """Nobody listens any more on a connection that is gone."""
-        self._open = [request for request in self._open if request.caller != caller]
+        self.open = [request for request in self.open if request.caller != caller]
 
     def answers(self, held: Held | None, now: float) -> Iterator[Send]:
         """To whatever can be answered now."""
-        requests, self._open = self._open, []
+        requests, self.open = self.open, []
         for request in requests:
             answer = self._answer(request, held, late=now >= request.deadline_s)
             if answer is None:
-                self._open.append(request)
+                self.open.append(request)
             else:
                 yield answer
 

@@ -34,13 +34,14 @@ class Snapshots:
 
     Attributes:
         number: of the question that was answered last: what is remembered was meant for it.
+        waiting: pushes that have to wait.
     """
 
     number: int = 0
+    waiting: list[Delivery] = field(default_factory=list)
     _marked_until_s: float = -math.inf
     _forget_at_s: float = math.inf
     _covers: dict[str, tuple[int, int]] = field(default_factory=dict)
-    _waiting: list[Delivery] = field(default_factory=list)
 
     def mark(self, question: Mark, now: float) -> None:
         """From now on new pushes wait."""
@@ -68,17 +69,17 @@ class Snapshots:
         _, sender, push, _ = delivery
         waits = now < self._marked_until_s and (push.incarnation, push.sequence) > self._covers.get(str(sender), (-1, -1))
         if waits:
-            self._waiting.append(delivery)
+            self.waiting.append(delivery)
         return waits
 
     def released(self, now: float) -> list[Delivery]:
         """The pushes that have waited and need not any more: they are to be dealt with as if they came now."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         return [delivery for delivery in waiting if not self.keeps(delivery, now)]
 
     def forget(self, caller: Caller) -> None:
         """A connection is gone: what came on it comes again."""
-        self._waiting = [delivery for delivery in self._waiting if delivery[0] != caller]
+        self.waiting = [delivery for delivery in self.waiting if delivery[0] != caller]
 
     def answer(self, held: Held, question: Snapshot, live: tuple[str, ...], late: bool) -> SnapshotReply | None:
         """The state, as soon as it is what was asked for, or when it is late; pushes need not wait any more."""

@@ -16,7 +16,7 @@ import numpy as np
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import PeerLostError, ProgramError, WaitTimeoutError
 from dtrain.learning.sparse_rows import SparseRows
-from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Reply, Rows, Values
+from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Reply, Rows
 from dtrain.protocol.packing import Packing
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.reporting import Reporter
@@ -31,8 +31,8 @@ from dtrain.wire.frames import Frame
 RECONNECT_PAUSE_S = 0.05
 STEADY_S = 1.0
 """A connection that has lasted so long was a good one."""
-ANSWERS = (Reply, Values, Rows)
-"""To what a replica asks for; others say that it has to wait."""
+WITH_BLOCKS = (Push, Lookup)
+"""What a replica says with blocks of its own."""
 
 Array = np.ndarray[Any, Any]
 Connect = Callable[[int, float], Channel]
@@ -164,15 +164,15 @@ class ReplicaDriver:
         while self.machine.unanswered:
             server = next(iter(self.machine.unanswered))
             frame = answers[server] = self._receive(server)
-            if isinstance(frame.message, ANSWERS):
-                self._reporter.waiting(None)
-                read = read or not isinstance(frame.message, Rows)
-            if isinstance(frame.message, NotReady) and self.machine.phase is Phase.FINISHED:
+            message = frame.message
+            if isinstance(message, Reply):
+                self._packing.judged(server, message.verdict)
+            elif isinstance(message, NotReady) and self.machine.phase is Phase.FINISHED:
                 raise PeerLostError(f"ps:{server} has lost what was trained: read it from the last checkpoint")
-            if isinstance(frame.message, Reply):
-                self._packing.judged(server, frame.message.verdict)
-            for next_server, answer in self.machine.receive(server, frame.message):
+            read = read or not isinstance(message, Rows)
+            for next_server, answer in self.machine.receive(server, message):
                 self._send(next_server, answer)
+        self._reporter.waiting(None)
         if read:
             self._weights.join()
         if self.machine.phase is Phase.PULLING:
@@ -181,7 +181,7 @@ class ReplicaDriver:
 
     def _send(self, server: int, message: AnyMessage) -> None:
         """A push that is said again is the same, to the bit."""
-        self._channels[server].send(message, self._outgoing[server] if isinstance(message, Push | Lookup) else ())
+        self._channels[server].send(message, self._outgoing[server] if isinstance(message, WITH_BLOCKS) else ())
 
     def _receive(self, server: int) -> Frame:
         self._reporter.waiting(self._names[server])
