@@ -15,6 +15,7 @@ from dtrain.cluster.classic_flags import read_classic_flags
 from dtrain.config import TrainingSection
 from dtrain.errors import SpecError
 from dtrain.strategies.single import SingleStrategy
+from dtrain.strategies.threads import share_cores
 from dtrain.strategy import Strategy, current_strategy
 
 
@@ -88,6 +89,7 @@ def strategy_of(assignment: TaskAssignment) -> Strategy:
     if assignment.spec.training.strategy == "single":
         return SingleStrategy(assignment)
     keep_freed_memory()
+    share_cores(assignment)
     # Only now grpc is loaded: training alone does not need it.
     if assignment.task.role is Role.PS:
         from dtrain.roles.parameter_server.driver import serve

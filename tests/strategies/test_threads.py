@@ -1,0 +1,40 @@
+"""Tasks by hand that share a machine share its cores."""
+
+from dataclasses import replace
+
+import pytest
+
+from dtrain.assignment import TaskAssignment
+from dtrain.cluster import ClusterSpec, TaskId
+from dtrain.strategies.threads import threads_by_hand
+
+CLUSTER = ClusterSpec.from_lists(chief=["a:1"], worker=["a:2", "a:3", "b:1"], ps=["a:4", "b:2"])
+
+
+def assignment(task, **training):
+    made = TaskAssignment.by_hand(CLUSTER, TaskId.parse(task))
+    return replace(made, spec=replace(made.spec, training=replace(made.spec.training, **training)))
+
+
+@pytest.mark.parametrize(
+    ("task", "training", "threads"),
+    [
+        ("chief:0", {}, 2),
+        ("worker:0", {}, 2),
+        ("worker:2", {}, 8),
+        ("worker:0", {"chief_trains": False}, 4),
+        ("evaluator:0", {}, 2),
+        ("worker:7", {}, 2),
+        ("worker:2", {"deterministic": True}, 1),
+    ],
+)
+def test_the_training_tasks_on_one_machine_share_its_cores(task, training, threads):
+    assert threads_by_hand(assignment(task, **training), 8, {}) == threads
+
+
+def test_there_is_always_one_and_what_the_user_or_the_launcher_says_stays():
+    task = assignment("worker:0")
+    assert threads_by_hand(task, 2, {}) == 1
+    assert threads_by_hand(task, 8, {"OMP_NUM_THREADS": "3"}) is None
+    assert threads_by_hand(replace(task, launched=True), 8, {}) is None
+    assert threads_by_hand(assignment("worker:0", deterministic=True), 8, {"OMP_NUM_THREADS": "3"}) == 1
