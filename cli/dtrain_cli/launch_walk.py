@@ -30,15 +30,17 @@ from dtrain_cli.forkserver import ForkServer, LifeLine
 from dtrain_cli.journal import Journal, now_text
 from dtrain_cli.launch_options import LaunchOptions
 from dtrain_cli.live_table import LiveTable, evaluation_text
+from dtrain_cli.outcome import Outcome
 from dtrain_cli.outlet import Outlet
 from dtrain_cli.plan import Machine, RunIdentity, RunPlan, Workload, build_plan
 from dtrain_cli.ports import hold_addresses, pick_master_port
 from dtrain_cli.processes import SignalInbox, TaskProcesses
 from dtrain_cli.run_directory import locked_run_directory, new_run_id
+from dtrain_cli.run_progress import RunProgress
 from dtrain_cli.run_report import read_report
 from dtrain_cli.runs_index import find_run, register_run
 from dtrain_cli.spec_file import read_spec
-from dtrain_cli.supervisor import Limits, Outcome, Supervisor
+from dtrain_cli.supervisor import Limits, Supervisor
 
 FILES_OF_OUR_OWN = 64
 FILES_PER_TASK = 2
@@ -129,7 +131,7 @@ def _plan(spec: RunSpec, cluster: ClusterSpec, files: RunFiles, identity: RunIde
 
 def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes: TaskProcesses) -> int:
     table = LiveTable(plan.spec.name)
-    console = Console(Outlet(1), Outlet(2), lambda *shape: table.render(supervisor.rows(), *shape))
+    console = Console(Outlet(1), Outlet(2), lambda *shape: table.render(supervisor.progress.rows(), *shape))
     record = RunRecord(plan.run.run_id, plan.spec.name, started=now_text(), launcher_pid=os.getpid())
     record.launcher_started = started_s(os.getpid())
     journal = Journal(files, record, console.say)
@@ -138,7 +140,8 @@ def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes
     console.say(f"run {plan.run.run_id}: {plan.spec.cluster}")
     console.say(f"files in {files.directory}; {_threads(plan)}")
     outcome = supervisor.run()
-    console.finish(outcome.failure, _last_word(outcome, supervisor), _report(files) if options.json else None)
+    last_word = _last_word(outcome, time.monotonic() - supervisor.started_s, supervisor.progress)
+    console.finish(outcome.failure, last_word, _report(files) if options.json else None)
     return outcome.exit_code
 
 
@@ -148,17 +151,17 @@ def _threads(plan: RunPlan) -> str:
     return f"{THREADS}={os.environ.get(THREADS)} as you set it"
 
 
-def _last_word(outcome: Outcome, supervisor: Supervisor) -> str:
+def _last_word(outcome: Outcome, took_s: float, progress: RunProgress) -> str:
     """For example ``succeeded after 8.1 s at step 400; accuracy 0.9712``."""
-    words = f"{outcome.state} after {time.monotonic() - supervisor.started_s:.1f} s"
-    if supervisor.step is not None:
-        words += f" at step {supervisor.step}"
-    if supervisor.stale_gradients:
-        words += f", {supervisor.stale_gradients} gradients came too late"
+    words = f"{outcome.state} after {took_s:.1f} s"
+    if progress.step is not None:
+        words += f" at step {progress.step}"
+    if progress.stale_gradients:
+        words += f", {progress.stale_gradients} gradients came too late"
     if outcome.exit_code:
         words += f", exit code {outcome.exit_code}"
-    if evaluation := supervisor.evaluation:
-        words += f"; {evaluation_text(evaluation, supervisor.step)}"
+    if evaluation := progress.evaluation:
+        words += f"; {evaluation_text(evaluation, progress.step)}"
     return words
 
 

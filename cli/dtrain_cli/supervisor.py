@@ -12,24 +12,24 @@ from dataclasses import dataclass, replace
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import RestartSection
-from dtrain.run_files import FailureRecord, RunFiles, global_step
+from dtrain.run_files import FailureRecord, RunFiles
 from dtrain.start_orders import Exited, Refused, Started
 from dtrain_cli import ordered_stop, restart_policy, success_rule
 from dtrain_cli.console import Console
 from dtrain_cli.faults import FaultSchedule
 from dtrain_cli.journal import Journal, now_text
-from dtrain_cli.live_table import Row
 from dtrain_cli.ordered_stop import StopOrder, Told
+from dtrain_cli.outcome import Outcome, outcome_of
 from dtrain_cli.plan import RunPlan
 from dtrain_cli.processes import Event, SignalArrived, TaskProcesses, WarmProcessDied, needs_own_interpreter
-from dtrain_cli.root_cause import MemoryKills, earliest, failure_of, own_record
+from dtrain_cli.root_cause import MemoryKills, failure_of, own_record
+from dtrain_cli.run_progress import RunProgress
 from dtrain_cli.stall_watch import StallWatch
 from dtrain_cli.start_watch import StartWatch
 from dtrain_cli.task_life import TaskLife
 
 TICK_S = 0.2
 STATUS_EVERY_S = 0.5
-RECENT_S = 60.0
 NOT_EXECUTED = 127
 WORD_MAX = 200
 TIMEOUT, START_TIMEOUT = 124, 125
@@ -48,15 +48,6 @@ class Limits:
     evaluator_grace_s: float = 60.0
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended; `failure` is its earliest cause."""
-
-    state: str
-    exit_code: int
-    failure: FailureRecord | None
-
-
 class Supervisor:
     """Runs a plan to its end. `run` is the loop; everything else is called from it."""
 
@@ -70,6 +61,7 @@ class Supervisor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.lives = {launch.task: TaskLife(launch, first_attempt=launch.attempt) for launch in plan.tasks}
+        self.progress = RunProgress(self.lives)
         self.spec = plan.spec
         self.foreign = plan.tasks[0].program is None
         self.started_s = clock()
@@ -100,27 +92,6 @@ class Supervisor:
             self._tick(self._clock())
         self._processes.close()
         return self._conclude()
-
-    def rows(self) -> list[Row]:
-        """What the live table shows."""
-        lives = sorted(self.lives.values(), key=lambda life: life.task)
-        return [Row(life.task, life.state, life.restarts, life.status) for life in lives]
-
-    @property
-    def step(self) -> int | None:
-        """Where the run stands."""
-        return global_step(life.status for life in self.lives.values() if life.status is not None)
-
-    @property
-    def stale_gradients(self) -> int:
-        """How many gradients came too late to count."""
-        return sum(life.status.stale_gradients or 0 for life in self.lives.values() if life.status is not None)
-
-    @property
-    def evaluation(self) -> dict[str, float] | None:
-        """The evaluation at the furthest step that any task has told of."""
-        told = [life.status.evaluation for life in self.lives.values() if life.status is not None and life.status.evaluation]
-        return max(told, key=lambda evaluation: evaluation.get("global_step", 0), default=None)
 
     @property
     def state(self) -> str:
@@ -255,7 +226,7 @@ class Supervisor:
 
     def _bring_about_faults(self, now_s: float) -> None:
         there = [life.task for life in self.lives.values() if life.pid is not None]
-        for fault in self._faults.due(now_s - self.started_s, self.step, there):
+        for fault in self._faults.due(now_s - self.started_s, self.progress.step, there):
             self._console.say(f"simulate: {fault.task} {fault.text}")
             self._journal.event("fault", task=str(fault.task), signal=signal.Signals(fault.signal).name)
             self._processes.signal(fault.task, fault.signal)
@@ -365,22 +336,13 @@ class Supervisor:
 
     def _conclude(self) -> Outcome:
         assert self._order is not None
-        state, code, failure = self._order.state, self._order.exit_code, None
-        if state == "failed":
-            failed = [life.failure for life in self.lives.values() if life.failure and life.state == "failed"]
-            training = [failure for failure in failed if not failure.task.startswith(Role.EVALUATOR)]
-            failure = earliest([*self._causes, *training])
-            code = (failure.exit_code if failure else None) or 1
-            if failure and failure.kind == "peer_lost":  # of somebody who has been, or is being, started again
-                crashes = [life.failure for life in self.lives.values() if life.failure]
-                failure = earliest(crash for crash in crashes if crash.monotonic_s > failure.monotonic_s - RECENT_S)
-            if failure:
-                failure.likewise = [other.task for other in failed if other is not failure and other.message == failure.message]
+        outcome = outcome_of(self._order, self.lives.values(), self._causes)
         record = self._journal.record
-        record.state, record.exit_code, record.failure, record.ended, record.stalled = state, code, failure, now_text(), None
-        self._journal.event("ended", state=state, exit_code=code)
+        record.state, record.exit_code, record.failure = outcome.state, outcome.exit_code, outcome.failure
+        record.ended, record.stalled = now_text(), None
+        self._journal.event("ended", state=outcome.state, exit_code=outcome.exit_code)
         self._record_tasks()
-        return Outcome(state, code, failure)
+        return outcome
 
     def _record_tasks(self) -> None:
         self._journal.record.tasks = [life.to_record(self._host) for life in self.lives.values()]

@@ -17,12 +17,10 @@ def test_a_heartbeat_renews_the_lease_and_without_one_a_member_is_lost_once():
     table = members()
     assert table.heartbeat("worker:0", FIRST, 0, now=1.0) == 1
     assert table.heartbeat("worker:0", FIRST, 1, now=5.0) == 1
-    assert table.next_deadline() == 10.0
     assert table.expire(10.0) == []
     assert table.expire(10.1) == ["worker:0"]
     assert table.expire(10.2) == []
     assert table.state("worker:0") is MemberState.LOST
-    assert table.next_deadline() is None
 
 
 def test_one_who_comes_back_after_the_lease_and_a_new_process_get_the_next_incarnation():
@@ -40,8 +38,15 @@ def test_an_earlier_process_is_refused_and_does_not_renew_the_lease():
     table.heartbeat("worker:0", SECOND, 0, now=1.0)
     assert table.heartbeat("worker:0", FIRST, 0, now=4.0) is None, "its first word was under way for long"
     assert table.heartbeat("worker:0", FIRST, 1, now=4.0) is None
-    assert table.next_deadline() == 6.0
+    assert table.expire(6.1) == ["worker:0"]
+
+
+def test_the_process_that_is_the_task_renews_the_lease_after_an_earlier_one_was_refused():
+    table = members()
+    table.heartbeat("worker:0", SECOND, 0, now=1.0)
+    assert table.heartbeat("worker:0", FIRST, 1, now=4.0) is None
     assert table.heartbeat("worker:0", SECOND, 1, now=4.0) == 1
+    assert table.expire(8.9) == []
 
 
 def test_one_who_missed_the_answer_is_the_same_process():

@@ -88,11 +88,6 @@ class Membership:
             self.members[task].state = MemberState.LOST
         return lost
 
-    def next_deadline(self) -> float | None:
-        """When the next lease runs out, if nothing is heard."""
-        waiting = (MemberState.LIVE, MemberState.EXPECTED)
-        return min((m.deadline_s for m in self.members.values() if m.state in waiting), default=None)
-
     def state(self, task: str) -> MemberState | None:
         """Where a task stands; None if it was never heard of."""
         member = self.members.get(task)
