@@ -28,7 +28,9 @@ class Pass:
     ) -> None:
         """Prepare; `stand_ins` are layers that compute in the place of those of some steps, by the steps' numbers."""
         self._graph = graph
-        self._layers = [(stand_ins or {}).get(index, step.layer) for index, step in enumerate(graph.steps)]
+        self._layers = [step.layer for step in graph.steps]
+        for index, layer in stand_ins.items() if stand_ins else ():
+            self._layers[index] = layer
         self._values: list[list[Array]] = []
         self._caches: list[Any] = []
         self._weights = [{weight.name: weights[name] for weight, name in step.weights} for step in graph.steps]
@@ -37,7 +39,7 @@ class Pass:
         for step in graph.steps:
             before = any(self._needed[slot.step] for slot in step.inputs)
             self._needed.append(before or (step.layer.trainable and bool(step.trained)))
-            self._calls.append(Call(training, rng, needs_input_gradient=before, memory=step.memory))
+            self._calls.append(Call(training, rng, before, memory=step.memory))
 
     @property
     def outputs(self) -> list[Array]:

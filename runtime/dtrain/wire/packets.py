@@ -155,8 +155,8 @@ class PacketSocket:
             layout = _layout(kinds)
             if layout.nbytes > limit_bytes:
                 check(kinds, limit_bytes)
+            start = padded(end)
             if place is None:
-                start = padded(end)
                 blocks = [np.frombuffer(packet, dtype, size, start + offset) for dtype, size, offset in layout.blocks]
             else:
                 memory, offsets = self._received[place[0]], place[1]
@@ -164,7 +164,7 @@ class PacketSocket:
                 blocks = [np.frombuffer(memory, dtype, size, offset) for (dtype, size, _), offset in known]
         except (msgspec.DecodeError, struct.error, ValueError, RecursionError, KeyError) as error:
             raise PeerRefusedError(f"a message that dtrain does not know ({error}); do both ends run the same version?") from None
-        self.bytes_received += padded(end) + layout.nbytes
+        self.bytes_received += start + layout.nbytes
         return Frame(message, blocks)
 
     def close(self) -> None:

@@ -23,6 +23,10 @@ class Room:
         """Arrays like these, with any content."""
         return [np.empty_like(value) for value in values]
 
+    def lends(self, values: Sequence[Array]) -> bool:
+        """Whether anybody may be shown values of this size where they lie."""
+        return True
+
     def in_use(self, values: Sequence[Array]) -> bool:
         """Whether somebody may be reading them."""
         return False
@@ -42,13 +46,14 @@ class Published:
     def __init__(self, values: Sequence[Array], room: Room) -> None:
         self._room = room
         self.newest = room.take(values)
+        self._lends = room.lends(values)
         self.number = 1
         self._older: list[list[Array]] = []
         self._lost = False
 
     def next_place(self) -> list[Array]:
         """Where the next version is to be written; it may be where the newest one lies."""
-        if not (self._lost or self._room.in_use(self.newest)):
+        if not self._lost and not (self._lends and self._room.in_use(self.newest)):
             return self.newest
         free = (values for values in self._older if not self._room.in_use(values))
         return next(free, None) or self._room.another(self.newest)

@@ -20,6 +20,10 @@ class ReadRoom(Room):
         """`callers` are all connections that are open."""
         self._callers = callers
 
+    def lends(self, values: Sequence[Array]) -> bool:
+        """See `Room.lends`: what is small is copied when it is sent."""
+        return sum(value.nbytes for value in values) > SMALL_BYTES
+
     def in_use(self, values: Sequence[Array]) -> bool:
         """See `Room.in_use`."""
         return any(caller.reading and caller.reading[0] is values[0] for caller in self._callers)
@@ -32,7 +36,7 @@ class SharedRoom(ReadRoom):
 
     def take(self, values: Sequence[Array]) -> list[Array]:
         """See `Room.take`."""
-        if sum(value.nbytes for value in values) <= SMALL_BYTES:
+        if not self.lends(values):
             return super().take(values)
         taken = self.another(values)
         for place, value in zip(taken, values, strict=True):

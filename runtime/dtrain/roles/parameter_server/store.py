@@ -226,11 +226,11 @@ class Store:
             InputError: they are not those of a push.
         """
         blocks = blocks if self._compression is None else self._compression.restore_push(self.layout, blocks)
-        groups, tables = len(self.groups), self._trained_tables
-        if len(blocks) != groups + 2 * len(tables):
-            raise InputError(f"expected {groups} blocks and 2 for each of {len(tables)} tables, found {len(blocks)}")
+        groups, tables = len(self.groups), len(self._trained_tables)
+        if len(blocks) != groups + 2 * tables:
+            raise InputError(f"expected {groups} blocks and 2 for each of {tables} tables, found {len(blocks)}")
         reason = _mismatch(blocks[:groups], self._kinds)
-        for table, ids, rows in zip(tables, blocks[groups::2], blocks[groups + 1 :: 2], strict=True):
+        for table, ids, rows in self._listed(blocks):
             reason = reason or table.mismatch(ids, rows)
         if reason:
             raise InputError(reason)
@@ -246,9 +246,8 @@ class Store:
             step: the version that is updated.
             rate_scale: factor on the learning rate (staleness).
         """
-        groups, tables = len(self.groups), self._trained_tables
-        dense, listed = gradients[:groups], zip(tables, gradients[groups::2], gradients[groups + 1 :: 2], strict=True)
-        rows = {table.shard.name: table.gradient(ids, values) for table, ids, values in listed}
+        dense = gradients[: len(self.groups)]
+        rows = {table.shard.name: table.gradient(ids, values) for table, ids, values in self._listed(gradients)}
         if rows or not self.optimizer.elementwise:
             dense = self._clip(dense, rows)
         self._keep_dense()
@@ -262,12 +261,17 @@ class Store:
                 position += 1
             else:
                 new[...] = gradient
-        for table in tables:
+        for table in self._trained_tables:
             table.update(rows[table.shard.name], step - self.origin, rate_scale)
             if step + 1 == self.max_steps:
                 table.finalize()
         self._published.publish(place)
         self._take_effect(step + 1)
+
+    def _listed(self, blocks: Sequence[Array]) -> Iterable[tuple[Table, Array, Array]]:
+        """Of the blocks of a push: each trainable table with its row numbers and rows."""
+        tables, first = self._trained_tables, len(self.groups)
+        return zip(tables, blocks[first::2], blocks[first + 1 :: 2], strict=True) if tables else ()
 
     def _clip(self, gradients: Sequence[Array], rows: dict[str, SparseRows]) -> Sequence[Array]:
         """Limit gradients as whole variables: dense ones where they can be written, rows in their place.
