@@ -206,3 +206,23 @@ def test_a_damaged_header_is_refused_or_is_another_message(position, byte, kind,
     except PeerRefusedError:
         return
     assert frame is None or isinstance(frame.message, KINDS)
+
+
+def test_a_byte_is_copied_once_on_each_side():
+    block, place = np.arange(4 * CHUNK_BYTES, dtype=np.float32), np.zeros(4 * CHUNK_BYTES, np.float32)
+    decoder, frame, copied = FrameDecoder(2 * block.nbytes, offer=lambda _: [place]), None, 0
+    tracemalloc.start()
+    try:
+        for chunk in encode(PUSH, [block]):
+            copied += tracemalloc.get_traced_memory()[1]  # the chunk, and whatever else was there while it was cut
+            tracemalloc.reset_peak()
+            frame = decoder.feed(chunk)
+            copied += tracemalloc.get_traced_memory()[1] - len(chunk)
+            del chunk
+            tracemalloc.reset_peak()
+    finally:
+        tracemalloc.stop()
+    assert frame is not None
+    assert frame.blocks[0] is place
+    assert np.array_equal(place, block)
+    assert copied / block.nbytes == pytest.approx(1, abs=0.05), "cut into chunks once, and these written where they belong"
