@@ -59,7 +59,7 @@ class Policy:
 def test_one_slow_replica_of_four(cluster, figure, real, runs, capsys):
     measured = POLICIES if real else dict([*POLICIES.items()][-1:])
     policies = {name: Policy(name) for name in measured}
-    steps = 2000 if real else 40
+    steps = 4000 if real else 40
     for _ in range(runs):
         for name, words in measured.items():  # one after the other, so that a busy moment meets them all
             launch = ("--workers", 3, "--no-evaluator", *words, "examples/digits.py", "--steps", steps)
