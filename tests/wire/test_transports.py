@@ -278,3 +278,13 @@ def test_an_address_that_is_taken_or_not_ours_is_an_error_by_name(address, room)
     for taken in (address, "192.0.2.1:50000"):
         with pytest.raises(RunError, match=f"cannot serve at {taken}"):
             GrpcService(room, taken, connections=1, share_port=False)
+
+
+def test_the_order_to_leave_never_meets_grpc_in_the_midst_of_stopping(room):
+    """SIGTERM's SystemExit rises in the main thread, wherever that is: there gRPC's own thread would miss half of the shutdown."""
+    service = GrpcService(room, f"127.0.0.1:{free_port()}", connections=1, share_port=False)
+    stop, stopping = service._server.stop, []
+    service._server.stop = lambda grace: stopping.append(threading.current_thread()) or stop(grace)
+    service.stop()
+    assert len(stopping) == 1
+    assert stopping[0] is not threading.current_thread()

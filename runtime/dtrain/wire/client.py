@@ -2,8 +2,8 @@
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import grpc
 import msgspec
@@ -12,11 +12,10 @@ from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import AnyMessage, Hello, Rows
 from dtrain.wire.frames import Array, Frame, FrameDecoder, encode
 from dtrain.wire.grpc_options import CLIENT, HELLO_KEY, MEET, METHOD_SERVICE, TALK
+from dtrain.wire.own_thread import in_own_thread
 
 _REFUSED = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INVALID_ARGUMENT)
 _LIMIT_BYTES = 1 << 40
-
-Result = TypeVar("Result")
 
 
 class GrpcChannel:
@@ -34,7 +33,7 @@ class GrpcChannel:
         self.bytes_received = 0
         self._aborted: str | None = None
         self._into: Sequence[Array] = ()
-        self._channel = _apart(lambda: _open(peer, address, timeout_s))
+        self._channel = in_own_thread(lambda: _open(peer, address, timeout_s), "connecting")
         self._requests: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
         self._decoder = FrameDecoder(_LIMIT_BYTES, offer=self._offer)
         talk = self._channel.stream_stream(f"/{METHOD_SERVICE}/{TALK}")
@@ -97,7 +96,7 @@ def local_name(peer: str, address: str, hello: Hello, timeout_s: float) -> str:
         WaitTimeoutError: nobody answers at the address within `timeout_s`.
         PeerRefusedError: the server does not want this task.
     """
-    return _apart(lambda: _meet(peer, address, hello, timeout_s))
+    return in_own_thread(lambda: _meet(peer, address, hello, timeout_s), "connecting")
 
 
 def _meet(peer: str, address: str, hello: Hello, timeout_s: float) -> str:
@@ -114,26 +113,6 @@ def _meet(peer: str, address: str, hello: Hello, timeout_s: float) -> str:
         raise translated if isinstance(translated, PeerRefusedError) else WaitTimeoutError(str(translated)) from None
     finally:
         channel.close()
-
-
-def _apart(call: Callable[[], Result]) -> Result:
-    """The result of gRPC's own code, which runs in a thread of its own.
-
-    SIGTERM's SystemExit in the midst of it would leave its locks locked, and whoever lets the channel go later waits for ever.
-    """
-    results: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            results.put((call(), None))
-        except BaseException as error:  # it belongs to the thread that waits
-            results.put((None, error))
-
-    threading.Thread(target=run, name="connecting", daemon=True).start()
-    result, error = results.get()
-    if error is not None:
-        raise error
-    return cast(Result, result)
 
 
 def _open(peer: str, address: str, timeout_s: float) -> grpc.Channel:

@@ -17,6 +17,7 @@ from dtrain.messages import AnyMessage, Hello
 from dtrain.wire.channel import Answer, Handler
 from dtrain.wire.frames import SMALL_BYTES, Array, FrameDecoder, Payload, with_payload
 from dtrain.wire.grpc_options import HELLO_KEY, MEET, METHOD_SERVICE, SERVER, TALK
+from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.transfers import LARGE_BYTES, Traffic, Turn
 
 
@@ -86,6 +87,9 @@ class GrpcService:
 
     def stop(self) -> None:
         """Stop serving; open connections are cancelled."""
+        in_own_thread(self._stop, "stopping")
+
+    def _stop(self) -> None:
         self._server.stop(grace=None).wait(timeout=5.0)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
