@@ -91,7 +91,8 @@ class Session(Protocol):
     """One training run of one model in this task.
 
     Attributes:
-        weights: every variable by name, refreshed in place by `step`; read only. A sparse one may be a `LazyTable`.
+        weights: every variable by name, refreshed in place by `step`; read only, after `arrive`. A sparse one may be a `LazyTable`.
+        arriving: the same, for a step that reads them in its own order: reading one waits until it is there.
         gradients: one array for each trainable dense variable, to be written before `step`; they are views of memory that travels.
         row_gradients: for each trainable sparse variable gradients of rows, to be put there before `step`: ids int64, ascending,
             each once. A variable without an entry had none of its rows read.
@@ -103,6 +104,7 @@ class Session(Protocol):
     """
 
     weights: dict[str, Array]
+    arriving: Weights
     gradients: dict[str, Array]
     row_gradients: dict[str, SparseRows]
     updates: dict[str, Array]
@@ -132,7 +134,10 @@ class Session(Protocol):
         """Whether the last step is done; `weights` are final unless the leader's callbacks change them."""
 
     def step(self, loss: float, examples: int) -> StepResult:
-        """Contribute the gradients, and wait for the next weights."""
+        """Contribute the gradients, and wait for the next weights, which may not have arrived whole when this returns."""
+
+    def arrive(self) -> None:
+        """Wait until all `weights` are there."""
 
     def conclude(self) -> bool:
         """After the last step, and everything that the leader does about it: whether it is saved.

@@ -28,13 +28,24 @@ class ClusterRun:
         status: after `end`: the object of `dtrain status --json`.
     """
 
-    def __init__(self, run_dir: Path, words: Sequence[object]) -> None:
+    def __init__(self, run_dir: Path, words: Sequence[object], through: Sequence[object] = ()) -> None:
+        """Begin; `through` is a command that runs the one it is given."""
         self.run_dir = run_dir
         self.wall_s = 0.0
         self.status: dict[str, Any] = {}
         self.started_s = time.monotonic()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "dtrain_cli.main", "launch", "--json", "--run-dir", str(run_dir), *map(str, words)],
+            [
+                *map(str, through),
+                sys.executable,
+                "-m",
+                "dtrain_cli.main",
+                "launch",
+                "--json",
+                "--run-dir",
+                str(run_dir),
+                *map(str, words),
+            ],
             cwd=ROOT,
             env={**os.environ, "DTRAIN_RUNS_DIR": str(run_dir.parent / "runs")},
             stdin=subprocess.DEVNULL,

@@ -104,8 +104,8 @@ def cluster(tmp_path: Path) -> Iterator[Callable[..., ClusterRun]]:
     """Launches a cluster below a folder of the test's own, whose words follow `dtrain launch`; nothing is left of it."""
     started: list[ClusterRun] = []
 
-    def launch(*words: object) -> ClusterRun:
-        started.append(ClusterRun(tmp_path / f"run-{len(started)}", words))
+    def launch(*words: object, through: Sequence[object] = ()) -> ClusterRun:
+        started.append(ClusterRun(tmp_path / f"run-{len(started)}", words, through))
         return started[-1]
 
     yield launch

@@ -96,6 +96,17 @@ def test_a_push_goes_to_every_server_and_its_answers_are_the_next_values():
     assert talk.push()[0] == (0, Push(1, 3, 2, 5, "p"))
 
 
+def test_values_that_broke_off_are_asked_for_again_and_the_other_servers_follow():
+    talk = ready(version=3)
+    talk.said = list(talk.machine.fetch_again(1))
+    assert talk.said == [(1, Pull(1, 3, 5.0))]
+    assert talk.phase is Phase.PULLING
+    talk.values(1, 5)
+    assert talk.said == [(0, Pull(1, 5, 5.0))]
+    talk.values(0, 5)
+    assert (talk.phase, talk.machine.versions) == (Phase.READY, [5, 5])
+
+
 def test_it_does_not_push_what_it_has_not_computed():
     with pytest.raises(AssertionError, match="pulling has nothing to push"):
         Talk().push()

@@ -37,7 +37,7 @@ class Line:
     def send(self, message, blocks=()):
         self.sent.append((message, [block.tolist() for block in blocks]))
 
-    def receive(self, into=()):
+    def receive(self, into=(), *, early=False):
         if self.aborted:
             raise PeerLostError(self.aborted)
         answer = self.answers.pop(0)
@@ -144,9 +144,9 @@ def test_a_server_that_takes_the_connection_and_never_answers_is_lost_too(clock)
 
 def test_a_connection_that_lasted_gives_the_next_break_all_the_patience_again(clock):
     class Long(Line):
-        def receive(self, into=()):
+        def receive(self, into=(), *, early=False):
             clock.sleep(100.0)
-            return super().receive(into)
+            return super().receive(into, early=early)
 
     replica = driver(*[Long(PeerLostError("lost")) for _ in range(3)], WaitTimeoutError("not yet"), Line(values()))
     replica.start()

@@ -68,6 +68,7 @@ class Process:
         self._pieces: dict[int, list[Piece]] = {}
         self._rows: dict[int, Blocks] = {}
         self._sequence = 0
+        self._begun = self._computing = 0  # the steps are numbered; the one under way
         network.say(f"{task} starts")
         for server in range(len(servers) if self.keeper else 1):
             self._beat(server)
@@ -161,6 +162,14 @@ class Process:
             self._clock.later(RECONNECT_S, self._reconnect, server)
         elif self.machine is not None and server in self.machine.unanswered:
             self._say(server, self.machine.unanswered[server])
+        elif self._computing and self.network.random.random() < 0.5:
+            self._values_broke_off(server)
+
+    def _values_broke_off(self, server: int) -> None:
+        """They had not come whole when the step began with them: it is void."""
+        assert self.machine is not None
+        self._computing, self._pieces = 0, {}
+        self._say_all(self.machine.fetch_again(server))
 
     def answered(self, wire: Wire, message: AnyMessage, blocks: Blocks) -> None:
         if self.not_now(self.answered, wire, message, blocks) or not wire.open:
@@ -358,11 +367,14 @@ class Process:
 
     def _compute(self) -> None:
         mean_s = self.judge.scenario.compute_s * self.slowness
-        self._clock.later(mean_s * self.network.random.uniform(0.5, 1.5), self._computed, self.machine)
+        self._begun += 1
+        self._computing = self._begun
+        self._clock.later(mean_s * self.network.random.uniform(0.5, 1.5), self._computed, self.machine, self._begun)
 
-    def _computed(self, machine: Replica) -> None:
-        if self.not_now(self._computed, machine):
+    def _computed(self, machine: Replica, begun: int) -> None:
+        if self.not_now(self._computed, machine, begun) or begun != self._computing:
             return
+        self._computing = 0
         random, model = self.network.random, self.judge.model
         finite = random.random() >= self.judge.scenario.nan_rate
         outgoing = list(machine.push(finite))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from dtrain.callbacks import CallbackList, LambdaCallback
@@ -48,6 +49,9 @@ class OthersTrainToo:
     def control(self, orders):
         """Nothing changes."""
 
+    def arrive(self):
+        """Everything is there."""
+
     def conclude(self):
         return True
 
@@ -74,7 +78,7 @@ def test_every_epoch_begins_and_ends_once(course, entered, begun, ended):
     )
 
     def step(batch):
-        made = TrainingStep(None, None, batch, session, None)
+        made = TrainingStep(None, None, batch, session, np.random.default_rng(0))
         assert made.gradients == {}
         return made
 
@@ -84,3 +88,21 @@ def test_every_epoch_begins_and_ends_once(course, entered, begun, ended):
     loop.steering = Steering(model, SGD(), session, holds=True)
     loop.run(Batches(Dataset.range(10).batch(1)).stream(replicas=1))
     assert seen == {"begin": begun, "end": ended}
+
+
+def test_a_void_step_is_computed_again_with_the_same_chance():
+    class FirstIsVoid(OthersTrainToo):
+        def step(self, loss, examples):
+            return StepResult(Verdict.VOID, 0) if len(drawn) == 1 else super().step(loss, examples)
+
+    session, rng, drawn = FirstIsVoid([0, 1, 2]), np.random.default_rng(0), []
+
+    def train_step(step):
+        assert step.gradients == {}
+        drawn.append(step.rng.random())
+        return {"loss": 1.0}
+
+    epochs = Epochs(steps_per_epoch=2, epochs=1)
+    loop = TrainingLoop(session, epochs, lambda batch: TrainingStep(None, None, batch, session, rng), train_step, str)
+    loop.run(Batches(Dataset.range(10).batch(1)).stream(replicas=1))
+    assert drawn == [drawn[0], *np.random.default_rng(0).random(2)]

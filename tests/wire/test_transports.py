@@ -123,6 +123,19 @@ def test_8_mb_both_ways_into_the_arrays_that_are_there(connect):
     assert channel.bytes_sent == channel.bytes_received > 16_000_000
 
 
+def test_a_large_message_is_returned_when_it_begins_and_is_whole_when_it_was_waited_for(connect):
+    channel, sent, into = connect(), np.arange(2_000_000, dtype=np.float32), np.zeros(2_000_000, np.float32)
+    for early in (True, False, True):
+        channel.send(Push(1, 1, 1, 0, "p"), [sent])
+        frame = channel.receive([into], early=early)
+        if frame.arriving is not None:
+            frame.arriving.wait(0, 4_000_000)
+            assert np.array_equal(frame.blocks[0][:1_000_000], sent[:1_000_000])
+            frame.arriving.wait()
+        assert np.array_equal(frame.blocks[0], sent)
+        sent += 1
+
+
 @pytest.mark.parametrize(
     ("hello", "said"),
     [

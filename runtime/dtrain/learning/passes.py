@@ -33,7 +33,8 @@ class Pass:
             self._layers[index] = layer
         self._values: list[list[Array]] = []
         self._caches: list[Any] = []
-        self._weights = [{weight.name: weights[name] for weight, name in step.weights} for step in graph.steps]
+        self._given = weights
+        self._weights: list[dict[str, Array]] = []
         self._needed: list[bool] = []  # for each step: whether it, or anything before it, is trained
         self._calls: list[Call] = []
         for step in graph.steps:
@@ -56,13 +57,15 @@ class Pass:
         return {f"{step.layer.name}/{name}": value for step, call in steps for name, value in call.updates.items()}
 
     def forward(self, entering: Iterable[Array]) -> None:
-        """First step first."""
+        """First step first; the weights of each are read when its turn has come, for they may still be on their way."""
         source = iter(entering)
-        for layer, step, weights, call in zip(self._layers, self._graph.steps, self._weights, self._calls, strict=True):
+        for layer, step, call in zip(self._layers, self._graph.steps, self._calls, strict=True):
+            weights = {weight.name: self._given[name] for weight, name in step.weights}
             arriving = [self._values[slot.step][slot.output] for slot in step.inputs] or [next(source)]
             if not layer.any_dtype:
                 arriving = [as_float32(array, layer.label) for array in arriving]
             y, cache = layer.forward(weights, arriving if layer.takes_list else arriving[0], call)
+            self._weights.append(weights)
             self._values.append(y if isinstance(y, list) else [y])
             self._caches.append(cache)
 

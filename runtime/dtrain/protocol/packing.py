@@ -20,12 +20,14 @@ class Packing:
 
     Attributes:
         offered: for each server, the arrays that its values are best received into.
+        in_place: whether they are used there.
     """
 
     def __init__(self, weights: ReplicaMemory, gradients: ReplicaMemory) -> None:
         self._weights = weights
         self._gradients = gradients
         self.offered = weights.blocks
+        self.in_place = not weights.splits
 
     def pack(self, rows: Sequence[Blocks], term: int) -> Sequence[Blocks]:
         """The blocks of a push for each server: of the gradients in memory, then these blocks of its tables, if there are any."""
@@ -63,6 +65,7 @@ class CompressedPacking(Packing):
         sizes = [sum(group.size for group in layout.groups if compression.applies_to(group)) for layout in self._layouts]
         self._parts = [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
         self.offered = [[np.empty(size, dtype) for dtype, size in compression.value_kinds(layout)] for layout in self._layouts]
+        self.in_place = False
         self._term = 0
         self._largest: LargestElements | None = None
         if compression.fraction is None:

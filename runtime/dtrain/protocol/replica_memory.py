@@ -50,6 +50,11 @@ class ReplicaMemory:
         self._known: list[dict[int, tuple[dict[str, Array], dict[str, Array]]]] = [{} for _ in self.blocks]
         self._pieces = self._find_pieces()
 
+    @property
+    def splits(self) -> bool:
+        """Whether a variable lies on several servers."""
+        return any(self._pieces)
+
     def _cut_blocks(self) -> list[list[Array]]:
         used = dict.fromkeys(self.buffers, 0)
         blocks: list[list[Array]] = []

@@ -81,6 +81,8 @@ class ParameterServerSession:
             packing=CompressedPacking(compression, weights, gradients, room) if compression else Packing(weights, gradients),
         )
         self.weights: dict[str, Array] = weights.variables
+        self.arriving: Weights = self._driver.arriving
+        self._driver.arriving.fetch_again = self._fetch_again
         self.row_gradients = self._driver.row_gradients
         link.on_failure = self._abort
         self._orders = OrderDriver(plan.servers, generation, link.incarnation, strategy.connect, strategy.patience_s)
@@ -90,6 +92,7 @@ class ParameterServerSession:
         self._reporter.status.stale_gradients = 0
         self._driver.start()
         self.optimizer: dict[str, Any] = self._rule_in_force() if keeper is not None else {}
+        self.arrive()
         for name, update in self.updates.items():
             update[...] = self.weights[name]
         self._reporter.status.max_steps = machine.max_steps
@@ -141,6 +144,14 @@ class ParameterServerSession:
         except DtrainError as error:
             raise self._explained(error) from None
 
+    def arrive(self) -> None:
+        """See `Session.arrive`."""
+        self._driver.arrive()
+
+    def _fetch_again(self, server: int) -> None:
+        with self._failures_explained():
+            self._driver.fetch_again(server)
+
     def conclude(self) -> bool:
         """See `Session.conclude`."""
         if self._keeper is None:
@@ -162,6 +173,7 @@ class ParameterServerSession:
     def control(self, orders: Orders) -> None:
         """See `Session.control`."""
         new = {name: value for name, value in (orders.weights or {}).items() if value is not self.weights[name]}
+        self.arrive()
         values = [] if orders.weights is None else self._blocks(new)
         with self._failures_explained():
             version, stops = self._orders.give(orders.optimizer, stop=orders.stop, until=orders.until, values=values)
@@ -191,10 +203,11 @@ class ParameterServerSession:
             TrainingError: the rules of the spec end training.
         """
         self._reporter.slow_down(self._begun_s)
-        if self._driver.overtaken:
-            self._driver.overtaken = False
-            return StepResult(Verdict.VOID, self.global_step)
         try:
+            self._driver.arrive()
+            if self._driver.overtaken:
+                self._driver.overtaken = False
+                return StepResult(Verdict.VOID, self.global_step)
             outcome = self._driver.push()
             self._orders.repeat_in(self._driver.machine.term)
         except DtrainError as error:

@@ -21,6 +21,7 @@ class PassedOverSession:
     def __init__(self, problem: Problem, fit: int, directory: Path, strategy: Strategy) -> None:
         found = _weights(problem, fit, directory)
         self.weights: dict[str, Array] = {name: np.array(value) for name, value in (found or problem.initial_values()).items()}
+        self.arriving: Mapping[str, Array] = self.weights
         self.gradients: dict[str, Array] = {}
         self.row_gradients: dict[str, SparseRows] = {}
         self.updates: dict[str, Array] = {}
@@ -36,6 +37,9 @@ class PassedOverSession:
     def step(self, loss: float, examples: int) -> StepResult:
         """Never called: there is nothing to do."""
         raise AssertionError("a finished session takes no step")
+
+    def arrive(self) -> None:
+        """They are there."""
 
     def conclude(self) -> bool:
         """It is saved."""

@@ -67,6 +67,7 @@ class SingleSession:
         self._lineage, self.first_step = start.lineage, start.lineage.first_step
         self.saver: CheckpointThread | None = None
         self.weights: dict[str, Array] = {**weights.variables, **{name: table.values for name, table in self._tables.items()}}
+        self.arriving: Mapping[str, Array] = self.weights
         arrays, dense = self._gradients.variables, [spec for spec in plan.variables if not spec.sparse]
         self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in dense if spec.trainable}
         self.updates: dict[str, Array] = {spec.name: arrays[spec.name] for spec in dense if not spec.trainable}
@@ -112,6 +113,9 @@ class SingleSession:
         if self._reporter is not None:
             self._reporter.progress(self._step, loss, examples)
         return StepResult(Verdict.ACCEPTED, self._step)
+
+    def arrive(self) -> None:
+        """They always are."""
 
     def _use_up_batch(self) -> None:
         batch = self.batch

@@ -108,6 +108,8 @@ class TrainingLoop:
             answer = session.step(loss, batch.size)
         except NonFiniteGradientError as error:
             raise NonFiniteGradientError(f"{error}; {self.explain(step)}") from error
+        if answer.verdict is Verdict.VOID:
+            step.take_back()
         if answer.verdict is Verdict.REFUSED:
             self._call_batch("on_train_batch_end", session.global_step, {"loss": loss})
             self._note_refusal(step)
@@ -141,6 +143,7 @@ class TrainingLoop:
         if self.log is None or self.steering is None or not ended:
             return
         self.open = False
+        self.session.arrive()
         results = self.log.results()
         if self.validate is not None:
             results.update(self.validate(ended))
@@ -155,11 +158,17 @@ class TrainingLoop:
 
     def _call(self, hook: str, *arguments: object) -> None:
         if self.callbacks is not None:
+            self.session.arrive()
             self.callbacks.call(hook, *arguments)
 
     def _call_batch(self, hook: str, step: int, numbers: dict[str, float] | None = None) -> None:
         """A hook of batches, about that of a global step; by default with the epoch's means so far."""
         if self.callbacks is not None and self.log is not None and self.steering is not None:
-            batch = self.epochs.step_in_epoch(step, self.session)
-            self.callbacks.call_batch(hook, batch, self.log.results if numbers is None else lambda: numbers)
+            batch, log = self.epochs.step_in_epoch(step, self.session), self.log
+
+            def logs() -> dict[str, float]:  # called only if somebody listens, who may read the weights
+                self.session.arrive()
+                return log.results() if numbers is None else numbers
+
+            self.callbacks.call_batch(hook, batch, logs)
             self.steering.tell_changes()

@@ -41,18 +41,22 @@ class EvaluationStep:
 
     Attributes:
         x, y, sample_weight: of the batch.
-        weights: every variable by name; read only.
         outputs: of the model, for the metrics; set by the methods, or by you.
         losses: each output's, as ``NAME_loss``, where there are several; set by the methods.
     """
 
     def __init__(self, model: Architecture, loss: Losses | None, batch: Batch, weights: Weights) -> None:
         self.x, self.y, self.sample_weight = batch.x, batch.y, batch.sample_weight
-        self.weights = weights
+        self._weights = weights
         self.outputs: Any = None
         self.losses: dict[str, float] = {}
         self._model = model
         self._loss = loss
+
+    @property
+    def weights(self) -> Weights:
+        """Every variable by name; read only."""
+        return self._weights
 
     @property
     def loss(self) -> Losses:
@@ -97,6 +101,13 @@ class TrainingStep(EvaluationStep):
         self._session = session
         self._begun = False
         self._pass: Pass | None = None
+        self._chance = rng.bit_generator.state
+
+    @property
+    def weights(self) -> Weights:
+        """Every variable by name; read only."""
+        self._session.arrive()
+        return self._weights
 
     @property
     def gradients(self) -> dict[str, Array]:
@@ -128,7 +139,7 @@ class TrainingStep(EvaluationStep):
         network = self._model.network
         result = self.write_gradients(
             lambda gradients: network.loss_and_gradients(
-                self.weights, x, y, loss or self.loss, gradients, sample_weight=weight, rng=self.rng
+                self._session.arriving, x, y, loss or self.loss, gradients, sample_weight=weight, rng=self.rng
             )
         )
         self._noted(result)
@@ -138,7 +149,7 @@ class TrainingStep(EvaluationStep):
 
     def forward(self, x: Any = None) -> Any:
         """The outputs in training mode, of which you compute a loss; then call `backward`."""
-        self._pass = self._model.network.forward(self.weights, self.x if x is None else x, self.rng)
+        self._pass = self._model.network.forward(self._session.arriving, self.x if x is None else x, self.rng)
         outputs = [np.array(output) for output in self._pass.outputs]
         self.outputs = outputs[0] if len(outputs) == 1 else outputs
         self.updates.update(self._pass.state_updates())
@@ -216,6 +227,10 @@ class TrainingStep(EvaluationStep):
         for name, array in self._session.updates.items():
             array[...] = self.updates.get(name, self.weights[name])
         return float(logs["loss"])
+
+    def take_back(self) -> None:
+        """The step is void: chance is as it was, so that it comes to the same when it is computed again."""
+        self.rng.bit_generator.state = self._chance
 
     def _add_rows(self, more: Mapping[str, SparseRows]) -> None:
         for name, rows in more.items():

@@ -42,8 +42,10 @@ class Channel(Protocol):
             PeerLostError: the connection is gone. A transport may leave it to `receive` to say so.
         """
 
-    def receive(self, into: Sequence[Array] = ()) -> Frame:
+    def receive(self, into: Sequence[Array] = (), *, early: bool = False) -> Frame:
         """Wait for the next message; blocks that fit `into` (dtypes and sizes) are written there.
+
+        With `early` a transport may return a large message when it begins to come: see `Frame.arriving`.
 
         So are those of later messages, until other arrays are offered. Or they lie where the server wrote them: they cannot be
         written, and stay as they are until the next message with blocks, unless that is `Rows`.

@@ -55,16 +55,21 @@ class GrpcChannel:
         """See `Channel.send`; the connection's own thread cuts the chunks, so this returns at once."""
         self._requests.put(encode(message, blocks))
 
-    def receive(self, into: Sequence[Array] = ()) -> Frame:
+    def receive(self, into: Sequence[Array] = (), *, early: bool = False) -> Frame:
         """See `Channel.receive`."""
-        self._into = into
+        self._into, self._decoder.early = into, early
         answer = self._answers.get()
         if isinstance(answer, Frame):
+            if answer.arriving is not None and not early:
+                answer.arriving.wait()
             return answer
         self._answers.put(answer)  # whoever asks again hears it again
+        raise self._explained(answer)
+
+    def _explained(self, error: Exception) -> Exception:
         if self._aborted:
-            raise PeerLostError(self._aborted)
-        raise _translated(answer, self.peer, self.address) if isinstance(answer, grpc.RpcError) else answer
+            return PeerLostError(self._aborted)
+        return _translated(error, self.peer, self.address) if isinstance(error, grpc.RpcError) else error
 
     def _read(self) -> None:
         """Take what comes. A thread of its own does it: SIGTERM's SystemExit inside gRPC's wait might leave a lock locked."""
@@ -76,6 +81,7 @@ class GrpcChannel:
                     del frame
             raise PeerLostError(f"{self.peer} at {self.address} ended the connection")
         except Exception as error:  # it belongs to the thread that waits for the answer
+            self._decoder.broken(self._explained(error))
             self._answers.put(error)
 
     def abort(self, reason: str) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import AnyMessage
 from dtrain.variables import DTYPE_BYTES
+from dtrain.wire.arriving import Arriving
 
 CHUNK_BYTES = 2 * 1024 * 1024
 SMALL_BYTES = 512 * 1024
@@ -41,10 +42,15 @@ _decode = msgspec.msgpack.Decoder(tuple[AnyMessage, list[tuple[str, int]]]).deco
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One message with its blocks: contiguous one-dimensional arrays, possibly read-only."""
+    """One message with its blocks: contiguous one-dimensional arrays, possibly read-only.
+
+    Attributes:
+        arriving: of a message whose blocks may still be on their way.
+    """
 
     message: AnyMessage
     blocks: Sequence[Array] = ()
+    arriving: Arriving | None = None
 
 
 def padded(nbytes: int) -> int:
@@ -137,11 +143,16 @@ def written(blocks: Sequence[Array], into: Sequence[Array]) -> Sequence[Array]:
 
 
 class FrameDecoder:
-    """Puts chunks together again; one decoder a connection and direction."""
+    """Puts chunks together again; one decoder a connection and direction.
+
+    Attributes:
+        early: return large frames when they begin; their `arriving` says how far they have come.
+    """
 
     def __init__(self, limit_bytes: int, offer: Offer | None = None) -> None:
         self.limit_bytes = limit_bytes
         self.offer = offer
+        self.early = False
         self._frame: Frame | None = None
         self._targets: list[tuple[int, memoryview]] = []
         self._received = 0
@@ -153,23 +164,29 @@ class FrameDecoder:
         return self._expected if self._frame is not None else 0
 
     def feed(self, chunk: bytes) -> Frame | None:
-        """Take the next chunk; returns the frame that it completes.
+        """Take the next chunk; returns the frame that it completes, or begins (see `early`).
 
         Raises:
             PeerRefusedError: the bytes are not what `encode` writes, or too many.
         """
-        if self._frame is None:
-            chunk_view = self._start(chunk)
-        else:
-            chunk_view = memoryview(chunk)
-        self._write(chunk_view)
-        if self._received < self._expected:
-            return None
-        frame, self._frame = self._frame, None
-        self._targets.clear()  # the blocks belong to the receiver now, who may want to let them go
-        return frame
+        begins = self._frame is None
+        frame, part = self._start(chunk) if self._frame is None else (self._frame, memoryview(chunk))
+        self._write(part)
+        whole = self._received == self._expected
+        self._frame = None if whole else frame
+        if whole:
+            self._targets.clear()  # the blocks belong to the receiver now, who may want to let them go
+        if frame.arriving is None:
+            return frame if whole else None
+        frame.arriving.reached(self._received)
+        return frame if begins else None
 
-    def _start(self, chunk: bytes) -> memoryview:
+    def broken(self, error: Exception) -> None:
+        """Nothing will come any more: tell whoever waits for the rest of a frame."""
+        if self._frame is not None and self._frame.arriving is not None:
+            self._frame.arriving.broken(error)
+
+    def _start(self, chunk: bytes) -> tuple[Frame, memoryview]:
         if len(chunk) < _LENGTH.size:
             raise PeerRefusedError(f"a message cannot start with {len(chunk)} bytes; the peer does not speak dtrain's protocol")
         (header_bytes,) = _LENGTH.unpack_from(chunk)
@@ -181,11 +198,13 @@ class FrameDecoder:
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise PeerRefusedError(f"a message that dtrain does not know ({error}); do both ends run the same version?") from None
         blocks = self._blocks(message, announced)
-        self._frame, self._received, self._targets, self._expected = Frame(message, blocks), 0, [], 0
+        self._received, self._targets, self._expected = 0, [], 0
         for block in blocks:
             self._targets.append((self._expected, _bytes_of(block)))
             self._expected += padded(block.nbytes)
-        return memoryview(chunk)[end:]
+        part = memoryview(chunk)[end:]
+        late = self.early and len(part) < self._expected
+        return Frame(message, blocks, Arriving([padded(block.nbytes) for block in blocks]) if late else None), part
 
     def _blocks(self, message: AnyMessage, announced: list[tuple[str, int]]) -> list[Array]:
         check(announced, self.limit_bytes)

@@ -79,7 +79,7 @@ class LocalChannel:
         except (OSError, SharedMemoryError) as error:
             self.abort(str(self._lost(error)))
 
-    def receive(self, into: Sequence[Array] = ()) -> Frame:
+    def receive(self, into: Sequence[Array] = (), *, early: bool = False) -> Frame:
         """See `Channel.receive`; large blocks are left where the server wrote them."""
         try:
             frame = self._packets.receive(_LIMIT_BYTES)

@@ -51,7 +51,7 @@ class MemoryChannel:
             if frame is not None and self._handler.received(self._caller, frame) is Answer.NONE:
                 return
 
-    def receive(self, into: Sequence[Array] = ()) -> Frame:
+    def receive(self, into: Sequence[Array] = (), *, early: bool = False) -> Frame:
         """See `Channel.receive`."""
         try:
             chunks = None if self._lost else self._caller.outbox.get(timeout=self._timeout_s)

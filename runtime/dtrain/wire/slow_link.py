@@ -75,7 +75,7 @@ class SlowChannel:
         """See `Channel.send`."""
         self._outbox.put((self._out.arrival_s(self._clock(), blocks), message, blocks))
 
-    def receive(self, into: Sequence[Array] = ()) -> Frame:
+    def receive(self, into: Sequence[Array] = (), *, early: bool = False) -> Frame:
         """See `Channel.receive`."""
         item = self._inbox.get()
         if isinstance(item, Exception):

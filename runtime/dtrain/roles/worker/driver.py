@@ -21,6 +21,7 @@ from dtrain.protocol.packing import Packing
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.reporting import Reporter
 from dtrain.roles.parameter_server.store import any_non_finite
+from dtrain.roles.worker.arriving_values import ArrivingValues
 from dtrain.roles.worker.machine import Outcome, Outgoing, Phase, Replica
 from dtrain.roles.worker.row_routes import RowRoutes
 from dtrain.variables import VariableSpec
@@ -45,7 +46,9 @@ class ReplicaDriver:
     Attributes:
         tables: the sparse variables, by name: what is read of them is fetched.
         row_gradients: of these, sent with the next push; ids int64, ascending, each once.
-        overtaken: the servers went back to a checkpoint while rows were fetched: what is computed with them is void.
+        arriving: every variable by name, to be read while values may still be on their way; `arrive` waits for all.
+        overtaken: the servers went back to a checkpoint while rows were fetched, or a connection broke while values came: what is
+            computed with them is void.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class ReplicaDriver:
             if spec.sparse:
                 self.tables[spec.name] = LazyTable(spec.shape, spec.dtype, partial(self._look_up, spec))
         weights.variables.update(self.tables)
+        self.arriving = ArrivingValues(weights, self._packing.in_place, self._waiting, self.fetch_again)
         self.overtaken = False
         self._names = [str(TaskId(Role.PS, server)) for server in range(machine.servers)]
         self._channels: list[Channel] = []
@@ -108,7 +112,7 @@ class ReplicaDriver:
         self._exchange(self.machine.wait_for(version))
 
     def push(self) -> Outcome:
-        """Send the gradients in memory; returns when the next values are there and computing may go on."""
+        """Send the gradients in memory; returns when computing may go on: the next values are there, or are `arriving`."""
         self._gradients.split()
         rows = self._routes.blocks(self.row_gradients) if self.tables else ()
         finite = not any_non_finite(chain(self._gradients.buffers.values(), *rows))
@@ -118,6 +122,15 @@ class ReplicaDriver:
         if self.machine.outcome is None:
             raise AssertionError("a push that was answered everywhere has an outcome")
         return self.machine.outcome
+
+    def arrive(self) -> None:
+        """Wait until all values are there."""
+        self.arriving.complete()
+
+    def fetch_again(self, server: int) -> None:
+        """The connection broke while values came, of which some may have been used."""
+        self.overtaken = True
+        self._exchange(self.machine.fetch_again(server))
 
     def _look_up(self, spec: VariableSpec, ids: Array) -> Array:
         """Rows of a sparse variable; see `LazyTable`."""
@@ -175,6 +188,8 @@ class ReplicaDriver:
         self._reporter.waiting(None)
         if read:
             self._weights.join()
+        if self.machine.phase is not Phase.READY:
+            self.arrive()  # there is no step that could begin
         if self.machine.phase is Phase.PULLING:
             raise AssertionError("a replica that pulls waits for an answer")
         return answers
@@ -189,7 +204,10 @@ class ReplicaDriver:
         while True:
             try:
                 lookup = isinstance(self.machine.unanswered[server], Lookup)
-                frame = self._channels[server].receive(() if lookup else self._packing.offered[server])
+                offered, early = ((), False) if lookup else (self._packing.offered[server], self.arriving.may_be_late(server))
+                frame = self._channels[server].receive(offered, early=early)
+                if frame.arriving is not None:
+                    self.arriving.begin(server, frame.arriving)
                 if frame.blocks and not lookup:
                     self._weights.read_at(server, self._packing.unpack(server, frame.blocks))
                 return frame
@@ -199,6 +217,9 @@ class ReplicaDriver:
                     deadline = time.monotonic() + self._patience_s
                 self._reconnect(server, error, deadline)
                 opened_s = time.monotonic()
+
+    def _waiting(self, server: int | None) -> None:
+        self._reporter.waiting(None if server is None else self._names[server])
 
     def _reconnect(self, server: int, lost: PeerLostError, deadline: float) -> None:
         self._channels[server].close()

@@ -124,6 +124,11 @@ class Replica:
         self.phase, self._refresh, self.awaited = Phase.PULLING, True, min(version, self.max_steps)
         yield self._ask(0, self.awaited)
 
+    def fetch_again(self, server: int) -> Iterator[Outgoing]:
+        """The values at hand from this server have not come whole: get them again, or newer ones."""
+        self.phase = Phase.PULLING
+        yield self._ask(server, self.versions[server])
+
     def push(self, finite: bool = True) -> Iterator[Outgoing]:
         """The gradient from the values at hand is ready; `finite` says whether it is free of NaN and infinity."""
         if self.phase is not Phase.READY:

@@ -1,0 +1,37 @@
+"""How much of a message is there, while the rest of it is still on its way."""
+
+import queue
+from collections.abc import Sequence
+from itertools import accumulate
+
+
+class Arriving:
+    """The payload of one message: one thread says how far it has come, another waits for the part that it needs."""
+
+    def __init__(self, block_bytes: Sequence[int]) -> None:
+        """Nothing is there yet; `block_bytes` is what each block takes, padding included."""
+        self._starts = list(accumulate(block_bytes, initial=0))
+        self._there = 0
+        self._news: queue.SimpleQueue[int | Exception] = queue.SimpleQueue()
+
+    def reached(self, nbytes: int) -> None:
+        """So much of the whole has been written to its place."""
+        self._news.put(nbytes)
+
+    def broken(self, error: Exception) -> None:
+        """There will be no more."""
+        self._news.put(error)
+
+    def wait(self, block: int | None = None, nbytes: int = 0) -> None:
+        """Until this much of a block is there; until all is.
+
+        Raises:
+            PeerLostError: the connection is gone, or was aborted.
+        """
+        needed = self._starts[-1] if block is None else self._starts[block] + nbytes
+        while self._there < needed:
+            news = self._news.get()
+            if isinstance(news, Exception):
+                self._news.put(news)  # whoever asks again hears it again
+                raise news
+            self._there = news
