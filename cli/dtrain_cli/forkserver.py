@@ -3,7 +3,9 @@
 The warm process is started before anything else is done, even before the spec is read, so that its imports overlap.
 """
 
+import contextlib
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -38,7 +40,9 @@ class ForkServer:
         )
         theirs.close()
         self._socket = ours
+        self._socket.setblocking(False)
         self._lines = start_orders.Lines()
+        self._heard: list[start_orders.Report] = []
         self.pid = self._process.pid
         self.alive = True
 
@@ -51,19 +55,36 @@ class ForkServer:
         """For a selector."""
         return self._socket.fileno()
 
+    @property
+    def unread(self) -> bool:
+        """Whether `reports` has something to say although `fileno()` may not be readable."""
+        return bool(self._heard)
+
     def send(self, order: start_orders.StartOrder) -> None:
-        """Have a task forked. If the warm process is gone, `reports` will say so."""
-        try:
-            self._socket.sendall(start_orders.encode(order))
-        except ConnectionError:
-            self.alive = False
+        """Have a task forked. If the warm process is gone, `reports` will say so.
+
+        Reports are read meanwhile: of hundreds of tasks both ends would write until the socket is full, and wait for each other.
+        """
+        left = memoryview(start_orders.encode(order))
+        while left and self.alive:
+            select.select([self._socket], [self._socket], [])
+            self._hear()
+            with contextlib.suppress(BlockingIOError, ConnectionError):
+                left = left[self._socket.send(left) :]
 
     def reports(self) -> list[start_orders.Report]:
-        """What has arrived; call it when `fileno()` is readable."""
+        """What has arrived."""
+        self._hear()
+        heard, self._heard = self._heard, []
+        return heard
+
+    def _hear(self) -> None:
         try:
             data = self._socket.recv(1 << 16)
+        except BlockingIOError:
+            return
         except ConnectionError:
             data = b""
         if not data:
             self.alive = False
-        return [start_orders.decode_report(line) for line in self._lines.feed(data)]
+        self._heard += [start_orders.decode_report(line) for line in self._lines.feed(data)]

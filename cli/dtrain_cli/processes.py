@@ -158,10 +158,10 @@ class TaskProcesses:
 
     def wait(self, until_s: float) -> list[Event]:
         """What happened, as soon as something has, at the latest at `until_s` (monotonic)."""
-        ready = self._selector.select(max(0.0, until_s - time.monotonic()))
+        unread = [self._fork_server] if self._fork_server is not None and self._fork_server.unread else []
+        ready = self._selector.select(0.0 if unread else max(0.0, until_s - time.monotonic()))
         events: list[Event] = [*self._inbox.read()]  # ready or not: a stop, until SIGCONT, is a wait that ends with nothing
-        for key, _ in ready:
-            source = key.fileobj
+        for source in dict.fromkeys([*unread, *(key.fileobj for key, _ in ready)]):
             if isinstance(source, ForkServer):
                 events += self._hear_fork_server(source)
             elif isinstance(source, Guardian):

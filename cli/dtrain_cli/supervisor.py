@@ -86,9 +86,9 @@ class Supervisor:
         for life in self.lives.values():
             if self._order is None:
                 self._start(life)
+                self._hear(0.0)  # hundreds of tasks take a while: Ctrl-C counts meanwhile
         while not self._over():
-            for event in self._processes.wait(self._clock() + TICK_S):
-                self._handle(event, self._clock())
+            self._hear(TICK_S)
             self._tick(self._clock())
         self._processes.close()
         return self._conclude()
@@ -99,6 +99,10 @@ class Supervisor:
         return self._journal.record.state
 
     # What follows from an event
+
+    def _hear(self, patience_s: float) -> None:
+        for event in self._processes.wait(self._clock() + patience_s):
+            self._handle(event, self._clock())
 
     def _handle(self, event: Event, now_s: float) -> None:
         if isinstance(event, SignalArrived):

@@ -1,0 +1,70 @@
+"""The launcher's side of the warm process: its orders and the other's reports must never wait for each other."""
+
+import os
+import socket
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from dtrain import start_orders
+from dtrain.start_orders import Exited, Started, StartOrder
+from dtrain_cli import forkserver
+from dtrain_cli.forkserver import ForkServer, LifeLine
+
+ORDERS, REPORTS = 500, 5_000
+
+
+@pytest.fixture
+def warm(monkeypatch):
+    """A fork server, and the other end of its socket."""
+    ends = []
+
+    def popen(command, *, pass_fds, **_):
+        ends.append(socket.socket(fileno=os.dup(pass_fds[0])))
+        return SimpleNamespace(pid=1)
+
+    monkeypatch.setattr(forkserver.subprocess, "Popen", popen)
+    server = ForkServer(LifeLine())
+    yield server, ends[0]
+    ends[0].close()
+
+
+def order(number):
+    return StartOrder(f"worker:{number}", 0, ["program.py"], {"TF_CONFIG": "x" * 4000}, "/", "/dev/null")
+
+
+@pytest.mark.timeout(30)
+def test_orders_are_sent_while_the_other_end_only_reports(warm):
+    server, other = warm
+    sent = [Started(f"worker:{number}", 0, number) for number in range(REPORTS)]
+    taken = []
+
+    def report_first_and_then_take_orders():
+        other.sendall(b"".join(map(start_orders.encode, sent)))
+        lines = start_orders.Lines()
+        while len(taken) < ORDERS:
+            taken.extend(map(start_orders.decode_order, lines.feed(other.recv(1 << 16))))
+
+    thread = threading.Thread(target=report_first_and_then_take_orders, daemon=True)
+    thread.start()
+    for number in range(ORDERS):
+        server.send(order(number))
+    thread.join()
+    heard = []
+    while len(heard) < REPORTS:
+        heard += server.reports()
+    assert heard == sent
+    assert [each.task for each in taken] == [f"worker:{number}" for number in range(ORDERS)]
+    assert not server.unread
+
+
+def test_what_was_heard_while_sending_is_not_lost_when_the_other_end_dies(warm):
+    server, other = warm
+    other.sendall(start_orders.encode(Exited("worker:0", 0, 0, 1)))
+    other.shutdown(socket.SHUT_RDWR)
+    server.send(order(1))
+    assert not server.alive
+    assert server.unread
+    assert server.reports() == [Exited("worker:0", 0, 0, 1)]
+    assert not server.unread
