@@ -38,11 +38,15 @@ class Words:
     foreign: bool = False
 
     def check_program(self) -> None:
-        """Make sure that there is something to run.
+        """Make sure that there is something to run, and somewhere to run it.
 
         Raises:
             SpecError: nothing is named, or what is named does not exist.
         """
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            raise SpecError("the working directory does not exist any more; go to one that does") from None
         if self.foreign:
             if not self.arguments:
                 raise SpecError("expected a command after --, such as `dtrain launch -- python program.py`")
@@ -60,6 +64,8 @@ def check_program_file(program: Path) -> None:
     Raises:
         SpecError: it is no ``.py`` file that can be read.
     """
+    if program.suffix in SPEC_SUFFIXES:
+        raise SpecError(f"{program}: expected a Python program PROGRAM.py, found a second spec")
     if program.suffix != ".py":
         raise SpecError(f"{program}: expected a Python program PROGRAM.py; write `-- {program}` for any other executable")
     try:

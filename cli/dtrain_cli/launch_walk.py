@@ -3,7 +3,6 @@
 import os
 import resource
 import secrets
-import shutil
 import sys
 import time
 from dataclasses import replace
@@ -14,7 +13,7 @@ import msgspec
 
 from dtrain.cluster import ClusterSpec, Role
 from dtrain.config import RunSpec
-from dtrain.errors import RunError, SpecError
+from dtrain.errors import RunError
 from dtrain.run_files import (
     JoinRecord,
     RunFiles,
@@ -50,7 +49,7 @@ THREADS = "OMP_NUM_THREADS"
 def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) -> int:
     """Read the spec, take the directory and the ports, lay out the tasks, supervise them to the end."""
     inbox = SignalInbox()
-    workload = _workload(options)
+    workload = Workload(options.program, tuple(options.arguments), Path.cwd())
     spec = workload.named(read_spec(options.spec, options.sets, options.shortcuts, options.foreign).resolved())
     directory, resume = _directory(options, spec)
     with locked_run_directory(directory, resume) as files:
@@ -79,18 +78,6 @@ def _allow_open_files(spec: RunSpec) -> None:
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-def _workload(options: LaunchOptions) -> Workload:
-    """What the tasks will run, once it is known to be there."""
-    if options.program is not None:
-        if not options.program.is_file():
-            raise SpecError(f"there is no program {options.program}")
-    elif not options.arguments:
-        raise SpecError("expected a program (PROGRAM.py) or `-- COMMAND`, found neither")
-    elif shutil.which(options.arguments[0]) is None:
-        raise SpecError(f"there is no command {options.arguments[0]} that can be executed")
-    return Workload(options.program, tuple(options.arguments), Path.cwd())
 
 
 def _directory(options: LaunchOptions, spec: RunSpec) -> tuple[Path, bool]:

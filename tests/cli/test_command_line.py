@@ -7,6 +7,7 @@ import pytest
 
 from dtrain.errors import SpecError
 from dtrain_cli.command_line import ProgramCommand, Words
+from dtrain_cli.commands.spec_options import Seconds
 
 
 def parse(line: str, takes_spec: bool = True) -> tuple[Words, dict]:
@@ -59,6 +60,21 @@ def test_a_role_command_takes_no_spec_by_position():
     assert parse("s.yaml p.py", takes_spec=False)[0] == Words(None, Path("s.yaml"), ("p.py",))
 
 
+def test_a_working_directory_that_is_gone_is_said(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(SpecError, match="the working directory does not exist any more"):
+        Words(None, tmp_path / "p.py").check_program()
+
+
+@pytest.mark.parametrize("text", ["nan", "-1", "soon"])
+def test_seconds_are_a_number_of_at_least_0(text):
+    with pytest.raises(click.BadParameter):
+        Seconds(0).convert(text, None, None)
+    assert Seconds(0).convert("1.5", None, None) == 1.5
+
+
 def test_what_is_to_be_run_is_looked_for(tmp_path):
     good = tmp_path / "p.py"
     good.touch()
@@ -70,6 +86,7 @@ def test_what_is_to_be_run_is_looked_for(tmp_path):
         (Words(None, None, ("no-such-thing",), True), "no-such-thing: no such executable"),
         (Words(None, tmp_path / "no.py"), "no.py: cannot read the program: No such file"),
         (Words(None, tmp_path / "run.sh"), "write `-- "),
+        (Words(None, tmp_path / "b.yaml"), "b.yaml: expected a Python program PROGRAM.py, found a second spec"),
         (Words(None, tmp_path), "expected a Python program"),
     ]:
         with pytest.raises(SpecError) as caught:

@@ -1,6 +1,7 @@
 """The options that change a spec, shared by the commands that read one."""
 
 from collections.abc import Callable
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,14 @@ class Count(click.IntRange):
 
 
 class Seconds(click.FloatRange):
-    """Likewise."""
+    """Likewise; click takes `nan` for a number in any range."""
 
     name = "number of seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """A number of seconds."""
+        seconds = super().convert(value, param, ctx)
+        return self.fail(f"{value!r} is not a valid {self.name}.", param, ctx) if isnan(seconds) else seconds
 
 
 _OPTIONS = (
