@@ -98,9 +98,10 @@ class TrainingLoop:
     def _contribute(self, batch: Batch) -> None:
         """One batch: a gradient, a verdict. The next batch may be the same again, on new weights (`on_stale`)."""
         session, number = self.session, self.session.batch
-        self._call_batch("on_train_batch_begin", session.global_step + 1, {})
-        if session.finished:
-            return  # a callback has stopped training
+        if self.callbacks is not None:
+            self._call_batch("on_train_batch_begin", session.global_step + 1, {})
+            if session.finished:
+                return  # a callback has stopped training
         step = self.make_step(batch)
         logs = self.train_step(step)
         loss = step.contribute(logs)
@@ -115,8 +116,7 @@ class TrainingLoop:
             self._note_refusal(step)
             return
         self.refused = 0
-        repeated = session.batch == number and not session.finished
-        if self.log is not None and not repeated and answer.verdict is not Verdict.VOID:
+        if self.log is not None and answer.verdict is not Verdict.VOID and (session.batch != number or session.finished):
             self.log.totals.add(batch, step, logs)
             self._call_batch("on_train_batch_end", session.global_step)
 
