@@ -33,6 +33,7 @@ class OthersTrainToo:
     gradients: dict = field(default_factory=dict)
     row_gradients: dict = field(default_factory=dict)
     updates: dict = field(default_factory=dict)
+    late: bool = False
 
     @property
     def global_step(self):
@@ -95,7 +96,7 @@ def test_a_void_step_is_computed_again_with_the_same_chance():
         def step(self, loss, examples):
             return StepResult(Verdict.VOID, 0) if len(drawn) == 1 else super().step(loss, examples)
 
-    session, rng, drawn = FirstIsVoid([0, 1, 2]), np.random.default_rng(0), []
+    session, rng, drawn = FirstIsVoid([0, 1, 2], late=True), np.random.default_rng(0), []
 
     def train_step(step):
         assert step.gradients == {}

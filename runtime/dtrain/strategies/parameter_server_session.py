@@ -103,6 +103,11 @@ class ParameterServerSession:
         self._begun_s = self._reporter.begins()
 
     @property
+    def late(self) -> bool:
+        """See `Session.late`."""
+        return self._driver.arriving.late
+
+    @property
     def global_step(self) -> int:
         """As ps:0 counts."""
         return self._driver.machine.global_step

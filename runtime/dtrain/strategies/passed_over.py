@@ -22,6 +22,7 @@ class PassedOverSession:
         found = _weights(problem, fit, directory)
         self.weights: dict[str, Array] = {name: np.array(value) for name, value in (found or problem.initial_values()).items()}
         self.arriving: Mapping[str, Array] = self.weights
+        self.late = False
         self.gradients: dict[str, Array] = {}
         self.row_gradients: dict[str, SparseRows] = {}
         self.updates: dict[str, Array] = {}

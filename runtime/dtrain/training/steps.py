@@ -101,7 +101,7 @@ class TrainingStep(EvaluationStep):
         self._session = session
         self._begun = False
         self._pass: Pass | None = None
-        self._chance = rng.bit_generator.state
+        self._chance = rng.bit_generator.state if session.late else None
 
     @property
     def weights(self) -> Weights:
@@ -229,8 +229,9 @@ class TrainingStep(EvaluationStep):
         return float(logs["loss"])
 
     def take_back(self) -> None:
-        """The step is void: chance is as it was, so that it comes to the same when it is computed again."""
-        self.rng.bit_generator.state = self._chance
+        """The step is void: if it began with late values chance is as it was, so that computed again it comes to the same."""
+        if self._chance is not None:
+            self.rng.bit_generator.state = self._chance
 
     def _add_rows(self, more: Mapping[str, SparseRows]) -> None:
         for name, rows in more.items():
