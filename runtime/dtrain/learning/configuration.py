@@ -9,6 +9,7 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from functools import cache
 from math import isfinite
 from typing import Any, Self, TypeAlias, TypeVar
 
@@ -112,13 +113,15 @@ def _argument(name: str, value: Any, custom_objects: CustomObjects) -> Any:
     return value
 
 
+@cache
 def snake_case(class_name: str) -> str:
     """Keras's name of a layer class: ``MaxPooling2D`` is ``max_pooling2d``, ``LSTM`` is ``lstm``."""
     words = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", class_name)
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()
 
 
-def _argument_names(cls: type) -> list[str]:
+@cache
+def _argument_names(cls: type) -> tuple[str, ...]:
     """Names of the constructor's arguments, following ``**kwargs`` up the classes."""
     names: list[str] = []
     for each in cls.__mro__:
@@ -128,4 +131,4 @@ def _argument_names(cls: type) -> list[str]:
         names += [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in names]
         if all(p.kind is not p.VAR_KEYWORD for p in parameters):
             break
-    return names
+    return tuple(names)
