@@ -17,6 +17,7 @@ from dtrain.cluster.tf_config import write_tf_config
 from dtrain.config import RunSpec
 from dtrain.run_files import RunFiles
 
+LOOPBACK = ("127.", "localhost:", "[::1]:")
 START_ORDER = (Role.PS, Role.CHIEF, Role.WORKER, Role.EVALUATOR)
 MASKED = "***"
 NAME_MAX = 40
@@ -99,6 +100,7 @@ class TaskLaunch:
         environment: the variables that dtrain sets, on top of the inherited ones.
         cwd: the working directory.
         run_dir: the directory of the run.
+        needs_grpc: whether a `.py` program's task serves, or its servers may not be on this host.
         attempt: how often the task has been restarted.
     """
 
@@ -110,6 +112,7 @@ class TaskLaunch:
     environment: Mapping[str, str]
     cwd: Path
     run_dir: Path
+    needs_grpc: bool
     attempt: int = 0
 
     @property
@@ -181,6 +184,7 @@ def build_plan(spec: RunSpec, addresses: ClusterSpec, run: RunIdentity, workload
     if workload.program is not None:
         command = (machine.python, "-m", "dtrain.task", str(workload.program), *workload.arguments)
     limits = _thread_limits(spec, machine)
+    far = spec.training.transport == "grpc" or not all(address.startswith(LOOPBACK) for address in addresses.servers)
     launches = []
     for task in tasks:
         assignment = TaskAssignment(
@@ -205,6 +209,7 @@ def build_plan(spec: RunSpec, addresses: ClusterSpec, run: RunIdentity, workload
                 environment=environment,
                 cwd=workload.cwd,
                 run_dir=run.run_dir,
+                needs_grpc=far or task.role is Role.PS,
             )
         )
     return RunPlan(run, spec, addresses, tuple(launches))

@@ -139,8 +139,15 @@ class TaskProcesses:
         self._attempts[launch.task] = launch.attempt
         if self._fork_server is not None and not needs_own_interpreter(launch):
             arguments = [str(launch.program), *launch.arguments]
-            environment = dict(launch.environment)
-            order = StartOrder(str(launch.task), launch.attempt, arguments, environment, str(launch.cwd), str(launch.log))
+            order = StartOrder(
+                task=str(launch.task),
+                attempt=launch.attempt,
+                argv=arguments,
+                environment=dict(launch.environment),
+                cwd=str(launch.cwd),
+                log=str(launch.log),
+                needs_grpc=launch.needs_grpc,
+            )
             self._forking[launch.task] = launch.attempt
             self._fork_server.send(order)
         else:

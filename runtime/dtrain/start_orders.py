@@ -16,6 +16,7 @@ class StartOrder(msgspec.Struct, frozen=True):
         environment: what is set on top of the launcher's own environment.
         cwd: the working directory.
         log: the file that the task's stdout and stderr are appended to; it exists.
+        needs_grpc: it serves, or its servers may not be on this host. A task that finds out otherwise imports it by itself.
     """
 
     task: str
@@ -24,6 +25,7 @@ class StartOrder(msgspec.Struct, frozen=True):
     environment: dict[str, str]
     cwd: str
     log: str
+    needs_grpc: bool
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
