@@ -36,8 +36,8 @@ def keep_freed_memory() -> None:
 def leave_no_holes() -> None:
     """Fill the free places between what is allocated, for good, and give the free memory behind it back to the kernel.
 
-    For a process that is about to be forked. Its children would write their first objects into those places, and each gets a page of
-    its own for every page it writes to: 0.3 MB of an idle worker.
+    For a process that is about to be forked. Its children would write their first objects into those places, and each gets a
+    page of its own for every page that it writes to: 0.3 MB of an idle worker.
     """
     keep_freed_memory()
     libc = ctypes.CDLL(None)

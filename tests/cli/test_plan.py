@@ -28,6 +28,21 @@ def test_servers_start_first_and_the_evaluator_last():
     assert [launch.address for launch in plan.tasks] == ["a:4", "a:5", "a:1", "a:2", "a:3", None]
 
 
+@pytest.mark.parametrize(
+    ("servers", "transport", "who"),
+    [
+        (["127.0.0.1:4", "localhost:5"], "auto", ["ps:0", "ps:1"]),
+        (["127.0.0.1:4", "localhost:5"], "grpc", ["ps:0", "ps:1", "chief:0", "evaluator:0"]),
+        (["127.0.0.1:4", "b:5"], "auto", ["ps:0", "ps:1", "chief:0", "evaluator:0"]),
+    ],
+)
+def test_only_who_serves_or_goes_through_a_network_needs_grpc(servers, transport, who):
+    addresses = ClusterSpec.from_lists(chief=["127.0.0.1:1"], ps=servers)
+    spec = RunSpec(cluster=ClusterSection(chief=1, ps=2, evaluator=1), training=TrainingSection(transport=transport))
+    plan = build_plan(spec, addresses, RUN, PROGRAM, MACHINE)
+    assert [str(launch.task) for launch in plan.tasks if launch.needs_grpc] == who
+
+
 def test_a_programs_task_reads_back_what_the_plan_says():
     plan = build_plan(SPEC, ADDRESSES, RUN, PROGRAM, MACHINE)
     for launch in plan.tasks:

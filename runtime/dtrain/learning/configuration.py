@@ -30,7 +30,8 @@ class Configurable:
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as JSON types."""
-        return {name: to_data(getattr(self, name)) for name in _argument_names(type(self))}
+        cls: type = type(self)
+        return {name: to_data(getattr(self, name)) for name in _argument_names(cls)}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:

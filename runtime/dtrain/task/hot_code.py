@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType
 
-
 _ORIGINALS: set[CodeType] = set()
 """Kept: tasks would write into the holes that they leave."""
 

@@ -80,7 +80,7 @@ class _Prompted(LocalChannel):
     def __init__(self, hello: Hello) -> None:
         self.peer, self._aborted = "ps:0", None
         self._socket, self._other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._packets, self._prompter = PacketSocket(self._socket, wait=True), PacketSocket(self._other_end, wait=True)
+        self._packets, self._prompter = PacketSocket(self._socket), PacketSocket(self._other_end)
         self.send(hello)
         self.receive()
 
