@@ -12,7 +12,7 @@ import pytest
 
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError, WaitTimeoutError
 from dtrain.messages import Commit, Hello, Pull, Push, Subscribe
-from dtrain.wire import connecting, shared_memory
+from dtrain.wire import client, connecting, shared_memory
 from dtrain.wire.channel import Answer
 from dtrain.wire.client import GrpcChannel
 from dtrain.wire.local import LocalChannel, LocalService, socket_name
@@ -232,7 +232,7 @@ def met(echo):
 
 
 def test_tasks_of_a_run_on_one_host_meet_without_grpc(met, monkeypatch):
-    monkeypatch.setattr(connecting, "local_name", None)
+    monkeypatch.setattr(client, "local_name", None)
     channel = connecting.connect("ps:0", met, WORKER, 20.0)
     assert isinstance(channel, LocalChannel)
     channel.send(PUSH)
@@ -243,7 +243,7 @@ def test_tasks_of_a_run_on_one_host_meet_without_grpc(met, monkeypatch):
 @pytest.mark.parametrize("hello", [Hello("other", "hash", "worker:0"), Hello("run", "other", "worker:0")])
 def test_a_task_of_another_run_does_not_know_the_socket_and_asks_over_grpc(met, hello, monkeypatch):
     asked = []
-    monkeypatch.setattr(connecting, "local_name", lambda *question: asked.append(question) or "")
+    monkeypatch.setattr(client, "local_name", lambda *question: asked.append(question) or "")
     channel = connecting.connect("ps:0", met, hello, 20.0)
     assert isinstance(channel, GrpcChannel)
     assert asked == [("ps:0", met, hello, 20.0)]
@@ -260,7 +260,7 @@ def test_a_socket_that_accepts_and_says_nothing_is_nobody(address, channel):
 
 
 def test_where_nobody_serves_yet_the_wait_ends_without_grpc(monkeypatch):
-    monkeypatch.setattr(connecting, "local_name", None)
+    monkeypatch.setattr(client, "local_name", None)
     with pytest.raises(WaitTimeoutError, match=r"ps:0 at \[::1\]:9 did not accept a connection within 0\.05 s"):
         connecting.connect("ps:0", "[::1]:9", WORKER, 0.05)
 
