@@ -1,5 +1,7 @@
 """What does not fit is refused in one sentence that says where, what was expected and what was found."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -54,12 +56,35 @@ def test_data_that_do_not_fit(x, y, loss, message):
         ({"batch_size": 0}, "batch: expected a size >= 1, found 0"),
         ({"epochs": 1.5}, "fit: expected whole numbers, found steps_per_epoch 1, initial_epoch 0, epochs 1.5"),
         ({"callbacks": ["EarlyStopping"]}, "callbacks: expected instances of dtrain.callbacks.Callback, found 'EarlyStopping'"),
+        ({"validation_data": (X, Y), "validation_freq": 0}, "validation_freq: expected a number of epochs of at least 1"),
         ({"callbacks": [dt.callbacks.History]}, "callbacks: expected instances .* found <class"),
     ],
 )
 def test_arguments_that_do_not_fit(arguments, message):
     with pytest.raises(InputError, match=message):
         model().fit(X, Y, verbose=0, **arguments)
+
+
+@pytest.mark.parametrize("found", [0, "3", 3.5, None, True])
+def test_a_size_that_is_no_positive_integer_is_refused_by_the_layer(found):
+    makers = {
+        "dense (Dense): units": dt.layers.Dense,
+        "lstm (LSTM): units": dt.layers.LSTM,
+        "conv2d (Conv2D): filters": lambda size: dt.layers.Conv2D(size, 3),
+        "embedding (Embedding): output_dim": lambda size: dt.layers.Embedding(7, size),
+    }
+    for where, make in makers.items():
+        with pytest.raises(SpecError, match=f"^{re.escape(where)}: expected a positive integer, found {found!r}$"):
+            make(found)
+
+
+def test_what_is_no_layer_is_refused_and_one_layer_is_a_stack():
+    for found in ("dense", dt.layers.Dense):
+        with pytest.raises(InputError, match="sequential: expected a layer such as"):
+            dt.Sequential([found])
+        with pytest.raises(InputError, match="sequential: expected a layer such as"):
+            dt.Sequential().add(found)
+    assert len(dt.Sequential(dt.layers.Dense(3)).layers) == 1
 
 
 def test_an_unknown_initializer_is_named_with_its_variable_and_the_nearest():

@@ -35,6 +35,10 @@ class Validation:
     pace: Pace = field(default_factory=Pace)
     evaluated: Callable[[int, dict[str, float], bool], None] = lambda step, results, is_final: None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.frequency, int) and self.frequency < 1:
+            raise InputError(f"validation_freq: expected a number of epochs of at least 1, or epochs, found {self.frequency}")
+
     def once(self) -> Iterator[Batch]:
         """The batches of one evaluation."""
         return self.batches.once(self.steps)

@@ -1,7 +1,7 @@
 """`Sequential`: a model that is a stack of layers."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 from dtrain.errors import InputError
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects
@@ -9,7 +9,7 @@ from dtrain.learning.layers import Input, InputLayer, Layer, SymbolicTensor
 from dtrain.learning.networks import Network
 from dtrain.training.models import Model
 
-Item: TypeAlias = Layer | Model | SymbolicTensor
+Item = Layer | Model | SymbolicTensor
 
 
 class Sequential(Model):
@@ -18,9 +18,11 @@ class Sequential(Model):
     A model may stand among them, for its layers, whose variables' values the two models share.
     """
 
-    def __init__(self, layers: Sequence[Item] = (), name: str | None = None) -> None:
+    def __init__(self, layers: Sequence[Item] | Item = (), name: str | None = None) -> None:
         super().__init__(name=name)
-        self._stack = list(layers)
+        self._stack: list[Item] = []
+        for layer in [layers] if isinstance(layers, Item) else layers:
+            self.add(layer)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
@@ -33,8 +35,10 @@ class Sequential(Model):
         """Put a layer on top.
 
         Raises:
-            InputError: the stack is already in use.
+            InputError: the stack is already in use, or this is no layer.
         """
+        if not isinstance(layer, Item):
+            raise InputError(f"{self.name}: expected a layer such as dtrain.layers.Dense(10), found {layer!r}")
         if self._network is not None:
             raise InputError(f"{self.name}: layers can only be added before the model is used")
         self._stack.append(layer)

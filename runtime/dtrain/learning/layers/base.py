@@ -9,12 +9,13 @@ from copy import copy
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from math import prod
+from numbers import Integral
 from typing import Any, ClassVar
 from weakref import WeakSet
 
 import numpy as np
 
-from dtrain.errors import InputError, ProgramError
+from dtrain.errors import InputError, ProgramError, SpecError
 from dtrain.learning import activations
 from dtrain.learning.activations import Activation
 from dtrain.learning.arrays import Array, Shape, shape_text
@@ -191,6 +192,12 @@ class Layer(Configurable):
         if not condition:
             found_text = found if isinstance(found, str) else f"shape {shape_text(found)}"
             raise InputError(f"{self.label}: expected {expected}, found {found_text}")
+
+    def expect_positive(self, **arguments: Any) -> None:
+        """Raise a `SpecError` that names this layer unless these arguments of its constructor are integers of at least 1."""
+        for name, found in arguments.items():
+            if not isinstance(found, Integral) or isinstance(found, bool) or found < 1:
+                raise SpecError(f"{self.label}: {name}: expected a positive integer, found {found!r}")
 
     def known_length(self, shape: Shape, axis: int = -1) -> int:
         """The length of `axis` of `shape`, which must be known; `InputError` otherwise."""

@@ -46,8 +46,9 @@ class _Convolution(ActivatedLayer):
 
     def __post_init__(self) -> None:
         require_channels_last(self.label, self.data_format)
-        if self.filters < 1 or self.groups < 1 or self.filters % self.groups:
-            raise SpecError(f"{self.label}: filters {self.filters} must be a positive multiple of groups {self.groups}")
+        self.expect_positive(filters=self.filters, groups=self.groups)
+        if self.filters % self.groups:
+            raise SpecError(f"{self.label}: filters {self.filters} must be a multiple of groups {self.groups}")
         self.function = activations.get(self.activation)
         self.windows = Windows.of(self.RANK, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate)
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.errors import SpecError
 from dtrain.learning import activations
 from dtrain.learning.activations import ActivationLike
 from dtrain.learning.arrays import Array, Shape
@@ -28,8 +27,7 @@ class Dense(ActivatedLayer):
     bias_regularizer: RegularizerLike = None
 
     def __post_init__(self) -> None:
-        if self.units < 1:
-            raise SpecError(f"{self.label}: units: expected a positive integer, found {self.units}")
+        self.expect_positive(units=self.units)
         self.function = activations.get(self.activation)
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:

@@ -29,6 +29,9 @@ class Embedding(Layer):
     embeddings_regularizer: RegularizerLike = None
     input_length: int | None = None
 
+    def __post_init__(self) -> None:
+        self.expect_positive(input_dim=self.input_dim, output_dim=self.output_dim)
+
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """The table."""
         shape = (self.input_dim, self.output_dim)

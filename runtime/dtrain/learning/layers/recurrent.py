@@ -49,8 +49,9 @@ class _Recurrent(Layer):
     go_backwards: bool = False
 
     def __post_init__(self) -> None:
-        if self.units < 1 or not 0 <= self.dropout < 1:
-            raise SpecError(f"{self.label}: expected units >= 1 and dropout in [0, 1), found {self.units} and {self.dropout}")
+        self.expect_positive(units=self.units)
+        if not 0 <= self.dropout < 1:
+            raise SpecError(f"{self.label}: expected dropout in [0, 1), found {self.dropout}")
         self._function = activations.get(self.activation)
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
