@@ -12,10 +12,10 @@ import threading
 from dtrain.cluster import Role
 import numpy as np
 import dtrain as dt
-from dtrain.wire import connecting
+from dtrain.wire import client
 
 CUTS = [int(byte) for byte in sys.argv[2:]]
-grpc_channel = connecting.GrpcChannel
+grpc_channel = client.GrpcChannel
 
 
 class Relay:
@@ -71,7 +71,7 @@ class Counted(dt.Sequential):
 
 strategy = dt.get_strategy()
 if strategy.assignment.task.role is Role.WORKER:
-    connecting.GrpcChannel = relayed
+    client.GrpcChannel = relayed
 rng = np.random.default_rng(0)
 x = rng.random((64, 1000), np.float32)
 with strategy.scope():
