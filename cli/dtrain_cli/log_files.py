@@ -28,6 +28,11 @@ class TaskOutput:
     _offset: int = 0
     _partial: bytes = field(default=b"", repr=False)
 
+    @property
+    def exists(self) -> bool:
+        """Whether there is a log, be it empty."""
+        return any(self.files.log(self.task, attempt).exists() for attempt in self.files.attempts(self.task))
+
     def skip_to_last(self, lines: int) -> None:
         """Go on `lines` lines before the present end."""
         missing = lines

@@ -112,6 +112,15 @@ def test_logs_of_one_task_are_its_output_and_of_several_are_labelled(make_run, d
     assert (done.returncode, done.stderr) == (2, "run r1 has no worker:9; it has chief:0, worker:0, ps:0\n")
 
 
+def test_that_there_are_no_logs_of_tasks_by_hand_is_said(make_run, dtrain):
+    files = make_run()
+    files.log(TaskId.parse("worker:0"), 0).unlink()
+    done = dtrain("logs", "worker:0")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "run r1 has no such logs; a task that is started by hand prints where it runs\n"
+    assert dtrain("logs").stderr == ""
+
+
 def test_logs_follow_until_the_launcher_is_gone(make_run, tmp_path, sleeper):
     files = make_run(state="running", pid=sleeper.pid)
     with subprocess.Popen(

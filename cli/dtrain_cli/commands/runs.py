@@ -99,6 +99,8 @@ def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_di
         if task not in known:
             raise SpecError(f"run {run.record.run} has no {task}; it has {', '.join(map(str, known)) or 'no tasks'}")
     outputs = [TaskOutput(run.files, task) for task in tasks]
+    if not any(output.exists for output in outputs):
+        click.echo(f"run {run.record.run} has no such logs; a task that is started by hand prints where it runs", err=True)
     for output in outputs:
         if last is not None:
             output.skip_to_last(last)
