@@ -361,6 +361,6 @@ def offer_to_join(files: RunFiles, record: JoinRecord) -> None:
 def default_runs_dir() -> Path:
     """Where runs are kept: DTRAIN_RUNS_DIR, else the XDG state directory (``~/.local/state/dtrain/runs``)."""
     if chosen := os.environ.get(RUNS_DIR):
-        return Path(chosen)
+        return Path(chosen).expanduser()  # what no shell has read still says ~
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "dtrain" / "runs"

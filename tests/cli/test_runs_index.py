@@ -1,9 +1,11 @@
 """Finding the run that a person means."""
 
+from pathlib import Path
+
 import pytest
 
 from dtrain.errors import RunError, RunNotFoundError
-from dtrain.run_files import RunFiles, RunRecord, write_record
+from dtrain.run_files import RunFiles, RunRecord, default_runs_dir, write_record
 from dtrain_cli.runs_index import find_run, known_runs, register_run
 
 
@@ -78,3 +80,14 @@ def test_a_run_with_its_own_directory_is_known_by_a_link(runs, tmp_path_factory)
     assert find_run(None, runs).files.directory == own
     (own / "run.json").unlink()
     assert "c1" not in ids(runs)
+
+
+def test_where_runs_are_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("DTRAIN_RUNS_DIR", raising=False)
+    assert default_runs_dir() == tmp_path / ".local/state/dtrain/runs"
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert default_runs_dir() == Path("/state/dtrain/runs")
+    monkeypatch.setenv("DTRAIN_RUNS_DIR", "~/runs")
+    assert default_runs_dir() == tmp_path / "runs"
