@@ -7,6 +7,7 @@ import contextlib
 import linecache
 import resource
 import sys
+import sysconfig
 import time
 import traceback
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from dtrain.errors import DtrainError, PeerError
 from dtrain.run_files import FailureRecord, RunFiles
 
 _PACKAGE = Path(__file__).parent
+_PYTHON = sysconfig.get_path("stdlib")
 _RUNNERS = (f"{_PACKAGE / 'task'}/", "<frozen runpy>")
 _SIGNALS = {130: "interrupted (SIGINT)", 143: "asked to stop (SIGTERM)"}
 
@@ -85,10 +87,20 @@ def _cause(error: BaseException) -> tuple[str, str, str | None]:
     kind = "peer_lost" if isinstance(error, PeerError) else "exception"
     message = f"{type(error).__name__}: {error}".rstrip(": ")
     if isinstance(error, DtrainError):  # raised on purpose: where in dtrain tells the user nothing
-        whole.stack = traceback.StackSummary.from_list([frame for frame in whole.stack if not _is_ours(frame.filename)])
+        _leave_out_ours(whole)
         if not whole.stack:
             return kind, message, None
     return kind, message, "".join(whole.format())
+
+
+def _leave_out_ours(whole: traceback.TracebackException) -> None:
+    """Keep the program's lines alone, and of earlier exceptions those that have one."""
+    whole.stack = traceback.StackSummary.from_list([frame for frame in whole.stack if _is_theirs(frame.filename)])
+    for earlier in (whole.__cause__, whole.__context__):
+        if earlier is not None:
+            _leave_out_ours(earlier)
+    whole.__cause__ = whole.__cause__ if whole.__cause__ and whole.__cause__.stack else None
+    whole.__context__ = whole.__context__ if whole.__context__ and whole.__context__.stack else None
 
 
 def users_frames(trace: TracebackType | None) -> TracebackType | None:
@@ -101,12 +113,15 @@ def users_frames(trace: TracebackType | None) -> TracebackType | None:
 def _place(error: DtrainError) -> str:
     """The deepest line outside dtrain that led to the error."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [(frame.filename, frame.lineno or 0) for frame in frames if not _is_ours(frame.filename)]
+    theirs = [(frame.filename, frame.lineno or 0) for frame in frames if _is_theirs(frame.filename)]
     if not theirs:
         return ""
     file, number = theirs[-1]
     return f'\n  File "{file}", line {number}\n    {linecache.getline(file, number).strip()}'
 
 
-def _is_ours(file: str) -> bool:
-    return file.startswith((f"{_PACKAGE}/", "<frozen"))
+def _is_theirs(file: str) -> bool:
+    """Whether a line is the program's: neither dtrain's, nor one of Python's own library, through which dtrain goes."""
+    if file.startswith((f"{_PACKAGE}/", "<frozen")):
+        return False
+    return not file.startswith(f"{_PYTHON}/") or "/site-packages/" in file
