@@ -16,7 +16,7 @@ from dtrain.run_files import FailureRecord, RunFiles
 from dtrain.start_orders import Exited, Refused, Started
 from dtrain_cli import ordered_stop, restart_policy, success_rule
 from dtrain_cli.console import Console
-from dtrain_cli.faults import FaultSchedule
+from dtrain_cli.fault_schedule import FaultSchedule
 from dtrain_cli.journal import Journal, now_text
 from dtrain_cli.ordered_stop import StopOrder, Told
 from dtrain_cli.outcome import Outcome, outcome_of

@@ -34,7 +34,7 @@ def chaos(run: str, action: str, task: str, factor: float | None, for_s: float |
     RUN is an id, a unique prefix of one, a name or a path. Exit code: 1 the run has ended or the task is not running, 2 wrong
     command line or no such task, 3 no such run.
     """
-    from dtrain_cli.task_faults import RunningTask
+    from dtrain_cli.task_chaos import RunningTask
 
     _check_words(action, factor, for_s)
     target = RunningTask(find(run, runs_dir).files.directory, TaskId.parse(task))

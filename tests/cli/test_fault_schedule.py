@@ -5,7 +5,7 @@ import pytest
 from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection, KillFault, PauseFault, RunSpec, SimulateSection
 from dtrain.errors import SpecError
-from dtrain_cli.faults import FaultSchedule
+from dtrain_cli.fault_schedule import FaultSchedule
 from dtrain_cli.spec_file import read_spec
 
 
