@@ -1,4 +1,7 @@
-"""Connections that are cut in the midst of values with which a step has begun: it is computed again, as if nothing had been."""
+"""Connections that are cut in the midst of values with which a step has begun, or of a gradient of which a part has left.
+
+A step is computed again, or a gradient sent again, as if nothing had been.
+"""
 
 import re
 
@@ -12,14 +15,15 @@ import threading
 from dtrain.cluster import Role
 import numpy as np
 import dtrain as dt
+from dtrain.training.steps import TrainingStep
 from dtrain.wire import client
 
-CUTS = [int(byte) for byte in sys.argv[2:]]
+SERVER, BACK, CUTS = sys.argv[1], sys.argv[2] == "back", [int(byte) for byte in sys.argv[3:]]
 grpc_channel = client.GrpcChannel
 
 
 class Relay:
-    '''Stands between this task and a server, and cuts the connection when so many bytes have come back.'''
+    '''Stands between this task and a server, and cuts the connection when so many bytes have come back, or gone there.'''
 
     def __init__(self, address, cuts):
         host, port = address.rsplit(":", 1)
@@ -38,8 +42,8 @@ class Relay:
     def carry(self, source, sink, back):
         try:
             while data := source.recv(65536):
-                self.came += len(data) if back else 0
-                if back and self.cuts and self.came > self.cuts[0]:
+                self.came += len(data) if back is BACK else 0
+                if back is BACK and self.cuts and self.came > self.cuts[0]:
                     print("cut after", self.cuts.pop(0), flush=True)
                     break
                 sink.sendall(data)
@@ -56,19 +60,21 @@ relays = {}
 
 
 def relayed(peer, address, hello, timeout_s):
-    if peer == sys.argv[1] and address not in relays:
+    if peer == SERVER and address not in relays:
         relays[address] = Relay(address, CUTS)
     return grpc_channel(peer, relays[address].address if address in relays else address, hello, timeout_s)
 
 
-class Counted(dt.Sequential):
-    begun = 0
-
-    def train_step(self, step):
-        self.begun += 1
-        return super().train_step(step)
+begun = []
+compute = TrainingStep.loss_and_gradients
 
 
+def counted(step, **more):
+    begun.append(step)
+    return compute(step, **more)
+
+
+TrainingStep.loss_and_gradients = counted
 strategy = dt.get_strategy()
 if strategy.assignment.task.role is Role.WORKER:
     client.GrpcChannel = relayed
@@ -76,29 +82,29 @@ rng = np.random.default_rng(0)
 x = rng.random((64, 1000), np.float32)
 with strategy.scope():
     layers = [dt.layers.Dense(1500, "relu", use_bias=False, input_shape=(1000,)), dt.layers.Dropout(0.5)]
-    model = Counted([*layers, dt.layers.Dense(1000, use_bias=False)])
+    model = dt.Sequential([*layers, dt.layers.Dense(1000, use_bias=False)])
     model.compile(optimizer=dt.optimizers.SGD(0.05), loss="mse")
 model.fit(x, x, batch_size=16, epochs=1, steps_per_epoch=8, verbose=0)
-print("begun", model.begun)
+print("begun", len(begun))
 if strategy.is_leader:
     print("weights", hashlib.sha256(b"".join(value.tobytes() for value in model.get_weights())).hexdigest())
 """
 SYNC = ("--workers", "1", "--ps", "2", "--no-evaluator", "--updates", "sync")
 VARIABLE_BYTES = 6_000_000
-CUTS = [int((versions + 0.6) * VARIABLE_BYTES) for versions in (2, 5)]
-"""The second connection brings the values of the cut version, and the next ones, whole."""
+CUTS = [int((steps + 0.6) * VARIABLE_BYTES) for steps in (2, 5)]
+"""In the midst of what the third step brings; the second connection brings that, and the next ones, whole."""
 
 
-def test_a_step_whose_values_break_off_is_computed_again_bit_for_bit(launcher):
+def test_whatever_breaks_off_the_result_is_the_same_bit_for_bit(launcher):
     (launcher.folder / "dropped.py").write_text(PROGRAM)
     found = []
-    for server, cuts in (("", []), ("ps:0", CUTS), ("ps:1", CUTS)):
+    for server, way, cuts in (("", "back", []), ("ps:0", "back", CUTS), ("ps:1", "back", CUTS), ("ps:1", "forth", CUTS)):
         settings = ("--set", "training.deterministic=true", "--set", "training.transport=grpc")
-        launch = launcher.start(*SYNC, *settings, "dropped.py", server, *map(str, cuts))
+        launch = launcher.start(*SYNC, *settings, "dropped.py", server, way, *map(str, cuts))
         succeeded(launch)
         log = launch.log("worker:0")
         assert log.count("cut after") == len(cuts)
-        assert f"begun {8 + len(cuts)}" in log
+        assert f"begun {8 + len(cuts) * (way == 'back')}" in log
         assert report_of(launcher, launch.run_dir)["global_step"] == 8
         found.append(re.search(r"^weights (\w+)$", launch.log("chief:0"), re.M)[1])
     assert len(set(found)) == 1

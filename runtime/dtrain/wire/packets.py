@@ -77,16 +77,17 @@ class PacketSocket:
         nbytes = sum([block.nbytes for block in blocks])
         place = self._place(blocks) if nbytes > SMALL_BYTES else None
         head = _head(message, kinds, place)
-        if len(head) > PACKET_BYTES - SMALL_BYTES or (nbytes > SMALL_BYTES and place is None):
-            head, place = _head(message, kinds, None), None
+        in_memory = len(head) > PACKET_BYTES - SMALL_BYTES or (nbytes > SMALL_BYTES and place is None)
+        if blocks and not isinstance(message, Rows):  # rows stand beside the values that the peer goes on reading
+            self.lent = blocks if place and not in_memory else ()  # before the peer can have them, and say that it has read them
+        if in_memory:
+            head = _head(message, kinds, None)
             self._send_in_memory(head, blocks)
         elif place is None:
             self._socket.send(b"".join([head, *map(_padded_bytes, blocks)]))
         else:
             self._socket.send(head)
         self.bytes_sent += len(head) + nbytes
-        if blocks and not isinstance(message, Rows):  # rows stand beside the values that the peer goes on reading
-            self.lent = blocks if place else ()
 
     def _place(self, blocks: Sequence[Array]) -> Place | None:
         """Where blocks lie in a memory that the peer can map; None if they do not lie in one."""
