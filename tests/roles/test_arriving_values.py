@@ -32,7 +32,7 @@ class Line(Whole):
 
     early = False
 
-    def receive(self, into=(), *, early=False):
+    def receive(self, into=(), *, early=False, meanwhile=None):
         frame = super().receive(into)
         self.early = early
         if not early:
@@ -110,8 +110,8 @@ def test_after_the_last_step_everything_is_there():
     first.arriving.reached(10_000)
     receive = first.receive
 
-    def break_off(into=(), *, early=False):
-        frame = receive(into, early=early)
+    def break_off(into=(), *, early=False, meanwhile=None):
+        frame = receive(into, early=early, meanwhile=meanwhile)
         first.arriving.broken(LOST)
         return frame
 

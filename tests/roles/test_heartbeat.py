@@ -51,7 +51,7 @@ class Server:
             self.beats.append(message)
             self.changed.notify_all()
 
-    def receive(self, into=(), *, early=False):
+    def receive(self, into=(), *, early=False, meanwhile=None):
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -155,9 +155,9 @@ class Frozen(Server):
         super().__init__(*answers)
         self.aborted = threading.Event()
 
-    def receive(self, into=(), *, early=False):
+    def receive(self, into=(), *, early=False, meanwhile=None):
         if len(self.answers) > 1:
-            return super().receive(into, early=early)
+            return super().receive(into, early=early, meanwhile=meanwhile)
         assert self.aborted.wait(TIMEOUT_S)
         raise PeerLostError("ps:0 did not answer")
 

@@ -168,11 +168,11 @@ PLAN = placement.plan(VARIABLES, 2, partitioner={"fixed_shards": 2})
 class TableLine(Line):
     """Answers a lookup with rows that hold the numbers asked for, after the answers that were prepared."""
 
-    def receive(self, into=(), *, early=False):
+    def receive(self, into=(), *, early=False, meanwhile=None):
         message, blocks = self.sent[-1]
         if isinstance(message, Lookup) and not self.answers:
             return Frame(Rows(0), [np.repeat(np.array(ids, np.float32), 2) for ids in blocks])
-        return super().receive(into, early=early)
+        return super().receive(into, early=early, meanwhile=meanwhile)
 
 
 def driver(*lines):

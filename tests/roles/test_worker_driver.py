@@ -28,6 +28,8 @@ class Silent:
 class Line:
     """A connection with answers prepared: messages (with a number to fill the blocks with), or errors to raise."""
 
+    lost = False
+
     def __init__(self, *answers):
         self.answers = list(answers)
         self.sent = []
@@ -37,7 +39,7 @@ class Line:
     def send(self, message, blocks=()):
         self.sent.append((message, [block.tolist() for block in blocks]))
 
-    def receive(self, into=(), *, early=False):
+    def receive(self, into=(), *, early=False, meanwhile=None):
         if self.aborted:
             raise PeerLostError(self.aborted)
         answer = self.answers.pop(0)
@@ -81,9 +83,9 @@ def clock(monkeypatch):
     return clock
 
 
-def driver(*lines, patience_s=5.0):
-    """A driver of one server: the first line, and then the others, or an error where one stands instead."""
-    waiting = list(lines)
+def driver(*lines, patience_s=5.0, servers=1):
+    """A driver of one server, or several: the first lines, and then the others, or an error where one stands instead."""
+    waiting, plan = list(lines), placement.plan(VARIABLES, servers)
 
     def connect(server, timeout_s):
         line = waiting.pop(0)
@@ -92,8 +94,8 @@ def driver(*lines, patience_s=5.0):
             raise line
         return line
 
-    machine = Replica(1, 1, 1, PLAN.hash, sync=True)
-    return ReplicaDriver(machine, ReplicaMemory(PLAN), ReplicaMemory(PLAN), connect, Silent(), connect_s=1.0, patience_s=patience_s)
+    machine = Replica(servers, 1, 1, plan.hash, sync=True)
+    return ReplicaDriver(machine, ReplicaMemory(plan), ReplicaMemory(plan), connect, Silent(), connect_s=1.0, patience_s=patience_s)
 
 
 def test_gradients_go_out_of_memory_and_weights_come_into_it():
@@ -128,6 +130,28 @@ def test_what_was_not_answered_is_said_again_on_a_new_connection():
     assert replica.machine.global_step == 1
 
 
+def test_what_one_server_has_not_heard_is_said_again_while_another_one_is_waited_for():
+    """In sync the first one does not answer before all have heard it."""
+
+    class Waits(Line):
+        def receive(self, into=(), *, early=False, meanwhile=None):
+            if len(self.sent) == 2:
+                meanwhile()
+                assert again.sent == []
+                broken.lost = True
+                meanwhile()
+                assert again.sent == [broken.sent[-1]]
+                meanwhile()
+            return super().receive(into)
+
+    zero, broken, again = Waits(values(), reply(1, 3)), Line(values()), Line(reply(1, 3))
+    replica = driver(zero, broken, again, servers=2)
+    replica.start()
+    assert replica.push().verdict is Verdict.ACCEPTED
+    assert replica.machine.versions == [1, 1]
+    assert len(again.sent) == 1
+
+
 def test_a_server_that_does_not_come_back_is_lost_when_the_patience_is_over(clock):
     replica = driver(Line(PeerLostError("lost ps:0 at a:1")), *[WaitTimeoutError("not yet")] * 20)
     with pytest.raises(PeerLostError, match=r"lost ps:0 at a:1; it did not come back within 5 s"):
@@ -144,9 +168,9 @@ def test_a_server_that_takes_the_connection_and_never_answers_is_lost_too(clock)
 
 def test_a_connection_that_lasted_gives_the_next_break_all_the_patience_again(clock):
     class Long(Line):
-        def receive(self, into=(), *, early=False):
+        def receive(self, into=(), *, early=False, meanwhile=None):
             clock.sleep(100.0)
-            return super().receive(into, early=early)
+            return super().receive(into, early=early, meanwhile=meanwhile)
 
     replica = driver(*[Long(PeerLostError("lost")) for _ in range(3)], WaitTimeoutError("not yet"), Line(values()))
     replica.start()

@@ -4,12 +4,14 @@ A connection is opened by one task (the client end, `Channel`) to a server (the 
 on a connection; most are answered by exactly one message. There is a twin without sockets in `memory`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol
 
 from dtrain.messages import AnyMessage, Hello
 from dtrain.wire.frames import Array, Frame, Payload
+
+Meanwhile = Callable[[], None] | None
 
 
 class Answer(Enum):
@@ -28,6 +30,10 @@ class Channel(Protocol):
     peer: str
 
     @property
+    def lost(self) -> bool:
+        """Whether the connection is known to be gone and nothing is left to receive."""
+
+    @property
     def bytes_sent(self) -> int:
         """Bytes that the peer has been given, also where it reads them in place."""
 
@@ -42,10 +48,11 @@ class Channel(Protocol):
             PeerLostError: the connection is gone. A transport may leave it to `receive` to say so.
         """
 
-    def receive(self, into: Sequence[Array] = (), *, early: bool = False) -> Frame:
+    def receive(self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None) -> Frame:
         """Wait for the next message; blocks that fit `into` (dtypes and sizes) are written there.
 
-        With `early` a transport may return a large message when it begins to come: see `Frame.arriving`.
+        With `early` a transport may return a large message when it begins to come: see `Frame.arriving`. Through a network, where a
+        connection may break while its peer lives, `meanwhile` is called again and again while nothing comes.
 
         So are those of later messages, until other arrays are offered. Or they lie where the server wrote them: they cannot be
         written, and stay as they are until the next message with blocks, unless that is `Rows`.

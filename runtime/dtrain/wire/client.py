@@ -10,6 +10,8 @@ import msgspec
 
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import AnyMessage, Hello, Rows
+from dtrain.wire.answers import next_of
+from dtrain.wire.channel import Meanwhile
 from dtrain.wire.frames import Array, Frame, FrameDecoder, encode
 from dtrain.wire.grpc_options import CLIENT, HELLO_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.own_thread import in_own_thread
@@ -32,6 +34,7 @@ class GrpcChannel:
         self.bytes_sent = 0
         self.bytes_received = 0
         self._aborted: str | None = None
+        self._ended = False
         self._into: Sequence[Array] = ()
         self._channel = in_own_thread(lambda: _open(peer, address, timeout_s), "connecting")
         self._requests: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
@@ -55,16 +58,21 @@ class GrpcChannel:
         """See `Channel.send`; the connection's own thread cuts the chunks, so this returns at once."""
         self._requests.put(encode(message, blocks))
 
-    def receive(self, into: Sequence[Array] = (), *, early: bool = False) -> Frame:
+    def receive(self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None) -> Frame:
         """See `Channel.receive`."""
         self._into, self._decoder.early = into, early
-        answer = self._answers.get()
+        answer = next_of(self._answers, meanwhile)
         if isinstance(answer, Frame):
             if answer.arriving is not None and not early:
                 answer.arriving.wait()
             return answer
         self._answers.put(answer)  # whoever asks again hears it again
         raise self._explained(answer)
+
+    @property
+    def lost(self) -> bool:
+        """See `Channel.lost`."""
+        return self._ended and self._answers.qsize() == 1  # why it has ended
 
     def _explained(self, error: Exception) -> Exception:
         if self._aborted:
@@ -83,6 +91,7 @@ class GrpcChannel:
         except Exception as error:  # it belongs to the thread that waits for the answer
             self._decoder.broken(self._explained(error))
             self._answers.put(error)
+            self._ended = True
 
     def abort(self, reason: str) -> None:
         """See `Channel.abort`."""

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
 from dtrain.messages import AnyMessage, Hello, Refusal
 from dtrain.wire import shared_memory
-from dtrain.wire.channel import Handler
+from dtrain.wire.channel import Handler, Meanwhile
 from dtrain.wire.frames import Array, Frame, Payload, written
 from dtrain.wire.packets import SMALL_BYTES, PacketSocket
 
@@ -79,7 +79,7 @@ class LocalChannel:
         except (OSError, SharedMemoryError) as error:
             self.abort(str(self._lost(error)))
 
-    def receive(self, into: Sequence[Array] = (), *, early: bool = False) -> Frame:
+    def receive(self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None) -> Frame:
         """See `Channel.receive`; large blocks are left where the server wrote them."""
         try:
             frame = self._packets.receive(_LIMIT_BYTES)
@@ -94,6 +94,11 @@ class LocalChannel:
     def _lost(self, error: Exception | None) -> PeerLostError:
         why = error.strerror or error if isinstance(error, OSError) else error or "it has ended the connection"
         return PeerLostError(self._aborted or f"lost {self.peer} on this host ({why})")
+
+    @property
+    def lost(self) -> bool:
+        """See `Channel.lost`: it is not gone before its peer is."""
+        return False
 
     def abort(self, reason: str) -> None:
         """See `Channel.abort`."""

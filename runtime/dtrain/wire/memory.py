@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage, Hello
-from dtrain.wire.channel import Answer, Handler
+from dtrain.wire.channel import Answer, Handler, Meanwhile
 from dtrain.wire.frames import Array, Frame, FrameDecoder, Payload, encode, with_payload
 
 
@@ -51,7 +51,7 @@ class MemoryChannel:
             if frame is not None and self._handler.received(self._caller, frame) is Answer.NONE:
                 return
 
-    def receive(self, into: Sequence[Array] = (), *, early: bool = False) -> Frame:
+    def receive(self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None) -> Frame:
         """See `Channel.receive`."""
         try:
             chunks = None if self._lost else self._caller.outbox.get(timeout=self._timeout_s)
@@ -67,6 +67,11 @@ class MemoryChannel:
         if frame is None:
             raise AssertionError("a sender's chunks make one whole frame")
         return frame
+
+    @property
+    def lost(self) -> bool:
+        """See `Channel.lost`: it is not gone before its peer is."""
+        return False
 
     def abort(self, reason: str) -> None:
         """See `Channel.abort`."""

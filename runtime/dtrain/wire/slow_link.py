@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from dtrain.config import LinkFault, SimulateSection
 from dtrain.errors import PeerLostError
 from dtrain.messages import AnyMessage
-from dtrain.wire.channel import Channel
+from dtrain.wire.answers import next_of
+from dtrain.wire.channel import Channel, Meanwhile
 from dtrain.wire.frames import Array, Frame, written
 
 
@@ -75,9 +76,9 @@ class SlowChannel:
         """See `Channel.send`."""
         self._outbox.put((self._out.arrival_s(self._clock(), blocks), message, blocks))
 
-    def receive(self, into: Sequence[Array] = (), *, early: bool = False) -> Frame:
+    def receive(self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None) -> Frame:
         """See `Channel.receive`."""
-        item = self._inbox.get()
+        item = next_of(self._inbox, meanwhile)
         if isinstance(item, Exception):
             self._inbox.put(item)  # whoever asks again hears it again
             raise item
@@ -87,6 +88,11 @@ class SlowChannel:
             raise PeerLostError(self._lost)
         self.bytes_sent, self.bytes_received = self._channel.bytes_sent, self._channel.bytes_received
         return Frame(frame.message, written(frame.blocks, into))
+
+    @property
+    def lost(self) -> bool:
+        """See `Channel.lost`."""
+        return self._channel.lost and self._inbox.qsize() == 1  # the reason
 
     def abort(self, reason: str) -> None:
         """See `Channel.abort`."""

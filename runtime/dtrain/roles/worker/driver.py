@@ -205,7 +205,7 @@ class ReplicaDriver:
             try:
                 lookup = isinstance(self.machine.unanswered[server], Lookup)
                 offered, early = ((), False) if lookup else (self._packing.offered[server], self.arriving.may_be_late(server))
-                frame = self._channels[server].receive(offered, early=early)
+                frame = self._channels[server].receive(offered, early=early, meanwhile=self._look_after_others)
                 if frame.arriving is not None:
                     self.arriving.begin(server, frame.arriving)
                 if frame.blocks and not lookup:
@@ -217,6 +217,13 @@ class ReplicaDriver:
                     deadline = time.monotonic() + self._patience_s
                 self._reconnect(server, error, deadline)
                 opened_s = time.monotonic()
+
+    def _look_after_others(self) -> None:
+        """What broke while another server's answer is waited for is opened again: that answer may wait for what was not heard."""
+        for server in self.machine.unanswered:
+            if self._channels[server].lost:
+                lost = PeerLostError(f"lost {self._names[server]}")
+                self._reconnect(server, lost, time.monotonic() + self._patience_s)
 
     def _waiting(self, server: int | None) -> None:
         self._reporter.waiting(None if server is None else self._names[server])
