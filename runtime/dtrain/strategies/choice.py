@@ -89,13 +89,13 @@ def strategy_of(assignment: TaskAssignment) -> Strategy:
     if assignment.spec.training.strategy == "single":
         return SingleStrategy(assignment)
     keep_freed_memory()
-    share_cores(assignment)
     # Only now grpc is loaded: training alone does not need it.
     if assignment.task.role is Role.PS:
         from dtrain.roles.parameter_server.driver import serve
 
         serve(assignment)
         raise SystemExit(0)
+    share_cores(assignment)
     from dtrain.strategies.parameter_server import ParameterServerStrategy
 
     return ParameterServerStrategy(assignment)
