@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dtrain.learning.passes import OnGradients
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.messages import Verdict
 from dtrain.roles.chief.start import OptimizerState
@@ -93,6 +94,7 @@ class Session(Protocol):
     Attributes:
         weights: every variable by name, refreshed in place by `step`; read only, after `arrive`. A sparse one may be a `LazyTable`.
         arriving: the same, for a step that reads them in its own order: reading one waits until it is there.
+        complete: to be told of variables whose gradients will not change before `step`: they may leave; None where they would not.
         gradients: one array for each trainable dense variable, to be written before `step`; they are views of memory that travels.
         row_gradients: for each trainable sparse variable gradients of rows, to be put there before `step`: ids int64, ascending,
             each once. A variable without an entry had none of its rows read.
@@ -105,6 +107,7 @@ class Session(Protocol):
 
     weights: dict[str, Array]
     arriving: Weights
+    complete: OnGradients | None
     gradients: dict[str, Array]
     row_gradients: dict[str, SparseRows]
     updates: dict[str, Array]

@@ -34,6 +34,7 @@ class OthersTrainToo:
     row_gradients: dict = field(default_factory=dict)
     updates: dict = field(default_factory=dict)
     late: bool = False
+    complete: None = None
 
     @property
     def global_step(self):

@@ -9,6 +9,7 @@ import pytest
 import dtrain as dt
 from dtrain.errors import InputError, ProgramError
 from dtrain.strategies.single import SingleStrategy
+from dtrain.training.steps import TrainingStep
 
 X = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
 Y = (X @ [[1.0], [-2.0], [0.5]] + 1).astype(np.float32)
@@ -71,6 +72,37 @@ def test_gradients_may_be_changed_and_numbers_reported():
     weights, history = trained(model(Clipped))
     assert max(np.abs(weight - 0.1).max() for weight in weights) <= 6 * 0.1 * 0.01 + 1e-6
     np.testing.assert_allclose(np.array(history["loss"]) / 2, history["half"])
+
+
+class Adding(dt.Sequential):
+    def train_step(self, step):
+        return {"loss": step.loss_and_gradients() + step.loss_and_gradients(last=True)}
+
+
+class Scaled(dt.Sequential):
+    def train_step(self, step):
+        logs = super().train_step(step)
+        step.gradients["dense/kernel"] *= 2
+        return logs
+
+
+class Sure(dt.Sequential):
+    def train_step(self, step):
+        return {"loss": step.loss_and_gradients(last=True)}
+
+
+@pytest.mark.parametrize(("cls", "leave"), [(dt.Sequential, True), (Sure, True), (Adding, False), (Scaled, False)])
+def test_gradients_leave_only_where_nothing_is_added_or_changed(cls, leave, monkeypatch):
+    said, compute = [], TrainingStep.loss_and_gradients
+
+    def watched(step, **more):
+        step._session.complete = said.append
+        return compute(step, **more)
+
+    monkeypatch.setattr(TrainingStep, "loss_and_gradients", watched)
+    trained(model(cls))
+    names = [("dense_1/kernel", "dense_1/bias"), ("dense/kernel", "dense/bias")]
+    assert said == (names * 6 if leave else [])
 
 
 def test_gradients_begin_at_zero_in_every_step():

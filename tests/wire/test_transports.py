@@ -136,6 +136,16 @@ def test_a_large_message_is_returned_when_it_begins_and_is_whole_when_it_was_wai
         sent += 1
 
 
+def test_the_end_of_a_block_may_go_ahead_of_its_message(connect):
+    channel, sent = connect(), np.arange(2_000_000, dtype=np.float32)
+    for _ in range(2):
+        went = channel.ahead(sent, 1_500_000, 2_000_000) and channel.ahead(sent, 500_000, 1_500_000)
+        channel.send(Push(1, 1, 1, 0, "p"), [sent], ahead=500_000 if went else None)
+        assert np.array_equal(channel.receive().blocks[0], sent)
+        sent += 1
+    assert channel.bytes_sent < 17_000_000
+
+
 @pytest.mark.parametrize(
     ("hello", "said"),
     [

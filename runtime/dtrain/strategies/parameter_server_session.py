@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dtrain import checkpoints
 from dtrain.errors import DtrainError
+from dtrain.learning.passes import OnGradients
 from dtrain.messages import Verdict
 from dtrain.protocol.compression import Compression
 from dtrain.protocol.packing import CompressedPacking, Packing
@@ -83,6 +84,7 @@ class ParameterServerSession:
         self.weights: dict[str, Array] = weights.variables
         self.arriving: Weights = self._driver.arriving
         self._driver.arriving.fetch_again = self._fetch_again
+        self.complete: OnGradients | None = self._driver.complete if self._driver.sends_ahead else None
         self.row_gradients = self._driver.row_gradients
         link.on_failure = self._abort
         self._orders = OrderDriver(plan.servers, generation, link.incarnation, strategy.connect, strategy.patience_s)
@@ -210,8 +212,7 @@ class ParameterServerSession:
         self._reporter.slow_down(self._begun_s)
         try:
             self._driver.arrive()
-            if self._driver.overtaken:
-                self._driver.overtaken = False
+            if self._driver.is_void():
                 return StepResult(Verdict.VOID, self.global_step)
             outcome = self._driver.push()
             self._orders.repeat_in(self._driver.machine.term)

@@ -7,6 +7,7 @@ import numpy as np
 
 from dtrain import checkpoints
 from dtrain.errors import CheckpointError
+from dtrain.learning.passes import OnGradients
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.strategy import Array, Orders, Problem, StepResult, Strategy
 
@@ -23,6 +24,7 @@ class PassedOverSession:
         self.weights: dict[str, Array] = {name: np.array(value) for name, value in (found or problem.initial_values()).items()}
         self.arriving: Mapping[str, Array] = self.weights
         self.late = False
+        self.complete: OnGradients | None = None
         self.gradients: dict[str, Array] = {}
         self.row_gradients: dict[str, SparseRows] = {}
         self.updates: dict[str, Array] = {}

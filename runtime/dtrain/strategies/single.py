@@ -16,6 +16,7 @@ from dtrain import checkpoints
 from dtrain.assignment import TaskAssignment
 from dtrain.config import CheckpointSection, TrainingSection
 from dtrain.errors import NonFiniteGradientError
+from dtrain.learning.passes import OnGradients
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.messages import SnapshotReply, SnapshotRows, Verdict
 from dtrain.protocol import placement
@@ -69,6 +70,7 @@ class SingleSession:
         self.weights: dict[str, Array] = {**weights.variables, **{name: table.values for name, table in self._tables.items()}}
         self.arriving: Mapping[str, Array] = self.weights
         self.late = False
+        self.complete: OnGradients | None = None
         arrays, dense = self._gradients.variables, [spec for spec in plan.variables if not spec.sparse]
         self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in dense if spec.trainable}
         self.updates: dict[str, Array] = {spec.name: arrays[spec.name] for spec in dense if not spec.trainable}

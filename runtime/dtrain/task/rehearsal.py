@@ -84,7 +84,7 @@ class _Prompted(LocalChannel):
         self.send(hello)
         self.receive()
 
-    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), *, ahead: int | None = None) -> None:
         super().send(message, blocks)
         if heard := self._prompter.receive(limit_bytes=1 << 10):
             self._prompter.send(*_answer(heard.message))

@@ -127,19 +127,30 @@ class TrainingStep(EvaluationStep):
         """The gradients of large embedding tables, by name: of the rows that were read; ids int64, ascending, each once."""
         return self._session.row_gradients
 
-    def loss_and_gradients(self, x: Any = None, y: Any = None, sample_weight: Any = None, loss: Losses | None = None) -> float:
+    def loss_and_gradients(
+        self, x: Any = None, y: Any = None, sample_weight: Any = None, loss: Losses | None = None, *, last: bool = False
+    ) -> float:
         """Add the gradients of a loss, with the penalties of regularizers, and return it.
 
         Args:
             x, y, sample_weight: the batch's, where they are None.
             loss: the compiled ones, if None.
+            last: nothing will be added to these gradients, nor changed: each layer's may leave while the others are computed.
         """
         x, y = self.x if x is None else x, self.y if y is None else y
         weight = self.sample_weight if sample_weight is None else sample_weight
         network = self._model.network
+        complete = self._session.complete if last and not self._begun else None
         result = self.write_gradients(
             lambda gradients: network.loss_and_gradients(
-                self._session.arriving, x, y, loss or self.loss, gradients, sample_weight=weight, rng=self.rng
+                self._session.arriving,
+                x,
+                y,
+                loss or self.loss,
+                gradients,
+                sample_weight=weight,
+                rng=self.rng,
+                on_gradients=complete,
             )
         )
         self._noted(result)

@@ -41,8 +41,16 @@ class Channel(Protocol):
     def bytes_received(self) -> int:
         """The same, the other way."""
 
-    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
+    def ahead(self, block: Array, start: int, stop: int) -> bool:
+        """Send these elements of what will be the first block of a message: the last ones first, then those before them.
+
+        They must not change before that is answered; it may also never be sent. False: this transport sends nothing ahead.
+        """
+
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), *, ahead: int | None = None) -> None:
         """Send a message. The blocks must not change before the answer has come.
+
+        `ahead` says from where on elements of the first block were sent ahead.
 
         Raises:
             PeerLostError: the connection is gone. A transport may leave it to `receive` to say so.

@@ -12,7 +12,7 @@ from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import AnyMessage, Hello, Rows
 from dtrain.wire.answers import next_of
 from dtrain.wire.channel import Meanwhile
-from dtrain.wire.frames import Array, Frame, FrameDecoder, encode
+from dtrain.wire.frames import Array, Frame, FrameDecoder, encode, encode_ahead
 from dtrain.wire.grpc_options import CLIENT, HELLO_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.own_thread import in_own_thread
 
@@ -54,9 +54,14 @@ class GrpcChannel:
         """Rows, whose receiver offers nothing, may have the sizes of what was offered for values by chance."""
         return () if isinstance(message, Rows) else self._into
 
-    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
+    def ahead(self, block: Array, start: int, stop: int) -> bool:
+        """See `Channel.ahead`."""
+        self._requests.put(encode_ahead(block, start, stop))
+        return True
+
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), *, ahead: int | None = None) -> None:
         """See `Channel.send`; the connection's own thread cuts the chunks, so this returns at once."""
-        self._requests.put(encode(message, blocks))
+        self._requests.put(encode(message, blocks, ahead))
 
     def receive(self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None) -> Frame:
         """See `Channel.receive`."""

@@ -2,7 +2,7 @@
 
     first chunk:  header length (u32, little endian) | header | the whole payload, if it is small
     next chunks:  the payload's next bytes, at most `CHUNK_BYTES` each
-    header:       msgpack of [message, [[dtype, elements], ...]]
+    header:       msgpack of [message, [[dtype, elements], ...]], and `true` if the rest of the first block has come ahead
     payload:      the blocks' bytes, each padded to a multiple of 8
 
 One copy on each side: an encoder cuts chunks out of the arrays' own memory (gRPC in Python sends `bytes` only), a decoder writes
@@ -12,7 +12,7 @@ memory is taken: an unknown dtype, a negative size, too many blocks or a payload
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import AnyMessage
 from dtrain.variables import DTYPE_BYTES
+from dtrain.wire.ahead import Ahead, BlockAhead
 from dtrain.wire.arriving import Arriving
 
 CHUNK_BYTES = 2 * 1024 * 1024
@@ -38,7 +39,15 @@ Offer = Callable[[AnyMessage], Sequence[Array]]
 """What a receiver gives to `FrameDecoder`: for a message, the arrays that its blocks may be written into."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[AnyMessage, list[tuple[str, int]]]).decode
+
+
+class _Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    message: AnyMessage | Ahead
+    blocks: list[tuple[str, int]]
+    ahead: bool = False
+
+
+_decode = msgspec.msgpack.Decoder(_Header).decode
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -58,14 +67,26 @@ def padded(nbytes: int) -> int:
     return (nbytes + 7) & ~7
 
 
-def encode(message: AnyMessage, blocks: Sequence[Array] = ()) -> Iterator[bytes]:
-    """Cut a message into chunks. The blocks must not change before the last chunk has been taken."""
-    return with_payload(message, blocks, payload_chunks(blocks))
+def encode(message: AnyMessage | Ahead, blocks: Sequence[Array] = (), ahead: int | None = None) -> Iterator[bytes]:
+    """Cut a message into chunks. The blocks must not change before the last chunk has been taken.
+
+    `ahead` says from where on elements of the first block have been sent by `encode_ahead`.
+    """
+    if ahead is not None:
+        blocks = [blocks[0][:ahead], *blocks[1:]]
+    return with_payload(message, blocks, payload_chunks(blocks), ahead is not None)
 
 
-def with_payload(message: AnyMessage, blocks: Sequence[Array], payload: Iterable[bytes]) -> Iterator[bytes]:
+def encode_ahead(block: Array, start: int, stop: int) -> Iterator[bytes]:
+    """Cut elements of what will be a message's first block into chunks: its last ones first, then those before them."""
+    return encode(Ahead(start, block.size), [block[start:stop]])
+
+
+def with_payload(
+    message: AnyMessage | Ahead, blocks: Sequence[Array], payload: Iterable[bytes], ahead: bool = False
+) -> Iterator[bytes]:
     """The chunks of a message, the payload's among them."""
-    header = _encode((message, described(blocks)))
+    header = _encode((message, described(blocks), True) if ahead else (message, described(blocks)))
     start = _LENGTH.pack(len(header)) + header
     if sum(block.nbytes for block in blocks) <= SMALL_BYTES:
         yield start + b"".join(payload)
@@ -157,6 +178,7 @@ class FrameDecoder:
         self._targets: list[tuple[int, memoryview]] = []
         self._received = 0
         self._expected = 0
+        self._ahead = BlockAhead()
 
     @property
     def pending_bytes(self) -> int:
@@ -177,7 +199,7 @@ class FrameDecoder:
         if whole:
             self._targets.clear()  # the blocks belong to the receiver now, who may want to let them go
         if frame.arriving is None:
-            return frame if whole else None
+            return frame if whole and not isinstance(frame.message, Ahead) else None
         frame.arriving.reached(self._received)
         return frame if begins else None
 
@@ -194,24 +216,32 @@ class FrameDecoder:
         if header_bytes > _HEADER_LIMIT_BYTES or end > len(chunk):
             raise PeerRefusedError(f"a header of {header_bytes} bytes in a chunk of {len(chunk)}; the peer is not dtrain")
         try:
-            message, announced = _decode(memoryview(chunk)[_LENGTH.size : end])
+            header = _decode(memoryview(chunk)[_LENGTH.size : end])
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise PeerRefusedError(f"a message that dtrain does not know ({error}); do both ends run the same version?") from None
-        blocks = self._blocks(message, announced)
+        blocks, places = self._places(header)
         self._received, self._targets, self._expected = 0, [], 0
-        for block in blocks:
+        for block in places:
             self._targets.append((self._expected, _bytes_of(block)))
             self._expected += padded(block.nbytes)
         part = memoryview(chunk)[end:]
         late = self.early and len(part) < self._expected
-        return Frame(message, blocks, Arriving([padded(block.nbytes) for block in blocks]) if late else None), part
+        arriving = Arriving([padded(block.nbytes) for block in places]) if late else None
+        return Frame(cast(AnyMessage, header.message), blocks, arriving), part
 
-    def _blocks(self, message: AnyMessage, announced: list[tuple[str, int]]) -> list[Array]:
+    def _places(self, header: _Header) -> tuple[list[Array], list[Array]]:
+        """The blocks of a message, and where the payload is to be written: they are the same unless something comes ahead."""
+        message, announced = header.message, header.blocks
         check(announced, self.limit_bytes)
+        if isinstance(message, Ahead):
+            check([(dtype, message.size) for dtype, _ in announced], self.limit_bytes)
+            return [], [self._ahead.place(message, dtype, count) for dtype, count in announced]
+        if header.ahead:
+            first, rest = self._ahead.take(announced), [np.empty(size, dtype) for dtype, size in announced[1:]]
+            return [first, *rest], [first[: announced[0][1]], *rest]
         offered = self.offer(message) if self.offer else ()
-        if described(offered) == announced:
-            return list(offered)
-        return [np.empty(size, dtype) for dtype, size in announced]
+        blocks = list(offered) if described(offered) == announced else [np.empty(size, dtype) for dtype, size in announced]
+        return blocks, blocks
 
     def _write(self, chunk: memoryview) -> None:
         start, stop = self._received, self._received + len(chunk)

@@ -72,7 +72,11 @@ class LocalChannel:
         """See `Channel`."""
         return self._packets.bytes_received
 
-    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
+    def ahead(self, block: Array, start: int, stop: int) -> bool:
+        """See `Channel.ahead`."""
+        return False
+
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), *, ahead: int | None = None) -> None:
         """See `Channel.send`; whatever prevents it is told by `receive`."""
         try:
             self._packets.send(message, blocks)

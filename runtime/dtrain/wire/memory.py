@@ -41,7 +41,11 @@ class MemoryChannel:
         self._requests = FrameDecoder(limit_bytes=1 << 40)
         self._lost: str | None = None
 
-    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
+    def ahead(self, block: Array, start: int, stop: int) -> bool:
+        """See `Channel.ahead`."""
+        return False
+
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), *, ahead: int | None = None) -> None:
         """See `Channel.send`."""
         if self._lost:
             raise PeerLostError(self._lost)

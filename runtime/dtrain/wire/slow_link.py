@@ -72,7 +72,11 @@ class SlowChannel:
         for run in (self._carry_out, self._carry_in):
             threading.Thread(target=run, name=f"slow link to {self.peer}", daemon=True).start()
 
-    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
+    def ahead(self, block: Array, start: int, stop: int) -> bool:
+        """See `Channel.ahead`."""
+        return False
+
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), *, ahead: int | None = None) -> None:
         """See `Channel.send`."""
         self._outbox.put((self._out.arrival_s(self._clock(), blocks), message, blocks))
 

@@ -1,4 +1,4 @@
-"""8 layers of 4 MB each, trained by steps that begin before their values are there and by steps that wait, by turns within one run.
+"""Layers of 4 MB each, trained by turns within one run: with late values, early gradients, both, or neither.
 
 dtrain launch overlap.py --layers 8 --batch 64 --steps 400 --turn-s 3
 """
@@ -11,33 +11,35 @@ from collections.abc import Iterator
 import numpy as np
 
 import dtrain as dt
-from dtrain.roles.worker import arriving_values
+from dtrain.roles.worker import arriving_values, departing_gradients
 
 NEVER = 1 << 60
+WAYS = {"neither": (NEVER, NEVER), "late": (0, NEVER), "early": (NEVER, 0), "both": (0, 0)}
+"""From which size on values may come late, and gradients leave early."""
 
 
 class Turns:
     """Sits between the data and the training loop, and switches. All replicas have the same clock, so they switch together.
 
     Attributes:
-        steps_s: how long steps took, by whether they might begin early; those around a switch are left out.
+        steps_s: how long steps took each way; those around a switch are left out.
     """
 
     def __init__(self, turn_s: float) -> None:
         self.turn_s = turn_s
-        self.steps_s: dict[bool, list[float]] = {True: [], False: []}
+        self.steps_s: dict[str, list[float]] = {way: [] for way in WAYS}
 
     def watch(self, x: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The same batch for ever."""
-        early, since_switch, before_s = False, 0, 0.0
+        way, since_switch, before_s = "", 0, 0.0
         while True:
             now_s = time.monotonic()
-            wanted = int(now_s / self.turn_s) % 2 == 0
-            if wanted is not early:
-                early, since_switch = wanted, 0
-                arriving_values.LATE_BYTES = 0 if early else NEVER
+            wanted = list(WAYS)[int(now_s / self.turn_s) % len(WAYS)]
+            if wanted != way:
+                way, since_switch = wanted, 0
+                arriving_values.LATE_BYTES, departing_gradients.EARLY_BYTES = WAYS[way]
             elif since_switch > 2:
-                self.steps_s[early].append(now_s - before_s)
+                self.steps_s[way].append(now_s - before_s)
             since_switch, before_s = since_switch + 1, now_s
             yield x, x
 
@@ -49,15 +51,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--turn-s", type=float, default=3.0)
     args = parser.parse_args()
-    arriving_values.LATE_BYTES = NEVER
     turns, x = Turns(args.turn_s), np.random.default_rng(0).random((args.batch, 1000), np.float32)
     with dt.get_strategy().scope():
         model = dt.Sequential([dt.layers.Dense(1000, "relu", use_bias=False, input_shape=(1000,)) for _ in range(args.layers)])
         model.compile(optimizer=dt.optimizers.SGD(1e-4), loss="mse")
     model.fit(lambda context: dt.data.Dataset.from_generator(lambda: turns.watch(x)), steps_per_epoch=args.steps, verbose=0)
-    for early, steps_s in turns.steps_s.items():
+    for way, steps_s in turns.steps_s.items():
         if steps_s:
-            print("early_ms" if early else "whole_ms", statistics.median(steps_s) * 1000, flush=True)
+            print(f"{way}_ms", statistics.median(steps_s) * 1000, flush=True)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.reporting import Reporter
 from dtrain.roles.parameter_server.store import any_non_finite
 from dtrain.roles.worker.arriving_values import ArrivingValues
+from dtrain.roles.worker.departing_gradients import DepartingGradients
 from dtrain.roles.worker.machine import Outcome, Outgoing, Phase, Replica
 from dtrain.roles.worker.row_routes import RowRoutes
 from dtrain.variables import VariableSpec
@@ -95,6 +96,7 @@ class ReplicaDriver:
                 self.tables[spec.name] = LazyTable(spec.shape, spec.dtype, partial(self._look_up, spec))
         weights.variables.update(self.tables)
         self.arriving = ArrivingValues(weights, self._packing.in_place, self._waiting, self.fetch_again)
+        self._departing = DepartingGradients(gradients)
         self.overtaken = False
         self._names = [str(TaskId(Role.PS, server)) for server in range(machine.servers)]
         self._channels: list[Channel] = []
@@ -118,10 +120,27 @@ class ReplicaDriver:
         finite = not any_non_finite(chain(self._gradients.buffers.values(), *rows))
         self._outgoing = self._packing.pack(rows, self.machine.term)
         self._exchange(self.machine.push(finite))
+        self._departing.forget()
         self.row_gradients.clear()
         if self.machine.outcome is None:
             raise AssertionError("a push that was answered everywhere has an outcome")
         return self.machine.outcome
+
+    @property
+    def sends_ahead(self) -> bool:
+        """Whether gradients may leave one by one (`complete`). An asynchronous server receives one large message at a time."""
+        return self.machine.sync and self._packing.in_place
+
+    def complete(self, names: tuple[str, ...]) -> None:
+        """These variables' gradients in memory will not change any more: they may leave."""
+        self._departing.complete(names, self._channels)
+
+    def is_void(self) -> bool:
+        """Whether what was computed since the last time is void."""
+        void, self.overtaken = self.overtaken, False
+        if void:
+            self._departing.forget()
+        return void
 
     def arrive(self) -> None:
         """Wait until all values are there."""
@@ -196,7 +215,12 @@ class ReplicaDriver:
 
     def _send(self, server: int, message: AnyMessage) -> None:
         """A push that is said again is the same, to the bit."""
-        self._channels[server].send(message, self._outgoing[server] if isinstance(message, WITH_BLOCKS) else ())
+        channel, blocks = self._channels[server], self._outgoing[server] if isinstance(message, WITH_BLOCKS) else ()
+        ahead = self._departing.ahead(server, channel) if isinstance(message, Push) else None
+        if ahead is None:
+            channel.send(message, blocks)
+        else:
+            channel.send(message, blocks, ahead=ahead)
 
     def _receive(self, server: int) -> Frame:
         self._reporter.waiting(self._names[server])
