@@ -31,7 +31,7 @@ def warm(monkeypatch):
 
 
 def order(number):
-    return StartOrder(f"worker:{number}", 0, ["program.py"], {"TF_CONFIG": "x" * 4000}, "/", "/dev/null")
+    return StartOrder(f"worker:{number}", 0, ["program.py"], {"TF_CONFIG": "x" * 4000}, "/", "/dev/null", needs_grpc=False)
 
 
 @pytest.mark.timeout(30)
