@@ -105,6 +105,15 @@ def test_gradients_leave_only_where_nothing_is_added_or_changed(cls, leave, monk
     assert said == (names * 6 if leave else [])
 
 
+def test_nothing_is_added_to_the_last_gradients():
+    class TooLate(dt.Sequential):
+        def train_step(self, step):
+            return {"loss": step.loss_and_gradients(last=True) + step.loss_and_gradients()}
+
+    with pytest.raises(ProgramError, match=r"gradients after those of loss_and_gradients\(last=True\), which have left"):
+        trained(model(TooLate))
+
+
 def test_gradients_begin_at_zero_in_every_step():
     class Constant(dt.Sequential):
         def train_step(self, step):

@@ -99,7 +99,7 @@ class TrainingStep(EvaluationStep):
         self.rng = rng
         self.updates: dict[str, Array] = {}
         self._session = session
-        self._begun = False
+        self._begun = self._last = False
         self._pass: Pass | None = None
         self._chance = rng.bit_generator.state if session.late else None
 
@@ -153,6 +153,7 @@ class TrainingStep(EvaluationStep):
                 on_gradients=complete,
             )
         )
+        self._last = last
         self._noted(result)
         self._add_rows(result.row_gradients)
         self.updates.update(result.state_updates)
@@ -214,7 +215,14 @@ class TrainingStep(EvaluationStep):
 
         It must overwrite each of them whole: they hold anything. So nothing is cleared or copied, as `gradients` and
         `add_gradients` have to.
+
+        Raises:
+            ProgramError: `last` was said of those that are there.
         """
+        if self._last:
+            raise ProgramError(
+                f"{self._model.name}: train_step: gradients after those of loss_and_gradients(last=True), which have left"
+            )
         if not self._begun:
             self._begun = True
             self._session.row_gradients.clear()
