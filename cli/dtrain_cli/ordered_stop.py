@@ -9,6 +9,7 @@ checkpoint. After anything else all must be gone `grace_s` after the order, and 
 those behind it: a stage begins at the latest at its share of the grace.
 """
 
+import math
 import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -42,6 +43,12 @@ class StopOrder:
         """Whether the tasks have all the time they need, one stage after the other."""
         return self.state == "succeeded"
 
+    def kill_s(self, told: "Told") -> float:
+        """When a task's time to leave is over."""
+        if not self.patient:
+            return self.at_s + self.grace_s
+        return math.inf if told.stop_s is None else told.stop_s + self.grace_s
+
 
 @dataclass(frozen=True)
 class Told:
@@ -58,14 +65,17 @@ def due(order: StopOrder, there: Iterable[Told], now_s: float) -> list[tuple[Tas
     first_role = waiting[0].task.role if waiting else None
     for told in waiting:
         role = told.task.role
-        if told.stop_s is not None or not order.patient:
-            kill_s = (told.stop_s if order.patient and told.stop_s is not None else order.at_s) + order.grace_s
-            if now_s >= kill_s:
-                signals.append((told.task, signal.SIGKILL))
-                continue
-        if told.stop_s is None and _begins(order, role, first_role, now_s):
+        if now_s >= order.kill_s(told):
+            signals.append((told.task, signal.SIGKILL))
+        elif told.stop_s is None and _begins(order, role, first_role, now_s):
             signals.append((told.task, signal.SIGTERM))
     return signals
+
+
+def reluctant(order: StopOrder, there: Iterable[Told], now_s: float) -> list[TaskId]:
+    """Who was told to stop and has used half of its time: whoever waits wants to know what keeps it."""
+    told_to = ((told.task, told.stop_s, order.kill_s(told)) for told in there if told.stop_s is not None)
+    return [task for task, stop_s, kill_s in told_to if (stop_s + kill_s) / 2 <= now_s < kill_s]
 
 
 def _begins(order: StopOrder, role: Role, first_role: Role | None, now_s: float) -> bool:

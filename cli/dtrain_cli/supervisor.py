@@ -283,6 +283,7 @@ class Supervisor:
 
     def _advance_stop(self, order: StopOrder, now_s: float) -> None:
         there = [Told(life.task, life.stop_s) for life in self.lives.values() if life.has_process]
+        self._warn_of(ordered_stop.reluctant(order, there, now_s))
         for task, number in ordered_stop.due(order, there, now_s):
             life = self.lives[task]
             if life.pid is None:  # still being started: it is told as soon as it is there
@@ -293,6 +294,15 @@ class Supervisor:
                 self._journal.event("told to stop", task=str(task), signal=signal.Signals(number).name)
             self._processes.signal(task, number)
             self._processes.signal(task, signal.SIGCONT)  # a paused task cannot leave
+
+    def _warn_of(self, reluctant: list[TaskId]) -> None:
+        slow = [self.lives[task] for task in reluctant if not self.lives[task].reluctant]
+        for life in slow:
+            life.reluctant = True
+            where = "" if self.foreign else "; its stacks are in its log"
+            self._console.say(f"{life.task} has not left yet{where}")
+        if slow:
+            self._ask_for_stacks(slow)
 
     # What is done
 

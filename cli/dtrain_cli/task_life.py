@@ -22,6 +22,7 @@ class TaskLife:
         started_s: when the present attempt was started (monotonic).
         status: what the present attempt last said of itself.
         stop_s: when it was told to stop; None: it was not.
+        reluctant: it was, and has not left in time: what it does was asked for.
         restart_s: when it is to be started again; None: it is not.
         restarts_used: since it was last healthy; `restarts` counts all.
         failure: of the last attempt that failed.
@@ -35,6 +36,7 @@ class TaskLife:
     started_s: float = 0.0
     status: TaskStatus | None = None
     stop_s: float | None = None
+    reluctant: bool = False
     restart_s: float | None = None
     restarts_used: int = 0
     failure: FailureRecord | None = None

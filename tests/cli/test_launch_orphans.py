@@ -62,6 +62,25 @@ def test_a_task_that_ignores_sigterm_is_killed_when_the_grace_is_over(launcher):
     assert not launch.pids()
 
 
+def test_of_a_task_that_has_not_left_in_half_of_the_grace_it_is_known_where_it_stands(launcher):
+    program = launcher.program(
+        """
+        if task == "worker:0":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        status()
+        forever()
+        """
+    )
+    launch = launcher.start(*SMALL, "--grace", "6", program)
+    launch.wait_running()
+    launch.send(signal.SIGINT)
+    wait_until(lambda: "in forever" in launch.log("worker:0"))
+    launch.send(signal.SIGINT)
+    assert launch.end() == 130
+    assert "worker:0 has not left yet; its stacks are in its log" in launch.err
+    assert not launch.pids()
+
+
 def test_what_a_task_leaves_behind_does_not_survive_its_own_end(launcher):
     program = launcher.program(
         """

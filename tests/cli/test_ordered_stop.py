@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.cluster import Role, TaskId
-from dtrain_cli.ordered_stop import StopOrder, Told, due
+from dtrain_cli.ordered_stop import StopOrder, Told, due, reluctant
 
 NAMES = ["chief:0", "worker:0", "worker:1", "ps:0", "evaluator:0"]
 STEP_S = 0.25
@@ -42,6 +42,16 @@ def test_who_ignores_sigterm_does_not_use_up_the_time_of_those_behind():
     when = {(name, number): at_s for at_s, name, number in sent}
     assert when["chief:0", signal.SIGTERM] == 3.0
     assert when["worker:0", signal.SIGKILL] == 10.0
+
+
+def test_who_has_used_half_of_its_time_is_known():
+    chief, worker = Told(TaskId.parse("chief:0")), Told(TaskId.parse("worker:0"), stop_s=1.0)
+    hasty = StopOrder("stopped", 130, 1.0, 10.0, {})
+    seen = {now_s: reluctant(hasty, [chief, worker], now_s) for now_s in (5.0, 6.0, 10.9, 11.0)}
+    assert seen == {5.0: [], 6.0: [worker.task], 10.9: [worker.task], 11.0: []}
+    patient, late = StopOrder("succeeded", 0, 1.0, 10.0, {}), Told(TaskId.parse("ps:0"), stop_s=60.0)
+    assert reluctant(patient, [chief, late], 64.0) == []
+    assert reluctant(patient, [chief, late], 65.0) == [late.task]
 
 
 def test_after_success_the_others_may_end_by_themselves():
