@@ -12,7 +12,7 @@ import pytest
 
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError, WaitTimeoutError
 from dtrain.messages import Commit, Hello, Pull, Push, Subscribe
-from dtrain.wire import client, connecting, shared_memory
+from dtrain.wire import client, connecting, local, shared_memory
 from dtrain.wire.channel import Answer
 from dtrain.wire.client import GrpcChannel
 from dtrain.wire.local import LocalChannel, LocalService, socket_name
@@ -138,6 +138,38 @@ def test_a_memory_that_is_gone_leaves_its_number_and_its_room(channel):
             assert np.all(channel.receive().blocks[0] == value)
         del shared
     assert len(channel._packets._announced) == 1
+
+
+class Silent(Echo):
+    """Answers when it is told to."""
+
+    def received(self, caller, frame):
+        self.caller = caller
+        return Answer.ONE
+
+
+def test_a_wait_pauses_so_that_a_signal_that_comes_just_before_it_is_heard(monkeypatch):
+    monkeypatch.setattr(local, "LOOK_S", 0.01)
+    silent, pauses = Silent(), []
+    service = LocalService(silent)
+    channel = LocalChannel("ps:0", service.name(), WORKER)
+    receive = channel._packets.receive
+
+    def noted(limit_bytes):
+        try:
+            return receive(limit_bytes)
+        except BlockingIOError:
+            pauses.append(limit_bytes)
+            if len(pauses) >= 3 and silent.caller is not None:
+                silent.caller.send(PUSH)
+            raise
+
+    monkeypatch.setattr(channel._packets, "receive", noted)
+    channel.send(PUSH)
+    assert channel.receive().message == PUSH
+    assert len(pauses) >= 3
+    channel.close()
+    service.stop()
 
 
 def test_a_header_too_long_for_a_packet_comes_in_memory(channel):

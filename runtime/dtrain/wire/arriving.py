@@ -4,6 +4,8 @@ import queue
 from collections.abc import Sequence
 from itertools import accumulate
 
+from dtrain.wire.answers import next_of
+
 
 class Arriving:
     """The payload of one message: one thread says how far it has come, another waits for the part that it needs."""
@@ -30,7 +32,7 @@ class Arriving:
         """
         needed = self._starts[-1] if block is None else self._starts[block] + nbytes
         while self._there < needed:
-            news = self._news.get()
+            news = next_of(self._news)
             if isinstance(news, Exception):
                 self._news.put(news)  # whoever asks again hears it again
                 raise news

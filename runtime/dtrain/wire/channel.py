@@ -4,14 +4,13 @@ A connection is opened by one task (the client end, `Channel`) to a server (the 
 on a connection; most are answered by exactly one message. There is a twin without sockets in `memory`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
 from dtrain.messages import AnyMessage, Hello
+from dtrain.wire.answers import Meanwhile
 from dtrain.wire.frames import Array, Frame, Payload
-
-Meanwhile = Callable[[], None] | None
 
 
 class Answer(Enum):

@@ -19,7 +19,8 @@ from typing import NamedTuple
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
 from dtrain.messages import AnyMessage, Hello, Refusal
 from dtrain.wire import shared_memory
-from dtrain.wire.channel import Handler, Meanwhile
+from dtrain.wire.answers import LOOK_S, Meanwhile
+from dtrain.wire.channel import Handler
 from dtrain.wire.frames import Array, Frame, Payload, written
 from dtrain.wire.packets import SMALL_BYTES, PacketSocket
 
@@ -28,6 +29,7 @@ RETRY_S = 0.05
 STOP_LIMIT_S = 0.5
 _LIMIT_BYTES = 1 << 40
 _CREDENTIALS = struct.Struct("3i")
+_TIME = struct.Struct("2l")
 
 
 class LocalChannel:
@@ -52,6 +54,7 @@ class LocalChannel:
             self.send(hello)
             answer = self.receive().message
             self._socket.settimeout(None)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIME.pack(0, int(LOOK_S * 1e6)))
         except OSError as error:
             self.close()
             raise PeerLostError(f"{peer} is not on this host ({error.strerror or error})") from None
@@ -86,7 +89,7 @@ class LocalChannel:
     def receive(self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None) -> Frame:
         """See `Channel.receive`; large blocks are left where the server wrote them."""
         try:
-            frame = self._packets.receive(_LIMIT_BYTES)
+            frame = self._next_frame()
         except OSError as error:
             raise self._lost(error) from None
         if frame is None:
@@ -94,6 +97,14 @@ class LocalChannel:
         if not frame.blocks or sum([block.nbytes for block in frame.blocks]) > SMALL_BYTES:
             return frame
         return Frame(frame.message, written(frame.blocks, into))
+
+    def _next_frame(self) -> Frame | None:
+        """Wait for it with a pause each `LOOK_S`: a signal that comes just before a wait for ever is heard when the wait ends."""
+        while True:
+            try:
+                return self._packets.receive(_LIMIT_BYTES)
+            except BlockingIOError:
+                continue
 
     def _lost(self, error: Exception | None) -> PeerLostError:
         why = error.strerror or error if isinstance(error, OSError) else error or "it has ended the connection"

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage, Hello
-from dtrain.wire.channel import Answer, Handler, Meanwhile
+from dtrain.wire.answers import Meanwhile
+from dtrain.wire.channel import Answer, Handler
 from dtrain.wire.frames import Array, Frame, FrameDecoder, Payload, encode, with_payload
 
 

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar, cast
 
+from dtrain.wire.answers import next_of
+
 Result = TypeVar("Result")
 
 
@@ -23,7 +25,7 @@ def in_own_thread(call: Callable[[], Result], name: str) -> Result:
             results.put((None, error))
 
     threading.Thread(target=run, name=name, daemon=True).start()
-    result, error = results.get()
+    result, error = next_of(results)
     if error is not None:
         raise error
     return cast(Result, result)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from dtrain.config import LinkFault, SimulateSection
 from dtrain.errors import PeerLostError
 from dtrain.messages import AnyMessage
-from dtrain.wire.answers import next_of
-from dtrain.wire.channel import Channel, Meanwhile
+from dtrain.wire.answers import Meanwhile, next_of
+from dtrain.wire.channel import Channel
 from dtrain.wire.frames import Array, Frame, written
 
 

@@ -27,6 +27,7 @@ from dtrain.roles.chief.saver import Saver
 from dtrain.roles.chief.start import Start, restored
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.run_files import RunFiles
+from dtrain.wire.answers import next_of
 
 LOOK_S = 0.2
 PATIENCE_S = 60.0
@@ -131,7 +132,7 @@ class Keeper:
             raise self.failure
         self._finishing_since_s = time.monotonic()
         self._wake.set()
-        answer = self._finished.get()
+        answer = next_of(self._finished)
         if isinstance(answer, DtrainError):
             raise answer
         return answer
