@@ -51,6 +51,10 @@ class FaultSchedule:
                 faults.append(Fault(task, signal.SIGKILL, "killed"))
         return faults
 
+    def missed(self) -> list[str]:
+        """What has not been done to whom: for the end of a run that was over before."""
+        return [f"{fault.task} was not {'paused' if isinstance(fault, PauseFault) else 'killed'}" for fault in self._waiting]
+
 
 def _at_one_moment(fault: AnyFault, chance: random.Random) -> AnyFault:
     """The fault at the step or second that the seed draws between the two that the spec gives."""

@@ -351,6 +351,8 @@ class Supervisor:
     def _conclude(self) -> Outcome:
         assert self._order is not None
         outcome = outcome_of(self._order, self.lives.values(), self._causes)
+        for text in self._faults.missed() if outcome.state == "succeeded" else ():
+            self._console.say(f"simulate: {text}: the run was over before that was due, or seen to be")
         record = self._journal.record
         record.state, record.exit_code, record.failure = outcome.state, outcome.exit_code, outcome.failure
         record.ended, record.stalled = now_text(), None

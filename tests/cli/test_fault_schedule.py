@@ -24,6 +24,14 @@ def test_each_fault_fires_once_at_its_step_or_second():
     ]
 
 
+def test_what_has_not_been_done_is_known_at_the_end():
+    pause = PauseFault("ps:0", for_s=2.0, at_s=3.0)
+    schedule = FaultSchedule(SimulateSection(kill=(KillFault("worker:1", at_step=200),), pause=(pause,)))
+    assert schedule.missed() == ["worker:1 was not killed", "ps:0 was not paused"]
+    schedule.due(1.0, 300)
+    assert schedule.missed() == ["ps:0 was not paused"]
+
+
 def test_who_is_just_being_started_is_struck_as_soon_as_it_is_there():
     schedule = FaultSchedule(SimulateSection(kill=(KillFault("worker:1", at_step=2),)))
     worker = TaskId.parse("worker:1")
