@@ -209,6 +209,21 @@ def test_killed_output_is_complete_to_the_last_line(launcher):
     assert launch.out == "chief:0 | the last line\n"
 
 
+def test_what_a_program_forks_dies_of_sigterm(launcher):
+    program = launcher.program(
+        """
+        status()
+        ours = signal.getsignal(signal.SIGTERM)
+        if (pid := os.fork()) == 0:
+            os._exit(0 if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else 1)
+        print(callable(ours), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        """
+    )
+    launch = launcher.start(*ALONE, program)
+    assert launch.end() == 0, launch.err
+    assert launch.out == "chief:0 | True 0\n"
+
+
 def test_a_program_may_start_processes_of_its_own(launcher):
     (launcher.folder / "pools.py").write_text(
         "import multiprocessing\n"

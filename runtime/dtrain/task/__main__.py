@@ -44,6 +44,7 @@ def main(arguments: list[str]) -> int:
 def run(path: str, arguments: list[str]) -> int:
     """Be the task that the environment describes, to its end; return its exit code."""
     signal.signal(signal.SIGTERM, _leave)
+    os.register_at_fork(after_in_child=_die_of_sigterm)
     assignment = None
     try:
         assignment = TaskAssignment.from_environment(os.environ)
@@ -72,6 +73,12 @@ def _write_stacks_on_request() -> None:
 def _leave(number: int, _frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_DFL)
     raise SystemExit(128 + number)
+
+
+def _die_of_sigterm() -> None:
+    """What the program forks is no task and dies of SIGTERM, as it would anywhere: a pool waits for its workers to do so."""
+    if signal.getsignal(signal.SIGTERM) is _leave:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _end(code: int) -> NoReturn:
