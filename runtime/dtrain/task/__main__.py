@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from types import FrameType
 from typing import NoReturn
 
@@ -44,7 +45,9 @@ def main(arguments: list[str]) -> int:
 def run(path: str, arguments: list[str]) -> int:
     """Be the task that the environment describes, to its end; return its exit code."""
     signal.signal(signal.SIGTERM, _leave)
-    os.register_at_fork(after_in_child=_die_of_sigterm)
+    # Between the fork and the child's first step Python forgets signals that it has heard: they have to wait.
+    hold, heed = (partial(signal.pthread_sigmask, how, {signal.SIGTERM}) for how in (signal.SIG_BLOCK, signal.SIG_UNBLOCK))
+    os.register_at_fork(before=hold, after_in_parent=heed, after_in_child=_die_of_sigterm)
     assignment = None
     try:
         assignment = TaskAssignment.from_environment(os.environ)
@@ -79,6 +82,7 @@ def _die_of_sigterm() -> None:
     """What the program forks is no task and dies of SIGTERM, as it would anywhere: a pool waits for its workers to do so."""
     if signal.getsignal(signal.SIGTERM) is _leave:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def _end(code: int) -> NoReturn:
