@@ -26,7 +26,7 @@ TASKS = ("chief:0", "worker:0", "worker:1")
 class Hand:
     """All servers of a cluster of a chief and some workers; the clock stands where `now` says."""
 
-    def __init__(self, workers=2, servers=1, max_steps=10, optimizer=None, variables=VARIABLES, **training):
+    def __init__(self, workers=2, servers=1, max_steps=10, optimizer=None, variables=VARIABLES, evaluators=0, **training):
         self.training = TrainingSection(**training)
         names = {"chief": ["c:0"], "worker": [f"w:{i}" for i in range(workers)], "ps": [f"p:{i}" for i in range(servers)]}
         self.cluster = ClusterSpec.from_lists(**names)
@@ -36,7 +36,7 @@ class Hand:
         self.now = 0.0
         self.processes = {}
         self.batches = {}
-        self.servers = [ParameterServer(i, self.cluster, self.training, self.now) for i in range(servers)]
+        self.servers = [ParameterServer(i, self.cluster, self.training, self.now, evaluators) for i in range(servers)]
 
     def blocks(self, server=0, value=0):
         return [np.full(group.size, value, group.dtype) for group in self.plan.layout(server).groups]
@@ -59,6 +59,10 @@ class Hand:
         """
         actions = list(self.servers[server].receive(caller or task, TaskId.parse(task), message, blocks, self.now))
         return [self._noted(action) if isinstance(action, Send) else action for action in actions]
+
+    def disconnect(self, task, server=0, caller=None):
+        """Close a connection of a task."""
+        self.servers[server].disconnected(caller or task, TaskId.parse(task))
 
     def _noted(self, action):
         message = action.message

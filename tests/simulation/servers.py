@@ -109,7 +109,7 @@ class Server:
         if self._not_now(wire.server_life, self.hung_up, wire):
             return
         self._callers.discard(wire)
-        self.machine.disconnected(wire)
+        self.machine.disconnected(wire, TaskId.parse(wire.task))
 
     def _tick(self, life: int) -> None:
         if self._not_now(life, self._tick, life):

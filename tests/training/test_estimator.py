@@ -61,6 +61,40 @@ def test_the_evaluator_of_a_cluster_exports(launcher):
         assert f"{kept.evaluate(batches()):.6f}" == re.search(r"^loss (.*)$", launch.log("chief:0"), re.M)[1]
 
 
+LATE_EVALUATOR = """
+import json, os, time
+from pathlib import Path
+import numpy as np
+import dtrain as dt
+
+def is_there(pid):
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+task = json.loads(os.environ["TF_CONFIG"])["task"]["type"]
+if task == "chief":
+    Path("new").write_text(str(os.getpid()))
+    Path("new").rename("chief")
+while task == "evaluator" and (not Path("chief").exists() or is_there(int(Path("chief").read_text()))):
+    time.sleep(0.01)
+x = np.ones((8, 1), np.float32)
+with dt.ParameterServerStrategy().scope():
+    model = dt.Sequential([dt.layers.Dense(1, input_shape=(1,))])
+    model.compile("sgd", "mse")
+model.fit(x, x, batch_size=8, epochs=1, steps_per_epoch=20, validation_data=(x, x), verbose=0)
+"""
+
+
+def test_an_evaluator_that_comes_when_the_chief_has_gone_evaluates_all_the_same(launcher):
+    (launcher.folder / "late.py").write_text(LATE_EVALUATOR)
+    launch = launcher.start("--workers", "1", "--ps", "2", "late.py")
+    assert launch.end() == 0, launch.err
+    assert re.search(r"^evaluator:0 \| evaluation at step 20 - ", launch.out, re.M)
+
+
 def test_specs_that_make_no_sense():
     with pytest.raises(InputError, match="max_steps of at least 1, found 0"):
         dt.TrainSpec(batches, 0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.messages import Conclude, Heartbeat, HeartbeatReply, Lineage
+from dtrain.messages import Conclude, Farewell, Heartbeat, HeartbeatReply, Lineage
 from dtrain.protocol.membership import JOIN_S, LEASE_S, Membership, MemberState
 from dtrain.roles.parameter_server.actions import Action, End
 from dtrain.roles.parameter_server.held import Held
@@ -21,12 +21,14 @@ class Attendance:
         ranks: rank of each replica, by task name; of those that have joined as well.
         statuses: what each member has said last of itself, by task name.
         farewell: nobody will train any more.
+        evaluators: how many tasks beside those of the cluster will come to ps:0.
     """
 
     index: int
     cluster: ClusterSpec
     chief_trains: bool
     now: float
+    evaluators: int = 0
     ranks: dict[str, int] = field(init=False)
     membership: Membership = field(init=False)
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
@@ -34,10 +36,13 @@ class Attendance:
     _joined: list[TaskId] = field(default_factory=list, init=False)
     _concluded: int = field(default=0, init=False)
     _leader_lost_since_s: float | None = field(default=None, init=False)
+    _came: set[str] = field(default_factory=set, init=False)
+    _awaited: tuple[str, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         self.rank(self.chief_trains)
-        expected = list(self.ranks) if self.index == 0 else []
+        evaluators = [str(TaskId(Role.EVALUATOR, index)) for index in range(self.evaluators)]
+        expected = [*self.ranks, *evaluators] if self.index == 0 else []
         self.membership = Membership(expected, lease_s=LEASE_S, join_s=JOIN_S, now=self.now)
 
     @property
@@ -112,9 +117,29 @@ class Attendance:
         """Whether the replicas of a generation may go."""
         return self.farewell or self._concluded >= generation
 
+    def bid_farewell(self, message: Farewell) -> Farewell:
+        """Nobody will train any more. Returns the answer: on ps:0, who may still come to the other servers."""
+        self.farewell, self._awaited = True, message.awaited
+        if self.index > 0:
+            return message
+        return Farewell(self.membership.tasks(MemberState.EXPECTED, MemberState.LIVE))
+
+    def came(self, task: str) -> None:
+        """A connection of a task was closed: it need not be awaited."""
+        self._came.add(task)
+
+    def latecomers(self, now: float) -> list[str]:
+        """After the farewell: who has not come yet, to learn that training has ended and what came of it. Rule 12."""
+        if not self.farewell:
+            return []
+        if self.index == 0:
+            return [task for task in self.membership.tasks(MemberState.EXPECTED) if task != self.leader]
+        awaited = [task for task in self._awaited if task in self.ranks and task not in {self.leader, *self._came}]
+        return awaited if now < self.now + JOIN_S else []
+
     def end(self, now: float, connections: int) -> Iterator[Action]:
         """The server ends when nobody will talk to it any more: after the farewell, or long after the leader was lost."""
-        if self.farewell and connections == 0:
+        if self.farewell and connections == 0 and not self.latecomers(now):
             yield End()
         if self.farewell or self.membership.state(self.leader) not in (MemberState.LOST, MemberState.LEFT):
             self._leader_lost_since_s = None

@@ -100,7 +100,7 @@ class ServerHandler:
             self._callers.discard(caller)
             if self.machine.held is not None:
                 self.machine.held.store.lose(caller.reading)
-            self.machine.disconnected(caller)
+            self.machine.disconnected(caller, _task(caller.hello.task))
             if not self._callers:  # it may have been the last one before the end
                 self._carry_out(self.machine.tick(time.monotonic(), connections=0))
 
@@ -118,6 +118,8 @@ class ServerHandler:
     def tick(self) -> None:
         """Let time pass."""
         with self._lock:
+            if late := self.machine.attendance.latecomers(time.monotonic()):
+                self.reporter.waiting(f"{', '.join(late)} to come and learn that training has ended")
             self._carry_out(self.machine.tick(time.monotonic(), connections=len(self._callers)))
 
     def fail(self, reason: str) -> None:
@@ -226,7 +228,8 @@ def serve(assignment: TaskAssignment) -> None:
     _allow_open_files()
     reporter = Reporter(assignment)
     hello = assignment.hello()
-    machine = ParameterServer(assignment.task.index, assignment.cluster, assignment.spec.training, time.monotonic())
+    evaluators = assignment.spec.cluster.count(Role.EVALUATOR)
+    machine = ParameterServer(assignment.task.index, assignment.cluster, assignment.spec.training, time.monotonic(), evaluators)
     by_grpc = assignment.spec.training.transport == "grpc"
     handler = ServerHandler(machine, hello, reporter, local=not by_grpc)
     local = None if by_grpc else LocalService(handler, socket_name(str(assignment.task), hello))

@@ -71,12 +71,14 @@ class ParameterServer:
     Attributes:
         held: None before the leader has initialised it.
         room: where values are kept.
+        evaluators: how many tasks beside those of the cluster will come to ps:0.
     """
 
     index: int
     cluster: ClusterSpec
     training: TrainingSection
     now: float
+    evaluators: int = 0
     room: Room = field(default_factory=Room)
     attendance: Attendance = field(init=False)
     held: Held | None = field(default=None, init=False)
@@ -86,7 +88,7 @@ class ParameterServer:
     _questions: Questions = field(init=False)
 
     def __post_init__(self) -> None:
-        self.attendance = Attendance(self.index, self.cluster, self.training.chief_trains, self.now)
+        self.attendance = Attendance(self.index, self.cluster, self.training.chief_trains, self.now, self.evaluators)
         self._questions = Questions(self.attendance, self._snapshots)
 
     # What is held
@@ -256,8 +258,9 @@ class ParameterServer:
         if news:
             yield from self.attendance.change(self.held, now)
 
-    def disconnected(self, caller: Caller) -> None:
+    def disconnected(self, caller: Caller, sender: TaskId) -> None:
         """A connection is gone: whatever waited on it is not answered."""
+        self.attendance.came(str(sender))
         self._questions.forget(caller)
         self._snapshots.forget(caller)
         if caller in self._subscribers:
@@ -282,10 +285,10 @@ class ParameterServer:
         yield Send(caller, message)
 
     def _on_farewell(self, caller: Caller, sender: TaskId, message: Farewell, blocks: Blocks, now: float) -> Actions:
-        self.attendance.farewell, held = True, self.held
+        held = self.held
         if self.index == 0 and held is not None and held.pushes.version < held.max_steps:
             held.pushes.failed = f"{sender} has ended training at step {held.pushes.version} of {held.max_steps}"
-        yield Send(caller, message)
+        yield Send(caller, self.attendance.bid_farewell(message))
 
 
 @cache
