@@ -1,4 +1,4 @@
-"""A network's variables, predictions, gradients and configs."""
+"""A network's variables, predictions and gradients."""
 
 import json
 
@@ -263,51 +263,6 @@ def test_batches_of_any_size_order_and_dtype():
     np.testing.assert_allclose(network.predict(weights, fortran), expected, rtol=1e-4, atol=1e-3)
     np.testing.assert_allclose(network.predict(weights, images[:2]), expected[:2], rtol=1e-4, atol=1e-3)
     assert network.predict(weights, images[:0]).shape == (0, 3)
-
-
-def test_the_config_of_a_graph_round_trips():
-    network = two_inputs()
-    again = Network.from_config(json.loads(json.dumps(network.get_config())))
-    assert again.variables == network.variables
-    assert again.get_config() == network.get_config()
-    weights = network.initial_values(3)
-    x = [np.ones((2, 3)), np.ones((2, 2))]
-    for ours, theirs in zip(network.predict(weights, x), again.predict(weights, x), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
-def test_the_config_of_an_unbuilt_stack_round_trips():
-    network = Network([Flatten(), Dense(2)])
-    again = Network.from_config(network.get_config())
-    assert not again.built
-    again.build((2, 3))
-    assert again.output_shapes == [(2,)]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda c: c.pop("steps"),
-        lambda c: c["steps"][1].update(inputs=[[1, 0]]),
-        lambda c: c["steps"][1].update(inputs=[[0, 3]]),
-        lambda c: c["steps"][1].update(inputs=[["0", 0]]),
-        lambda c: c["steps"][1].update(inputs=[]),
-        lambda c: c["steps"][1].update(layer=9),
-        lambda c: c["layers"][1].update(class_name="os.system"),
-        lambda c: c["layers"][1].update(class_name="Layer"),
-        lambda c: c["layers"][1]["config"].update(units=[]),
-        lambda c: c["layers"][1]["config"].update(surprise=1),
-        lambda c: c["layers"][1].update(config=None),
-        lambda c: c.update(outputs=[[7, 0]]),
-        lambda c: c.update(outputs=[]),
-        lambda c: c.update(layers=None),
-    ],
-)
-def test_a_damaged_config_is_refused(damage):
-    config = Network([Dense(2, input_shape=(3,))]).get_config()
-    damage(config)
-    with pytest.raises(SpecError):
-        Network.from_config(config)
 
 
 @pytest.mark.parametrize(
