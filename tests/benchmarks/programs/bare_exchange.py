@@ -12,7 +12,7 @@ import signal
 import socket
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -21,6 +21,9 @@ import numpy as np
 OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1), ("grpc.enable_retries", 0))
 BLOCK = 64 * 1024
 LEARNING_RATE = 1e-3
+
+Connect = Callable[[str, np.ndarray, np.ndarray], Callable[[], None]]
+"""To the server at an address; the result exchanges a gradient for values."""
 
 
 def apply(gradient: np.ndarray, values: np.ndarray) -> None:
@@ -106,26 +109,38 @@ def exchange_by_unary(address: str, gradient: np.ndarray, values: np.ndarray) ->
 WAYS = {"socket": (serve_socket, exchange_by_socket), "unary": (serve_unary, exchange_by_unary)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--way", choices=WAYS, required=True)
+def options(doc: str, ways: Iterable[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--way", choices=ways, required=True)
     parser.add_argument("--bytes", type=int, required=True, help="of the gradient, and of the values")
     parser.add_argument("--steps", type=int, required=True)
-    args = parser.parse_args()
+    return parser
+
+
+def place() -> tuple[bool, str]:
+    """Whether this task is the server, and where that serves."""
     config = json.loads(os.environ["TF_CONFIG"])
-    address, size = config["cluster"]["ps"][0], args.bytes // 4
-    serve, connect = WAYS[args.way]
-    if config["task"]["type"] == "ps":
-        serve(address, size)
-        return
+    return config["task"]["type"] == "ps", config["cluster"]["ps"][0]
+
+
+def measure(connect: Connect, address: str, size: int, steps: int) -> None:
     gradient, values = np.ones(size, np.float32), np.zeros(size, np.float32)
     exchange, times_s = connect(address, gradient, values), []
-    for _ in range(args.steps):
+    for _ in range(steps):
         begun_s = time.perf_counter()
         exchange()
         times_s.append(time.perf_counter() - begun_s)
     print("exchange_ms", statistics.median(times_s) * 1000)
     print("value", round(float(values[-1]), 4), flush=True)
+
+
+def main() -> None:
+    args = options(__doc__, WAYS).parse_args()
+    (serves, address), (serve, connect) = place(), WAYS[args.way]
+    if serves:
+        serve(address, args.bytes // 4)
+    else:
+        measure(connect, address, args.bytes // 4, args.steps)
 
 
 if __name__ == "__main__":

@@ -6,20 +6,17 @@
 taken it has also acknowledged, so no window of the kernel's shows, only what the connection itself lets be under way.
 """
 
-import argparse
 import contextlib
-import json
 import os
 import queue
 import signal
 import socket
-import statistics
 import threading
 import time
 from collections.abc import Callable
 
 import numpy as np
-from bare_exchange import apply, connected, exchange_by_socket, serve_socket
+from bare_exchange import apply, connected, exchange_by_socket, measure, options, place, serve_socket
 
 from dtrain.messages import Hello, Push, Reply
 from dtrain.verdict import Verdict
@@ -109,29 +106,17 @@ WAYS = {"grpc": (serve_grpc, exchange_by_grpc), "socket": (serve_socket, exchang
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--way", choices=WAYS, required=True)
-    parser.add_argument("--bytes", type=int, required=True, help="of the gradient, and of the values")
-    parser.add_argument("--steps", type=int, required=True)
+    parser = options(__doc__, WAYS)
     parser.add_argument("--round_trip_ms", type=float, default=40)
     args = parser.parse_args()
-    config = json.loads(os.environ["TF_CONFIG"])
-    address, size = config["cluster"]["ps"][0], args.bytes // 4
-    serve, connect = WAYS[args.way]
-    if config["task"]["type"] == "ps":
-        serve(address, size)
+    (serves, address), (serve, connect) = place(), WAYS[args.way]
+    if serves:
+        serve(address, args.bytes // 4)
         return
     listener = socket.create_server(("127.0.0.1", 0))
     if not (between := os.fork()):
         link(listener, address, args.round_trip_ms / 2000)
-    gradient, values, times_s = np.ones(size, np.float32), np.zeros(size, np.float32), []
-    exchange = connect(f"127.0.0.1:{listener.getsockname()[1]}", gradient, values)
-    for _ in range(args.steps):
-        begun_s = time.perf_counter()
-        exchange()
-        times_s.append(time.perf_counter() - begun_s)
-    print("exchange_ms", statistics.median(times_s) * 1000)
-    print("value", round(float(values[-1]), 4), flush=True)
+    measure(connect, f"127.0.0.1:{listener.getsockname()[1]}", args.bytes // 4, args.steps)
     os.kill(between, signal.SIGKILL)
 
 
