@@ -27,10 +27,10 @@ class HandCluster:
         self.commands: dict[str, Command] = {}
         self.run_dir = launcher.folder / "run"
 
-    def spec(self, **sections: Any) -> str:
+    def spec(self, evaluator: int = 0, **sections: Any) -> str:
         """Write a spec with the addresses; its path."""
         path = self.launcher.folder / "spec.json"
-        path.write_text(json.dumps({"cluster": {**self.addresses, "evaluator": 1}, **sections}))
+        path.write_text(json.dumps({"cluster": {**self.addresses, "evaluator": evaluator}, **sections}))
         return str(path)
 
     def tf_config(self, task: str) -> str:

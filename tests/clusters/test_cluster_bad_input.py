@@ -76,7 +76,7 @@ def test_an_address_that_is_taken(launcher):
 @pytest.mark.parametrize("role", ["worker", "chief", "evaluator"])
 def test_a_missing_program_is_the_commands_fault(launcher, role):
     cluster = HandCluster(launcher, ps=1, chief=1, worker=1)
-    task = launcher.dtrain(role, "--spec", cluster.spec(), "missing.py")
+    task = launcher.dtrain(role, "--spec", cluster.spec(evaluator=1), "missing.py")
     assert task.end() == 2
     assert "missing.py" in task.err
     assert "Traceback" not in task.err

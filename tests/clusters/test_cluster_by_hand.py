@@ -1,5 +1,6 @@
 """Clusters without a launcher: by a spec with addresses, by TF_CONFIG, by the classic flags. All tasks end by themselves."""
 
+import re
 from itertools import chain
 
 from clusters.hand import HandCluster
@@ -11,7 +12,7 @@ STEPS = 200
 
 def test_five_commands_and_an_evaluator_with_a_spec(launcher):
     cluster = HandCluster(launcher, ps=2, chief=1, worker=2)
-    spec = cluster.spec(name="by-hand")
+    spec = cluster.spec(evaluator=1, name="by-hand")
     words = (DIGITS, "--steps", str(STEPS))
     cluster.start_all(lambda task: cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], *words), "evaluator:0")
     cluster.succeed()
@@ -29,6 +30,35 @@ def test_five_commands_and_an_evaluator_with_a_spec(launcher):
     }, "the commands became the tasks"
     assert [tasks[task]["address"] for task in cluster.tasks] == [*chain(*cluster.addresses.values())]
     assert (saved_steps(cluster.run_dir)[0], saved_steps(cluster.run_dir)[-1]) == (0, STEPS)
+
+
+TWO_FITS = """
+import numpy as np
+import dtrain as dt
+
+x = np.ones((8, 1), np.float32)
+with dt.ParameterServerStrategy().scope():
+    model = dt.Sequential([dt.layers.Dense(1, input_shape=(1,))])
+    model.compile("sgd", "mse")
+for _ in range(2):
+    model.fit(x, x, batch_size=8, epochs=1, steps_per_epoch=20, validation_data=(x, x), verbose=0)
+print("weight", model.get_weights()[0], flush=True)
+"""
+
+
+def test_who_comes_when_the_chief_has_gone_learns_what_came_of_it(launcher):
+    (launcher.folder / "two_fits.py").write_text(TWO_FITS)
+    cluster = HandCluster(launcher, ps=2, chief=1, worker=2)
+    spec = cluster.spec(evaluator=1)
+    for task in ("ps:0", "ps:1", "worker:0", "chief:0"):
+        cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], "two_fits.py")
+    assert [cluster.commands[task].end() for task in ("chief:0", "worker:0")] == [0, 0]
+    for task in ("worker:1", "evaluator:0"):
+        cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], "two_fits.py")
+    cluster.succeed()
+    said = {re.search("^weight (.*)", cluster.commands[task].out, re.M)[1] for task in ("chief:0", "worker:0", "worker:1")}
+    assert len(said) == 1
+    assert cluster.commands["evaluator:0"].out.count("evaluation at step 40 - ") == 1
 
 
 def test_tf_config_in_the_environment_is_enough(launcher):

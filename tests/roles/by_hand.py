@@ -60,10 +60,6 @@ class Hand:
         actions = list(self.servers[server].receive(caller or task, TaskId.parse(task), message, blocks, self.now))
         return [self._noted(action) if isinstance(action, Send) else action for action in actions]
 
-    def disconnect(self, task, server=0, caller=None):
-        """Close a connection of a task."""
-        self.servers[server].disconnected(caller or task, TaskId.parse(task))
-
     def _noted(self, action):
         message = action.message
         if isinstance(message, Values | Reply):

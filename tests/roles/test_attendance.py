@@ -1,5 +1,6 @@
 """Who is alive, who is too few, and when a server may go, by hand."""
 
+import pytest
 from roles.by_hand import TASKS, Hand, lost, only, sync
 
 from dtrain.messages import Farewell, Refusal, Snapshot
@@ -87,25 +88,33 @@ def test_a_process_whose_place_was_taken_is_told_so(hand):
 # The end
 
 
-def test_after_the_farewell_it_ends_when_the_last_connection_is_closed(hand):
+def trained(**more):
+    """Servers that hold the last version."""
+    hand = Hand(**more)
+    hand.initialise(version=hand.max_steps)
+    return hand
+
+
+@pytest.mark.parametrize("updates", ["sync", "async"])
+def test_after_the_farewell_it_ends_when_the_last_connection_is_closed(updates):
+    hand = trained(updates=updates)
     for task in TASKS:
         hand.beat(task)
     assert only(hand.say("worker:0", Farewell())) == Refusal("only chief:0 may say farewell, not worker:0")
     assert hand.tick(connections=0) == []
-    assert only(hand.say("chief:0", Farewell())) == Farewell(TASKS)
+    assert only(hand.say("chief:0", Farewell())) == Farewell()
     assert only(hand.beat("worker:0")).ended
     assert hand.tick(connections=1) == []
     assert hand.tick(connections=0) == [End()]
 
 
 def test_after_the_farewell_the_first_server_waits_for_who_has_not_come_yet():
-    hand = Hand(evaluators=1)
-    hand.initialise()
+    hand = trained(evaluators=1)
     for task in ("chief:0", "worker:1"):
         hand.beat(task)
         hand.beat(task, 1, leaving=True)
     hand.say("chief:0", Farewell())
-    assert hand.servers[0].attendance.latecomers(hand.now) == ["worker:0", "evaluator:0"]
+    assert hand.servers[0].attendance.latecomers(hand.servers[0].held) == ["worker:0", "evaluator:0"]
     assert hand.tick(connections=0) == []
     assert only(hand.beat("worker:0")).ended
     hand.beat("worker:0", 1, leaving=True)
@@ -115,36 +124,18 @@ def test_after_the_farewell_the_first_server_waits_for_who_has_not_come_yet():
     assert hand.tick(connections=0) == [End()]
 
 
-def test_who_does_not_come_at_all_is_awaited_for_as_long_as_a_start_may_take(hand):
-    hand.beat("chief:0")
+def test_who_does_not_come_at_all_is_awaited_for_as_long_as_a_start_may_take():
+    hand = trained()
     hand.say("chief:0", Farewell())
     hand.now = JOIN_S - 0.1
-    hand.beat("chief:0", 1, leaving=True)
     assert hand.tick(connections=0) == []
     hand.now = JOIN_S + 0.1
     assert hand.tick(connections=0) == [End()]
 
 
-def test_the_other_servers_wait_for_replicas_that_may_still_come_to_them():
-    hand = Hand(servers=2, evaluators=1)
-    hand.initialise()
-    hand.beat("worker:0")
-    told = only(hand.say("chief:0", Farewell()))
-    hand.disconnect("worker:1", server=1)
-    assert only(hand.say("chief:0", told, server=1)) == told
-    assert hand.tick(server=1, connections=0) == [], "worker:0 has joined and may not have opened its connections yet"
-    hand.disconnect("worker:0", server=1)
-    assert hand.tick(server=1, connections=0) == [End()]
-
-
-def test_the_other_servers_wait_no_longer_than_the_first():
-    hand = Hand(servers=2)
-    hand.initialise()
-    hand.say("chief:0", only(hand.say("chief:0", Farewell())), server=1)
-    hand.now = JOIN_S - 0.1
-    assert hand.tick(server=1, connections=0) == []
-    hand.now = JOIN_S
-    assert hand.tick(server=1, connections=0) == [End()]
+def test_nobody_has_to_come_to_a_training_that_has_ended_before_its_last_step(hand):
+    assert only(hand.say("chief:0", Farewell())) == Farewell()
+    assert hand.tick(connections=0) == [End()]
 
 
 def test_after_an_early_farewell_everybody_is_told_that_training_has_ended(hand):

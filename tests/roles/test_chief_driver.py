@@ -108,13 +108,6 @@ def test_a_farewell_is_said_to_every_server_whoever_is_gone():
     assert lines[1].answers == []
 
 
-def test_whom_the_first_server_knows_the_others_are_told():
-    told = Farewell(("worker:1",))
-    lines = Line(told), Line(told)
-    leader(*lines).farewell()
-    assert [line.sent for line in lines] == [[Farewell()], [told]]
-
-
 def test_rows_are_asked_for_of_the_question_that_was_answered():
     broken = PeerLostError("broken")
     first, second, again, once_more = Line(broken), Line(reply(3)), Line(reply(3), Rows(3), broken), Line(Rows(3))

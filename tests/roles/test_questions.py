@@ -39,7 +39,7 @@ def test_who_is_no_replica_may_read_but_not_push(hand):
 def test_a_connection_that_is_gone_is_not_answered():
     hand = Hand()
     assert hand.pull("worker:0") == []
-    hand.disconnect("worker:0")
+    hand.servers[0].disconnected("worker:0")
     hand.now = 60.0
     assert hand.tick() == []
 

@@ -78,7 +78,7 @@ def test_a_leader_that_is_gone_stops_nobody():
 def test_a_push_that_comes_again_on_a_new_connection_waits_and_counts_once():
     hand = marked()
     assert hand.push("chief:0", sequence=2, base=1, caller="broken") == []
-    hand.disconnect("chief:0", caller="broken")
+    hand.servers[0].disconnected("broken")
     assert hand.push("chief:0", sequence=2, base=1, caller="new") == []
     assert hand.push("chief:0", sequence=2, base=1, caller="newer") == []
     hand.now = WAIT_S

@@ -47,7 +47,7 @@ def test_whoever_comes_later_is_stale_and_told_at_once_with_the_newest_values():
 def test_a_repetition_while_the_version_is_made_waits_for_the_same_answer():
     hand = sync()
     hand.push("worker:0", caller="old")
-    hand.disconnect("worker:0", caller="old")
+    hand.servers[0].disconnected("old")
     assert hand.push("worker:0", caller="new", value=7) == []
     hand.push("worker:1")
     answers = {a.caller: a for a in hand.push("chief:0")}
@@ -59,7 +59,7 @@ def test_a_repetition_while_the_version_is_made_waits_for_the_same_answer():
 def test_a_version_that_is_made_while_a_replica_reconnects_keeps_its_verdict_for_it():
     hand = sync()
     hand.push("worker:0", caller="old")
-    hand.disconnect("worker:0", caller="old")
+    hand.servers[0].disconnected("old")
     hand.push("worker:1")
     hand.push("chief:0")
     assert only(hand.push("worker:0", caller="new")) == Reply(Verdict.ACCEPTED, 1, accepted=1, duplicate=True)
@@ -69,7 +69,7 @@ def test_a_late_repetition_on_the_old_connection_does_not_take_the_answer_from_t
     hand = sync()
     hand.push("worker:0", caller="new")
     hand.push("worker:0", caller="old")
-    hand.disconnect("worker:0", caller="old")
+    hand.servers[0].disconnected("old")
     hand.push("worker:1")
     assert "new" in [a.caller for a in hand.push("chief:0")]
 
@@ -182,7 +182,7 @@ def test_after_a_reconnect_a_server_tells_what_it_holds_and_hears_what_it_missed
     hand.say("ps:0", again.message, server=1)
     assert hand.servers[1].position() == (Subscribe(1, 1), [])
     assert hand.say("ps:1", Subscribe(1, 1), caller="commits") == []
-    hand.disconnect("ps:1", caller="commits")
+    hand.servers[0].disconnected("commits")
 
 
 def test_a_server_that_asked_before_it_was_initialised_hears_what_it_missed_since():

@@ -192,10 +192,6 @@ class Keeper:
                 self._judge_cut()
         elif isinstance(message, Conclude | Farewell):
             self._awaited.discard(server)
-            if server == 0 and isinstance(message, Farewell):
-                self._awaited = {other for other in self._wires if other > 0}
-                for other in self._awaited:
-                    self._wires[other].send(message)
             if not self._awaited:
                 self._doing = None
                 self._process.next_fit() if isinstance(message, Conclude) else self._process.leave()
@@ -312,7 +308,7 @@ class Keeper:
         self._say_to([0], "conclude", Conclude(self._process.generation))
 
     def farewell(self) -> None:
-        self._say_to([0], "farewell", Farewell())
+        self._say_to(list(self._servers), "farewell", Farewell())
 
     def _say_to(self, servers: list[int], doing: str, message: AnyMessage) -> None:
         """To those that are there: whoever is gone needs none."""

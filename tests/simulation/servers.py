@@ -109,14 +109,18 @@ class Server:
         if self._not_now(wire.server_life, self.hung_up, wire):
             return
         self._callers.discard(wire)
-        self.machine.disconnected(wire, TaskId.parse(wire.task))
+        self.machine.disconnected(wire)
 
     def _tick(self, life: int) -> None:
         if self._not_now(life, self._tick, life):
             return
-        self._carry_out(self.machine.tick(self._network.clock.now, connections=len(self._callers)))
+        self._carry_out(self.machine.tick(self._network.clock.now, self._connections()))
         self._judged(None)
         self._network.clock.later(TICK_S, self._tick, life)
+
+    def _connections(self) -> int:
+        """As `Attendance.end` counts them."""
+        return sum(not wire.task.startswith("ps") for wire in self._callers) + (self._commits is not None)
 
     def _judged(self, message: AnyMessage | None, rank: int = -1) -> None:
         if self.machine.held is not None:

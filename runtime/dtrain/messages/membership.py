@@ -59,9 +59,4 @@ class Conclude(Message, frozen=True, gc=False):
 
 
 class Farewell(Message, frozen=True, gc=False):
-    """Leader to server: nobody will train any more; end when everybody has come and the last connection is closed.
-
-    ps:0 is told first, and answers with those that may still come to other servers; these hear of them, and answer with the same.
-    """
-
-    awaited: tuple[str, ...] = ()
+    """Leader to server: nobody will train any more; end when the last connection is closed. The server answers with the same."""

@@ -163,7 +163,7 @@ class HeartbeatLink:
         self._stopped.set()
         self._wake.set()
         if self._thread is not threading.current_thread():
-            self._thread.join(timeout=2 * INTERVAL_S)
+            self._thread.join(timeout=0 if self.away else 2 * INTERVAL_S)  # who is away hears no goodbye
         if self._thread.is_alive():
             self._drop_channel()
             return

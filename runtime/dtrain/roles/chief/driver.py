@@ -203,21 +203,18 @@ class Leader:
             raise PeerLostError("given up while a connection was being opened again")
 
     def farewell(self) -> None:
-        """Tell every server that nobody will train any more, and whom it has to wait for all the same, as ps:0 says.
+        """Tell every server that nobody will train any more.
 
         A server has heard it when it has answered: closing the connection would drop what is still under way.
         """
         patience = threading.Timer(FAREWELL_S, self.abort, ["a server did not hear the farewell"])
         patience.start()
-        message = Farewell()
-        for channels in (self._channels[:1], self._channels[1:]):
-            for channel in channels:
-                with contextlib.suppress(PeerError):  # whoever is gone needs no farewell
-                    channel.send(message)
-            for channel in channels:
-                with contextlib.suppress(PeerError):
-                    answer = channel.receive().message
-                    message = answer if isinstance(answer, Farewell) else message
+        for channel in self._channels:
+            with contextlib.suppress(PeerError):  # whoever is gone needs no farewell
+                channel.send(Farewell())
+        for channel in self._channels:
+            with contextlib.suppress(PeerError):
+                channel.receive()
         patience.cancel()
 
     def abort(self, reason: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.messages import Conclude, Farewell, Heartbeat, HeartbeatReply, Lineage
+from dtrain.messages import Conclude, Heartbeat, HeartbeatReply, Lineage
 from dtrain.protocol.membership import JOIN_S, LEASE_S, Membership, MemberState
 from dtrain.roles.parameter_server.actions import Action, End
 from dtrain.roles.parameter_server.held import Held
@@ -36,8 +36,6 @@ class Attendance:
     _joined: list[TaskId] = field(default_factory=list, init=False)
     _concluded: int = field(default=0, init=False)
     _leader_lost_since_s: float | None = field(default=None, init=False)
-    _came: set[str] = field(default_factory=set, init=False)
-    _awaited: tuple[str, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         self.rank(self.chief_trains)
@@ -117,29 +115,22 @@ class Attendance:
         """Whether the replicas of a generation may go."""
         return self.farewell or self._concluded >= generation
 
-    def bid_farewell(self, message: Farewell) -> Farewell:
-        """Nobody will train any more. Returns the answer: on ps:0, who may still come to the other servers."""
-        self.farewell, self._awaited = True, message.awaited
-        if self.index > 0:
-            return message
-        return Farewell(self.membership.tasks(MemberState.EXPECTED, MemberState.LIVE))
-
-    def came(self, task: str) -> None:
-        """A connection of a task was closed: it need not be awaited."""
-        self._came.add(task)
-
-    def latecomers(self, now: float) -> list[str]:
-        """After the farewell: who has not come yet, to learn that training has ended and what came of it. Rule 12."""
-        if not self.farewell:
+    def latecomers(self, held: Held | None) -> list[str]:
+        """After the last step: who has not come yet, to learn that training has ended and what came of it."""
+        if not self.farewell or held is None or held.pushes.version < held.max_steps:
             return []
-        if self.index == 0:
-            return [task for task in self.membership.tasks(MemberState.EXPECTED) if task != self.leader]
-        awaited = [task for task in self._awaited if task in self.ranks and task not in {self.leader, *self._came}]
-        return awaited if now < self.now + JOIN_S else []
+        return [task for task in self.membership.tasks(MemberState.EXPECTED) if task != self.leader]
 
-    def end(self, now: float, connections: int) -> Iterator[Action]:
-        """The server ends when nobody will talk to it any more: after the farewell, or long after the leader was lost."""
-        if self.farewell and connections == 0 and not self.latecomers(now):
+    def end(self, held: Held | None, now: float, connections: int) -> Iterator[Action]:
+        """The server ends when nobody will talk to it any more: after the farewell, or long after the leader was lost. Rule 12.
+
+        Args:
+            held: what it holds.
+            now: seconds.
+            connections: of all others to this server; on ps:0, which the other servers follow, theirs do not count, and with them
+                the one that is open to ps:0 counts as well.
+        """
+        if self.farewell and connections == 0 and not self.latecomers(held):
             yield End()
         if self.farewell or self.membership.state(self.leader) not in (MemberState.LOST, MemberState.LEFT):
             self._leader_lost_since_s = None

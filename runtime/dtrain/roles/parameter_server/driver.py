@@ -57,9 +57,11 @@ class ServerHandler:
         self.ended = threading.Event()
         self.failure: str | None = None
         self.link: DecisionLink | None = None
+        self.first: HeartbeatLink | None = None
         self._hello = hello
         self._lock = threading.Lock()
         self._callers: set[Caller] = set()
+        self._late: list[str] = []
         machine.room = (SharedRoom if local else ReadRoom)(self._callers)
 
     @property
@@ -100,9 +102,9 @@ class ServerHandler:
             self._callers.discard(caller)
             if self.machine.held is not None:
                 self.machine.held.store.lose(caller.reading)
-            self.machine.disconnected(caller, _task(caller.hello.task))
-            if not self._callers:  # it may have been the last one before the end
-                self._carry_out(self.machine.tick(time.monotonic(), connections=0))
+            self.machine.disconnected(caller)
+            if not (connections := self._connections()):  # it may have been the last one before the end
+                self._carry_out(self.machine.tick(time.monotonic(), connections))
 
     def decided(self, commit: Commit) -> None:
         """ps:0 has made a version."""
@@ -118,14 +120,24 @@ class ServerHandler:
     def tick(self) -> None:
         """Let time pass."""
         with self._lock:
-            if late := self.machine.attendance.latecomers(time.monotonic()):
-                self.reporter.waiting(f"{', '.join(late)} to come and learn that training has ended")
-            self._carry_out(self.machine.tick(time.monotonic(), connections=len(self._callers)))
+            attendance = self.machine.attendance
+            if self._late != (late := attendance.latecomers(self.machine.held)):
+                self._late = late
+                self.reporter.waiting(f"{', '.join(late)} to come and learn that training has ended" if late else None)
+            if self.first is not None and attendance.farewell:
+                self.first.hurry()  # it may have gone
+            self._carry_out(self.machine.tick(time.monotonic(), self._connections()))
 
     def fail(self, reason: str) -> None:
         """This server cannot go on."""
         self.failure = reason
         self.ended.set()
+
+    def _connections(self) -> int:
+        """As `Attendance.end` counts them."""
+        others = sum(_task(caller.hello.task).role is not Role.PS for caller in self._callers)
+        first_is_there = self.first is None or (self.first.failure is None and not self.first.away)
+        return others + (self.machine.index > 0 and first_is_there)
 
     def _carry_out(self, actions: Iterator[Action]) -> None:
         """Do one thing after the other; a version that goes to many is one payload."""
@@ -240,18 +252,17 @@ def serve(assignment: TaskAssignment) -> None:
         share_port=assignment.launched and assignment.spec.hold_ports,
         local_name=local.name if local else str,
     )
-    links: list[HeartbeatLink] = []
     try:
         reporter.running()
         reporter.waiting(f"{assignment.cluster.leader} to initialise the variables")
         if assignment.task.index > 0:
-            links = _join_first_server(assignment, handler, hello, reporter)
+            handler.first = _join_first_server(assignment, handler, hello, reporter)
         while not handler.ended.wait(TICK_S):
             handler.tick()
     finally:
         try:
-            for link in links:
-                link.close()
+            if handler.first is not None:
+                handler.first.close()
             service.stop()
             if local is not None:
                 local.stop()
@@ -261,7 +272,7 @@ def serve(assignment: TaskAssignment) -> None:
         raise PeerLostError(handler.failure)
 
 
-def _join_first_server(assignment: TaskAssignment, handler: ServerHandler, hello: Hello, reporter: Reporter) -> list[HeartbeatLink]:
+def _join_first_server(assignment: TaskAssignment, handler: ServerHandler, hello: Hello, reporter: Reporter) -> HeartbeatLink:
     first = assignment.cluster.servers[0]
 
     def connect_by(transport: str, timeout_s: float) -> Channel:
@@ -273,7 +284,7 @@ def _join_first_server(assignment: TaskAssignment, handler: ServerHandler, hello
         handler.link = DecisionLink(handler, partial(connect_by, training.transport))
     try:
         heart = partial(connect_by, heartbeat_transport(training.transport, first))
-        return [HeartbeatLink(heart, reporter, connect_s=PEER_CONNECT_S, patience_s=float("inf"))]
+        return HeartbeatLink(heart, reporter, connect_s=PEER_CONNECT_S, patience_s=float("inf"))
     except DtrainError as error:
         raise type(error)(f"{assignment.task} cannot join the run: {error}") from None
 

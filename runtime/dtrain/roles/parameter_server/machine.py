@@ -258,9 +258,8 @@ class ParameterServer:
         if news:
             yield from self.attendance.change(self.held, now)
 
-    def disconnected(self, caller: Caller, sender: TaskId) -> None:
+    def disconnected(self, caller: Caller) -> None:
         """A connection is gone: whatever waited on it is not answered."""
-        self.attendance.came(str(sender))
         self._questions.forget(caller)
         self._snapshots.forget(caller)
         if caller in self._subscribers:
@@ -271,24 +270,24 @@ class ParameterServer:
     # Time and the end
 
     def tick(self, now: float, connections: int) -> Actions:
-        """Time has passed; `connections` are open. To be called a few times a second."""
+        """Time has passed. To be called a few times a second; `connections` as in `Attendance.end`."""
         self._snapshots.tick(self.held, now)
         if self.attendance.membership.expire(now):
             yield from self.attendance.change(self.held, now)
         if self.held is not None:
             yield from self.held.pushes.decide(self.held.seen, now)
         yield from self._answers(now)
-        yield from self.attendance.end(now, connections)
+        yield from self.attendance.end(self.held, now, connections)
 
     def _on_conclude(self, caller: Caller, sender: TaskId, message: Conclude, blocks: Blocks, now: float) -> Actions:
         self.attendance.conclude(message)
         yield Send(caller, message)
 
     def _on_farewell(self, caller: Caller, sender: TaskId, message: Farewell, blocks: Blocks, now: float) -> Actions:
-        held = self.held
+        self.attendance.farewell, held = True, self.held
         if self.index == 0 and held is not None and held.pushes.version < held.max_steps:
             held.pushes.failed = f"{sender} has ended training at step {held.pushes.version} of {held.max_steps}"
-        yield Send(caller, self.attendance.bid_farewell(message))
+        yield Send(caller, message)
 
 
 @cache
