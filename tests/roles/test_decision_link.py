@@ -138,3 +138,6 @@ def test_a_decision_that_cannot_be_carried_out_ends_the_server_by_name(first, se
     first.subscribers[0].send(Commit(1, 7, ((2, 1, 0),)))
     assert second.ended.wait(TIMEOUT_S)
     assert second.failure == "the decisions of ps:0 cannot be followed: KeyError: 'no such contribution'"
+    for thread in threading.enumerate():
+        if thread.name == "commits":
+            thread.join(TIMEOUT_S)  # what it dies of is warned about in this test, and in no other
