@@ -20,6 +20,7 @@ from dtrain.reporting import Reporter
 from dtrain.roles.heartbeat import Connect, HeartbeatLink
 from dtrain.roles.parameter_server.actions import Action, End, Report, Send
 from dtrain.roles.parameter_server.machine import ParameterServer
+from dtrain.roles.parameter_server.preemption import Threads
 from dtrain.roles.parameter_server.shared_room import ReadRoom, SharedRoom
 from dtrain.wire.channel import Answer, Caller, Channel
 from dtrain.wire.connecting import connect, heartbeat_transport
@@ -238,6 +239,7 @@ def serve(assignment: TaskAssignment) -> None:
     if address is None:
         raise AssertionError("an assignment's task stands in its cluster")
     _allow_open_files()
+    threads = Threads(time.monotonic())
     reporter = Reporter(assignment)
     hello = assignment.hello()
     evaluators = assignment.spec.cluster.count(Role.EVALUATOR)
@@ -259,6 +261,8 @@ def serve(assignment: TaskAssignment) -> None:
             handler.first = _join_first_server(assignment, handler, hello, reporter)
         while not handler.ended.wait(TICK_S):
             handler.tick()
+            if machine.held is not None:
+                threads.look(time.monotonic())
     finally:
         try:
             if handler.first is not None:
