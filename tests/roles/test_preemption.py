@@ -76,12 +76,12 @@ def policies():
 os.sched_setscheduler(0, FIRST, os.sched_param(0))
 over = threading.Event()
 threading.Thread(target=over.wait).start()
-threads = preemption.Threads(0.0)
+policy = preemption.ThreadPolicy(0.0)
 threading.Thread(target=over.wait).start()
 found = [policies()]
-threads.look(0.0)
+policy.look(0.0)
 for preemption._accounts, now in ((ACCOUNTS, 1.0), (ACCOUNTS, 10.0)):
-    threads.look(now)
+    policy.look(now)
     found.append(policies())
 over.set()
 print(found)

@@ -158,12 +158,12 @@ class HeartbeatLink:
             self._channel.close()
             self._channel = None
 
-    def close(self) -> None:
-        """Say goodbye, if the server is still there, and stop."""
+    def close(self, *, patient: bool = True) -> None:
+        """Say goodbye, if the server is still there, and stop; one that is away is waited for a moment if `patient`."""
         self._stopped.set()
         self._wake.set()
         if self._thread is not threading.current_thread():
-            self._thread.join(timeout=0 if self.away else 2 * INTERVAL_S)  # who is away hears no goodbye
+            self._thread.join(timeout=2 * INTERVAL_S if patient or not self.away else 0)
         if self._thread.is_alive():
             self._drop_channel()
             return

@@ -20,7 +20,7 @@ from dtrain.reporting import Reporter
 from dtrain.roles.heartbeat import Connect, HeartbeatLink
 from dtrain.roles.parameter_server.actions import Action, End, Report, Send
 from dtrain.roles.parameter_server.machine import ParameterServer
-from dtrain.roles.parameter_server.preemption import Threads
+from dtrain.roles.parameter_server.preemption import ThreadPolicy
 from dtrain.roles.parameter_server.shared_room import ReadRoom, SharedRoom
 from dtrain.wire.channel import Answer, Caller, Channel
 from dtrain.wire.connecting import connect, heartbeat_transport
@@ -239,7 +239,7 @@ def serve(assignment: TaskAssignment) -> None:
     if address is None:
         raise AssertionError("an assignment's task stands in its cluster")
     _allow_open_files()
-    threads = Threads(time.monotonic())
+    policy = ThreadPolicy(time.monotonic())
     reporter = Reporter(assignment)
     hello = assignment.hello()
     evaluators = assignment.spec.cluster.count(Role.EVALUATOR)
@@ -262,11 +262,11 @@ def serve(assignment: TaskAssignment) -> None:
         while not handler.ended.wait(TICK_S):
             handler.tick()
             if machine.held is not None:
-                threads.look(time.monotonic())
+                policy.look(time.monotonic())
     finally:
         try:
             if handler.first is not None:
-                handler.first.close()
+                handler.first.close(patient=not machine.attendance.farewell)  # after it ps:0 may be gone for good
             service.stop()
             if local is not None:
                 local.stop()

@@ -1,4 +1,4 @@
-"""Whether a server that is woken interrupts who runs on its core. `Preemption` decides, purely; `Threads` reads and does it.
+"""Whether a server that is woken interrupts who runs on its core. `Preemption` decides, purely; `ThreadPolicy` reads and does it.
 
 One that does not (Linux' SCHED_BATCH) lets the replica that has woken it say all that it has to say, and is woken less often: the
 smallest steps are a tenth faster. But beside programs that compute without a pause it would wait for a whole slice of their time,
@@ -57,8 +57,8 @@ class Preemption:
         self.interrupts, self.since_s = not self.interrupts, now
 
 
-class Threads:
-    """All threads of this process, unless somebody has given it a policy of its own, or the kernel keeps no account."""
+class ThreadPolicy:
+    """The kernel's for all threads of this process, unless somebody has given it one, or the kernel keeps no account of waits."""
 
     def __init__(self, now: float) -> None:
         """Let those interrupt nobody from now on that are there, and those that they start."""
