@@ -18,10 +18,6 @@ MAPPED_BYTES = 8 * 1024 * 1024
 """From this size on an array is mapped and unmapped by itself: a large server holds no memory that it does not use."""
 HEAPS = 1
 
-_HOLES = (*(1 << n for n in range(16, 10, -1)), *range(1032, 8, -16))
-"""Sizes with which holes of any size are filled, in bytes, from the largest on; small chunks are kept by exact size."""
-_MOST_FILLED_BYTES = 4 * 1024 * 1024
-
 
 @cache
 def keep_freed_memory() -> None:
@@ -31,25 +27,3 @@ def keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
         mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
         mallopt(_M_ARENA_MAX, HEAPS)
-
-
-def leave_no_holes() -> None:
-    """Fill the free places between what is allocated, for good, and give the free memory behind it back to the kernel.
-
-    For a process that is about to be forked. Its children would write their first objects into those places, and each gets a
-    page of its own for every page that it writes to: 0.3 MB of an idle worker.
-    """
-    keep_freed_memory()
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "malloc_trim"):
-        return
-    malloc, free = libc.malloc, libc.free
-    malloc.restype, malloc.argtypes, free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
-    behind = malloc(8 * _HOLES[0])
-    free(behind)
-    left = _MOST_FILLED_BYTES
-    for size in _HOLES:
-        while (place := malloc(size)) and place < behind and left > 0:
-            left -= size
-        free(place)
-    libc.malloc_trim(0)

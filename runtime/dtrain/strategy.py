@@ -241,11 +241,6 @@ def was_used() -> bool:
     return _process.used.is_set()
 
 
-def forget_use() -> None:
-    """Whoever has called dtrain up to now was not the program."""
-    _process.used.clear()
-
-
 def current_strategy(make_default: Callable[[], Strategy]) -> Strategy:
     """The strategy of the innermost `scope`, else this process's own, made at the first call."""
     mark_used()

@@ -11,6 +11,8 @@ from benchmarks.cluster_run import PROGRAMS
 WORKERS = ("worker:0", "worker:1")
 DEADLINE_S = 60.0
 SETTLE_S = 3.0
+WORKER_MB = 20
+"""What an idle worker may take. Memory, unlike time, is the same on a busy machine."""
 
 
 def first_step_done(run, task: str) -> bool:
@@ -37,6 +39,6 @@ def test_everybody_waits(cluster, figure, real):
     percent = (cpu_s(processes) - used_s) / (time.monotonic() - begun_s) * 100
     memory = [psutil.Process(run.task(worker)["pid"]).memory_full_info().pss / 1e6 for worker in WORKERS]
     run.kill()
-    figure("idle worker", memory, "MB PSS", "<= 12", note="the two workers of the default cluster")
+    figure("idle worker", memory, "MB PSS", f"<= {WORKER_MB}", note="the two workers of the default cluster")
     figure("idle cluster", [percent], "% core", "<= 2", note=f"{len(processes)} processes, launcher and warm process included")
-    assert min(memory) > 0
+    assert 0 < min(memory) <= max(memory) <= WORKER_MB

@@ -1,9 +1,9 @@
 """The warm process: everything imported once, one fork a task.
 
 Forking from here costs a few milliseconds instead of a third of a second, and 100 tasks share the memory of what was imported.
-It never opens a channel or starts a server, and no other Python thread lives when it forks: a fork copies only the thread that
-calls it, and would leave the locks of all others locked for ever. It reaps its children and reports their ends to the launcher.
-Whatever a task leaves behind is adopted here, and killed here when the launcher is gone.
+It never opens a channel, starts a server or a Python thread: a fork copies only the thread that calls it, and would leave the
+locks of all others locked for ever. It reaps its children and reports their ends to the launcher. Whatever a task leaves
+behind is adopted here, and killed here when the launcher is gone.
 """
 
 import contextlib
@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Iterator
 
 from dtrain import life_line, start_orders
-from dtrain.allocation import leave_no_holes
 from dtrain.start_orders import Exited, Refused, Started, StartOrder
 from dtrain.task.forked_task import THREAD_LIMITS, become
 
@@ -37,6 +36,7 @@ IMPORTS = (
     "dtrain.strategies.choice",
     "dtrain.strategies.parameter_server",
     "dtrain.training.models",
+    "dtrain.training.sequential",
 )
 """What a task needs; a module that cannot be imported here fails later, in the task, with its own traceback."""
 
@@ -59,7 +59,6 @@ def serve(orders_fd: int, life_line_fd: int) -> StartOrder:
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     gc.collect()
-    leave_no_holes()
     gc.freeze()  # a collection in a child must not write to pages that all share
 
     launcher = socket.socket(fileno=orders_fd)
@@ -132,8 +131,6 @@ def _import_all() -> None:
     before = dict(os.environ)
     os.environ.update(dict.fromkeys(THREAD_LIMITS, "1"))
     _import(IMPORTS)
-    with contextlib.suppress(Exception):
-        importlib.import_module("dtrain.task.rehearsal").prepare()
     for name in THREAD_LIMITS:
         del os.environ[name]
     os.environ.update(before)
