@@ -63,15 +63,16 @@ def main():
     strategy = dt.get_strategy()
     with strategy.scope():
         model = cnn()
+    folder = Path(strategy.directory or ".")
     callbacks = [
-        dt.callbacks.TensorBoard("logs"),
-        dt.callbacks.ModelCheckpoint("ckpt_{epoch}", save_weights_only=True),
+        dt.callbacks.TensorBoard(folder / "logs"),
+        dt.callbacks.ModelCheckpoint(folder / "ckpt_{epoch}", save_weights_only=True),
         dt.callbacks.LearningRateScheduler(decay),
         PrintRate(),
     ]
     batches = dt.data.Dataset.from_tensor_slices(train).shuffle(10_000, seed=0).batch(64)
     model.fit(batches, epochs=args.epochs, validation_data=test, callbacks=callbacks)
-    file = Path(strategy.directory or ".", "mnist_cnn.dtrain")
+    file = folder / "mnist_cnn.dtrain"
     model.save(file)  # in tasks that do not lead it is thrown away
     if strategy.is_leader:
         report(model, test)

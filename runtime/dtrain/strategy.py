@@ -181,7 +181,7 @@ class Strategy(Protocol):
         is_leader: whether what it saves counts; callbacks run here.
         evaluates: whether this task is the evaluator.
         has_evaluator: whether some other task is.
-        directory: what relative paths given to callbacks refer to; None: the working directory.
+        directory: of the run, where a launcher keeps one.
         seed: of the run.
         rank: of this replica; -1 for a task that does not train.
         num_replicas: how many train (T).

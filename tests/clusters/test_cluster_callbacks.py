@@ -38,9 +38,9 @@ def test_the_schedule_holds_and_the_best_weights_are_saved(launcher, updates):
     rates = re.findall(r"rate (\d+) (\S+)", launch.log("chief:0"))
     expected = [1e-3] * 3 + [1e-4] * 4 + [1e-5] * 5
     assert [(int(epoch), float(rate)) for epoch, rate in rates] == list(enumerate(expected))
-    with (launch.run_dir / "table.csv").open(newline="") as file:
+    with (launcher.folder / "table.csv").open(newline="") as file:
         assert [float(row["lr"]) for row in csv.DictReader(file)] == expected
-    assert all((launch.run_dir / f"ckpt_{epoch}").is_file() for epoch in range(1, 13))
+    assert all((launcher.folder / f"ckpt_{epoch}").is_file() for epoch in range(1, 13))
     tasks = ("chief:0", "evaluator:0")
     weights = {re.search(r"weights (.*)", launch.log(task)).group(1) for task in tasks}
     assert len(weights) == 1, "what the last epoch's callbacks set is in the final checkpoint"

@@ -48,7 +48,7 @@ class BackupAndRestore(Callback):
     @property
     def folder(self) -> Path | None:
         """Of the checkpoint to begin from; None if there is none."""
-        folder = self.located(self.backup_dir)
+        folder = Path(self.backup_dir)
         return folder if checkpoints.list_checkpoints(folder) else None
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
@@ -67,9 +67,9 @@ class BackupAndRestore(Callback):
 
     def _save(self) -> None:
         self._saved_step = self.session.global_step
-        self.session.save(self.located(self.backup_dir))
+        self.session.save(Path(self.backup_dir))
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         """The backup has done its work."""
         if self.delete_checkpoint:
-            shutil.rmtree(self.located(self.backup_dir), ignore_errors=True)
+            shutil.rmtree(self.backup_dir, ignore_errors=True)

@@ -1,7 +1,6 @@
 """What a callback is."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 Logs = dict[str, Any]
@@ -83,10 +82,6 @@ class Callback:
     def monitors_validation(self) -> bool:
         """Whether `on_epoch_end` needs `val_*` numbers, even where an evaluator computes them elsewhere."""
         return str(getattr(self, "monitor", "")).startswith("val_")
-
-    def located(self, path: str | Path) -> Path:
-        """Where a relative path lies: in the run directory under ``dtrain launch``, else in the working directory."""
-        return Path(self.model.strategy.directory or "") / path
 
 
 HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))

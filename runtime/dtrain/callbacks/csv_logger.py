@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TextIO
 
 from dtrain.callbacks.callback import Callback, Logs
+from dtrain.callbacks.writing import writing
 
 
 class CSVLogger(Callback):
@@ -13,6 +14,9 @@ class CSVLogger(Callback):
     Args:
         separator: between columns.
         append: to what is there; by default the file is replaced.
+
+    Raises:
+        DtrainError: when training begins, or later: the file cannot be written.
     """
 
     def __init__(self, filename: str | Path, separator: str = ",", append: bool = False) -> None:
@@ -24,13 +28,13 @@ class CSVLogger(Callback):
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Open the file."""
-        path = self.located(self.filename)
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._columns = []
-        if self.append and path.exists() and path.stat().st_size:
-            with path.open(newline="") as file:
-                self._columns = next(csv.reader(file, delimiter=self.separator))[1:]
-        self._file = path.open("a" if self.append else "w", newline="")
+        with writing(self, self.filename) as path:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if self.append and path.exists() and path.stat().st_size:
+                with path.open(newline="") as file:
+                    self._columns = next(csv.reader(file, delimiter=self.separator))[1:]
+            self._file = path.open("a" if self.append else "w", newline="")
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Write a row; the first one decides on the columns, NA stands for what is missing."""
@@ -43,7 +47,8 @@ class CSVLogger(Callback):
                 self._columns += [f"val_{name}" for name in self._columns]
             writer.writerow(["epoch", *self._columns])
         writer.writerow([epoch, *(logs.get(name, "NA") for name in self._columns)])
-        self._file.flush()
+        with writing(self, self.filename):
+            self._file.flush()
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         """Close the file."""

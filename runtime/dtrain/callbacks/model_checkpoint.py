@@ -89,7 +89,6 @@ class ModelCheckpoint(Callback):
             self._watched.best = value
         path = self._path(epoch, batch, logs)
         self._say(epoch, f"{note} model to {path}")
-        path.parent.mkdir(parents=True, exist_ok=True)
         if self.save_weights_only:
             self.model.save_weights(path, overwrite=True)
         else:
@@ -98,7 +97,7 @@ class ModelCheckpoint(Callback):
     def _path(self, epoch: int, batch: int | None, logs: Logs) -> Path:
         names = {"epoch": epoch + 1, **({} if batch is None else {"batch": batch + 1}), **logs}
         try:
-            return self.located(self.filepath.format(**names))
+            return Path(self.filepath.format(**names))
         except (KeyError, IndexError) as error:
             raise SpecError(f"ModelCheckpoint: {self.filepath!r} names {error}; there are {', '.join(names)}") from None
 

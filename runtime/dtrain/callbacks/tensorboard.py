@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 from dtrain.callbacks.callback import Callback, Logs
+from dtrain.callbacks.writing import writing
 from dtrain.errors import SpecError
 from dtrain.learning.optimizers.schedules import LearningRateSchedule
 from dtrain.summaries import SummaryWriter
@@ -26,6 +27,7 @@ class TensorBoard(Callback):
 
     Raises:
         SpecError: an argument asks for what dtrain does not write: images of weights, embeddings, profiles.
+        DtrainError: when training begins, or later: a file cannot be written.
     """
 
     def __init__(
@@ -58,7 +60,8 @@ class TensorBoard(Callback):
     def writer(self, name: str) -> SummaryWriter:
         """The writer of a folder below `log_dir`; it is made at its first use."""
         if name not in self._writers:
-            self._writers[name] = SummaryWriter(self.located(self.log_dir) / name)
+            with writing(self, self.log_dir) as folder:
+                self._writers[name] = SummaryWriter(folder / name)
         return self._writers[name]
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
@@ -96,8 +99,9 @@ class TensorBoard(Callback):
         if self.histogram_freq and epoch % self.histogram_freq == 0:
             for name, value in self.model.weights.items():
                 self.writer(TRAIN).histogram(f"{name}/histogram", value, epoch)
-        for writer in self._writers.values():
-            writer.flush()
+        with writing(self, self.log_dir):
+            for writer in self._writers.values():
+                writer.flush()
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         """Close the files."""

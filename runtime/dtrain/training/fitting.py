@@ -112,7 +112,6 @@ class Fit:
         """Where a callback has left a training that broke off."""
         for callback in self.callbacks if self.model.strategy.is_leader else ():
             if isinstance(callback, BackupAndRestore):
-                callback.set_model(self.model)
                 return callback.folder
         return None
 

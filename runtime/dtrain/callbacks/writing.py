@@ -1,0 +1,20 @@
+"""Files that callbacks write. A relative path means the working directory, as everywhere."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dtrain.errors import DtrainError
+
+
+@contextmanager
+def writing(owner: object, path: str | Path) -> Iterator[Path]:
+    """Let a callback write to `path`, and say which one it was if it cannot.
+
+    Raises:
+        DtrainError: the file cannot be written.
+    """
+    try:
+        yield Path(path)
+    except OSError as error:
+        raise DtrainError(f"{type(owner).__name__}: cannot write {path}: {error.strerror or error}") from error
