@@ -33,5 +33,5 @@ def test_functions_and_datasets_are_taken_as_they_are():
     context = InputContext(2, 1, 2)
     made = as_dataset(lambda c: Dataset.range(c.num_input_pipelines), context=context)
     assert len(made) == 2
-    with pytest.raises(InputError, match=r"return a dtrain\.data\.Dataset"):
+    with pytest.raises(InputError, match=r"returns a dtrain\.data\.Dataset"):
         as_dataset(lambda c: [1, 2])

@@ -9,6 +9,17 @@ from dtrain.errors import InputError
 ALIASES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
 
 
+def as_callbacks(given: Callback | Sequence[Callback] | None) -> Sequence[Callback]:
+    """Return what `fit`, `evaluate` or `predict` was given as a sequence: one callback needs no list.
+
+    Raises:
+        InputError: these are no callbacks.
+    """
+    callbacks = [given] if isinstance(given, Callback | str) else list(given or ())
+    check_callbacks(callbacks)
+    return callbacks
+
+
 def check_callbacks(callbacks: Iterable[object]) -> None:
     """See that these are callbacks.
 

@@ -1,6 +1,6 @@
 """`dt.utils`: labels and texts of numbers as arrays, as in `tf.keras.utils`."""
 
-from collections.abc import Sequence
+import collections.abc
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ def to_categorical(y: Any, num_classes: int | None = None, dtype: str = "float32
 
 
 def pad_sequences(
-    sequences: Sequence[Any],
+    sequences: collections.abc.Sequence[Any],
     maxlen: int | None = None,
     dtype: str = "int32",
     padding: str = "pre",

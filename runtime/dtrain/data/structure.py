@@ -48,7 +48,10 @@ def arrays_of(element: Element) -> list[Any]:
 
 
 def as_arrays(element: Any) -> Element:
-    """The element with numbers and lists made arrays; bytes and text stay, lists of such become arrays of objects."""
+    """The element with numbers and lists made arrays; bytes and text stay, lists of such become arrays of objects.
+
+    Python's floats become float32, as in TensorFlow; what numpy has made keeps its dtype.
+    """
     return map_arrays(_as_array, element)
 
 
@@ -82,7 +85,16 @@ def _as_array(value: Any) -> Any:
     if value is None:
         raise InputError("dataset: expected elements of arrays, found None; does a function lack its return?")
     array = np.asarray(value)
-    return np.array(value, object) if array.dtype.kind in "SU" else array  # numpy's own kind cuts zero bytes off
+    if array.dtype.kind in "SU":
+        return np.array(value, object)  # numpy's own kind cuts zero bytes off
+    return array.astype(np.float32) if array.dtype == np.float64 and not _is_of_numpy(value) else array
+
+
+def _is_of_numpy(value: Any) -> bool:
+    """Return whether a value, or the first one in nested lists, is an array or a number of numpy or of another library."""
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return type(value) not in (bool, int, float)
 
 
 def _stacked(*arrays: Any) -> Any:

@@ -1,13 +1,17 @@
 """What counts as data for `fit`, `evaluate` and `predict`."""
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from dtrain.data.dataset import Dataset
 from dtrain.data.input_context import InputContext
+from dtrain.data.structure import arrays_of, as_arrays
 from dtrain.errors import InputError
+
+NAMES = ("x", "y", "sample_weight")
 
 Data = Any
 """Arrays (`x`, `(x, y)` or `(x, y, sample_weight)`), a Dataset, or a function of an InputContext that returns a Dataset.
@@ -30,19 +34,60 @@ def as_dataset(
     if isinstance(data, Dataset):
         return data
     if callable(data):
-        made = data(context or InputContext())
-        if not isinstance(made, Dataset):
-            raise InputError(f"data: expected the function to return a dtrain.data.Dataset, found {type(made).__name__}.")
-        return made
+        return _made_by(data, context or InputContext())
     if isinstance(data, Iterator):
         raise InputError(
             "data: found a generator, which can be read once only; expected arrays, or a Dataset such as "
             "dtrain.data.Dataset.from_generator(function_that_makes_it, output_signature=...)"
         )
+    if isinstance(data, tuple):
+        _check_lengths(data)
     dataset = Dataset.from_tensor_slices(_lists_as_tuples((data,) if isinstance(data, list) else data))
     if shuffle:
         dataset = dataset.shuffle(max(1, len(dataset)), seed=seed)
     return dataset.batch(batch_size)
+
+
+def _made_by(function: Callable[..., Any], context: InputContext) -> Dataset:
+    """Return the Dataset of a data function; say what fits where it is another kind of function, such as a generator."""
+    name = getattr(function, "__name__", type(function).__name__)
+    try:
+        inspect.signature(function).bind(context)
+    except TypeError:
+        raise InputError(_unfit(name, f"{name}{inspect.signature(function)}")) from None
+    except ValueError:
+        pass  # a builtin may have no signature
+    made = function(context)
+    if not isinstance(made, Dataset):
+        raise InputError(_unfit(name, f"that {name} returned {type(made).__name__}"))
+    return made
+
+
+def _unfit(name: str, found: str) -> str:
+    return (
+        f"data: expected a function of an InputContext that returns a dtrain.data.Dataset, found {found}; "
+        f"for a function that yields examples write dtrain.data.Dataset.from_generator({name}, output_signature=...)"
+    )
+
+
+def _check_lengths(data: tuple[Any, ...]) -> None:
+    """See that x, y and sample_weight hold as many examples.
+
+    Raises:
+        InputError: an array has no axis of examples, or another length than the first one of x.
+    """
+    named = [(name, np.shape(array)) for name, part in zip(NAMES, data, strict=False) for array in _arrays(part)]
+    for name, shape in named:
+        if not shape:
+            raise InputError(f"data: expected arrays with an axis of examples, found {name} of shape ()")
+        if shape[0] != named[0][1][0]:
+            found = f"{named[0][0]} of shape {named[0][1]} and {name} of shape {shape}"
+            raise InputError(f"data: expected as many examples in {name} as in {named[0][0]}, found {found}")
+
+
+def _arrays(part: Any) -> list[Any]:
+    """Return the arrays that stand in the place of x, y or sample_weight, each of several inputs or outputs."""
+    return arrays_of(as_arrays(_lists_as_tuples(part)))
 
 
 def _lists_as_tuples(data: Any) -> Any:

@@ -98,11 +98,11 @@ def from_data(
 
 
 def unknown_name(name: object, kind: str, known: Iterable[str], shown: Iterable[str]) -> str:
-    """What to say of a name that nobody has; the nearest of the known ones in either case is suggested."""
-    by_lower = {each.lower(): each for each in known}
-    near = get_close_matches(str(name).lower(), by_lower, 1)
-    suggestion = f" do you mean {by_lower[near[0]]}?" if near else ""
-    return f"unknown {kind} {name!r};{suggestion} known are {', '.join(shown)}"
+    """Say of a name that is not known which one is nearest to it, in upper or lower case; if none is near, which there are."""
+    by_lower, lower = {each.lower(): each for each in known}, str(name).lower()
+    near = get_close_matches(lower, by_lower)
+    near.sort(key=lambda each: sorted(each) != sorted(lower))  # letters in the wrong order come first: adma is adam, not adamax
+    return f"unknown {kind} {name!r}; " + (f"do you mean {by_lower[near[0]]}?" if near else f"known are {', '.join(shown)}")
 
 
 def _argument(name: str, value: Any, custom_objects: CustomObjects) -> Any:

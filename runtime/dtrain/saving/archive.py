@@ -41,6 +41,26 @@ class Archive:
     description: str | None
 
 
+def check_not_of_tensorflow(path: Path) -> None:
+    """See that a path names nothing that TensorFlow has written in several files, for which dtrain has no reader.
+
+    Raises:
+        CheckpointError: it is a SavedModel, or a checkpoint.
+    """
+    kind = None
+    if (path / "saved_model.pb").exists():
+        kind = "a folder of TensorFlow (SavedModel)"
+    elif path.with_name(f"{path.name}.index").exists() and not path.exists():
+        kind = "a checkpoint of TensorFlow"
+    elif path.is_dir() and any(path.glob("*.index")):
+        kind = "a folder of checkpoints of TensorFlow"
+    if kind is not None:
+        raise CheckpointError(
+            f"{path} cannot be used: it is {kind}; expected a file of dtrain's save or save_weights, a checkpoint or a run. "
+            "Weights come over as arrays: model.set_weights(keras_model.get_weights())"
+        )
+
+
 def write_archive(path: Path, arrays: Mapping[str, Array], description: str, *, overwrite: bool = True) -> None:
     """Write a file.
 

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,18 @@ from dtrain.errors import CheckpointError
 from dtrain.strategy import Strategy
 
 FilePath = str | os.PathLike[str]
+
+KERAS_SUFFIXES = (".h5", ".hdf5", ".keras")
+
+
+def tell_format(path: FilePath) -> None:
+    """Warn, at the caller's caller, that a name which says Keras's format does not get it."""
+    if Path(path).suffix in KERAS_SUFFIXES:
+        warnings.warn(
+            f"{path} is written in the safetensors format, which dtrain.load_model and load_weights read and Keras does not; "
+            "a name that ends in .safetensors says so",
+            stacklevel=3,
+        )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from dtrain import checkpoints
 from dtrain.errors import CheckpointDamagedError, CheckpointError, SpecError
 from dtrain.roles.chief.start import OptimizerState
 from dtrain.run_files import RunFiles
-from dtrain.saving.archive import read_archive, write_archive
+from dtrain.saving.archive import check_not_of_tensorflow, read_archive, write_archive
 from dtrain.saving.destination import FilePath, destination
 from dtrain.strategy import Strategy
 
@@ -63,6 +63,7 @@ def read_model(path: FilePath) -> SavedModel:
         CheckpointError: there is none, it holds weights alone, or it cannot be read.
     """
     path = Path(path)
+    check_not_of_tensorflow(path)
     return _from_checkpoint(path) if path.is_dir() else _from_file(path)
 
 

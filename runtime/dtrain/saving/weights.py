@@ -8,7 +8,7 @@ import numpy as np
 
 from dtrain import checkpoints
 from dtrain.errors import CheckpointError
-from dtrain.saving.archive import read_archive, write_archive
+from dtrain.saving.archive import check_not_of_tensorflow, read_archive, write_archive
 from dtrain.saving.destination import FilePath, destination
 from dtrain.strategy import Strategy
 from dtrain.variables import VariableSpec
@@ -84,6 +84,7 @@ def stored_weights(path: Path) -> tuple[dict[str, Array], bool]:
 
     An optimizer's slots are left out. Servers, and other programs, have orders of their own.
     """
+    check_not_of_tensorflow(path)
     if path.is_dir():
         with checkpoints.open_checkpoint(path) as checkpoint:
             return {name: checkpoint.read(name) for name in checkpoint.variables}, False

@@ -9,7 +9,7 @@ from dtrain.errors import InputError
 from dtrain.learning.layers import Layer
 from dtrain.learning.networks import Network
 from dtrain.learning.passes import only
-from dtrain.saving.destination import FilePath
+from dtrain.saving.destination import FilePath, tell_format
 from dtrain.saving.weights import load_weights, save_weights
 from dtrain.strategies.choice import get_strategy
 from dtrain.strategy import Array, Strategy
@@ -172,6 +172,8 @@ class Architecture:
         Raises:
             CheckpointError: it cannot be written.
         """
+        if self.strategy.is_leader:
+            tell_format(filepath)
         save_weights(filepath, self.variables, self.weights, self.strategy, overwrite=overwrite)
 
     def load_weights(self, filepath: FilePath, skip_mismatch: bool = False, by_name: bool = False) -> None:

@@ -16,6 +16,7 @@ from dtrain.errors import InputError
 
 DEFAULT_BATCH_SIZE = 32
 NESTED = (dict, list, tuple)
+EMPTY = "data: expected at least one batch, found an empty dataset"
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,11 @@ class Batches:
         cardinality = self.dataset.cardinality()
         return None if cardinality in (INFINITE, UNKNOWN) else cardinality
 
+    @property
+    def infinite(self) -> bool:
+        """Whether it is known that a pass has no end."""
+        return self.dataset.cardinality() == INFINITE
+
     def first(self) -> Batch:
         """The first batch, to learn the shapes from.
 
@@ -135,7 +141,7 @@ class Batches:
         """
         for element in self.dataset.take(1):
             return Batch.of(element)
-        raise InputError("data: expected at least one batch, found an empty dataset")
+        raise InputError(EMPTY)
 
     def stream(self, replicas: int, class_weight: Mapping[int, float] | None = None) -> "BatchStream":
         """Pass after pass without end, by the numbers that a session deals."""
@@ -171,7 +177,10 @@ class BatchStream:
     def at(self, number: int) -> Batch:
         """The batch of a number; asking for the last one again costs nothing."""
         if self._last is None or self._last[0] != number:
-            batch = Batch.of(self._own(number) if self._own_among else self._shared(number))
+            try:
+                batch = Batch.of(self._own(number) if self._own_among else self._shared(number))
+            except StopIteration:  # only reading tells of some datasets that they are empty
+                raise InputError(EMPTY) from None
             self._last = number, batch if self._class_weight is None else batch.weighted(self._class_weight)
         return self._last[1]
 

@@ -24,11 +24,11 @@ class Epochs:
         Raises:
             InputError: the data are endless and nobody said how long an epoch is, or a number is out of range.
         """
+        if batches.count == 0:
+            raise InputError("fit: expected at least one batch, found an empty dataset")
         if steps_per_epoch is None:
             if batches.count is None:
                 raise InputError("fit: the dataset's length is unknown or infinite; expected steps_per_epoch")
-            if batches.count == 0:
-                raise InputError("fit: expected at least one batch, found an empty dataset")
             steps_per_epoch = ceil(batches.count / batches_per_step)
         found = f"steps_per_epoch {steps_per_epoch}, initial_epoch {initial_epoch}, epochs {epochs}"
         if not all(isinstance(number, Integral) for number in (steps_per_epoch, initial_epoch, epochs)):

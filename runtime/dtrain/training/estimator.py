@@ -14,6 +14,7 @@ from typing import Any
 from dtrain.callbacks import Callback
 from dtrain.errors import InputError
 from dtrain.roles.evaluator.machine import Pace
+from dtrain.training.arguments import check_finite
 from dtrain.training.batches import Batches
 from dtrain.training.evaluation import Validation
 from dtrain.training.exporters import Exporter
@@ -88,11 +89,15 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
 
     Returns:
         The model, with the final weights; and the metrics of the final evaluation in the leader and in the evaluator, else None.
+
+    Raises:
+        InputError: data do not fit, or those to evaluate on are infinite and `EvalSpec.steps` is None.
     """
     model = estimator.model_fn()
     strategy = model.strategy
     evaluation_data = eval_spec.input_fn()
     held_out = Batches.of(evaluation_data, batch_size=None, shuffle=False, seed=0)
+    check_finite(held_out, eval_spec.steps, "EvalSpec: input_fn", "steps")
     pace = Pace(eval_spec.start_delay_secs, eval_spec.throttle_secs)
 
     def export(step: int, results: dict[str, float], is_final: bool) -> None:

@@ -6,6 +6,7 @@ from math import isnan
 from typing import Any, Self
 
 from dtrain.callbacks import Callback, CallbackList, History, ProgressBar
+from dtrain.callbacks.callback_list import as_callbacks
 from dtrain.data.input_context import InputContext
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import optimizers
@@ -15,11 +16,12 @@ from dtrain.learning.layers import Input, SymbolicTensor
 from dtrain.learning.networks import Network
 from dtrain.learning.passes import only
 from dtrain.roles.chief.start import OptimizerState
-from dtrain.saving.destination import FilePath
+from dtrain.saving.destination import FilePath, tell_format
 from dtrain.saving.model_file import SavedModel, write_model
 from dtrain.saving.onnx_file import write_onnx
 from dtrain.strategy import Weights
 from dtrain.training.architecture import Architecture
+from dtrain.training.arguments import as_pair, check_class_weight, check_finite, tell_of_repetition
 from dtrain.training.batches import Batch, Batches, held_out, joined
 from dtrain.training.compiled import Compiled
 from dtrain.training.description import describe
@@ -100,7 +102,7 @@ class Model(Architecture):
         batch_size: int | None = None,
         epochs: int = 1,
         verbose: int | str = "auto",
-        callbacks: Sequence[Callback] | None = None,
+        callbacks: Callback | Sequence[Callback] | None = None,
         validation_split: float = 0.0,
         validation_data: Any = None,
         shuffle: bool = True,
@@ -131,16 +133,21 @@ class Model(Architecture):
             data, validation_data = held_out(data, validation_split)
         validation = validation_data
         if validation_data is not None and not isinstance(validation_data, Validation):
-            batches = Batches.of(validation_data, batch_size=validation_batch_size or batch_size, shuffle=False, seed=0)
+            pair = as_pair(validation_data)
+            batches = Batches.of(pair, batch_size=validation_batch_size or batch_size, shuffle=False, seed=0)
+            check_finite(batches, validation_steps, "fit: validation_data", "validation_steps")
             validation = Validation(batches, validation_steps, validation_freq)
-        fit = self._fit(callbacks=callbacks or (), validation=validation, class_weight=class_weight, verbose=verbose)
+        fit = self._fit(callbacks=as_callbacks(callbacks), validation=validation, class_weight=class_weight, verbose=verbose)
         self.history = fit.history
         if strategy.evaluates:
             return fit.follow()
         context = self._input_context()
         batches = Batches.of(data, batch_size=batch_size, shuffle=shuffle, seed=strategy.seed, context=context)
         self.build_for(batches)
-        return fit.run(batches, Epochs.of(batches, steps_per_epoch, epochs, initial_epoch, strategy.num_replicas_in_sync))
+        plan = Epochs.of(batches, steps_per_epoch, epochs, initial_epoch, strategy.num_replicas_in_sync)
+        if strategy.is_leader:
+            tell_of_repetition(batches, plan.steps_per_epoch)
+        return fit.run(batches, plan)
 
     def evaluate(
         self,
@@ -150,7 +157,7 @@ class Model(Architecture):
         verbose: int | str = "auto",
         sample_weight: Any = None,
         steps: int | None = None,
-        callbacks: Sequence[Callback] | None = None,
+        callbacks: Callback | Sequence[Callback] | None = None,
         return_dict: bool = False,
     ) -> Any:
         """Loss and metrics: a number, a list, or with `return_dict` a dict; see `tf.keras.Model.evaluate`.
@@ -158,9 +165,10 @@ class Model(Architecture):
         By default it shows its progress in the leader alone.
         """
         batches = Batches.of(joined(x, y, sample_weight), batch_size=batch_size, shuffle=False, seed=0)
+        check_finite(batches, steps, "evaluate", "steps")
         self.build_for(batches)
         shows = verbose and (verbose != "auto" or self.strategy.is_leader)
-        everybody = [*(callbacks or ()), *([ProgressBar(verbose)] if shows else [])]
+        everybody = [*as_callbacks(callbacks), *([ProgressBar(verbose)] if shows else [])]
         hooks = CallbackList(everybody, self, {"steps": steps or batches.count, "verbose": verbose})
         return _reported(self._evaluate(self.weights, batches.once(steps), hooks), return_dict)
 
@@ -170,12 +178,13 @@ class Model(Architecture):
         batch_size: int | None = None,
         verbose: int | str = "auto",
         steps: int | None = None,
-        callbacks: Sequence[Callback] | None = None,
+        callbacks: Callback | Sequence[Callback] | None = None,
     ) -> Any:
         """The outputs for all inputs, in their order; see `tf.keras.Model.predict`. It shows no progress."""
         batches = Batches.of(x, batch_size=batch_size, shuffle=False, seed=0)
+        check_finite(batches, steps, "predict", "steps")
         self.build_for(batches)
-        hooks = CallbackList(callbacks or (), self, {"steps": steps or batches.count})
+        hooks = CallbackList(as_callbacks(callbacks), self, {"steps": steps or batches.count})
         step = lambda batch: EvaluationStep(self, None, batch, self.weights)  # noqa: E731
         return self._predicted(predict(batches.once(steps), step, self.predict_step, hooks))
 
@@ -264,7 +273,8 @@ class Model(Architecture):
     def save(self, filepath: FilePath, overwrite: bool = True, include_optimizer: bool = True) -> None:
         """Write architecture, weights, what `compile` was told and the optimizer's state; `dt.load_model` reads it.
 
-        The file is in the safetensors format, whatever its name ends in. In tasks that do not lead it is thrown away.
+        The file is in the safetensors format, whatever its name ends in; a name of Keras's formats is warned about.
+        In tasks that do not lead it is thrown away.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -272,6 +282,8 @@ class Model(Architecture):
 
         Compare `tf.keras.Model.save`.
         """
+        if self.strategy.is_leader:
+            tell_format(filepath)
         state = self._owner.state or self.strategy.optimizer_state(self._owner) if include_optimizer and self.compiled else None
         write_model(filepath, self._saved(self.compiled, state), self.strategy, overwrite=overwrite)
 
@@ -328,6 +340,7 @@ class Model(Architecture):
         return self.compiled
 
     def _fit(self, **options: Any) -> Fit:
+        check_class_weight(options.get("class_weight"))
         return Fit(self, self._compiled(), self._owner, self.train_step, self._evaluate, **options)
 
     def _evaluate(self, weights: Weights, batches: Iterable[Batch], callbacks: CallbackList = NO_CALLBACKS) -> dict[str, float]:
