@@ -62,7 +62,7 @@ class Workload:
 
     def named(self, spec: RunSpec) -> RunSpec:
         """The spec; a run that nobody has named is called after what it runs."""
-        if spec.name != RunSpec.name:
+        if "name" in spec.said or spec.name != RunSpec.name:
             return spec
         scripts = (word for word in self.arguments if word.endswith(".py"))
         stem = Path(self.program or next(scripts, self.arguments[0])).stem

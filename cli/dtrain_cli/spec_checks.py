@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dtrain.config import ROLES, Problem, RunSpec
+from dtrain.config import ROLES, Problem, RunSpec, with_nulls
 from dtrain_cli.spec_tree import KeyPath
 
 _EXPECTED = {
@@ -37,6 +37,8 @@ _MOMENTS = {
 _ANY_CLUSTER = {"chief": 1, "worker": 10**6, "ps": 10**6, "evaluator": 1}
 """Has every task that a spec may name: it stands in for a cluster section that cannot be read."""
 _FOUND_LENGTH_MAX = 60
+_SAID = "said"
+"""The one field of `RunSpec` that is found out and never written."""
 
 
 def check_spec(data: dict[str, Any]) -> tuple[RunSpec | None, list[Problem]]:
@@ -45,16 +47,26 @@ def check_spec(data: dict[str, Any]) -> tuple[RunSpec | None, list[Problem]]:
     Returns:
         The spec, or None if its types are wrong, and everything that is wrong with it (nothing: it can be used).
     """
+    data = {key: value for key, value in with_nulls(data, RunSpec).items() if value is not None}
     adapter = TypeAdapter(RunSpec)
+    problems: list[Problem] = [((_SAID,), _unknown_key(_SAID, _valid_names(())))] if _SAID in data else []
     try:
-        spec = adapter.validate_json(json.dumps(data), strict=True)
+        spec = adapter.validate_json(json.dumps(_without(data, {(_SAID,)})), strict=True)
     except ValidationError as error:
-        problems = _type_problems(error, data)
+        problems += _type_problems(error, data)
     else:
-        return spec, list(spec.problems())
+        said = _keys_said(data)
+        return (None if problems else dataclasses.replace(spec, said=said)), [*problems, *spec.problems()]
     broken = {path[:2] for path, _ in problems}
     rest = adapter.validate_json(json.dumps(_without(data, broken)), strict=True)
     return None, problems + [problem for problem in rest.problems() if not _follows_from(problem, broken)]
+
+
+def _keys_said(data: dict[str, Any]) -> tuple[str, ...]:
+    """Return the keys that the user gave, as `RunSpec.said` has them."""
+    sections = [field.name for field in dataclasses.fields(RunSpec) if isinstance(data.get(field.name), dict)]
+    below = [f"{name}.{key}" for name in sections for key in data[name]]
+    return tuple(sorted([*(key for key in data if key not in sections), *below]))
 
 
 def _without(data: dict[str, Any], broken: set[KeyPath]) -> dict[str, Any]:
@@ -139,4 +151,4 @@ def _valid_names(path: KeyPath) -> list[str]:
             kind = typing.get_type_hints(kind)[str(key)]
         else:
             kind = arguments[1] if isinstance(key, str) else arguments[0]
-    return [field.name for field in dataclasses.fields(kind)]
+    return [field.name for field in dataclasses.fields(kind) if (kind, field.name) != (RunSpec, _SAID)]

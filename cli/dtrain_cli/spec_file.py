@@ -72,7 +72,7 @@ def _with_shortcuts(spec: RunSpec, shortcuts: list[Override]) -> RunSpec:
     lines = [tree.describe(path, text) for path, text in spec.problems()]
     if lines:
         raise SpecError("\n".join(lines))
-    return spec
+    return replace(spec, said=tuple(sorted(".".join(map(str, shortcut.path)) for shortcut in shortcuts)))
 
 
 def _shortcut(name: str, value: Any) -> Override:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dtrain.config import is_none
 from dtrain.errors import SpecError
 
 BYTES_MAX = 256 * 1024
@@ -96,7 +97,7 @@ def _child(node: Any, key: str | int) -> Any:
     """The value below a key, for going further down; an absent or empty one becomes a section."""
     if isinstance(node, list):
         return node[int(key)] if str(key).isdecimal() and int(key) < len(node) else None
-    if node.get(key) is None:
+    if is_none(node.get(key)):
         node[key] = {}
     return node[key]
 
@@ -147,8 +148,7 @@ def parse_yaml_tree(text: str, source: str) -> SpecTree:
         data = {}
     if not isinstance(data, dict):
         raise SpecError(f"{source}:1:1: expected a mapping of keys such as `cluster:`, found a {_kind(data)}")
-    # A section that is written but left empty means its defaults.
-    return SpecTree(source, {key: value for key, value in data.items() if value is not None}, positions)
+    return SpecTree(source, data, positions)
 
 
 def parse_yaml(text: str, source: str, positions: dict[KeyPath, tuple[int, int]] | None = None) -> Any:

@@ -1,5 +1,3 @@
-from typing import Any
-
 from dtrain import callbacks as callbacks
 from dtrain import data as data
 from dtrain import distribute as distribute
@@ -16,8 +14,9 @@ from dtrain.learning import optimizers as optimizers
 from dtrain.learning import regularizers as regularizers
 from dtrain.learning.layers import Input as Input
 from dtrain.learning.sparse_rows import SparseRows as SparseRows
+from dtrain.strategies.choice import ParameterServerStrategy as ParameterServerStrategy
 from dtrain.strategies.choice import get_strategy as get_strategy
-from dtrain.strategy import Strategy
+from dtrain.strategy import Strategy as Strategy
 from dtrain.training.estimator import Estimator as Estimator
 from dtrain.training.estimator import EvalSpec as EvalSpec
 from dtrain.training.estimator import TrainSpec as TrainSpec
@@ -33,5 +32,3 @@ from dtrain.training.torch_module import from_torch as from_torch
 
 __version__: str
 utils = _encoding
-
-def ParameterServerStrategy(**training: Any) -> Strategy: ...  # noqa: N802 - TensorFlow's name for it

@@ -15,10 +15,11 @@ import atexit
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -173,8 +174,9 @@ class Session(Protocol):
         """Training is over; or given up, because of `error`."""
 
 
+@runtime_checkable
 class Strategy(Protocol):
-    """How the tasks of a cluster train together, seen from one of them.
+    """How the tasks of a cluster train together, seen from one of them. Compare `tf.distribute.Strategy`.
 
     Attributes:
         trains: whether this task computes gradients.
@@ -185,6 +187,7 @@ class Strategy(Protocol):
         seed: of the run.
         rank: of this replica; -1 for a task that does not train.
         num_replicas: how many train (T).
+        wishes: what the program said in its constructor, by the names of the `training` section.
     """
 
     trains: bool
@@ -195,10 +198,14 @@ class Strategy(Protocol):
     seed: int
     rank: int
     num_replicas: int
+    wishes: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def num_replicas_in_sync(self) -> int:
         """How many replicas' batches make one global step."""
+
+    def scope(self) -> "AbstractContextManager[Strategy]":
+        """Let models that are made within it belong to this strategy."""
 
     def open(self, problem: Problem) -> Session:
         """Make the variables exist in the cluster and join the training."""

@@ -1,34 +1,240 @@
-"""What a program wishes of its strategy is checked as a spec is."""
+"""How a program's constructor meets the spec: what was said further left wins, whatever its value; a process has one strategy."""
+
+import os
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
-from dtrain.config import TrainingSection
+import dtrain as dt
+from dtrain import strategy as process
+from dtrain.assignment import TaskAssignment
+from dtrain.cluster import ClusterSpec, TaskId
+from dtrain.cluster.tf_config import write_tf_config
+from dtrain.config import ClusterSection, RunSpec, TrainingSection
+from dtrain.config.wishes import LAID_OUT
 from dtrain.errors import SpecError
-from dtrain.strategies.choice import _with_wishes
+from dtrain.run_files import RunFiles, read_record, write_record
+
+CLUSTER = ClusterSpec.from_lists(chief=["127.0.0.1:1"], worker=["127.0.0.1:2", "127.0.0.1:3"], ps=["127.0.0.1:4", "127.0.0.1:5"])
+COUNTS = ClusterSection(chief=1, worker=2, ps=2)
+OTHERS = {
+    "updates": "sync",
+    "backup_workers": 1,
+    "replicas_to_aggregate": 2,
+    "chief_trains": False,
+    "too_few": "fail",
+    "too_few_timeout_s": 7.0,
+    "staleness_bound": 3,
+    "stale_gradients": "scale",
+    "max_staleness": 5,
+    "compensation": 0.5,
+    "on_stale": "retry_same_batch",
+    "warmup_steps": 4,
+    "nan_policy": "fail",
+    "deterministic": True,
+    "placement": "greedy",
+    "partitioner": {"fixed_shards": 2},
+    "compression": "bf16",
+    "transport": "grpc",
+    "seed": 9,
+}
+"""A value of every key of `training` that is not its default."""
+BELONGS_TO_SYNC = {"backup_workers", "replicas_to_aggregate", "deterministic"}
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch):
+    """This process has no strategy yet, and no cluster."""
+    monkeypatch.setattr(process, "_process", process._Process())
+    monkeypatch.setattr(sys, "argv", ["p.py"])
+    yield
+    process.close_default()
+
+
+@pytest.fixture
+def launched(monkeypatch, tmp_path):
+    """Be worker:0 of a launch whose user said some keys of `training`."""
+
+    def be(said=(), **training):
+        spec = RunSpec(cluster=COUNTS, training=TrainingSection(**training), said=tuple(f"training.{key}" for key in said))
+        task = TaskId.parse("worker:0")
+        assignment = TaskAssignment(task, CLUSTER, spec.resolved(), "run", run_dir=tmp_path, secret="x", launched=True)
+        for name, value in assignment.to_environment(write_tf_config(CLUSTER, task)).items():
+            monkeypatch.setenv(name, value)
+
+    return be
+
+
+def refused(**wishes) -> str:
+    with pytest.raises(SpecError) as caught:
+        dt.ParameterServerStrategy(**wishes)
+    return str(caught.value)
+
+
+WRONG = [
+    ({"backup": 1}, "there is no argument 'backup'; do you mean backup_workers?"),
+    ({"nonsense": 1}, "there is no argument 'nonsense'"),
+    ({"updates": "snyc"}, "updates: expected sync or async, found 'snyc'"),
+    ({"backup_workers": "1"}, "backup_workers: expected int, found '1'"),
+    ({"seed": True}, "seed: expected int, found True"),
+    ({"deterministic": 1}, "deterministic: expected bool, found 1"),
+    ({"staleness_bound": 1.5}, "staleness_bound: expected int | None, found 1.5"),
+    ({"compression": "bf32"}, "compression: expected "),
+    ({"partitioner": {"fixed_shards": "2"}}, "partitioner: expected dict[str, int] | None, found {'fixed_shards': '2'}"),
+]
+
+
+@pytest.mark.parametrize(("wishes", "message"), WRONG)
+def test_a_wrong_wish_is_refused(wishes, message):
+    assert message in refused(**wishes)
+
+
+@pytest.mark.parametrize(("wishes", "message"), WRONG)
+def test_a_wrong_wish_of_a_second_strategy_is_refused(wishes, message):
+    dt.get_strategy()
+    assert message in refused(**wishes)
+
+
+def test_wishes_that_make_no_sense_together_are_refused():
+    message = refused(updates="sync", staleness_bound=3)
+    assert "staleness_bound: a staleness bound belongs to updates: async" in message
+
+
+# Precedence
+
+
+def test_there_is_a_value_for_every_key():
+    assert set(OTHERS) == {field.name for field in fields(TrainingSection)} - {"strategy"}
+
+
+@pytest.mark.parametrize("key", sorted(set(OTHERS) - set(LAID_OUT)))
+def test_a_wish_wins_over_the_default_and_loses_against_what_was_said(launched, key):
+    beside = {"updates": "sync"} if key in BELONGS_TO_SYNC else {}
+    default = getattr(TrainingSection(), key)
+    launched(**beside)
+    assert getattr(dt.ParameterServerStrategy(**{key: OTHERS[key]}).training, key) == OTHERS[key]
+    process.close_default()
+    launched(said=[key], **beside)
+    assert getattr(dt.ParameterServerStrategy(**{key: OTHERS[key]}).training, key) == default
+
+
+def test_no_staleness_on_the_command_line_stays_synchronous_training(launched):
+    launched(said=["staleness_bound"], staleness_bound=0)
+    assert dt.ParameterServerStrategy(updates="async").training.updates == "sync"
+
+
+def test_a_contradiction_names_what_was_said_elsewhere(launched):
+    launched(said=["updates"])
+    message = refused(updates="sync", backup_workers=1)
+    assert "backup_workers: backup replicas belong to updates: sync" in message
+    assert "(the spec or the command line says updates: async)" in message
+
+
+def test_none_and_null_are_the_same():
+    training = dt.ParameterServerStrategy(staleness_bound="none", partitioner="none", max_staleness=None, compression=None).training
+    assert (training.staleness_bound, training.partitioner, training.max_staleness) == (None, None, None)
+    assert training.compression == "none"
+
+
+def test_a_process_alone_trains_as_its_program_wishes():
+    strategy = dt.ParameterServerStrategy(seed=3, nan_policy="fail", updates="sync", backup_workers=1)
+    assert (strategy.seed, strategy.training.nan_policy) == (3, "fail")
+
+
+# One strategy a process
+
+
+def test_the_same_wishes_or_none_give_the_same_strategy():
+    first = dt.ParameterServerStrategy(updates="sync", seed=3)
+    assert dt.ParameterServerStrategy(updates="sync", seed=3) is first
+    assert dt.ParameterServerStrategy(seed=3, backup_workers=0) is first
+    assert dt.ParameterServerStrategy() is first
+    assert dt.get_strategy() is first
+
+
+def test_a_second_strategy_with_other_wishes_is_an_error():
+    dt.ParameterServerStrategy(updates="sync")
+    assert "updates='async', but this process has a strategy already, made with updates='sync'" in refused(updates="async")
+    assert "seed=3, but this process has a strategy already, made with seed left at its default" in refused(seed=3)
+
+
+def test_wishes_after_a_model_was_made_are_an_error():
+    dt.Sequential([dt.layers.Dense(1)])
+    assert "updates='sync', but this process has a strategy already" in refused(updates="sync")
+
+
+def test_wishes_that_the_spec_overrules_are_other_wishes_all_the_same(launched):
+    launched(said=["updates"], updates="sync")
+    dt.ParameterServerStrategy(updates="sync")
+    assert "updates='async'" in refused(updates="async")
+
+
+def test_a_strategy_is_an_instance_of_what_made_it(launched):
+    alone = dt.ParameterServerStrategy()
+    assert isinstance(alone, dt.ParameterServerStrategy)
+    assert isinstance(alone, dt.Strategy)
+    process.close_default()
+    launched()
+    worker = dt.get_strategy()
+    assert type(worker) is not type(alone)
+    assert isinstance(worker, dt.ParameterServerStrategy)
+    assert isinstance(worker, dt.Strategy)
+    assert not isinstance(object(), dt.ParameterServerStrategy)
+    assert not isinstance(object(), dt.Strategy)
+
+
+# What a launcher has laid out
 
 
 @pytest.mark.parametrize(
-    ("wishes", "message"),
+    ("wish", "option"),
     [
-        ({"backup": 1}, "there is no argument 'backup'; do you mean backup_workers?"),
-        ({"updates": "snyc"}, "updates: expected sync or async, found 'snyc'"),
-        ({"backup_workers": "1"}, "backup_workers: expected int, found '1'"),
-        ({"seed": True}, "seed: expected int, found True"),
-        ({"deterministic": 1}, "deterministic: expected bool, found 1"),
-        ({"staleness_bound": 1.5}, "staleness_bound: expected int | None, found 1.5"),
-        ({"compression": "bf32"}, "compression: expected "),
-        ({"updates": "sync", "staleness_bound": 3}, "staleness_bound: a staleness bound belongs to updates: async"),
+        ({"strategy": "single"}, "--strategy single"),
+        ({"chief_trains": False}, "--set training.chief_trains=false"),
+        ({"transport": "grpc"}, "--set training.transport=grpc"),
     ],
 )
-def test_a_wrong_wish_is_refused(wishes, message):
-    with pytest.raises(SpecError) as error:
-        _with_wishes(TrainingSection(), wishes)
-    assert message in str(error.value)
+def test_another_layout_is_answered_with_the_option(launched, wish, option):
+    launched()
+    assert f"run: dtrain launch {option} p.py" in refused(**wish)
 
 
-def test_wishes_fill_in_what_the_spec_leaves_at_its_default():
-    spec = TrainingSection(updates="sync")
-    wishes = {"updates": "async", "too_few_timeout_s": 3, "compression": {"top_k": 0.1}, "partitioner": {"fixed_shards": 2}}
-    wished = _with_wishes(spec, wishes)
-    assert (wished.updates, wished.too_few_timeout_s) == ("sync", 3)
-    assert wished.compression == {"top_k": 0.1}
+def test_the_layout_that_is_there_may_be_wished(launched):
+    launched(transport="grpc")
+    assert dt.ParameterServerStrategy(strategy="parameter_server", chief_trains=True, transport="grpc").num_replicas == 3
+
+
+def test_the_layout_that_was_said_wins(launched):
+    launched(said=["chief_trains"])
+    assert dt.ParameterServerStrategy(chief_trains=False).training.chief_trains
+
+
+def test_a_strategy_that_is_not_built_says_so(launched):
+    launched()
+    assert "strategy: this version has parameter_server and single, found 'mirrored'" in refused(strategy="mirrored")
+
+
+def test_a_launcher_hands_over_which_keys_were_said(launched, tmp_path):
+    launched(said=["updates"])
+    assert TaskAssignment.from_environment(os.environ).spec.said == ("training.updates",)
+
+
+def test_the_program_of_the_first_defect(tmp_path):
+    """K-D11 as findings.md has it: arguments of a second strategy were dropped without a word."""
+    program = Path(tmp_path, "p.py")
+    program.write_text(
+        'import dtrain as dt\na = dt.get_strategy()\nb = dt.ParameterServerStrategy(updates="snyc", nonsense=1)\nprint(a is b)\n'
+    )
+    ended = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+    assert ended.returncode != 0
+    assert "True" not in ended.stdout
+
+
+def test_a_joined_worker_knows_what_was_said(launched, tmp_path):
+    """The run directory's spec, from which a worker joins, has the keys as well."""
+    files = RunFiles(tmp_path)
+    write_record(files.spec, replace(RunSpec(cluster=COUNTS), said=("training.seed",)))
+    assert read_record(files.spec, RunSpec).said == ("training.seed",)

@@ -7,6 +7,7 @@ fields. Whoever reads a spec (the launcher, with file, line and column; a constr
 
 from dtrain.config.checkpoint_section import CheckpointSection
 from dtrain.config.cluster_section import ROLES, ClusterSection, address_problem
+from dtrain.config.nulls import is_none, with_nulls
 from dtrain.config.problems import Problem
 from dtrain.config.restart_section import RestartSection
 from dtrain.config.run_spec import EMBEDDED_DEFAULT, RunSpec
@@ -27,4 +28,6 @@ __all__ = [
     "SimulateSection",
     "TrainingSection",
     "address_problem",
+    "is_none",
+    "with_nulls",
 ]

@@ -16,7 +16,13 @@ from dtrain.errors import SpecError
 
 @dataclass(frozen=True)
 class RunSpec:
-    """A whole cluster spec. `dtrain.config` knows the rules; who reads the file knows lines and columns."""
+    """A whole cluster spec. `dtrain.config` knows the rules; who reads the file knows lines and columns.
+
+    Attributes:
+        said: which keys the spec file, the shortcuts and `--set` gave, whatever their values: ``name``, ``training.updates``.
+            They win over the program's constructor. A spec file has no such key; in memory, in the environment of a task and
+            in the run directory it goes with the spec.
+    """
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
@@ -29,6 +35,7 @@ class RunSpec:
     hold_ports: bool = True
     secret_file: str | None = None
     simulate: SimulateSection = field(default_factory=SimulateSection)
+    said: tuple[str, ...] = field(default=(), compare=False)
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong beyond types, in every section and between sections."""
@@ -58,10 +65,7 @@ class RunSpec:
                     f"the cluster has no {task}: {task.role} is {self.cluster.count(task.role)}",
                 )
         if self.training.strategy == "parameter_server" and self.training.updates == "sync":
-            replicas = self.replicas
-            if 0 < replicas <= self.training.backup_workers:
-                text = f"of {replicas} replicas at most {replicas - 1} can be backups, found {self.training.backup_workers}"
-                yield ("training", "backup_workers"), text
+            yield from ((("training", *path), text) for path, text in self.training.problems_among(self.replicas))
 
     @property
     def replicas(self) -> int:
@@ -82,7 +86,8 @@ class RunSpec:
             return replace(self, cluster=ClusterSection(chief=1))
         if self.training.updates == "async" and self.training.staleness_bound == 0:
             training = replace(self.training, updates="sync", staleness_bound=None, backup_workers=0)
-            return replace(self, training=training)
+            implied = ("training.updates", "training.backup_workers") if "training.staleness_bound" in self.said else ()
+            return replace(self, training=training, said=tuple(sorted({*self.said, *implied})))
         return self
 
 

@@ -54,6 +54,8 @@ class TrainingSection:
                 ("staleness_bound",),
                 "a staleness bound belongs to updates: async; this spec trains with updates: sync",
             )
+        if self.deterministic and self.strategy != "single":
+            yield from self._chance_problems()
         if self.stale_gradients == "drop" and self.max_staleness is None:
             yield ("stale_gradients",), "drop needs max_staleness: gradients staler than it are dropped"
         yield from self._partitioner_problems()
@@ -61,6 +63,13 @@ class TrainingSection:
             fraction = self.compression.get("top_k", 0)
             if set(self.compression) != {"top_k"} or not 0 < fraction <= 1:
                 yield ("compression",), f"expected {{top_k: fraction}} with a fraction between 0 and 1, found {self.compression}"
+
+    def _chance_problems(self) -> Iterator[Problem]:
+        """What would leave it to chance which contributions count; `RunSpec.problems` sees fewer of them than replicas."""
+        if self.updates == "async" and self.staleness_bound != 0:
+            yield ("deterministic",), "async applies gradients as they arrive: expected updates: sync beside it"
+        elif self.backup_workers:
+            yield ("deterministic",), "which replicas are late is chance: expected no backup_workers beside it"
 
     def _partitioner_problems(self) -> Iterator[Problem]:
         if self.partitioner is None:
@@ -72,6 +81,15 @@ class TrainingSection:
         for name, value in self.partitioner.items():
             if value < 1:
                 yield ("partitioner", name), f"expected at least 1, found {value}"
+
+    def problems_among(self, replicas: int) -> Iterator[Problem]:
+        """What is wrong in synchronous training of so many replicas; 0: nobody knows how many."""
+        if 0 < replicas <= self.backup_workers:
+            text = f"of {replicas} replicas at most {replicas - 1} can be backups, found {self.backup_workers}"
+            yield ("backup_workers",), text
+        if self.deterministic and self.replicas_to_aggregate is not None and self.replicas_to_aggregate < replicas:
+            text = f"which {self.replicas_to_aggregate} of {replicas} replicas come first is chance: expected all of them beside it"
+            yield ("deterministic",), text
 
     def replicas_needed(self, replicas: int) -> int:
         """N of rule 1: how many contributions make one synchronous update when `replicas` train."""

@@ -2,25 +2,25 @@
 
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import fields, replace
-from difflib import get_close_matches
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from dataclasses import replace
+from typing import Any
 
 from dtrain.allocation import keep_freed_memory
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role
 from dtrain.cluster.classic_flags import read_classic_flags
-from dtrain.config import TrainingSection
+from dtrain.config import RunSpec
+from dtrain.config.wishes import Wishes, checked_wishes, different_wish, refuse_new_layout, with_wishes
 from dtrain.errors import SpecError
 from dtrain.strategies.single import SingleStrategy
 from dtrain.strategies.threads import share_cores
 from dtrain.strategy import Strategy, current_strategy
 
+CONSTRUCTOR = "ParameterServerStrategy"
+
 
 def get_strategy() -> Strategy:
-    """The strategy of the innermost ``with strategy.scope():``, else the one that this process's cluster asks for.
+    """Return the strategy of the innermost ``with strategy.scope():``, else the one that this process's cluster asks for.
 
     The cluster comes from TF_CONFIG in the environment, or from the classic flags ``--ps_hosts --worker_hosts --job_name
     --task_index``; without either, one process trains alone. A ``ps`` task serves here and then raises SystemExit(0).
@@ -29,63 +29,54 @@ def get_strategy() -> Strategy:
     Raises:
         SpecError: TF_CONFIG or the flags are wrong.
     """
-    return current_strategy(_make)
+    return current_strategy(lambda: _make({}))
 
 
-def parameter_server_strategy(**training: Any) -> Strategy:
+class ParameterServerStrategy(Strategy):
     """``dt.ParameterServerStrategy(updates="sync", backup_workers=1)``: as `get_strategy`, with the program's own wishes.
 
+    What it makes is an instance of it, also where one process trains alone. A process has one strategy: it is made at the first
+    call, and a later one with the same wishes, or none, returns it. Compare `tf.distribute.ParameterServerStrategy`.
+
     Args:
-        training: fields of the spec's `training` section. What the spec or the command line says otherwise than by default wins.
+        training: fields of the spec's `training` section. What the spec or the command line says of them, whatever it is, wins.
 
     Raises:
-        SpecError: there is no such field, or its value is wrong.
+        SpecError: there is no such field, or its value is wrong; the process has a strategy with other wishes; the launcher has
+            laid out another cluster.
     """
-    return current_strategy(lambda: _make(training))
+
+    def __new__(cls, **training: Any) -> Any:
+        """Return the strategy of this process."""
+        wishes = checked_wishes(training, CONSTRUCTOR)
+        strategy = current_strategy(lambda: _make(wishes))
+        if (name := different_wish(strategy.wishes, wishes)) is not None:
+            before = f"{name}={strategy.wishes[name]!r}" if name in strategy.wishes else f"{name} left at its default"
+            raise SpecError(
+                f"{CONSTRUCTOR}: {name}={wishes[name]!r}, but this process has a strategy already, made with {before}; "
+                f"say it where the first is made (dt.get_strategy() makes one, and so does a model outside of any scope)"
+            )
+        return strategy
 
 
-def _make(wishes: Mapping[str, Any] | None = None) -> Strategy:
+ParameterServerStrategy.register(SingleStrategy)
+
+
+def _make(wishes: Wishes) -> Strategy:
+    """Make the strategy of this process."""
     assignment = TaskAssignment.from_environment(os.environ)
     if assignment is None and (found := read_classic_flags(sys.argv[1:])):
         assignment = TaskAssignment.by_hand(*found)
-    if wishes:
-        training = _with_wishes(assignment.spec.training if assignment else TrainingSection(), wishes)
-        assignment = assignment and replace(assignment, spec=replace(assignment.spec, training=training).resolved())
-    return SingleStrategy() if assignment is None else strategy_of(assignment)
-
-
-def _with_wishes(section: TrainingSection, wishes: Mapping[str, Any]) -> TrainingSection:
-    defaults = {field.name: field.default for field in fields(TrainingSection)}
-    for name in wishes:
-        if name not in defaults:
-            near = get_close_matches(name, defaults, 1)
-            raise SpecError(
-                f"ParameterServerStrategy: there is no argument {name!r}" + (f"; do you mean {near[0]}?" if near else "")
-            )
-    for name, kind in get_type_hints(TrainingSection).items():
-        if name in wishes and not _fits(wishes[name], kind):
-            expected = " or ".join(map(str, get_args(kind))) if get_origin(kind) is Literal else getattr(kind, "__name__", kind)
-            raise SpecError(f"ParameterServerStrategy: {name}: expected {expected}, found {wishes[name]!r}")
-    free = {name: value for name, value in wishes.items() if getattr(section, name) == defaults[name]}
-    merged = replace(section, **free)
-    for path, problem in merged.problems():
-        raise SpecError(f"ParameterServerStrategy: {'.'.join(map(str, path))}: {problem}")
-    return merged
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value has the type of a field. (A spec file is checked by pydantic, which is too slow to load in every task.)"""
-    if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    if get_origin(kind) in (Union, UnionType):
-        return any(_fits(value, each) for each in get_args(kind))
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, get_origin(kind) or kind) and (kind is bool or not isinstance(value, bool))
+    spec = with_wishes(assignment.spec if assignment else RunSpec(), wishes, CONSTRUCTOR)
+    if assignment is not None and assignment.launched:
+        refuse_new_layout(assignment.spec, wishes, CONSTRUCTOR, sys.argv[0])
+    strategy = strategy_of(replace(assignment, spec=spec)) if assignment else SingleStrategy(training=spec.training)
+    strategy.wishes = wishes
+    return strategy
 
 
 def strategy_of(assignment: TaskAssignment) -> Strategy:
-    """The strategy of a task; a ``ps`` task serves instead, and then raises SystemExit(0)."""
+    """Return the strategy of a task; a ``ps`` task serves instead, and then raises SystemExit(0)."""
     if assignment.spec.training.strategy == "single":
         return SingleStrategy(assignment)
     keep_freed_memory()
@@ -96,6 +87,7 @@ def strategy_of(assignment: TaskAssignment) -> Strategy:
         serve(assignment)
         raise SystemExit(0)
     share_cores(assignment)
-    from dtrain.strategies.parameter_server import ParameterServerStrategy
+    from dtrain.strategies import parameter_server
 
-    return ParameterServerStrategy(assignment)
+    ParameterServerStrategy.register(parameter_server.ParameterServerStrategy)
+    return parameter_server.ParameterServerStrategy(assignment)

@@ -48,7 +48,7 @@ PATIENCE_OF_ONE_WHO_JOINED_S = 15.0
 """Nobody stops it when the run is stopped: it finds the servers gone, which may only be starting again."""
 
 
-class ParameterServerStrategy:
+class ParameterServerStrategy(Strategy):
     """This task's part in a cluster with parameter servers; see `Strategy`.
 
     Attributes:

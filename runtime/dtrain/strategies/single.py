@@ -196,7 +196,7 @@ class SingleSession:
                 self.saver.stop()
 
 
-class SingleStrategy:
+class SingleStrategy(Strategy):
     """One process that trains, leads, evaluates for itself; see `Strategy`."""
 
     trains = True
@@ -207,14 +207,14 @@ class SingleStrategy:
     num_replicas_in_sync = 1
     rank = 0
 
-    def __init__(self, assignment: TaskAssignment | None = None, seed: int = 0) -> None:
-        """Alone; or as the one task of a launch, whose run directory then holds checkpoints and status."""
+    def __init__(self, assignment: TaskAssignment | None = None, training: TrainingSection | None = None) -> None:
+        """Train alone, by `training`; or as the one task of a launch, whose run directory then holds checkpoints and status."""
         self._assignment = assignment
         self._reporter = Reporter(assignment) if assignment is not None else None
         self._generation = 0
         self._last: SingleSession | None = None
         self._owner: object = None
-        self.training = assignment.spec.training if assignment else TrainingSection(seed=seed)
+        self.training = assignment.spec.training if assignment else training or TrainingSection()
         self.directory: Path | None = assignment.run_dir if assignment else None
         self.seed = self.training.seed
 

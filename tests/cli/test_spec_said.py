@@ -1,0 +1,110 @@
+"""Which keys a user said, whatever their values; `null` and `none` are the same; what `deterministic` goes with."""
+
+import pytest
+
+from dtrain.config import RunSpec
+from dtrain.errors import SpecError
+from dtrain_cli.plan import Workload
+from dtrain_cli.spec_file import read_spec
+
+CLUSTER = "cluster: {chief: 1, worker: 2, ps: 1}\n"
+
+
+@pytest.fixture
+def spec(tmp_path):
+    def write(text, name="spec.yaml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def mistakes(source, *sets, **shortcuts):
+    with pytest.raises(SpecError) as caught:
+        read_spec(source, sets, shortcuts)
+    return str(caught.value).replace(f"{source}:", "spec:").splitlines()
+
+
+def test_a_key_was_said_by_the_spec_a_shortcut_or_set_whatever_its_value(spec):
+    path = spec(f"{CLUSTER}training: {{seed: 0, staleness_bound: null}}\ncheckpoint: null\n")
+    said = read_spec(path, ["training.nan_policy=refuse"], {"updates": "async", "name": "run"}).said
+    assert {key for key in said if not key.startswith("cluster.")} == {
+        "name",
+        "training.nan_policy",
+        "training.seed",
+        "training.staleness_bound",
+        "training.updates",
+    }
+
+
+def test_a_shortcut_alone_is_said_too():
+    assert read_spec(None, (), {"updates": "async"}).said == ("training.updates",)
+    assert read_spec(None).said == ()
+
+
+def test_a_bound_of_zero_says_all_that_it_means():
+    spec = read_spec(None, (), {"staleness_bound": 0}).resolved()
+    assert {"training.updates", "training.backup_workers", "training.staleness_bound"} <= set(spec.said)
+
+
+def test_a_spec_cannot_write_what_was_said(spec):
+    (line,) = mistakes(spec(f"{CLUSTER}said: [training.seed]\n"))
+    assert line.startswith("spec:2:1: said: unknown key; expected one of name, cluster,")
+    assert "said" not in line.partition("expected")[2]
+
+
+def test_a_name_that_was_said_stays(tmp_path):
+    workload = Workload(tmp_path / "prog.py", (), tmp_path)
+    assert workload.named(read_spec(None, (), {"name": "run"})).name == "run"
+    assert workload.named(read_spec(None)).name == "prog"
+
+
+NONES = """
+training: {staleness_bound: none, partitioner: none, max_staleness: None, compression: null, replicas_to_aggregate: null}
+checkpoint: {every_s: none, every_steps: NONE, remote: none}
+simulate: none
+secret_file: none
+"""
+
+
+def test_null_and_none_are_the_same(spec):
+    found = read_spec(spec(CLUSTER + NONES), ["restart=none", "training.max_staleness=none"])
+    expected = read_spec(spec(CLUSTER), ["checkpoint.every_s=null"])
+    assert found == expected
+    assert found.training.compression == "none"
+    toml = read_spec(spec('[cluster]\nworker = 1\nps = 1\n[checkpoint]\nevery_s = "none"\n', "spec.toml"))
+    assert toml.checkpoint.every_s is None
+
+
+def test_a_section_that_is_none_can_be_given_a_key(spec):
+    assert read_spec(spec(f"{CLUSTER}training: none\n"), ["training.seed=3"]).training.seed == 3
+
+
+def test_none_is_no_value_where_something_is_needed(spec):
+    assert mistakes(spec(f"name: none\n{CLUSTER}training: {{updates: none, seed: none}}\n")) == [
+        'spec:3:12: training.updates: expected sync or async, found "none"',
+        'spec:3:27: training.seed: expected a whole number, found "none"',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("beside", "reason"),
+    [
+        ("updates: async", "async applies gradients as they arrive"),
+        ("seed: 0", "async applies gradients as they arrive"),
+        ("updates: sync, backup_workers: 1", "which replicas are late is chance"),
+        ("updates: sync, replicas_to_aggregate: 2", "which 2 of 3 replicas come first is chance"),
+    ],
+)
+def test_deterministic_is_refused_where_chance_decides(spec, beside, reason):
+    (line,) = mistakes(spec(f"{CLUSTER}training: {{deterministic: true, {beside}}}\n"))
+    assert line.startswith("spec:2:12: training.deterministic: ")
+    assert reason in line
+
+
+@pytest.mark.parametrize(
+    "beside", ["updates: sync", "staleness_bound: 0", "updates: sync, replicas_to_aggregate: 4", "strategy: single"]
+)
+def test_deterministic_goes_with_all_contributions(spec, beside):
+    assert isinstance(read_spec(spec(f"{CLUSTER}training: {{deterministic: true, {beside}}}\n")), RunSpec)
