@@ -10,7 +10,8 @@ import dtrain as dt
 from dtrain.config import TrainingSection
 from dtrain.errors import InputError, ProgramError
 from dtrain.strategies.single import SingleStrategy
-from dtrain.training.steps import TrainingStep
+from dtrain.training.batches import Batch
+from dtrain.training.steps import EvaluationStep, TrainingStep
 
 X = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
 Y = (X @ [[1.0], [-2.0], [0.5]] + 1).astype(np.float32)
@@ -60,6 +61,50 @@ class TwoHalfBatches(dt.Sequential):
 @pytest.mark.parametrize("cls", [InTwoHalves, TwoHalfBatches])
 def test_steps_that_compute_the_same_train_the_same(cls):
     assert_same(trained(model(cls)), trained(model()))
+
+
+BETWEEN = {
+    "predict_on_batch": lambda model, step: model.predict_on_batch(X + 1),
+    "predict": lambda model, step: model.predict(X + 1, batch_size=5, verbose=0),
+    "call": lambda model, step: model(X[:3]),
+    "evaluate": lambda model, step: model.evaluate(X + 1, Y, verbose=0),
+    "test_on_batch": lambda model, step: model.test_on_batch(X - 1, Y),
+    "of a part": lambda model, step: dt.Model(model.input, model.layers[0].output).predict(X - 1),
+    "forward": lambda model, step: EvaluationStep(model, None, Batch(X - 1), step.weights).forward(),
+    "loss": lambda model, step: EvaluationStep(model, model.compiled.losses, Batch(X - 1, Y), step.weights).compute_loss(),
+}
+
+
+@pytest.mark.parametrize("between", BETWEEN.values(), ids=BETWEEN)
+def test_what_runs_between_forward_and_backward_changes_no_gradient(between):
+    class Interrupted(dt.Sequential):
+        def train_step(self, step):
+            error = step.forward() - step.y
+            between(self, step)
+            step.backward(2 * error / error.size)
+            return {"loss": np.mean(error**2) + self.network.regularization_loss(step.weights)}
+
+    assert_same(trained(model(Interrupted)), trained(model(InTwoHalves)))
+
+
+def test_gradients_that_are_added_between_forward_and_backward_are_added():
+    class Twice(dt.Sequential):
+        def train_step(self, step):
+            error = step.forward() - step.y
+            loss = step.loss_and_gradients(step.x[:4], step.y[:4])
+            step.forward()
+            step.backward(2 * error / error.size)
+            step.loss_and_gradients(step.x[4:], step.y[4:])
+            return {"loss": loss}
+
+    class OneAfterTheOther(dt.Sequential):
+        def train_step(self, step):
+            loss = step.loss_and_gradients(step.x[:4], step.y[:4])
+            step.loss_and_gradients(step.x[4:], step.y[4:])
+            step.loss_and_gradients()
+            return {"loss": loss}
+
+    assert_same(trained(model(Twice)), trained(model(OneAfterTheOther)))
 
 
 def test_gradients_may_be_changed_and_numbers_reported():

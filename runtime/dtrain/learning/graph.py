@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.arrays import Array, Shape, fits, shape_text
+from dtrain.learning.arrays import Shape, fits, shape_text
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
 from dtrain.learning.layers import CLASSES, InputLayer, Layer, SymbolicTensor, Weight
 from dtrain.learning.layers.base import Node
@@ -33,7 +33,6 @@ class Step:
         shapes: of the outputs, for one example; empty until the graph is built.
         weights: what the layer declared, and the model's name of each.
         trained: those that have gradients, unless the layer is frozen.
-        memory: the layer's scratch memory for this use.
     """
 
     layer: Layer
@@ -41,7 +40,6 @@ class Step:
     shapes: list[Shape] = field(default_factory=list)
     weights: tuple[tuple[Weight, str], ...] = ()
     trained: tuple[tuple[Weight, str], ...] = ()
-    memory: dict[str, Array] = field(default_factory=dict)
 
 
 class Graph:

@@ -1,8 +1,8 @@
 """A model's numbers: from weights and data to outputs, a loss and gradients.
 
 A `Network` runs a graph of layers and declares its variables. It never holds weights: they are passed to every call, and gradients
-are written into arrays that are passed too. It does hold scratch memory, so one network serves one thread at a time; another
-thread makes its own with ``Network.from_config(network.get_config())``.
+are written into arrays that are passed too. Several passes may be in flight at once (`Network.forward`), also in several threads:
+each has scratch memory of its own, see `dtrain.learning.passes`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from dtrain.learning.graph import Graph, Slot, Step
 from dtrain.learning.heads import Head, Losses, OutputLoss, by_output
 from dtrain.learning.layers import Layer, SymbolicTensor, Weight
 from dtrain.learning.losses import Loss
-from dtrain.learning.passes import OnGradients, Pass, only
+from dtrain.learning.passes import OnGradients, Pass, ScratchPool, only
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.variables import DTYPE_BYTES, TABLE_BYTES, VariableSpec
 
@@ -54,6 +54,7 @@ class Network:
 
     def __init__(self, layers: Sequence[Layer | SymbolicTensor] | Graph) -> None:
         self.graph = layers if isinstance(layers, Graph) else Graph.of_stack(layers)
+        self._scratch = ScratchPool(len(self.graph.steps))
         self._headed: tuple[Losses, list[Head], dict[int, Layer]] | None = None
 
     @classmethod
@@ -134,26 +135,26 @@ class Network:
 
     def predict(self, weights: Mapping[str, Array], x: Any) -> Any:
         """The outputs for a batch `x` in inference mode: a new array, or a list of them if the model has several outputs."""
-        run = Pass(self.graph, weights, training=False, stand_ins=self.graph.stand_ins)
+        run = Pass(self.graph, self._scratch, weights, training=False, stand_ins=self.graph.stand_ins)
         run.forward(self._entering(x))
         return only([np.array(output) for output in run.outputs])
 
     def forward(self, weights: Mapping[str, Array], x: Any, rng: np.random.Generator) -> Pass:
         """A pass in training mode whose outputs are known; for `loss_and_gradients` in two halves."""
-        run = Pass(self.graph, weights, training=True, rng=rng, stand_ins=self.graph.stand_ins)
+        run = Pass(self.graph, self._scratch, weights, training=True, rng=rng, stand_ins=self.graph.stand_ins)
         run.forward(self._entering(x))
         return run
 
     def outputs_of_layers(self, weights: Mapping[str, Array], x: Any) -> Iterator[tuple[Layer, list[Array]]]:
         """Every use of a layer, in order, with what it gives in inference mode: scratch memory."""
-        run = Pass(self.graph, weights, training=False)
+        run = Pass(self.graph, self._scratch, weights, training=False)
         run.forward(self._entering(x))
         yield from run.values()
 
     def loss_and_outputs(self, weights: Mapping[str, Array], x: Any, y: Any, loss: Losses, sample_weight: Any = None) -> StepResult:
         """The loss of a batch, with the penalties of regularizers, and the outputs, in inference mode."""
         heads, stand_ins = self._heads(loss)
-        run = Pass(self.graph, weights, training=False, stand_ins=stand_ins)
+        run = Pass(self.graph, self._scratch, weights, training=False, stand_ins=stand_ins)
         run.forward(self._entering(x))
         lost = [head.value(*given) for head, given in self._given(heads, run, y, sample_weight)]
         return StepResult(self._total(weights, heads, lost), self._named(heads, lost), self._outputs(heads, run))
@@ -190,7 +191,7 @@ class Network:
         if not len(entering[0]):
             raise InputError(f"{self.graph.inputs[0].layer.label}: expected at least one example, found an empty batch")
         heads, stand_ins = self._heads(loss)
-        run = Pass(self.graph, weights, training=True, rng=rng, stand_ins=stand_ins)
+        run = Pass(self.graph, self._scratch, weights, training=True, rng=rng, stand_ins=stand_ins)
         run.forward(entering)
         found = [head.value_and_gradient(*given) for head, given in self._given(heads, run, y, sample_weight)]
         lost, outputs = [lost for lost, _ in found], self._outputs(heads, run)
@@ -204,11 +205,12 @@ class Network:
 
     def _heads(self, loss: Losses) -> tuple[list[Head], dict[int, Layer]]:
         """Each output with its loss, and the layers that stand in for others; the same as long as the loss is."""
-        if self._headed is None or self._headed[0] is not loss:
+        headed = self._headed
+        if headed is None or headed[0] is not loss:
             losses = by_output(loss, self.output_names, "losses")
             heads = [self._head(slot, each) for slot, each in zip(self.graph.outputs, losses, strict=True)]
-            self._headed = loss, heads, self._stand_ins(heads)
-        return self._headed[1:]
+            self._headed = headed = loss, heads, self._stand_ins(heads)
+        return headed[1:]
 
     def _head(self, slot: Slot, loss: Loss | OutputLoss | None) -> Head:
         layer, activation = self.graph.steps[slot.step].layer.before_activation()

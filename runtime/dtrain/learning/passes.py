@@ -1,10 +1,15 @@
-"""One pass over one batch: every layer's forward in the order of the graph, and then perhaps every layer's backward."""
+"""One pass over one batch: every layer's forward in the order of the graph, and then perhaps every layer's backward.
+
+Several passes of one network may be in flight at once: each owns the scratch memory of its layers until it has gone back or is
+dropped. Passes that follow each other use the same memory.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from dtrain.errors import ProgramError
 from dtrain.learning import regularizers
 from dtrain.learning.arrays import Array, as_float32
 from dtrain.learning.graph import Graph, Slot, Step
@@ -14,12 +19,36 @@ from dtrain.learning.sparse_rows import SparseRows
 OnGradients = Callable[[tuple[str, ...]], None]
 
 
+Scratch = list[dict[str, Array]]
+"""The arrays that the layers of one pass keep from one pass to the next, by the steps' numbers and the arrays' names."""
+
+
+class ScratchPool:
+    """Scratch memory for the passes of one network: as many sets as were ever in flight at once."""
+
+    def __init__(self, n_steps: int) -> None:
+        self._n_steps = n_steps
+        self._free: list[Scratch] = []
+
+    def take(self) -> Scratch:
+        """A set that no other pass uses, preferably the one that was given back last."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return [{} for _ in range(self._n_steps)]
+
+    def give_back(self, scratch: Scratch) -> None:
+        """Let the next pass use this set."""
+        self._free.append(scratch)
+
+
 class Pass:
-    """One pass over one batch: forward, and then perhaps backward."""
+    """One pass over one batch: forward, and then perhaps backward, once."""
 
     def __init__(
         self,
         graph: Graph,
+        pool: ScratchPool,
         weights: Mapping[str, Array],
         *,
         training: bool,
@@ -27,6 +56,8 @@ class Pass:
         stand_ins: Mapping[int, Layer] | None = None,
     ) -> None:
         """Prepare; `stand_ins` are layers that compute in the place of those of some steps, by the steps' numbers."""
+        self._pool = pool
+        self._scratch: Scratch | None = pool.take()
         self._graph = graph
         self._layers = [step.layer for step in graph.steps]
         for index, layer in stand_ins.items() if stand_ins else ():
@@ -37,14 +68,18 @@ class Pass:
         self._weights: list[dict[str, Array]] = []
         self._needed: list[bool] = []  # for each step: whether it, or anything before it, is trained
         self._calls: list[Call] = []
-        for step in graph.steps:
-            before = any(self._needed[slot.step] for slot in step.inputs)
+        for step, memory in zip(graph.steps, self._scratch, strict=True):
+            before = any([self._needed[slot.step] for slot in step.inputs])
             self._needed.append(before or (step.layer.trainable and bool(step.trained)))
-            self._calls.append(Call(training, rng, before, memory=step.memory))
+            self._calls.append(Call(training, rng, before, memory=memory))
+
+    def __del__(self) -> None:
+        if self._scratch is not None:
+            self._pool.give_back(self._scratch)
 
     @property
     def outputs(self) -> list[Array]:
-        """The model's outputs: scratch memory."""
+        """The model's outputs: scratch memory, which `backward` gives back."""
         return [self._values[slot.step][slot.output] for slot in self._graph.outputs]
 
     def values(self) -> Iterator[tuple[Layer, list[Array]]]:
@@ -72,7 +107,13 @@ class Pass:
     def backward(
         self, upstream: Iterable[Array | None], gradients: Mapping[str, Array], on_gradients: OnGradients | None
     ) -> dict[str, SparseRows]:
-        """Last step first: fill `gradients`, and return those that are sparse."""
+        """Last step first: fill `gradients`, and return those that are sparse.
+
+        Raises:
+            ProgramError: the pass has gone back before, and others use its memory.
+        """
+        if self._scratch is None:
+            raise ProgramError("this pass has gone back: every backward needs a forward of its own")
         arrived = Arrived(self._values)
         for slot, gradient in zip(self._graph.outputs, upstream, strict=True):
             arrived.add(slot, gradient)
@@ -88,6 +129,8 @@ class Pass:
                 arrived.add(slot, gradient)
             if collected.finish(step, weights, places, call) and on_gradients is not None:
                 on_gradients(tuple(name for _, name in step.trained))
+        scratch, self._scratch = self._scratch, None
+        self._pool.give_back(scratch)
         return collected.rows
 
 

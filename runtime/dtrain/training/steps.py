@@ -160,7 +160,8 @@ class TrainingStep(EvaluationStep):
         return result.loss
 
     def forward(self, x: Any = None) -> Any:
-        """The outputs in training mode, of which you compute a loss; then call `backward`."""
+        """The outputs in training mode, of which you compute a loss; then call `backward`, at once or after other calls."""
+        self._pass = None  # the memory of one that did not go back is free
         self._pass = self._model.network.forward(self._session.arriving, self.x if x is None else x, self.rng)
         outputs = [np.array(output) for output in self._pass.outputs]
         self.outputs = outputs[0] if len(outputs) == 1 else outputs

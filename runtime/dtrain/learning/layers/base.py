@@ -58,7 +58,7 @@ class Call:
         needs_input_gradient: False if nobody reads what `backward` returns; it may then return None.
         updates: new values of weights that are not trained, by name; the layer adds to it in `forward`.
         sparse_gradients: gradients that are `SparseRows`, by name; the layer adds to it in `backward`.
-        memory: behind `scratch`; kept from step to step.
+        memory: behind `scratch`; of this pass alone, and of a later one when it has ended.
     """
 
     training: bool = False
@@ -69,7 +69,7 @@ class Call:
     memory: dict[str, Array] = field(default_factory=dict)
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
-        """Uninitialised C-contiguous memory, the same for the same name until this layer's next step.
+        """Uninitialised C-contiguous memory, the same for the same name until this pass has gone back or is dropped.
 
         Large temporary arrays come from here: memory that is asked for anew in every step costs a page fault every 4 KiB.
         """
