@@ -4,10 +4,12 @@ They have no weights. What `adapt` learns from data (means, a vocabulary) become
 with the architecture and is the same in every task that runs the same program.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -98,6 +100,12 @@ class _Lookup(Layer):
     The integers are: 0 for the mask token (if there is one), then `num_oov_indices` for tokens that are out of vocabulary, then the
     vocabulary in order. `output_mode` is ``int``; or ``one_hot``, ``multi_hot`` or ``count``, in which the mask has no place and
     the last axis is as long as the vocabulary. `adapt` orders by frequency, and equals from high to low, as Keras does.
+
+    Attributes:
+        vocabulary: tokens; or the path of a UTF-8 text file with one token a line, which is read at once.
+
+    Raises:
+        SpecError: the file cannot be read, or a token is there twice.
     """
 
     any_dtype: ClassVar[bool] = True
@@ -107,15 +115,29 @@ class _Lookup(Layer):
     num_oov_indices: int = 1
     mask_token: Any = None
     oov_token: Any = None
-    vocabulary: Sequence[Any] | None = None
+    vocabulary: Sequence[Any] | os.PathLike[str] | None = None
     invert: bool = False
     output_mode: str = "int"
 
     def __post_init__(self) -> None:
+        self._known: list[Any] = []
         if self.output_mode not in self.OUTPUT_MODES:
             raise SpecError(f"{self.label}: output_mode: expected one of {self.OUTPUT_MODES}, found {self.output_mode!r}")
-        if self.vocabulary is not None:
+        if isinstance(self.vocabulary, str | os.PathLike):
+            self._learn(self._tokens_in(Path(self.vocabulary)))
+        elif self.vocabulary is not None:
             self._learn([self._token(each) for each in self.vocabulary])
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """An equal layer from the result of `get_config`, which holds the tokens: data make no layer read a file.
+
+        Raises:
+            SpecError: the vocabulary is a path.
+        """
+        if isinstance(vocabulary := config.get("vocabulary"), str):
+            raise SpecError(f"{cls.__name__}: vocabulary: expected tokens in a list, found {vocabulary!r}")
+        return super().from_config(config)
 
     def adapt(self, data: Any) -> None:
         """Learn the vocabulary from all tokens in `data`, or a dataset of batches of them, the most frequent first."""
@@ -127,11 +149,11 @@ class _Lookup(Layer):
     def get_vocabulary(self, include_special_tokens: bool = True) -> list[Any]:
         """The tokens by their integers."""
         special = [self.mask_token] * self._has_mask + [self.oov_token] * self.num_oov_indices
-        return special * include_special_tokens + list(self.vocabulary or ())
+        return special * include_special_tokens + self._known
 
     def vocabulary_size(self) -> int:
         """How many integers there are."""
-        return self._first + len(self.vocabulary or ())
+        return self._first + len(self._known)
 
     @property
     def _has_mask(self) -> bool:
@@ -150,8 +172,25 @@ class _Lookup(Layer):
             raise SpecError(f"{self.label}: the vocabulary has a token twice: {Counter(tokens).most_common(1)[0][0]!r}")
         if not set(special).isdisjoint(tokens):
             raise SpecError(f"{self.label}: the vocabulary may hold {special} in front, all of them, or not at all")
-        self.vocabulary = list(tokens)
+        self.vocabulary = self._known = list(tokens)
         self._index = {token: self._first + index for index, token in enumerate(tokens)}
+
+    def _tokens_in(self, path: Path) -> list[Any]:
+        """Return the tokens in a text file, one a line."""
+        try:
+            lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+            expected = "expected tokens, or the path of a text file with one token a line"
+            raise SpecError(f"{self.label}: vocabulary: cannot read {path}: {reason}; {expected}") from None
+        tokens = []
+        for number, line in enumerate(lines if lines != [""] else [], start=1):
+            try:
+                tokens.append(self._token_of(line))
+            except ValueError:
+                found = f"found {line!r} in line {number} of {path}"
+                raise SpecError(f"{self.label}: vocabulary: expected integers, {found}") from None
+        return tokens
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """The same, or for the encodings with the vocabulary as last axis."""
@@ -198,6 +237,10 @@ class _Lookup(Layer):
         """`value` as a token of this layer's kind."""
         raise NotImplementedError
 
+    def _token_of(self, line: str) -> Any:
+        """The token that a line of a file holds."""
+        return line
+
     def _bucket(self, token: Any) -> int:
         """Which of the integers for tokens out of vocabulary."""
         raise NotImplementedError
@@ -231,6 +274,9 @@ class IntegerLookup(_Lookup):
         if value != int(value):
             raise InputError(f"{self.label}: expected integers, found {value!r}")
         return int(value)
+
+    def _token_of(self, line: str) -> int:
+        return int(line)
 
     def _bucket(self, token: Any) -> int:
         return int(token) % self.num_oov_indices
