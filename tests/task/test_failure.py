@@ -1,8 +1,11 @@
 """Of an error that dtrain raises on purpose the program's own lines are shown, however dtrain came to raise it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import dtrain as dt
 from dtrain import checkpoints, failure
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import ClusterSpec, TaskId
@@ -32,3 +35,58 @@ def _frames(error):
     while trace is not None:
         yield trace.tb_frame
         trace = trace.tb_next
+
+
+def test_of_dtrains_own_frames_between_the_programs_one_line_is_left(capsys):
+    here = "of_dtrains_own_frames_between_the_programs_one_line_is_left"
+
+    def train_step(step):
+        raise ValueError("bad batch")
+
+    error = None
+    model = _model(train_step)
+    try:
+        model.fit(np.ones((4, 3), "f4"), np.ones((4, 1), "f4"), verbose=0)
+    except ValueError as caught:
+        error = caught
+    failure.show(error)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.strip() for line in lines if line.startswith(("  File", "  ..."))] == [
+        f'File "{__file__}", line {_line_of("model.fit(")}, in test_{here}',
+        lines[3].strip(),
+        f'File "{__file__}", line {_line_of("raise ValueError")}, in train_step',
+    ]
+    assert lines[3].endswith("calls inside dtrain ...")
+    assert lines[-1] == "ValueError: bad batch"
+
+
+def test_what_dtrain_was_doing_when_it_failed_stays(capsys):
+    try:
+        dt.data.Dataset.from_tensor_slices(np.arange(4)).map(len).batch(2).__iter__().__next__()
+    except TypeError as error:
+        failure.show(error)
+    else:
+        pytest.fail("the length of a number")
+    shown = capsys.readouterr().err
+    assert "runtime/dtrain/data/" in shown
+    assert shown.endswith("TypeError: object of type 'numpy.int64' has no len()\n")
+
+
+def test_a_system_without_threads_left_is_told_with_the_remedy(capsys):
+    error = RuntimeError("can't start new thread")
+    failure.show(error)
+    assert "`ulimit -u`" in capsys.readouterr().err
+    cluster = ClusterSpec.from_lists(worker=["a:1"])
+    assert "`ulimit -u`" in failure.describe(error, TaskAssignment.by_hand(cluster, TaskId.parse("worker:0"))).message
+
+
+def _line_of(text):
+    lines = Path(__file__).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+def _model(train_step):
+    model = dt.Sequential([dt.layers.Dense(1, input_shape=(3,))])
+    model.compile(dt.optimizers.SGD(0.1), "mse")
+    model.train_step = train_step
+    return model

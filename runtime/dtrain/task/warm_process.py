@@ -7,6 +7,7 @@ behind is adopted here, and killed here when the launcher is gone.
 """
 
 import contextlib
+import errno
 import gc
 import importlib
 import os
@@ -156,7 +157,7 @@ def _fork(launcher: socket.socket, order: StartOrder, running: dict[int, StartOr
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # BLAS may have a thread
             pid = os.fork()
     except OSError as error:
-        _report(launcher, Refused(order.task, order.attempt, f"cannot fork: {error.strerror}"))
+        _report(launcher, Refused(order.task, order.attempt, f"cannot fork: {error.strerror}{_remedy(error)}"))
         return False
     if pid == 0:
         signal.set_wakeup_fd(-1)
@@ -166,6 +167,11 @@ def _fork(launcher: socket.socket, order: StartOrder, running: dict[int, StartOr
     running[pid] = order
     _report(launcher, Started(order.task, order.attempt, pid))
     return False
+
+
+def _remedy(error: OSError) -> str:
+    """What to do where the system refuses a process."""
+    return "; raise the limit of processes (`ulimit -u`), or start fewer tasks" if error.errno == errno.EAGAIN else ""
 
 
 def _report_ends(launcher: socket.socket, running: dict[int, StartOrder]) -> None:
