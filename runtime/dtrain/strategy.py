@@ -216,7 +216,7 @@ class Strategy(Protocol):
     def checkpoints(self, pace: Pace) -> Iterator[CheckpointWeights]:
         """Evaluator: each newest checkpoint of the next call of `fit`, at this pace, until it has ended and the final one was seen.
 
-        To be called once for every call of `fit`, also where nothing is evaluated.
+        To be called once for every call of `fit`.
         """
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:

@@ -1,12 +1,14 @@
-"""Where a file goes that a program saves, and how it comes there whole."""
+"""Where a file goes that a program saves, how it comes there whole, and where it is read."""
 
+import atexit
 import os
 import secrets
+import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 
 from dtrain.checkpoints.file_operations import DISK, FileOperations
 from dtrain.errors import CheckpointError
@@ -27,14 +29,38 @@ def tell_format(path: FilePath) -> None:
         )
 
 
-@contextmanager
-def destination(strategy: Strategy | None, path: FilePath) -> Iterator[Path]:
-    """`path` in the leader, or without a strategy; in every other task a place of the same name that is thrown away at once."""
-    if strategy is None or strategy.is_leader:
-        yield Path(path)
-    else:
-        with TemporaryDirectory(prefix="dtrain-") as directory:
-            yield Path(directory) / (Path(path).name or "file")
+def destination(strategy: Strategy | None, path: FilePath) -> Path:
+    """Return where a file goes: `path` in the leader, or without a strategy.
+
+    In every other task it is a place of that task alone, which is thrown away when its process ends; see `source`.
+    """
+    return Path(path) if strategy is None or strategy.is_leader else _own_copy(strategy, path)
+
+
+def source(strategy: Strategy, path: FilePath) -> Path:
+    """Return where a file is read: a task's own copy, if it has saved one under this path; else `path`, which is the leader's."""
+    if strategy.is_leader or not (own := _own_copy(strategy, path)).is_file():
+        return Path(path)
+    return own
+
+
+def _own_copy(strategy: Strategy, path: FilePath) -> Path:
+    """Return the place of a path in the directory that is thrown away, which holds every path below its root."""
+    whole = Path(os.path.realpath(path))
+    return _thrown_away(strategy.directory, os.getpid()) / whole.relative_to(whole.anchor)
+
+
+@cache
+def _thrown_away(run_directory: Path | None, pid: int) -> Path:
+    """Make the directory of a process; below the run directory where there is one, which also outlives a process that is killed."""
+    directory = Path(mkdtemp(prefix="dtrain-thrown-away-", dir=run_directory))
+
+    def remove() -> None:
+        if os.getpid() == pid:  # and not in a process that the program has forked
+            shutil.rmtree(directory, ignore_errors=True)
+
+    atexit.register(remove)
+    return directory
 
 
 def write_whole(

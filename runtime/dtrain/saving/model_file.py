@@ -52,8 +52,7 @@ def write_model(path: FilePath, model: SavedModel, strategy: Strategy | None, *,
         text = json.dumps(description, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise SpecError(f"the model cannot be written as data: {error}") from None
-    with destination(strategy, path) as target:
-        write_archive(target, arrays, text, overwrite=overwrite)
+    write_archive(destination(strategy, path), arrays, text, overwrite=overwrite)
 
 
 def read_model(path: FilePath) -> SavedModel:

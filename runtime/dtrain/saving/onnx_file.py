@@ -46,5 +46,4 @@ def write_onnx(
             raise
         raise DtrainError("export needs the package onnx: pip install 'dtrain[onnx]'") from None
     content = onnx_model(graph, weights, name).SerializeToString()
-    with destination(strategy, path) as target:
-        write_whole(target, [content])
+    write_whole(destination(strategy, path), [content])

@@ -24,8 +24,8 @@ def save_weights(
     Raises:
         CheckpointError: the file cannot be written.
     """
-    with destination(strategy, path) as target:
-        write_archive(target, {spec.name: values[spec.name] for spec in variables}, '{"kind":"weights"}', overwrite=overwrite)
+    arrays = {spec.name: values[spec.name] for spec in variables}
+    write_archive(destination(strategy, path), arrays, '{"kind":"weights"}', overwrite=overwrite)
 
 
 def load_weights(

@@ -9,7 +9,7 @@ from dtrain.errors import InputError
 from dtrain.learning.layers import Layer
 from dtrain.learning.networks import Network
 from dtrain.learning.passes import only
-from dtrain.saving.destination import FilePath, tell_format
+from dtrain.saving.destination import FilePath, source, tell_format
 from dtrain.saving.weights import load_weights, save_weights
 from dtrain.strategies.choice import get_strategy
 from dtrain.strategy import Array, Strategy
@@ -179,10 +179,13 @@ class Architecture:
     def load_weights(self, filepath: FilePath, skip_mismatch: bool = False, by_name: bool = False) -> None:
         """Set the variables from a file of `save_weights` or `save`, or a checkpoint; see `dtrain.saving.weights.load_weights`.
 
+        A task that does not lead reads its own copy of what it has saved, and else the leader's file.
+
         Raises:
             CheckpointError: the file is damaged, or holds other variables than this model has.
         """
-        self.weights = self.weights | load_weights(filepath, self.variables, by_name=by_name, skip_mismatch=skip_mismatch)
+        path = source(self.strategy, filepath)
+        self.weights = self.weights | load_weights(path, self.variables, by_name=by_name, skip_mismatch=skip_mismatch)
 
     def summary(self, line_length: int = LINE_LENGTH, print_fn: Callable[[str], object] = print) -> None:
         """Print layers, shapes and numbers of parameters; see `tf.keras.Model.summary`.

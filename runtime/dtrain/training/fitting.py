@@ -16,7 +16,6 @@ from dtrain.callbacks.progress_bar import numbers
 from dtrain.errors import CheckpointError
 from dtrain.learning import optimizers
 from dtrain.roles.chief.start import OptimizerState
-from dtrain.roles.evaluator.machine import Pace
 from dtrain.strategy import Problem, Session, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch, Batches
@@ -161,13 +160,14 @@ class Fit:
         """The evaluator's part.
 
         Raises:
+            SystemExit: with code 0, where there is nothing to evaluate on.
             CheckpointError: a checkpoint is of another model.
         """
         model = self.model
-        followed = model.strategy.checkpoints(self.validation.pace if self.validation else Pace())
         if self.validation is None:
-            print("the evaluator has nothing to do: fit was given no validation_data", flush=True)
-            return self.history
+            print("the evaluator has nothing to do: fit was given no validation_data; it ends here", flush=True)
+            raise SystemExit(0)  # the program would go on with a model that is not trained
+        followed = model.strategy.checkpoints(self.validation.pace)
         model.build_for(self.validation.batches)
         expected = {spec.name: spec.shape for spec in model.variables}
         last: tuple[int, dict[str, float]] | None = None

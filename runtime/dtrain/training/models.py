@@ -274,7 +274,7 @@ class Model(Architecture):
         """Write architecture, weights, what `compile` was told and the optimizer's state; `dt.load_model` reads it.
 
         The file is in the safetensors format, whatever its name ends in; a name of Keras's formats is warned about.
-        In tasks that do not lead it is thrown away.
+        In tasks that do not lead it is thrown away at the end; until then they read it under its name.
 
         Raises:
             CheckpointError: it cannot be written.

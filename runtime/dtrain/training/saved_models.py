@@ -9,9 +9,10 @@ from dtrain.errors import CheckpointError, DtrainError, InputError, SpecError
 from dtrain.learning import initializers, losses, metrics, optimizers, regularizers
 from dtrain.learning.configuration import CustomObjects
 from dtrain.roles.chief.start import OptimizerState
-from dtrain.saving.destination import FilePath
+from dtrain.saving.destination import FilePath, source
 from dtrain.saving.model_file import SavedModel, read_model
 from dtrain.saving.weights import fitted
+from dtrain.strategies.choice import get_strategy
 from dtrain.training.models import Model
 from dtrain.training.sequential import Sequential
 
@@ -20,6 +21,8 @@ CLASSES: dict[str, type[Model]] = {"Model": Model, "Sequential": Sequential}
 
 def load_model(filepath: FilePath, custom_objects: CustomObjects | None = None, compile: bool = True) -> Model:  # noqa: A002
     """The model that `Model.save` wrote, or that a run has trained, in the strategy of the present scope.
+
+    A task that does not lead reads its own copy of what it has saved, and else the leader's file.
 
     Args:
         filepath: a file; or the folder of a run, of checkpoints, or of one checkpoint.
@@ -32,7 +35,7 @@ def load_model(filepath: FilePath, custom_objects: CustomObjects | None = None, 
 
     Compare `tf.keras.models.load_model`.
     """
-    saved = read_model(filepath)
+    saved = read_model(source(get_strategy(), filepath))
     try:
         return _model(saved, custom_objects or {}, str(filepath), compiled=compile)
     except CheckpointError:

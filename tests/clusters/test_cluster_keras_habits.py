@@ -1,0 +1,109 @@
+"""Habits of Keras programs on a real cluster: save and load in every task, evaluators and data that have no end."""
+
+import pytest
+
+SAVING = """
+import sys
+from pathlib import Path
+import numpy as np
+import dtrain as dt
+
+x = np.linspace(-1, 1, 32, dtype=np.float32).reshape(32, 1)
+strategy = dt.get_strategy()
+with strategy.scope():
+    model = dt.Sequential([dt.layers.Dense(1, input_shape=(1,))])
+    model.compile("sgd", "mse")
+model.fit(x, 3 * x, epochs=2, batch_size=4, verbose=0, validation_data=(x, 3 * x),
+          callbacks=[dt.callbacks.ModelCheckpoint("t/cp.ckpt", save_weights_only=True)])
+own = 100.0 + max(strategy.rank, 0) + 10 * strategy.evaluates
+model.set_weights([np.full((1, 1), own), np.zeros(1)])
+model.save("s/m")
+with strategy.scope():
+    [kernel, _] = dt.load_model("s/m").get_weights()
+assert kernel == own, (kernel, own)
+model.set_weights([np.zeros((1, 1)), np.ones(1)])
+model.save_weights(Path("s/w").absolute())
+model.set_weights([np.ones((1, 1)), np.ones(1)])
+model.load_weights("s/w")
+assert model.get_weights()[0] == 0
+model.save("s/m", overwrite=True)
+try:
+    model.save("s/m", overwrite=False)
+except dt.errors.CheckpointError:
+    pass
+else:
+    raise AssertionError("it is there")
+model.load_weights("given")
+assert model.get_weights()[0] == 7
+if strategy.is_leader:
+    model.load_weights("t/cp.ckpt")
+print("all is well", flush=True)
+"""
+
+
+def test_a_task_reads_what_it_has_saved(launcher):
+    folder = launcher.folder
+    (folder / "program.py").write_text(SAVING)
+    make = "import dtrain as dt\nm = dt.Sequential([dt.layers.Dense(1, input_shape=(1,))])\n"
+    given = launcher.run("-c", make + "m.set_weights([[[7.0]], [0.0]])\nm.save_weights('given')")
+    assert given.end() == 0, given.err
+    launch = launcher.start("program.py")
+    assert launch.end() == 0, launch.err
+    for task in ("chief:0", "worker:0", "worker:1", "evaluator:0"):
+        assert "all is well" in launch.log(task), launch.err
+    launch.wait_gone()
+    assert [path.name for path in sorted(folder.glob("[st]/*"))] == ["m", "w", "cp.ckpt"]
+    assert not list(launch.run_dir.rglob("m")), "what other tasks save is thrown away"
+    assert not list(launch.run_dir.glob("*thrown-away*"))
+
+
+UNTRAINED = """
+import numpy as np
+import dtrain as dt
+
+x = np.ones((8, 1))
+model = dt.Sequential([dt.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(x, x, epochs=1, verbose=0)
+print("result", model.evaluate(x, x, verbose=0), flush=True)
+"""
+
+
+def test_an_evaluator_without_validation_data_says_so_and_ends(launcher):
+    (launcher.folder / "program.py").write_text(UNTRAINED)
+    launch = launcher.start("--workers", "1", "--ps", "1", "program.py")
+    assert launch.end() == 0, launch.err
+    assert "result" in launch.log("chief:0")
+    [line] = launch.log("evaluator:0").splitlines()
+    assert line == "the evaluator has nothing to do: fit was given no validation_data; it ends here"
+    assert launch.task("evaluator:0")["exit_code"] == 0
+    assert launch.task("evaluator:0")["state"] == "succeeded"
+    assert "failed" not in launch.err
+    launch.wait_gone()
+
+
+ENDLESS = """
+import numpy as np
+import dtrain as dt
+
+x = np.ones((8, 1))
+data = dt.data.Dataset.from_tensor_slices((x, x)).repeat().batch(4)
+model = dt.Sequential([dt.layers.Dense(1)])
+model.compile("sgd", "mse")
+if dt.get_strategy().evaluates or not dt.get_strategy().has_evaluator:
+    model.fit(x, x, verbose=0, validation_data=data)
+    raise AssertionError("it was not refused")
+model.fit(x, x, verbose=0, validation_data=(x, x))
+"""
+
+
+@pytest.mark.parametrize("evaluator", ["--evaluator", "--no-evaluator"])
+def test_validation_data_without_end_are_refused_at_once(launcher, evaluator):
+    (launcher.folder / "program.py").write_text(ENDLESS)
+    launch = launcher.start("--workers", "1", "--ps", "1", evaluator, "program.py")
+    code = launch.end()
+    alone = evaluator == "--no-evaluator"
+    assert code == (1 if alone else 0), launch.err
+    log = launch.log("chief:0" if alone else "evaluator:0")
+    assert "InputError: fit: validation_data: the dataset is infinite; expected validation_steps" in log
+    launch.wait_gone()
