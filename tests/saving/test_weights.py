@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_named(tmp_path):
         unbuilt = dt.Sequential([dt.layers.Dense(3)])
     with pytest.raises(CheckpointError, match=r"expected 2 variables, found 6.*unknown: batch_normalization/gamma"):
         shallow.load_weights(tmp_path / "w")
-    with pytest.raises(InputError, match="input_shape or call build"):
+    with pytest.raises(InputError, match="input_shape, or call build"):
         unbuilt.load_weights(tmp_path / "w")
 
 

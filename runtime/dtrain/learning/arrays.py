@@ -32,3 +32,16 @@ def shape_text(shape: Shape) -> str:
 def fits(shape: tuple[int, ...], expected: Shape) -> bool:
     """Whether an example's shape is the expected one, None standing for any length."""
     return shape == expected or (len(shape) == len(expected) and all(e in (None, s) for s, e in zip(shape, expected, strict=True)))
+
+
+def of_rank(array: Array, expected: Shape) -> Array:
+    """A batch with a last axis of length 1 more or less, where it fits examples of the expected shape that way only.
+
+    So numbers [batch] are examples of shape (1,), and the other way round. Keras's functional models do the same.
+    """
+    shape = array.shape[1:]
+    if array.ndim == 0 or fits(shape, expected):
+        return array
+    if expected[-1:] == (1,) and fits(shape, expected[:-1]):
+        return array[..., np.newaxis]
+    return array[..., 0] if shape[-1:] == (1,) and fits(shape[:-1], expected) else array

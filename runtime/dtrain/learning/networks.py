@@ -14,7 +14,7 @@ import numpy as np
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import initializers, regularizers
-from dtrain.learning.arrays import Array, Shape, fits, shape_text
+from dtrain.learning.arrays import Array, Shape, fits, of_rank, shape_text
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.drawn_table import DrawnTable
 from dtrain.learning.graph import Graph, Slot, Step
@@ -90,6 +90,11 @@ class Network:
             InputError: a layer cannot take the shape; it is named.
         """
         self.graph.build(input_shape)
+
+    @property
+    def assumed_input_shape(self) -> Shape | None:
+        """Of one example of the only input, before there are data, where the layer that reads it knows; else None."""
+        return self._reader(self.graph.inputs[0]).assumed_input_shape if len(self.graph.inputs) == 1 else None
 
     @property
     def variables(self) -> tuple[VariableSpec, ...]:
@@ -255,17 +260,20 @@ class Network:
             given = [x] if len(steps) == 1 else list(x)
         if len(given) != len(steps):
             raise InputError(f"expected {len(steps)} inputs, found {len(given)}")
-        arrays = [np.asarray(each) for each in given]
+        arrays = [of_rank(np.asarray(each), step.shapes[0]) for each, step in zip(given, steps, strict=True)]
         for step, array in zip(steps, arrays, strict=True):
             if array.ndim == 0 or not fits(array.shape[1:], step.shapes[0]):
-                reader = next((each.layer for each in self.graph.steps if self._reads(each, step)), step.layer)
-                raise InputError(f"{reader.label}: expected an input of shape {shape_text(step.shapes[0])}, found {array.shape}")
+                label = self._reader(step).label
+                raise InputError(f"{label}: expected an input of shape {shape_text(step.shapes[0])}, found {array.shape}")
             if len(array) != len(arrays[0]):
                 raise InputError(f"{step.layer.label}: expected {len(arrays[0])} examples, found {len(array)}")
         return arrays
 
-    def _reads(self, step: Step, source: Step) -> bool:
-        return any(self.graph.steps[slot.step] is source for slot in step.inputs)
+    def _reader(self, source: Step) -> Layer:
+        """The first layer that reads the data of an input, or the input itself."""
+        steps = self.graph.steps
+        readers = (each.layer for each in steps if any(steps[slot.step] is source for slot in each.inputs))
+        return next(readers, source.layer)
 
 
 def _first_value(weight: Weight, name: str, seed: int) -> Any:

@@ -98,9 +98,12 @@ class Architecture:
         return self._network is not None and self._network.built
 
     def build(self, input_shape: Any) -> None:
-        """Fix the shapes for inputs of this shape, without the batch axis."""
+        """Fix the shapes for inputs of this shape: of one example, or of a batch if its first length is None.
+
+        A list of shapes stands for several inputs. Compare `tf.keras.Model.build`, which wants the batch axis.
+        """
         if not self.built:
-            self.network.build(input_shape)
+            self.network.build(_of_one_example(input_shape))
 
     def build_for(self, batches: Batches) -> None:
         """Fix the shapes, if they are not known, for inputs like these."""
@@ -112,10 +115,7 @@ class Architecture:
         """Every variable by name: of the training under way or the last one, else the first values."""
         values = self._values
         if values is None:
-            if not self.built:
-                raise InputError(
-                    f"{self.name}: its variables' shapes are unknown; give the first layer an input_shape or call build"
-                )
+            self._know_shapes()
             first = self.initial_values(self.strategy.seed)
             values = self.weights = first | {name: theirs[name] for _, names, theirs in self._sharing() for name in names}
         return values
@@ -196,8 +196,27 @@ class Architecture:
         print_fn(summary(self.name, self._built_network().graph, self.variables, line_length))
 
     def _built_network(self) -> Network:
-        if not self.built:
+        self._know_shapes()
+        return self.network
+
+    def _know_shapes(self) -> None:
+        """Fix the shapes if they are not known, but the first layer knows what it reads.
+
+        Raises:
+            InputError: the shapes are not known.
+        """
+        if self.built:
+            return
+        assumed = self.network.assumed_input_shape
+        if assumed is None:
             raise InputError(
                 f"{self.name}: its shapes are unknown; give the first layer an input_shape, or call build or fit first"
             )
-        return self.network
+        self.network.build(assumed)
+
+
+def _of_one_example(shape: Any) -> Any:
+    """A shape, or each of a list of them, without the batch axis, whose length is None."""
+    if shape and isinstance(shape[0], list | tuple):
+        return [_of_one_example(each) for each in shape]
+    return tuple(shape[1:] if shape and shape[0] is None else shape)

@@ -133,6 +133,11 @@ class Layer(Configurable):
     any_dtype: ClassVar[bool] = False
     takes_list: ClassVar[bool] = False
 
+    @property
+    def assumed_input_shape(self) -> Shape | None:
+        """The shape of an example for a first layer that is told none, before there are data; None: it cannot be known."""
+        return None
+
     def declare(self, input_shape: Any) -> Sequence[Weight]:
         """The layer's weights for inputs of `input_shape`."""
         return ()

@@ -32,6 +32,11 @@ class Embedding(Layer):
     def __post_init__(self) -> None:
         self.expect_positive(input_dim=self.input_dim, output_dim=self.output_dim)
 
+    @property
+    def assumed_input_shape(self) -> Shape:
+        """Integers in a row, `input_length` of them; see `tf.keras.layers.Embedding`."""
+        return (self.input_length,)
+
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """The table."""
         shape = (self.input_dim, self.output_dim)
