@@ -20,6 +20,23 @@ from dtrain.variables import DTYPE_BYTES, VariableSpec
 Partitioner = Callable[[Sequence[int], str], list[int]]
 """(shape, dtype) to the number of parts along each axis."""
 
+_OTHER_BYTES = {
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int4": 1,
+    "uint4": 1,
+    "qint8": 1,
+    "quint8": 1,
+    "qint16": 2,
+    "quint16": 2,
+    "qint32": 4,
+    "complex64": 8,
+    "complex128": 16,
+}
+"""An element's size of dtypes that TensorFlow's variables have and dtrain's have not (`tf.DType.size`)."""
+_ELEMENT_BYTES = {**DTYPE_BYTES, **_OTHER_BYTES}
+
 
 @dataclass(frozen=True)
 class FixedShardsPartitioner:
@@ -79,7 +96,11 @@ def _check_positive(partitioner: object, *names: str) -> None:
 
 
 def _element_bytes(dtype: str, bytes_per_string: int) -> int:
-    return bytes_per_string if dtype == "string" else DTYPE_BYTES[dtype]
+    if dtype == "string":
+        return bytes_per_string
+    if dtype not in _ELEMENT_BYTES:
+        raise SpecError(f"a variable of dtype {dtype!r} cannot be partitioned; expected string or {', '.join(_ELEMENT_BYTES)}")
+    return _ELEMENT_BYTES[dtype]
 
 
 def _along(axis: int, shape: Sequence[int], parts: int) -> list[int]:
