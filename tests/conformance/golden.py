@@ -18,6 +18,15 @@ def load_json(name: str) -> Any:
     return json.loads((golden_dir() / name).read_text())
 
 
+def at_single_precision(value: Any) -> Any:
+    """Return JSON data with every float rounded to float32, which is what the files promise of their floats."""
+    if isinstance(value, dict):
+        return {key: at_single_precision(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [at_single_precision(item) for item in value]
+    return float(np.float32(value)) if isinstance(value, float) else value
+
+
 def load_npz(name: str) -> dict[str, np.ndarray[Any, Any]]:
     """The arrays of a golden npz file."""
     with np.load(golden_dir() / name, allow_pickle=False) as arrays:

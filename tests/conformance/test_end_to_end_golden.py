@@ -1,7 +1,8 @@
 """Whole trainings agree with TensorFlow's, step by step: golden file j. In one process, and over real clusters."""
 
 import json
-from itertools import cycle, islice
+import re
+from itertools import count, cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,10 @@ from dtrain.strategies.single import SingleStrategy
 
 GOLDEN = load_json("j_end_to_end.json")
 ARRAYS = load_npz("j_classifier.npz")
-EXAMPLE = str(Path(__file__).parents[2] / "examples" / "migrate_estimator.py")
 FEATURES, LABELS = (np.array(GOLDEN[name], np.float32) for name in ("features", "labels"))
 RUNS = {f"{i}-{run['driver']}": run for i, run in enumerate(GOLDEN["runs"])}
 ALONE = [name for name, run in RUNS.items() if run["replicas"] == 1]
-TOGETHER = [name for name, run in RUNS.items() if run["replicas"] > 1 and run["data"] == "repeat_then_batch"]
+TOGETHER = [name for name, run in RUNS.items() if run["replicas"] > 1]
 CLASSIFIERS = {case["name"]: case for case in GOLDEN["classifiers"]}
 KEPT_ALONE = [name for name, case in CLASSIFIERS.items() if case["replicas"] == 1]
 
@@ -45,10 +45,10 @@ def close(found, expected, case):
 
 
 def tutorial_model(run):
-    model = dt.Sequential([dt.layers.Dense(1, input_shape=(2,))])
+    model = dt.Sequential([dt.layers.Dense(LABELS.shape[1], input_shape=FEATURES.shape[1:])])
     model.compile(optimizer=optimizer_of(run), loss="mse")
-    kernel, bias = np.array(GOLDEN["initial_kernel"]), np.array(GOLDEN["initial_bias"])
-    model.set_weights([kernel.reshape(2, 1), bias.reshape(1)])
+    kernel, bias = (np.array(GOLDEN[f"initial_{name}"], np.float32) for name in ("kernel", "bias"))
+    model.set_weights([kernel.reshape(FEATURES.shape[1], LABELS.shape[1]), bias])
     return model
 
 
@@ -89,68 +89,142 @@ def test_fit_in_one_process(name):
     if expected := next((run[key] for key in ("reported_loss", "loss", "loss_sum_over_replicas") if key in run), None):
         close(losses, expected, run)
     features, labels = (np.array(GOLDEN[f"eval_{what}"], np.float32) for what in ("features", "labels"))
-    evaluated = next(run[key] for key in ("eval_loss", "eval_loss_mean", "eval_loss_mean_of_batches") if key in run)
-    for batch_size in (1, 2):
-        close(model.evaluate(features, labels, batch_size=batch_size), evaluated, run)
+    for key, evaluated in ((key, value) for key, value in run.items() if key.startswith("eval_loss")):
+        stated = re.search(r"batch_of_(\d+)$", key)
+        for batch_size in [int(stated[1])] if stated else [1, 2]:
+            close(model.evaluate(features, labels, batch_size=batch_size, verbose=0), evaluated, run)
     if "predictions" in run:
         close(np.ravel(model.predict(features)), run["predictions"], run)
 
 
-def tutorial_steps(replicas):
-    """One example a replica and step, round and round."""
-    examples = cycle((FEATURES[i : i + 1], LABELS[i : i + 1]) for i in range(len(FEATURES)))
-    return [list(islice(examples, replicas)) for _ in range(GOLDEN["steps"])]
+def tutorial_batches(run):
+    """The batches of a run, without end."""
+    size, examples = run["global_batch"], len(FEATURES)
+    if run["data"] == "repeat_then_batch":
+        endless = cycle(range(examples))
+        return (list(islice(endless, size)) for _ in count())
+    whole = examples // size * size if "drop" in run["data"] else examples
+    return cycle([list(range(start, min(start + size, whole))) for start in range(0, whole, size)])
+
+
+def tutorial_steps(run):
+    """Every batch cut into blocks of equal size, the last ones smaller or empty, one a replica.
+
+    `Model.fit` takes the mean of each replica's own examples; a loop of one's own divides their sum by the global batch size.
+    """
+    replicas = run["replicas"]
+    for batch in islice(tutorial_batches(run), GOLDEN["steps"]):
+        block = -(-len(batch) // replicas)
+        rows = [batch[i * block : (i + 1) * block] for i in range(replicas)]
+        yield [(FEATURES[own], LABELS[own], *weights_in_a_loop(run, len(own))) for own in rows]
+
+
+def weights_in_a_loop(run, examples):
+    """The examples' weights as a tuple, which is empty where each replica takes the mean of its own examples."""
+    return (shares(run, examples),) if "compute_average_loss" in run["driver"] else ()
 
 
 @pytest.mark.parametrize("name", TOGETHER)
 def test_several_replicas_computed_in_one_process(name):
     run = RUNS[name]
-    agree(run, list(train_as_one(tutorial_model(run), tutorial_steps(run["replicas"]))))
+    agree(run, list(train_as_one(tutorial_model(run), tutorial_steps(run))))
 
 
-@pytest.mark.parametrize(
-    ("replicas", "servers", "training"),
-    [
-        (2, 1, {}),
-        (2, 3, {}),
-        (2, 3, {"placement": "greedy"}),
-        (2, 2, {"partitioner": "{fixed_shards: 2}"}),
-        (3, 1, {}),
-        (3, 3, {"placement": "greedy", "partitioner": "{fixed_shards: 2}"}),
-    ],
-)
-def test_a_cluster_of_synchronous_replicas(launcher, replicas, servers, training):
-    sets = {"updates": "sync", "deterministic": "true", **training}
-    options = [word for key, value in sets.items() for word in ("--set", f"training.{key}={value}")]
-    size = ("--workers", str(replicas - 1), "--ps", str(servers), "--no-evaluator")
-    launch = launcher.start(*size, *options, EXAMPLE, "--print_weights", "--max_steps", str(GOLDEN["steps"]))
+ESTIMATOR_PROGRAM = """
+    import sys
+    sys.path.insert(0, {tests!r})
+    import numpy as np
+    import dtrain as dt
+    from conformance.test_end_to_end_golden import FEATURES, GOLDEN, LABELS, RUNS, tutorial_model
+
+    run = RUNS[sys.argv[1]]
+    steps = []
+
+    def input_fn():
+        examples = dt.data.Dataset.from_tensor_slices((FEATURES, LABELS)).repeat()
+        return examples.batch(run["global_batch"] // run["replicas"])
+
+    def note(batch, logs):
+        steps.append(np.concatenate([np.ravel(value) for value in estimator_model[0].get_weights()]))
+
+    def model_fn():
+        estimator_model.append(tutorial_model(run))
+        return estimator_model[-1]
+
+    estimator_model = []
+    strategy = dt.get_strategy()
+    with strategy.scope():
+        callback = dt.callbacks.LambdaCallback(on_train_batch_end=note)
+        train_spec = dt.TrainSpec(input_fn, GOLDEN["steps"], callbacks=[callback])
+        dt.train_and_evaluate(dt.Estimator(model_fn), train_spec, dt.EvalSpec(input_fn, steps=1))
+    if strategy.is_leader:
+        np.save("weights.npy", np.array(steps))
+"""
+
+
+def clusters():
+    """A run of each number of replicas, over clusters of several shapes; each replica's batches are of its own examples alone."""
+    runs = {}
+    for name in reversed(TOGETHER):
+        run = RUNS[name]
+        if run["data"] == "repeat_then_batch" and run["global_batch"] % run["replicas"] == 0:
+            runs[run["replicas"]] = name
+    shapes = [
+        (1, {}),
+        (3, {"placement": "greedy", "partitioner": "{fixed_shards: 2}"}),
+        (3, {}),
+        (3, {"placement": "greedy"}),
+        (2, {"partitioner": "{fixed_shards: 2}"}),
+    ]
+    fewest = min(runs, default=0)
+    return [(runs[replicas], *shape) for replicas in sorted(runs) for shape in shapes[: None if replicas == fewest else 2]]
+
+
+@pytest.mark.parametrize(("name", "servers", "training"), clusters())
+def test_a_cluster_of_synchronous_replicas(launcher, name, servers, training, monkeypatch):
+    run = RUNS[name]
+    options = [f"training.{key}={value}" for key, value in {"deterministic": "true", **training}.items()]
+    cluster_of(launcher, monkeypatch, ESTIMATOR_PROGRAM, name, run["replicas"], servers, options)
+    found = np.load(launcher.folder / "weights.npy")
+    twin = train_as_one(tutorial_model(run), tutorial_steps(run))
+    expected = np.array([np.concatenate([np.ravel(value) for value in weights]) for weights in twin])
+    kernel = FEATURES.shape[1] * LABELS.shape[1]
+    agree(run, [(weights[:kernel], weights[kernel:]) for weights in found])
+    np.testing.assert_array_equal(found, expected, "bit for bit what one process computes, on however many servers", strict=True)
+
+
+def cluster_of(launcher, monkeypatch, program, name, replicas, servers, options):
+    """Run a program in a synchronous cluster to its end, with these golden files; nothing is left of it."""
+    monkeypatch.setenv("DTRAIN_GOLDEN", str(golden_dir().resolve()))
+    lines = program.format(tests=str(Path(__file__).parents[1])).splitlines()
+    (launcher.folder / "program.py").write_text("\n".join(line[4:] for line in lines))
+    sets = [word for option in options for word in ("--set", option)]
+    size = ("--workers", str(replicas - 1), "--ps", str(servers), "--updates", "sync", "--no-evaluator")
+    launch = launcher.start(*size, *sets, "program.py", name)
     assert launch.end() == 0, launch.err
     launch.wait_gone()
-    lines = [line.split() for line in launch.log("chief:0").splitlines() if line.startswith("weights ")]
-    assert [int(line[1]) for line in lines] == list(range(1, GOLDEN["steps"] + 1))
-    found = [[float(word) for word in line[2:]] for line in lines]
-
-    runs = [RUNS[name] for name in TOGETHER if RUNS[name]["replicas"] == replicas and RUNS[name]["optimizer"][0] == "Adagrad"]
-    assert runs
-    for run in runs:
-        agree(run, [(weights[:2], weights[2:]) for weights in found])
-    twin = train_as_one(tutorial_model(runs[0]), tutorial_steps(replicas))
-    expected = [[float(value) for variable in weights for value in variable.ravel()] for weights in twin]
-    assert found == expected, "bit for bit what one process computes, on however many servers"
 
 
 # Small classifiers
 
 
 def classifier(case):
-    layers = [dt.layers.Dense(6, activation="relu", input_shape=(5,)), dt.layers.Dense(3)]
-    if "batchnorm" in case["architecture"]:
-        layers.insert(1, dt.layers.BatchNormalization())
+    """The model that `architecture` describes, for example ``dense6 relu, batchnorm, dense``; its weights say how wide it is."""
+    before = classifier_weights(case)
+    widths = [array.shape[-1] for name, array in zip(case["weights"], before, strict=True) if name.endswith("_bias")]
+    layers = [dt.layers.Input(ARRAYS[f"{case['name']}/x"].shape[1:])]
+    for description in case["architecture"].split(", "):
+        kind, *activation = description.split()
+        if kind == "batchnorm":
+            layers.append(dt.layers.BatchNormalization())
+        else:
+            assert kind.startswith("dense"), case["architecture"]
+            layers.append(dt.layers.Dense(widths.pop(0), activation=next(iter(activation), None)))
     model = dt.Sequential(layers)
     model.compile(
         optimizer=optimizer_of(case), loss=dt.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
     )
-    model.set_weights([expected[0] for expected in classifier_weights(case)])
+    model.set_weights([expected[0] for expected in before])
     return model
 
 
@@ -233,17 +307,16 @@ CLASSIFIER_PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("name", ["conv_n3", "mlp_bn_n2"])
+def largest_of_each_architecture():
+    """For each architecture a classifier of the most replicas."""
+    cases = [case for case in CLASSIFIERS.values() if case["replicas"] > 1]
+    return {case["architecture"]: case["name"] for case in sorted(cases, key=lambda case: case["replicas"])}.values()
+
+
+@pytest.mark.parametrize("name", largest_of_each_architecture())
 def test_a_classifier_on_a_cluster(launcher, name, monkeypatch):
     case = CLASSIFIERS[name]
-    monkeypatch.setenv("DTRAIN_GOLDEN", str(golden_dir().resolve()))
-    (launcher.folder / "classify.py").write_text(
-        "\n".join(line[4:] for line in CLASSIFIER_PROGRAM.format(tests=str(Path(__file__).parents[1])).splitlines())
-    )
-    options = ("--workers", str(case["replicas"] - 1), "--ps", "2", "--updates", "sync", "--no-evaluator")
-    launch = launcher.start(*options, "--set", "training.deterministic=true", "classify.py", name)
-    assert launch.end() == 0, launch.err
-    launch.wait_gone()
+    cluster_of(launcher, monkeypatch, CLASSIFIER_PROGRAM, name, case["replicas"], 2, ["training.deterministic=true"])
     found = list(np.load(launcher.folder / "weights.npz").values())
     model = classifier(case)
     *_, expected = train_as_one(model, classifier_steps(case))

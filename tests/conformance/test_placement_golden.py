@@ -31,7 +31,8 @@ def test_parameter_server_strategy(case):
         assert [shard.server for shard in shards] == [shard["ps"] for shard in golden["shards"]]
         if "offsets" in golden:
             assert [[shard.row_start] + [0] * (len(shard.shape) - 1) for shard in shards] == golden["offsets"]
-        counted = np.arange(variables[position].size).reshape(golden["shape"])  # as the golden variables were initialised
+        # The golden variables were initialised with 0, 1, 2 and so on.
+        counted = np.arange(variables[position].size).astype(golden["dtype"]).reshape(golden["shape"])
         pieces = [counted[shard.row_start : shard.row_stop] if shard.shape else counted for shard in shards]
         assert [list(piece.ravel()[:1]) for piece in pieces] == [shard["first"] for shard in golden["shards"]]
 

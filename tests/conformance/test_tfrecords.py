@@ -20,9 +20,11 @@ from dtrain.errors import InputError
 GOLDEN = load_json("k_examples.json")
 RECORDS = GOLDEN["records"]
 PAYLOADS = [bytes.fromhex(record["payload_hex"]) for record in RECORDS]
+PLAIN = next(name for name, file in GOLDEN["files"].items() if not file["compression"])
+X_LENGTH = len(GOLDEN["parsed"][0]["x"])
 FEATURES = {
     "id": FixedLenFeature([], "int64"),
-    "x": FixedLenFeature([3], "float32"),
+    "x": FixedLenFeature([X_LENGTH], "float32"),
     "name": FixedLenFeature([], "string"),
     "missing": FixedLenFeature([2], "int64", default_value=[8, 9]),
     "var": VarLenFeature("int64"),
@@ -57,7 +59,7 @@ def test_files_are_written(tmp_path, compression):
             writer.write(payload)
     assert list(TFRecordDataset(tmp_path / "file", compression)) == PAYLOADS
     if not compression:
-        assert (tmp_path / "file").read_bytes() == (golden_dir() / "k_examples.tfrecord").read_bytes()
+        assert (tmp_path / "file").read_bytes() == (golden_dir() / PLAIN).read_bytes()
 
 
 @pytest.mark.parametrize("index", range(len(RECORDS)))
@@ -100,7 +102,7 @@ def test_what_tensorflow_refuses_to_parse_is_refused(case):
     feature = {
         "required_missing": {"nope": FixedLenFeature([], "int64")},
         "wrong_type": {"id": FixedLenFeature([], "float32")},
-        "wrong_length": {"x": FixedLenFeature([4], "float32")},
+        "wrong_length": {"x": FixedLenFeature([X_LENGTH + 1], "float32")},
     }[case["case"]]
     with pytest.raises(InputError, match=f"feature {next(iter(feature))}"):
         parse_single_example(PAYLOADS[0], feature)
@@ -109,11 +111,12 @@ def test_what_tensorflow_refuses_to_parse_is_refused(case):
 def damaged(case, whole):
     """The bytes of the file of a case; record 1 begins after the 16 bytes around record 0's data."""
     start = RECORDS[0]["length"] + 16
-    flip = {"flip_data_byte_of_record_1": start + 12 + 5, "flip_length_byte_of_record_1": start}.get(case)
+    middle = start + 12 + RECORDS[1]["length"] // 2
+    flip = {"flip_data_byte_of_record_1": middle, "flip_length_byte_of_record_1": start}.get(case)
     if flip is not None:
         return whole[:flip] + bytes([whole[flip] ^ 0xFF]) + whole[flip + 1 :]
     ends = {
-        "truncated_in_data_of_record_1": start + 20,
+        "truncated_in_data_of_record_1": middle,
         "truncated_in_header_of_record_1": start + 6,
         "empty_file": 0,
         "missing_last_crc_byte": len(whole) - 1,
@@ -125,7 +128,7 @@ def damaged(case, whole):
 def test_damaged_files(case, tmp_path):
     path = tmp_path / "file"
     if case["case"] != "no_such_file":
-        path.write_bytes(damaged(case["case"], (golden_dir() / "k_examples.tfrecord").read_bytes()))
+        path.write_bytes(damaged(case["case"], (golden_dir() / PLAIN).read_bytes()))
     found = []
     if case["error"] is None:
         found += TFRecordDataset(path)
