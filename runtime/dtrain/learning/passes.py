@@ -69,7 +69,7 @@ class Pass:
         self._needed: list[bool] = []  # for each step: whether it, or anything before it, is trained
         self._calls: list[Call] = []
         for step, memory in zip(graph.steps, self._scratch, strict=True):
-            before = any([self._needed[slot.step] for slot in step.inputs])
+            before = True in [self._needed[slot.step] for slot in step.inputs]
             self._needed.append(before or (step.layer.trainable and bool(step.trained)))
             self._calls.append(Call(training, rng, before, memory=memory))
 
