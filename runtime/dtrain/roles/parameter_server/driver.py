@@ -15,7 +15,7 @@ import msgspec
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import DtrainError, PeerError, PeerLostError, PeerRefusedError
-from dtrain.messages import AnyMessage, Commit, Complete, Heartbeat, Hello, Initialise, Push, Subscribe
+from dtrain.messages import AnyMessage, Commit, Complete, Heartbeat, Hello, Initialise, Load, Push, Subscribe
 from dtrain.reporting import Reporter
 from dtrain.roles.heartbeat import Connect, HeartbeatLink
 from dtrain.roles.parameter_server.actions import Action, End, Report, Send
@@ -44,7 +44,9 @@ UNANSWERED = {Complete: Answer.NONE, Commit: Answer.NONE, Subscribe: Answer.STRE
 class ServerHandler:
     """Joins a machine to a service; see `Handler`."""
 
-    def __init__(self, machine: ParameterServer, hello: Hello, reporter: Reporter, *, local: bool = False) -> None:
+    def __init__(
+        self, machine: ParameterServer, hello: Hello, reporter: Reporter, *, local: bool = False, to_first: Connect | None = None
+    ) -> None:
         """Begin.
 
         Args:
@@ -52,6 +54,7 @@ class ServerHandler:
             hello: this server's own.
             reporter: told of progress.
             local: whether replicas on this host read its values where they lie.
+            to_first: opens a connection to ps:0, where synchronous training is decided; None: this is ps:0.
         """
         self.machine = machine
         self.reporter = reporter
@@ -59,6 +62,7 @@ class ServerHandler:
         self.failure: str | None = None
         self.link: DecisionLink | None = None
         self.first: HeartbeatLink | None = None
+        self._to_first = to_first
         self._hello = hello
         self._lock = threading.Lock()
         self._callers: set[Caller] = set()
@@ -95,7 +99,15 @@ class ServerHandler:
             self._carry_out(self.machine.receive(caller, sender, frame.message, frame.blocks, time.monotonic()))
             self.reporter.slow_down(begun_s)
             self._report_progress(frame.message)
+            if isinstance(frame.message, Initialise | Load):
+                self._follow_decisions()
         return UNANSWERED.get(type(frame.message), Answer.ONE)
+
+    def _follow_decisions(self) -> None:
+        """Follow ps:0 from the first synchronous term on; the leader says which it is, for the program may have wished it."""
+        held = self.machine.held
+        if self.link is None and self._to_first is not None and held is not None and held.training.updates == "sync":
+            self.link = DecisionLink(self, self._to_first)
 
     def disconnected(self, caller: Caller) -> None:
         """See `Handler.disconnected`."""
@@ -245,7 +257,8 @@ def serve(assignment: TaskAssignment) -> None:
     evaluators = assignment.spec.cluster.count(Role.EVALUATOR)
     machine = ParameterServer(assignment.task.index, assignment.cluster, assignment.spec.training, time.monotonic(), evaluators)
     by_grpc = assignment.spec.training.transport == "grpc"
-    handler = ServerHandler(machine, hello, reporter, local=not by_grpc)
+    to_first = partial(_connect_to_first, assignment, hello, assignment.spec.training.transport) if machine.index > 0 else None
+    handler = ServerHandler(machine, hello, reporter, local=not by_grpc, to_first=to_first)
     local = None if by_grpc else LocalService(handler, socket_name(str(assignment.task), hello))
     service = GrpcService(
         handler,
@@ -258,7 +271,7 @@ def serve(assignment: TaskAssignment) -> None:
         reporter.running()
         reporter.waiting(f"{assignment.cluster.leader} to initialise the variables")
         if assignment.task.index > 0:
-            handler.first = _join_first_server(assignment, handler, hello, reporter)
+            handler.first = _join_first_server(assignment, hello, reporter)
         while not handler.ended.wait(TICK_S):
             handler.tick()
             if machine.held is not None:
@@ -276,18 +289,15 @@ def serve(assignment: TaskAssignment) -> None:
         raise PeerLostError(handler.failure)
 
 
-def _join_first_server(assignment: TaskAssignment, handler: ServerHandler, hello: Hello, reporter: Reporter) -> HeartbeatLink:
-    first = assignment.cluster.servers[0]
+def _connect_to_first(assignment: TaskAssignment, hello: Hello, transport: str, timeout_s: float) -> Channel:
+    channel = connect("ps:0", assignment.cluster.servers[0], hello, timeout_s, transport)
+    return through_link(channel, assignment.spec.simulate, str(assignment.task))
 
-    def connect_by(transport: str, timeout_s: float) -> Channel:
-        channel = connect("ps:0", first, hello, timeout_s, transport)
-        return through_link(channel, assignment.spec.simulate, str(assignment.task))
 
-    training = assignment.spec.training
-    if training.updates == "sync":
-        handler.link = DecisionLink(handler, partial(connect_by, training.transport))
+def _join_first_server(assignment: TaskAssignment, hello: Hello, reporter: Reporter) -> HeartbeatLink:
+    transport = heartbeat_transport(assignment.spec.training.transport, assignment.cluster.servers[0])
     try:
-        heart = partial(connect_by, heartbeat_transport(training.transport, first))
+        heart = partial(_connect_to_first, assignment, hello, transport)
         return HeartbeatLink(heart, reporter, connect_s=PEER_CONNECT_S, patience_s=float("inf"))
     except DtrainError as error:
         raise type(error)(f"{assignment.task} cannot join the run: {error}") from None

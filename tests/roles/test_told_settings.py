@@ -1,0 +1,159 @@
+"""Servers do what the leader says of `training`, whatever they were started with: the program may have wished it."""
+
+import threading
+from dataclasses import fields
+
+import msgspec
+import numpy as np
+import pytest
+from roles.by_hand import TASKS, VARIABLES, Hand, lost
+from roles.test_in_place import Silent
+
+from dtrain.config import TrainingSection
+from dtrain.errors import PeerLostError
+from dtrain.messages import Commit, Complete, Heartbeat, Hello, Initialised, Reply, Subscribe
+from dtrain.roles.parameter_server.actions import Report, Send
+from dtrain.roles.parameter_server.driver import ServerHandler
+from dtrain.wire.frames import Frame
+from dtrain.wire.service import GrpcCaller
+
+PATIENCE_S = 20.0
+WISHES = {
+    "strategy": {},
+    "updates": {"updates": "sync"},
+    "backup_workers": {"updates": "sync", "backup_workers": 1},
+    "replicas_to_aggregate": {"updates": "sync", "replicas_to_aggregate": 2},
+    "chief_trains": {"updates": "sync", "chief_trains": False},
+    "too_few": {"updates": "sync", "too_few": "shrink"},
+    "too_few_timeout_s": {"updates": "sync", "too_few_timeout_s": 1.0},
+    "staleness_bound": {"staleness_bound": 1},
+    "stale_gradients": {"stale_gradients": "scale"},
+    "max_staleness": {"stale_gradients": "drop", "max_staleness": 0},
+    "compensation": {"stale_gradients": "compensate", "compensation": 0.5},
+    "on_stale": {"stale_gradients": "drop", "max_staleness": 0, "on_stale": "retry_same_batch"},
+    "warmup_steps": {"warmup_steps": 2},
+    "nan_policy": {"nan_policy": "fail"},
+    "deterministic": {"updates": "sync", "deterministic": True},
+    "placement": {"placement": "greedy"},
+    "partitioner": {"partitioner": {"fixed_shards": 2}},
+    "compression": {"compression": "bf16"},
+    "transport": {"transport": "grpc"},
+    "seed": {"seed": 5},
+}
+"""For each key of `training` what a program would say that wants another value than the default."""
+
+
+class TwoServers(Hand):
+    """What ps:1 reports reaches ps:0, and what ps:0 decides reaches ps:1; all that is said to anybody is written down."""
+
+    def __init__(self, started_with, told):
+        super().__init__(servers=2, max_steps=100, **started_with)
+        self.said = []
+        self.newest = {}
+        self.training = TrainingSection(**told)
+
+    def say(self, task, message, blocks=(), server=0, caller=None):
+        actions = super().say(task, message, blocks, server, caller)
+        for action in actions:
+            match action:
+                case Report(Complete() as report):
+                    self.say("ps:1", report)
+                case Send(caller="ps:1", message=Commit() as commit):
+                    self.say("ps:0", commit, server=1)
+                case Send(message=Reply(version=version)):
+                    self.newest[server, action.caller] = version
+            if not isinstance(message, Heartbeat):
+                self.said.append((server, repr(action), dict(self.batches)))
+        return actions
+
+
+SHOWN = sorted(set(WISHES) - {"strategy", "transport", "placement", "partitioner", "nan_policy", "deterministic", "seed"})
+"""What a server's own doings show; the others are the replicas' business."""
+
+
+def story(hand):
+    """Let three replicas read and push twice at both servers, one run ahead, and another push NaN and be lost.
+
+    Returns:
+        All that was said, the values, and what failed.
+    """
+    assert hand.initialise() == [Initialised(-1), Initialised(-1)]
+    hand.say("ps:1", Subscribe(1, 0, 0), caller="ps:1")
+    for server in (1, 0):  # ps:0, which deals the batches, is the last one heard
+        for task in TASKS:
+            hand.pull(task, server=server)
+    for sequence, tasks in ((1, TASKS), (2, TASKS), (3, TASKS[:2]), (4, TASKS[:1]), (5, TASKS[:1])):
+        for number, task in enumerate(tasks):
+            batch = max(0, hand.batches[task])
+            for server in (1, 0):
+                base, value = hand.newest.get((server, task), 0), 1.0 + number + sequence / 7
+                hand.push(task, sequence, base, value, server, batch=batch)
+    for server in (0, 1):
+        hand.push("worker:1", 3, hand.newest.get((server, "worker:1"), 0), 9, server, finite=False, batch=11)
+    hand.said.append(repr(lost(hand, "worker:1")))
+    hand.now += 2.0
+    hand.said.append([repr(hand.tick(server)) for server in (0, 1)])
+    return hand.said, [hand.image(server) for server in (0, 1)], [server.held.pushes.failed for server in hand.servers]
+
+
+def test_there_is_a_wish_for_every_key():
+    assert set(WISHES) == {field.name for field in fields(TrainingSection)}
+
+
+@pytest.mark.parametrize("key", WISHES)
+def test_two_servers_do_what_they_are_told_and_not_what_they_were_started_with(key):
+    wish = WISHES[key]
+    told = TwoServers({}, wish)
+    assert story(told) == story(TwoServers(wish, wish))
+    assert [server.held.training for server in told.servers] == [TrainingSection(**wish)] * 2
+
+
+@pytest.mark.parametrize("key", SHOWN)
+def test_the_story_shows_the_key(key):
+    default = dict(WISHES[key])
+    del default[key]
+    default.pop("backup_workers", None)
+    assert story(TwoServers({}, WISHES[key])) != story(TwoServers({}, default))
+
+
+@pytest.fixture
+def second():
+    """ps:1, started with the default spec; whether it has gone to ps:0 for decisions."""
+    hand = Hand(servers=2, variables=VARIABLES)
+    asked = threading.Event()
+
+    def to_first(timeout_s):
+        asked.set()
+        raise PeerLostError("ps:0 is not there in this test")
+
+    handler = ServerHandler(hand.servers[1], Hello("run", "hash", "ps:1"), Silent(), to_first=to_first)
+    yield hand, handler, asked
+    handler.ended.set()
+    for thread in threading.enumerate():
+        if thread.name == "commits":
+            thread.join(PATIENCE_S)
+
+
+def initialise(hand, handler, **training):
+    hand.training = TrainingSection(**training)
+    blocks = [np.zeros(group.size, group.dtype) for group in hand.plan.layout(1).groups]
+    handler.received(GrpcCaller(Hello("run", "hash", "chief:0")), Frame(hand.initialisation(), blocks))
+
+
+def test_a_server_follows_decisions_where_the_leader_says_that_training_is_synchronous(second):
+    hand, handler, asked = second
+    initialise(hand, handler, updates="sync")
+    assert asked.wait(PATIENCE_S)
+    assert handler.link is not None
+
+
+def test_a_server_of_asynchronous_training_needs_no_decisions(second):
+    hand, handler, asked = second
+    initialise(hand, handler)
+    assert handler.link is None
+    assert not asked.is_set()
+
+
+def test_what_is_told_is_the_whole_section():
+    told = msgspec.to_builtins(Hand(**WISHES["on_stale"]).training)
+    assert set(told) == set(WISHES)
