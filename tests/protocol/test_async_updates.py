@@ -44,7 +44,7 @@ def test_warm_up_versions_carry_rank_0_alone():
     assert gate.request(0)
     # Its push of step 2 is under way; somebody else's could overtake it.
     assert not gate.request(1)
-    assert gate.awaited(1) == [0]
+    assert gate.awaited({0, 1}) == {0}
     gate.settle(0, accepted=True)
     assert gate.request(1)
 
@@ -56,7 +56,7 @@ def test_with_a_staleness_bound_the_fastest_waits_for_the_slowest():
         assert gate.request(0)
         gate.settle(0, accepted=True)
     assert not gate.request(0)
-    assert gate.awaited(0) == [1]
+    assert gate.awaited({0, 1}) == {1}
     gate.settle(1, accepted=True)
     assert gate.request(0)
 
@@ -76,7 +76,56 @@ def test_a_replica_that_waits_for_the_last_steps_waits_for_the_holders_of_ticket
     assert gate.request(2)
     assert gate.request(1)
     assert not gate.request(0)
-    assert gate.awaited(0) == [1, 2]
+    assert gate.awaited({0, 1, 2}) == {1, 2}
+
+
+# Against a twin of ten obvious lines
+
+
+def refused(gate, rank):
+    """Why a rank without a ticket gets none: it waits for these ranks; None if it gets one."""
+    slowest = min(gate.clocks.values(), default=0)
+    end = gate.max_steps if gate.until is None else min(gate.until, gate.max_steps)
+    if gate.staleness_bound is not None and gate.clocks.get(rank, slowest) > slowest + gate.staleness_bound:
+        return {other for other, clock in gate.clocks.items() if clock == slowest}
+    if rank != 0 and gate.accepted < gate.warmup_steps:
+        return {0}
+    return set(gate.holders) if gate.accepted + len(gate.holders) >= end else None
+
+
+HAPPENINGS = st.lists(
+    st.tuples(st.sampled_from(["request", "request", "push", "push", "fail", "leave", "hold", "release"]), st.integers(0, 4)),
+    max_size=80,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(HAPPENINGS, st.integers(5, 40), st.integers(0, 3), st.none() | st.integers(1, 3), st.none() | st.integers(0, 4))
+def test_who_is_refused_and_for_whom_all_wait_is_what_a_look_at_every_clock_says(events, max_steps, warmup, bound, leader):
+    gate = TicketGate(0, max_steps, warmup, bound, leader=leader)
+    live = set(range(5))
+    for kind, rank in events:
+        before = gate.standing, [refused(gate, other) for other in range(5)]
+        if kind == "request":
+            has, why = rank in gate.holders, refused(gate, rank)
+            live.add(rank)
+            assert gate.request(rank) == (has or why is None)
+        elif kind == "leave":
+            gate.leave(rank)
+            live.discard(rank)
+        elif kind == "hold":
+            gate.hold()
+        elif kind == "release":
+            gate.until = None
+        elif rank in gate.holders:
+            gate.settle(rank, kind == "push")
+        without = [refused(gate, other) for other in live - gate.holders]
+        assert gate.awaited(live) >= set().union(*filter(None, without))
+        if None not in without:
+            assert gate.awaited(live) == set().union(*without)
+        if gate.standing == before[0]:
+            freed = [o for o in live - gate.holders - {rank} if before[1][o] is not None and refused(gate, o) is None]
+            assert not freed, "nothing told those who wait"
 
 
 # Against what must hold of any course of events

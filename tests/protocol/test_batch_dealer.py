@@ -65,6 +65,13 @@ def test_a_stale_batch_is_repeated_by_the_same_replica_or_by_whoever_is_next():
     assert dealer.give(1) == batch
 
 
+class ScanningDealer(BatchDealer):
+    """A twin that looks at every lane."""
+
+    def _oldest(self):
+        return min((batch, lane) for lane, batch in enumerate(self.lanes))
+
+
 ACTIONS = st.lists(
     st.tuples(st.sampled_from(("give", "push", "done", "repeat", "give_back", "lose", "restart")), st.integers(0, 4))
 )
@@ -74,23 +81,29 @@ ACTIONS = st.lists(
 @given(st.integers(1, 4), ACTIONS, st.integers(1, 5))
 def test_no_batch_is_missed_and_none_done_twice(replicas, actions, replicas_then):
     dealer = BatchDealer.of(replicas, 1, 1000, NOTHING_DEALT)
+    twin = ScanningDealer.of(replicas, 1, 1000, NOTHING_DEALT)
     done, pushed = [], {}
     for action, rank in actions:
         if action == "give":
-            dealer.give(rank)
+            assert dealer.give(rank) == twin.give(rank)
         elif action == "push" and rank in dealer.current:
             batch = dealer.current[rank]
             pushed[batch] = rank
             dealer.pushed(rank, batch)
+            twin.pushed(rank, batch)
         elif action == "lose":
             dealer.lose([rank])
+            twin.lose([rank])
         elif action == "restart":
+            twin = ScanningDealer.of(replicas_then, 1, 1000, twin.export())
             dealer, pushed = BatchDealer.of(replicas_then, 1, 1000, dealer.export()), {}
         elif pushed and action in ("done", "repeat", "give_back"):
             batch = min(pushed)
             del pushed[batch]
             getattr(dealer, action)(batch)
+            getattr(twin, action)(batch)
             done += [batch] * (action == "done")
+        assert dealer.export() == twin.export()
     assert len(set(done)) == len(done), "computed twice"
     dealer.lose([])
     for _ in range(60):

@@ -125,3 +125,4 @@ def test_a_member_lives_exactly_if_its_newest_process_was_heard_within_the_lease
             assert incarnation in ((known + 1,) if kind == "new" else (known, known + 1))
             incarnations[task], heard[task] = incarnation, now
         assert set(table.tasks(MemberState.LIVE)) == set(heard)
+        assert table.gone == set(table.tasks(MemberState.LOST, MemberState.LEFT))

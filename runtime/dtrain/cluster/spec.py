@@ -115,7 +115,7 @@ class ClusterSpec:
         """The addresses of the parameter servers, by index."""
         return tuple(address for _, address in sorted(self.jobs.get(Role.PS, {}).items()))
 
-    @property
+    @cached_property
     def leader(self) -> TaskId | None:
         """The chief, or worker 0 where there is none."""
         return next(self.tasks(*TRAINING_ROLES), None)

@@ -12,7 +12,7 @@ Every server applies a push on arrival; that part needs no decision in common. S
 (warm-up with one replica).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable, Set
 from dataclasses import dataclass, field
 
 
@@ -37,6 +37,11 @@ class TicketGate:
     leader: int | None = None
     holders: set[int] = field(default_factory=set)
     clocks: dict[int, int] = field(default_factory=dict)
+    _ranks_at: dict[int, set[int]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        for rank, clock in self.clocks.items():
+            self._ranks_at.setdefault(clock, set()).add(rank)
 
     @property
     def finished(self) -> bool:
@@ -69,23 +74,33 @@ class TicketGate:
     def join(self, rank: int) -> None:
         """A replica takes part from now on (again)."""
         if rank not in self.clocks:
-            self.clocks[rank] = min(self.clocks.values(), default=0)
+            self._set_clock(rank, self._slowest())
 
     def leave(self, rank: int) -> None:
         """A replica is lost or has left: its ticket comes back."""
         self.holders.discard(rank)
-        self.clocks.pop(rank, None)
+        self._set_clock(rank, None)
+
+    @property
+    def all_given(self) -> bool:
+        """Whether the pushes that are under way lead to the last version that may be made for now."""
+        end = self.max_steps if self.until is None else min(self.until, self.max_steps)
+        return self.accepted + len(self.holders) >= end
+
+    @property
+    def standing(self) -> Hashable:
+        """All that `request` depends on beside the rank's own clock: while it stays, those who were refused would be again."""
+        slowest = None if self.staleness_bound is None else self._slowest()
+        return self.all_given, self.accepted < self.warmup_steps, slowest
 
     def request(self, rank: int) -> bool:
         """Give `rank` a ticket if the rules allow it now. Asking again with a ticket in hand changes nothing."""
         if rank in self.holders:
             return True
-        under_way = self.accepted + len(self.holders)
-        end = self.max_steps if self.until is None else min(self.until, self.max_steps)
-        if under_way >= end or (rank != 0 and self.accepted < self.warmup_steps):
+        if self.all_given or (rank != 0 and self.accepted < self.warmup_steps):
             return False
         self.join(rank)
-        if self.staleness_bound is not None and self.clocks[rank] > min(self.clocks.values()) + self.staleness_bound:
+        if self.staleness_bound is not None and self.clocks[rank] > self._slowest() + self.staleness_bound:
             return False
         self.holders.add(rank)
         return True
@@ -97,15 +112,36 @@ class TicketGate:
             self.accepted += 1
             # One that has left meanwhile has no clock, and joins at the slowest one's when it asks again.
             if rank in self.clocks:
-                self.clocks[rank] += 1
+                self._set_clock(rank, self.clocks[rank] + 1)
 
-    def awaited(self, rank: int) -> Collection[int]:
-        """Whom `rank` waits for when `request` says no."""
-        if self.staleness_bound is not None and rank in self.clocks:
-            slowest = min(self.clocks.values())
-            behind = [r for r, clock in self.clocks.items() if clock == slowest and r != rank]
-            if self.clocks[rank] > slowest + self.staleness_bound:
-                return sorted(behind)
-        if rank != 0 and self.accepted < self.warmup_steps:
-            return [0]
-        return sorted(self.holders)
+    def awaited(self, live: Set[int]) -> Set[int]:
+        """Ranks for which those of the live ranks wait that have no ticket; all that ever had one and did not leave are live."""
+        ahead = self._too_far_ahead()
+        without = len(live) - len(self.holders) - len(ahead)
+        first_is_without = 0 in live and 0 not in self.holders and 0 not in ahead
+        awaited: Set[int] = self._ranks_at[self._slowest()] if ahead else frozenset()
+        if self.accepted >= self.warmup_steps:
+            return awaited | self.holders if without else awaited
+        if without > first_is_without:
+            awaited = awaited | {0}
+        return awaited | self.holders if first_is_without else awaited
+
+    def _slowest(self) -> int:
+        return min(self._ranks_at, default=0)
+
+    def _too_far_ahead(self) -> Set[int]:
+        """Ranks that get no ticket before the slowest ones have pushed."""
+        if self.staleness_bound is None:
+            return frozenset()
+        end = self._slowest() + self.staleness_bound
+        return frozenset().union(*(ranks for clock, ranks in self._ranks_at.items() if clock > end))
+
+    def _set_clock(self, rank: int, clock: int | None) -> None:
+        before = self.clocks.pop(rank, None)
+        if before is not None:
+            self._ranks_at[before].discard(rank)
+            if not self._ranks_at[before]:
+                del self._ranks_at[before]
+        if clock is not None:
+            self.clocks[rank] = clock
+            self._ranks_at.setdefault(clock, set()).add(rank)

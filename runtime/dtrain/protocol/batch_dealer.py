@@ -42,6 +42,10 @@ class BatchDealer:
     given: dict[int, int] = field(default_factory=dict)
     current: dict[int, int] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
+    _by_age: list[tuple[int, int]] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._by_age = sorted((batch, lane) for lane, batch in enumerate(self.lanes))
 
     @classmethod
     def of(cls, replicas: int, quota: int, end: int, dealt: Dealt) -> "BatchDealer":
@@ -67,20 +71,31 @@ class BatchDealer:
         One that is lost may compute the oldest batch if it is alive after all; others will do so too.
         """
         if rank in self.lost:
-            return min([*self.due[:1], *self.lanes])
+            return min([*self.due[:1], self._oldest()[0]])
         if rank not in self.current:
             batch = heapq.heappop(self.due) if self.due else self._next(rank)
             self.current[rank], self.given[batch] = batch, rank
         return self.current[rank]
 
     def _next(self, rank: int) -> int:
-        oldest = min(self.lanes)
+        oldest, lane = self._oldest()
         own = self.lanes[rank] if rank < len(self.lanes) else None
         helps = own is None or own > oldest + self.slack or own >= self.end > oldest
-        lane = self.lanes.index(oldest) if helps else rank
+        if not helps:
+            lane = rank
         batch = self.lanes[lane]
         self.lanes[lane] += len(self.lanes)
+        heapq.heappush(self._by_age, (self.lanes[lane], lane))
         return batch
+
+    def _oldest(self) -> tuple[int, int]:
+        """Return the oldest of the lanes' next batches, and its lane.
+
+        The heap holds that of every lane; what else is in it was given before, and is dropped when it comes first.
+        """
+        while self._by_age[0][0] != self.lanes[self._by_age[0][1]]:
+            heapq.heappop(self._by_age)
+        return self._by_age[0]
 
     def pushed(self, rank: int, batch: int) -> None:
         """A gradient of the batch has arrived: the replica may be given the next one."""

@@ -51,8 +51,12 @@ class SeenPushes:
 
     def covers(self, rows: Iterable[tuple[str, int, int]]) -> bool:
         """Whether every push of a table that was exported, or a later one of the same replica, has been seen."""
-        known = {name: (row.incarnation, row.sequence) for name, row in self._rows.items()}
-        return all(known.get(name, (-1, -1)) >= (incarnation, sequence) for name, incarnation, sequence in rows)
+        never = Seen(-1, -1)
+        for name, incarnation, sequence in rows:
+            row = self._rows.get(name, never)
+            if (row.incarnation, row.sequence) < (incarnation, sequence):
+                return False
+        return True
 
     def export(self) -> list[tuple[str, int, int]]:
         """The decided rows as plain data, for a checkpoint."""

@@ -43,10 +43,15 @@ class Member:
 
 
 class Membership:
-    """The table of members; tasks are written ``worker:0``."""
+    """The table of members; tasks are written ``worker:0``.
+
+    Attributes:
+        gone: those who are lost or have left.
+    """
 
     def __init__(self, expected: Iterable[str], *, lease_s: float, join_s: float, now: float) -> None:
         self.lease_s = lease_s
+        self.gone: set[str] = set()
         self.members = {task: Member(MemberState.EXPECTED, 0, now + join_s) for task in expected}
 
     def heartbeat(self, task: str, process: tuple[int, float], incarnation: int, now: float) -> int | None:
@@ -66,6 +71,7 @@ class Membership:
         elif process != member.process or member.state is MemberState.LOST:
             member.incarnation += 1
         member.state, member.process = MemberState.LIVE, process
+        self.gone.discard(task)
         member.deadline_s = now + self.lease_s
         return member.incarnation
 
@@ -79,6 +85,7 @@ class Membership:
         """A task says goodbye."""
         if task in self.members:
             self.members[task].state = MemberState.LEFT
+            self.gone.add(task)
 
     def expire(self, now: float) -> list[str]:
         """Mark whoever's lease ran out; returns those who are lost since the last call."""
@@ -86,6 +93,7 @@ class Membership:
         lost = [task for task, member in self.members.items() if member.state in waiting and now > member.deadline_s]
         for task in lost:
             self.members[task].state = MemberState.LOST
+        self.gone.update(lost)
         return lost
 
     def state(self, task: str) -> MemberState | None:

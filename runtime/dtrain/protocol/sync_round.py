@@ -14,6 +14,7 @@ Source: the accumulators of `tf.compat.v1.train.SyncReplicasOptimizer`, whose to
 replica of four costs 1.5 times per step there, 1.04 here).
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import ceil
@@ -86,11 +87,16 @@ class TooFew:
 class SyncDecision:
     """ps:0's side: which N contributions make the next version.
 
+    What is asked after every report is counted as reports come, so that no answer takes longer with more replicas.
+
     Attributes:
         servers: K; a contribution is complete when all of them hold it.
         needed: N.
         quota: see `quota`.
         shrink: with too few live replicas, make a version of all that can come instead of waiting.
+        live: ranks of the replicas that are alive or still expected for the first time; see `members_changed`.
+        holders: by rank: each contribution that was reported, and the servers that hold it.
+        complete: in the order in which they became so.
     """
 
     version: int
@@ -98,32 +104,51 @@ class SyncDecision:
     needed: int
     quota: int = 1
     shrink: bool = False
-    holders: dict[Contribution, set[int]] = field(default_factory=dict)
-    complete: list[Contribution] = field(default_factory=list)
-    _needed_next: int = 0
-    _too_few_since_s: float | None = None
+    live: Collection[int] = ()
+    holders: dict[int, dict[Contribution, set[int]]] = field(default_factory=dict, init=False)
+    complete: list[Contribution] = field(default_factory=list, init=False)
+    _completed_by: Counter[int] = field(default_factory=Counter, init=False)
+    _completed_by_the_dead: int = field(default=0, init=False)
+    _awaited: dict[int, None] = field(default_factory=dict, init=False)
+    _lacking: Counter[int] = field(default_factory=Counter, init=False)
+    _needed_next: int = field(default=0, init=False)
+    _too_few_since_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._needed_next = self.needed
+        self.members_changed(self.live)
+
+    def members_changed(self, live: Collection[int]) -> None:
+        """Only these ranks are alive or still expected for the first time: count anew."""
+        self.live = frozenset(live)
+        self._completed_by_the_dead = sum(contribution[0] not in self.live for contribution in self.complete)
+        self._awaited = {rank: None for rank in sorted(self.live) if self._awaits(rank)}
+        self._lacking = Counter(server for rank in self.holders for server in self._lacking_of(rank))
 
     def report(self, server: int, contribution: Contribution, version: int) -> None:
         """A server holds a contribution whole. Reports of earlier versions and repeated ones change nothing."""
-        if version != self.version or contribution in self.complete:
+        if version != self.version:
             return
-        holders = self.holders.setdefault(contribution, set())
+        rank = contribution[0]
+        holders = self.holders.setdefault(rank, {}).setdefault(contribution, set())
+        if server in holders:
+            return
+        self._lacking.subtract(self._lacking_of(rank))
         holders.add(server)
-        if len(holders) == self.servers and self._completed_by(contribution[0]) < self.quota:
+        if len(holders) == self.servers and self._completed_by[rank] < self.quota:
             self.complete.append(contribution)
+            self._completed_by[rank] += 1
+            self._completed_by_the_dead += rank not in self.live
+        self._lacking.update(self._lacking_of(rank))
+        if self._awaits(rank):
+            self._awaited[rank] = None
+        else:
+            self._awaited.pop(rank, None)
 
-    def decide(self, live: Collection[int], now: float) -> tuple[Contribution, ...] | TooFew | None:
-        """The contributors of the next version in rank order, once there are enough; None while they may still come.
-
-        Args:
-            live: ranks of the replicas that are alive or still expected for the first time.
-            now: seconds.
-        """
+    def decide(self, now: float) -> tuple[Contribution, ...] | TooFew | None:
+        """The contributors of the next version in rank order, once there are enough; None while they may still come."""
         needed = self.needed
-        possible = self._possible(live)
+        possible = self._completed_by_the_dead + len(self.live) * self.quota
         if possible < needed and self.shrink and possible > 0:
             needed = possible
         if len(self.complete) >= needed:
@@ -136,13 +161,6 @@ class SyncDecision:
             self._too_few_since_s = now
         return TooFew(possible, self.needed, self._too_few_since_s)
 
-    def _possible(self, live: Collection[int]) -> int:
-        finished_by_the_dead = sum(contribution[0] not in live for contribution in self.complete)
-        return finished_by_the_dead + len(live) * self.quota
-
-    def _completed_by(self, rank: int) -> int:
-        return sum(contribution[0] == rank for contribution in self.complete)
-
     def resize(self, needed: int) -> None:
         """Replicas have joined or left: more are waited for from the next version on, fewer at once (rule 7)."""
         self._needed_next = needed
@@ -154,12 +172,20 @@ class SyncDecision:
         self.needed = self._needed_next
         self.holders.clear()
         self.complete.clear()
+        self._completed_by.clear()
+        self.members_changed(self.live)
 
-    def lacking(self) -> dict[int, set[int]]:
-        """By rank: the servers that have not reported a contribution which ps:0 itself holds."""
-        everywhere = set(range(self.servers))
-        return {c[0]: everywhere - held_by for c, held_by in self.holders.items() if 0 in held_by and held_by != everywhere}
+    def awaited(self) -> tuple[Collection[int], list[int]]:
+        """Live ranks that owe a contribution to this version; servers that lack one which ps:0 itself holds."""
+        return self._awaited.keys(), sorted(server for server, count in self._lacking.items() if count > 0)
 
-    def awaited(self, live: Collection[int]) -> list[int]:
-        """Ranks of the live replicas that have not completed their quota for this version."""
-        return [rank for rank in sorted(live) if self._completed_by(rank) < self.quota]
+    def _awaits(self, rank: int) -> bool:
+        """Whether a rank itself has to send something: it is alive, owes a contribution, and none of its own is under way."""
+        return rank in self.live and self._completed_by[rank] < self.quota and not self._lacking_of(rank)
+
+    def _lacking_of(self, rank: int) -> set[int]:
+        """The servers that have not reported what ps:0 holds of a live rank that owes a contribution."""
+        if rank not in self.live or self._completed_by[rank] >= self.quota:
+            return set()
+        servers = range(self.servers)
+        return {s for held_by in self.holders.get(rank, {}).values() if 0 in held_by for s in servers if s not in held_by}

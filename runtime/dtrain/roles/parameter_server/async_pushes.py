@@ -3,7 +3,7 @@
 Machine: no socket, no thread, no clock. Every server applies a gradient on arrival; ps:0 besides says who may push next.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ class AsyncPushes:
     version: int
     gate: TicketGate | None = None
     failed: str | None = None
-    live: Collection[int] = ()
+    live: Set[int] = frozenset()
     too_few_timeout_s: float = 0.0
     compensation: DelayCompensation | None = None
     retry: bool = False
@@ -163,11 +163,11 @@ class AsyncPushes:
             self.gate.settle(rank, accepted=False)
         return self.gate is None
 
-    def members_changed(self, live: Collection[int], seen: SeenPushes, now: float) -> Iterator[Action]:
+    def members_changed(self, live: Set[int], seen: SeenPushes, now: float) -> Iterator[Action]:
         """ps:0: only these ranks are alive or still expected; the tickets of all others come back."""
         self.live = live
         if self.gate is not None:
-            for rank in {*self.gate.holders, *self.gate.clocks} - set(live):
+            for rank in (self.gate.holders | self.gate.clocks.keys()) - live:
                 self.gate.leave(rank)
         return iter(())
 
@@ -189,10 +189,11 @@ class AsyncPushes:
     def disconnected(self, caller: Caller) -> None:
         """A lost connection alone changes nothing: the replica comes back, or its lease runs out."""
 
-    def awaited(self) -> tuple[list[int], list[int]]:
+    def awaited(self) -> tuple[Collection[int], Collection[int]]:
         """Ranks for whom those without a ticket wait, and no servers: gradients themselves are applied on arrival."""
-        gate = self.gate
-        if gate is None:
-            return [], []
-        without = [rank for rank in self.live if rank not in gate.holders]
-        return sorted({other for rank in without for other in gate.awaited(rank)}), []
+        return (self.gate.awaited(self.live) if self.gate is not None else ()), ()
+
+    @property
+    def standing(self) -> Hashable:
+        """All that `ticket` depends on beside what each rank has done: while it stays, those who were refused would be again."""
+        return self.live, self.gate.standing if self.gate is not None else None

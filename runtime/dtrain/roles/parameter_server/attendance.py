@@ -1,7 +1,8 @@
 """Who takes part in a run, who of them is alive, and who may go: rules 6, 7 and 12, as one server sees it. Machine."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
@@ -11,6 +12,8 @@ from dtrain.roles.parameter_server.actions import Action, End
 from dtrain.roles.parameter_server.held import Held
 
 LEADER_GRACE_S = 60.0
+NAMED = 8
+"""How many of the replicas that are waited for are named; the others are counted."""
 
 
 @dataclass
@@ -21,6 +24,7 @@ class Attendance:
         ranks: rank of each replica, by task name; of those that have joined as well.
         statuses: what each member has said last of itself, by task name.
         farewell: nobody will train any more.
+        concluded_generation: the newest one whose last step is saved.
         evaluators: how many tasks beside those of the cluster will come to ps:0.
     """
 
@@ -33,8 +37,9 @@ class Attendance:
     membership: Membership = field(init=False)
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
     farewell: bool = field(default=False, init=False)
+    _names: dict[int, str] = field(init=False)
     _joined: list[TaskId] = field(default_factory=list, init=False)
-    _concluded: int = field(default=0, init=False)
+    concluded_generation: int = field(default=0, init=False)
     _leader_lost_since_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -51,17 +56,23 @@ class Attendance:
     def rank(self, chief_trains: bool) -> None:
         """Give every replica its rank, by the rule of the newest term."""
         self.chief_trains = chief_trains
-        tasks = [*self.cluster.replicas(chief_trains), *self._joined]
-        self.ranks = {str(task): rank for task in tasks if (rank := self.cluster.rank(task, chief_trains)) is not None}
+        replicas = self.cluster.replicas(chief_trains)
+        joined = [(str(task), self.cluster.rank(task, chief_trains)) for task in self._joined]
+        self.ranks = {str(task): rank for rank, task in enumerate(replicas)}
+        self.ranks |= {name: rank for name, rank in joined if rank is not None}
+        self._names = {rank: name for name, rank in self.ranks.items()}
 
     def let_join(self, sender: TaskId) -> None:
         """A worker that the cluster does not name has been let in by the handshake: it joins."""
-        if sender.role is Role.WORKER and sender.index >= self.cluster.first_joined and sender not in self._joined:
+        if sender.role is Role.WORKER and sender.index >= self.cluster.first_joined and str(sender) not in self.ranks:
             self._joined.append(sender)
             self.rank(self.chief_trains)
 
     def heard(self, task: str, message: Heartbeat, now: float) -> tuple[int | None, bool]:
-        """A task is alive: its incarnation from now on (None: another process has taken its place), and whether that is news."""
+        """A task is alive: its incarnation from now on (None: another process has taken its place).
+
+        And whether it was not waited for before, or is no longer: one that is expected is waited for as one that is alive.
+        """
         before = self.membership.state(task)
         incarnation = self.membership.heartbeat(task, message.process, message.incarnation, now)
         if incarnation is None:
@@ -70,7 +81,7 @@ class Attendance:
             self.statuses[task] = message.status
         if message.leaving:
             self.membership.leave(task)
-        return incarnation, message.leaving or before is not MemberState.LIVE
+        return incarnation, message.leaving or before not in (MemberState.LIVE, MemberState.EXPECTED)
 
     def report(self, sender: TaskId, incarnation: int, held: Held | None) -> HeartbeatReply:
         """How the run stands, for one who is alive."""
@@ -96,24 +107,27 @@ class Attendance:
         if held is None or ended or held.pushes.held_back:
             return self.leader
         ranks, servers = held.pushes.awaited()
-        names = [*(f"ps:{server}" for server in servers), *(name for name, rank in self.ranks.items() if rank in ranks)]
-        return ", ".join(names) or None
+        return ", ".join([*(f"ps:{server}" for server in servers), *self._named(ranks)]) or None
+
+    def _named(self, ranks: Collection[int]) -> list[str]:
+        named = [self._names[rank] for rank in sorted(islice(ranks, NAMED))]
+        return [*named, f"{len(ranks) - NAMED} more"] if len(ranks) > NAMED else named
 
     def change(self, held: Held | None, now: float) -> Iterator[Action]:
         """Somebody has come, is lost or has left: ps:0 counts anew."""
         if held is not None and self.index == 0:
-            gone = self.membership.tasks(MemberState.LOST, MemberState.LEFT)
-            live = [rank for task, rank in self.ranks.items() if task not in gone]
-            held.dealer.lose([rank for rank in self.ranks.values() if rank not in live])
+            gone = {self.ranks[task] for task in self.membership.gone if task in self.ranks}
+            live = self._names.keys() - gone
+            held.dealer.lose(gone)
             yield from held.pushes.members_changed(live, held.seen, now)
 
     def conclude(self, message: Conclude) -> None:
         """The last step of a generation is saved."""
-        self._concluded = message.generation
+        self.concluded_generation = message.generation
 
     def concluded(self, generation: int) -> bool:
         """Whether the replicas of a generation may go."""
-        return self.farewell or self._concluded >= generation
+        return self.farewell or self.concluded_generation >= generation
 
     def latecomers(self, held: Held | None) -> list[str]:
         """After the last step: who has not come yet, to learn that training has ended and what came of it."""

@@ -4,7 +4,8 @@ Machine: no socket, no thread, no clock. The rules themselves stand in `protocol
 they are joined to a server's memory and to its callers.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +61,9 @@ class SyncPushes:
         needed = training.replicas_needed(replicas)
         self._quota = quota(needed, replicas)
         self._round: SyncRound[Blocks] = SyncRound(version)
-        self._decision = SyncDecision(version, servers, needed, self._quota, training.too_few == "shrink") if server == 0 else None
+        self._live: Set[int] = frozenset(range(replicas))
+        shrink = training.too_few == "shrink"
+        self._decision = SyncDecision(version, servers, needed, self._quota, shrink, self._live) if server == 0 else None
         self._max_steps = max_steps
         self._until = until
         self._replicas = replicas
@@ -68,7 +71,6 @@ class SyncPushes:
         self._batches: dict[Contribution, int] = {}
         self._waiting: list[Waiting] = []
         self._last_commit: Commit | None = None
-        self._live: Collection[int] = range(replicas)
         self.failed: str | None = None
 
     @property
@@ -171,19 +173,20 @@ class SyncPushes:
         """ps:i: the decision has arrived."""
         yield from self._carry_out(message.version, message.contributors, seen)
 
-    def members_changed(self, live: Collection[int], seen: SeenPushes, now: float) -> Iterator[Action]:
+    def members_changed(self, live: Set[int], seen: SeenPushes, now: float) -> Iterator[Action]:
         """ps:0: these ranks are alive or still expected."""
         self._live = live
         if self._decision is not None:
-            joined = sum(rank >= self._replicas for rank in live)
+            joined = len(live - set(range(self._replicas)))
             self._decision.resize(self._training.replicas_needed(self._replicas + joined))
+            self._decision.members_changed(live)
         yield from self.decide(seen, now)
 
     def decide(self, seen: SeenPushes, now: float) -> Iterator[Action]:
         """ps:0: make the next version if enough contributions are complete everywhere."""
         if self._decision is None or self.failed or self.finished or self.held_back:
             return
-        decided = self._decision.decide(self._live, now)
+        decided = self._decision.decide(now)
         if isinstance(decided, TooFew):
             self._judge_too_few(decided, now)
         elif decided is not None:
@@ -203,25 +206,24 @@ class SyncPushes:
             )
 
     def _carry_out(self, version: int, contributors: Sequence[Contribution], seen: SeenPushes) -> Iterator[Action]:
-        held = list(self._round.held)
+        held = Counter(contribution[:2] for contribution in self._round.held)
         gradients = self._round.commit(version, contributors)
         if gradients is None:
             return
         self._store.apply(mean(gradients, [group.trainable for group in self._store.groups]), version)
         del gradients  # the answers, which are as large, are made while this waits
         counted = set(contributors)
+        counted_of = Counter(contribution[:2] for contribution in counted)
         self._settle_batches(counted)
         for replica, contribution in self._undecided.items():
             # Also for one whose connection is broken: its repetition is answered with this verdict.
             seen.decide(replica, Verdict.ACCEPTED if contribution in counted else Verdict.STALE)
         for waiting in self._waiting:
-            mine = [c for c in held if c[:2] == waiting.contribution[:2]]
-            accepted = sum(c in counted for c in mine)
+            process = waiting.contribution[:2]
+            accepted, stale = counted_of[process], held[process] - counted_of[process]
             verdict = Verdict.ACCEPTED if waiting.contribution in counted else Verdict.STALE
             batch = self._dealer.give(waiting.contribution[0])
-            reply = Reply(
-                verdict, self.version, duplicate=waiting.duplicate, accepted=accepted, stale=len(mine) - accepted, batch=batch
-            )
+            reply = Reply(verdict, self.version, duplicate=waiting.duplicate, accepted=accepted, stale=stale, batch=batch)
             yield Send(waiting.caller, reply, self._shown())
         self._undecided.clear()
         self._waiting.clear()
@@ -271,9 +273,11 @@ class SyncPushes:
         """Who waits for the next version."""
         return [waiting.caller for waiting in self._waiting]
 
-    def awaited(self) -> tuple[list[int], list[int]]:
+    def awaited(self) -> tuple[Collection[int], Collection[int]]:
         """Ranks whose contribution the next version still lacks; servers that lack one which ps:0 has."""
-        if self._decision is None:
-            return [], []
-        ranks, lacking = self._decision.awaited(self._live), self._decision.lacking()
-        return [rank for rank in ranks if rank not in lacking], sorted({s for rank in ranks for s in lacking.get(rank, ())})
+        return self._decision.awaited() if self._decision is not None else ((), ())
+
+    @property
+    def standing(self) -> Hashable:
+        """See `AsyncPushes.standing`: here nobody is refused."""
+        return None
