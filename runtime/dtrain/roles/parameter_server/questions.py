@@ -1,6 +1,8 @@
 """What is asked of a parameter server, each question answered as soon as it can be and at its deadline at the latest. Machine."""
 
-from collections.abc import Iterator
+import heapq
+import math
+from collections.abc import Hashable, Iterator, Sequence
 
 from dtrain.messages import Conclude, Lookup, NotReady, Pull, Refusal, Snapshot, Values
 from dtrain.protocol.membership import MemberState
@@ -13,34 +15,68 @@ from dtrain.roles.parameter_server.table_answers import table_answer
 
 
 class Questions:
-    """Those of one server.
+    """Those of one server, by the order in which they were asked.
+
+    While nothing has changed on which answers depend, only those are looked at that are new, that have reached their deadline, or
+    that want a snapshot. So a message costs the same however many replicas wait.
 
     Attributes:
-        open: the ones that are not answered yet.
+        open: by number, the ones that are not answered yet.
     """
 
     def __init__(self, attendance: Attendance, snapshots: Snapshots) -> None:
         self._attendance = attendance
         self._snapshots = snapshots
-        self.open: list[Request] = []
+        self.open: dict[int, Request] = {}
+        self._asked = 0
+        self._look_at: list[int] = []
+        self._deadlines: list[tuple[float, int]] = []
+        self._standing_then: Hashable = None
+        self._next_version = math.inf
 
     def ask(self, request: Request) -> None:
         """Somebody wants to know."""
-        self.open.append(request)
+        self._asked += 1
+        self.open[self._asked] = request
+        self._look_at.append(self._asked)
+        heapq.heappush(self._deadlines, (request.deadline_s, self._asked))
 
     def forget(self, caller: Caller) -> None:
         """Nobody listens any more on a connection that is gone."""
-        self.open = [request for request in self.open if request.caller != caller]
+        self.open = {number: request for number, request in self.open.items() if request.caller != caller}
 
     def answers(self, held: Held | None, now: float) -> Iterator[Send]:
         """To whatever can be answered now."""
-        requests, self.open = self.open, []
-        for request in requests:
+        for number in self._to_look_at(held, now):
+            request = self.open[number]
             answer = self._answer(request, held, late=now >= request.deadline_s)
-            if answer is None:
-                self.open.append(request)
-            else:
+            if answer is not None:
+                del self.open[number]
                 yield answer
+            elif isinstance(request.message, Snapshot):
+                self._look_at.append(number)
+            elif isinstance(request.message, Pull) and held is not None and held.pushes.version < request.message.at_least:
+                self._next_version = min(self._next_version, request.message.at_least)
+        self._standing_then = self._standing(held)
+
+    def _to_look_at(self, held: Held | None, now: float) -> Sequence[int]:
+        """Numbers of the questions that may have an answer that they did not have before."""
+        numbers, self._look_at = set(self._look_at), []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            numbers.add(heapq.heappop(self._deadlines)[1])
+        if self._standing(held) != self._standing_then:
+            self._next_version = math.inf
+            return list(self.open)
+        return sorted(numbers & self.open.keys())
+
+    def _standing(self, held: Held | None) -> Hashable:
+        """All on which the answer to a question depends that is neither a snapshot nor late."""
+        ended = self._attendance.farewell, self._attendance.concluded_generation
+        if held is None:
+            return ended
+        pushes = held.pushes
+        reached = pushes.version >= self._next_version, pushes.version >= held.max_steps, pushes.held_back
+        return ended, held.generation, held.term, pushes.failed, reached, pushes.standing
 
     def _answer(self, request: Request, held: Held | None, late: bool) -> Send | None:
         message, attendance = request.message, self._attendance

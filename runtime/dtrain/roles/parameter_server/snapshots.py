@@ -41,6 +41,7 @@ class Snapshots:
     waiting: list[Delivery] = field(default_factory=list)
     _marked_until_s: float = -math.inf
     _forget_at_s: float = math.inf
+    _covers_more: bool = False
     _covers: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def mark(self, question: Mark, now: float) -> None:
@@ -52,6 +53,7 @@ class Snapshots:
         self._covers = {replica: (incarnation, sequence) for replica, incarnation, sequence in question.covers}
         if now < self._marked_until_s:
             self._marked_until_s = now + question.wait_s
+            self._covers_more = True
         self._forget_at_s = now + question.wait_s + UNREAD_S
 
     def read(self, now: float) -> None:
@@ -74,6 +76,9 @@ class Snapshots:
 
     def released(self, now: float) -> list[Delivery]:
         """The pushes that have waited and need not any more: they are to be dealt with as if they came now."""
+        if now < self._marked_until_s and not self._covers_more:
+            return []
+        self._covers_more = False
         waiting, self.waiting = self.waiting, []
         return [delivery for delivery in waiting if not self.keeps(delivery, now)]
 
