@@ -6,7 +6,7 @@
     ├── ProgramError        yours: the program broke a rule of the contract, for example never called dtrain
     ├── RunError            the run directory
     │   ├── RunNotFoundError    no run of that id, name or path
-    │   └── RunInUseError       another launch holds the directory
+    │   └── RunInUseError       another run holds the directory, or writes the same file
     ├── CheckpointError     a checkpoint cannot be written, read or applied to this model
     │   ├── CheckpointDamagedError   its checksums, sizes or header disagree with its manifest
     │   └── CopiesTakenError         the copies at `checkpoint.remote` are another run's
@@ -57,7 +57,7 @@ class RunNotFoundError(RunError):
 
 
 class RunInUseError(RunError):
-    """Another launch is using the run directory."""
+    """Another run is using the run directory, or writes the same file."""
 
     exit_code = 2
 

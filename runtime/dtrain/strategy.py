@@ -184,6 +184,7 @@ class Strategy(Protocol):
         evaluates: whether this task is the evaluator.
         has_evaluator: whether some other task is.
         directory: of the run, where a launcher keeps one.
+        run_id: of the run; None for a process that trains alone.
         seed: of the run.
         rank: of this replica; -1 for a task that does not train.
         num_replicas: how many train (T).
@@ -195,6 +196,7 @@ class Strategy(Protocol):
     evaluates: bool
     has_evaluator: bool
     directory: Path | None
+    run_id: str | None
     seed: int
     rank: int
     num_replicas: int

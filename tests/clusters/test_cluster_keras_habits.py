@@ -1,6 +1,12 @@
 """Habits of Keras programs on a real cluster: save and load in every task, evaluators and data that have no end."""
 
+import re
+import subprocess
+import sys
+
 import pytest
+
+from dtrain.claims import NAME
 
 SAVING = """
 import sys
@@ -106,4 +112,38 @@ def test_validation_data_without_end_are_refused_at_once(launcher, evaluator):
     assert code == (1 if alone else 0), launch.err
     log = launch.log("chief:0" if alone else "evaluator:0")
     assert "InputError: fit: validation_data: the dataset is infinite; expected validation_steps" in log
+    launch.wait_gone()
+
+
+SHARED = """
+import numpy as np
+import dtrain as dt
+
+x = np.ones((8, 1))
+model = dt.Sequential([dt.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(x, x, verbose=0, callbacks=CALLBACKS)
+model.save("m")
+"""
+
+
+@pytest.mark.parametrize("callbacks", ["[]", "dt.callbacks.ModelCheckpoint('m')", "dt.callbacks.CSVLogger('m')"])
+def test_a_second_run_that_writes_the_same_path_is_refused(launcher, callbacks):
+    (launcher.folder / "program.py").write_text(SHARED.replace("CALLBACKS", callbacks))
+    hold = "import sys; from dtrain.claims import claim; claim('m', 'first-run'); print('claimed', flush=True); input()"
+    first = subprocess.Popen(
+        [sys.executable, "-c", hold], cwd=launcher.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert first.stdout.readline() == "claimed\n"
+    words = ("--workers", "1", "--ps", "1", "--no-evaluator", "program.py")
+    launch = launcher.start(*words)
+    assert launch.end() == 2, launch.err
+    said = rf"RunInUseError: m is written by run first-run \(process {first.pid}\), which has not ended"
+    assert re.search(said, launch.log("chief:0"))
+    assert not (launcher.folder / "m").exists()
+    first.communicate("\n")
+    launch = launcher.start(*words)
+    assert launch.end() == 0, launch.err
+    assert (launcher.folder / "m").exists()
+    assert not (launcher.folder / NAME).exists()
     launch.wait_gone()

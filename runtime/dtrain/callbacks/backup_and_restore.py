@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dtrain import checkpoints
 from dtrain.callbacks.callback import Callback, Logs
+from dtrain.claims import claim
 from dtrain.errors import SpecError
 from dtrain.strategy import Session
 
@@ -25,6 +26,7 @@ class BackupAndRestore(Callback):
 
     Raises:
         SpecError: an argument is out of range.
+        RunInUseError: when training begins: another run writes the folder.
     """
 
     session: Session
@@ -52,7 +54,8 @@ class BackupAndRestore(Callback):
         return folder if checkpoints.list_checkpoints(folder) else None
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Count from here."""
+        """Count from here; the folder is this run's alone."""
+        claim(self.backup_dir, self.model.strategy.run_id)
         self._saved_step = self.session.global_step
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:

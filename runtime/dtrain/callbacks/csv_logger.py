@@ -6,6 +6,7 @@ from typing import TextIO
 
 from dtrain.callbacks.callback import Callback, Logs
 from dtrain.callbacks.writing import writing
+from dtrain.claims import claim
 
 
 class CSVLogger(Callback):
@@ -16,7 +17,7 @@ class CSVLogger(Callback):
         append: to what is there; by default the file is replaced.
 
     Raises:
-        DtrainError: when training begins, or later: the file cannot be written.
+        DtrainError: when training begins, or later: the file cannot be written, or another run writes it.
     """
 
     def __init__(self, filename: str | Path, separator: str = ",", append: bool = False) -> None:
@@ -29,6 +30,7 @@ class CSVLogger(Callback):
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Open the file."""
         self._columns = []
+        claim(self.filename, self.model.strategy.run_id)
         with writing(self, self.filename) as path:
             path.parent.mkdir(parents=True, exist_ok=True)
             if self.append and path.exists() and path.stat().st_size:

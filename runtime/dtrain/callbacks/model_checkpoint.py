@@ -4,6 +4,7 @@ from pathlib import Path
 
 from dtrain.callbacks.callback import Callback, Logs
 from dtrain.callbacks.monitor import Monitor
+from dtrain.claims import claim
 from dtrain.errors import SpecError
 
 
@@ -20,6 +21,7 @@ class ModelCheckpoint(Callback):
 
     Raises:
         SpecError: there is no such mode or frequency.
+        RunInUseError: when training begins, or later: another run writes the file.
     """
 
     def __init__(
@@ -56,6 +58,11 @@ class ModelCheckpoint(Callback):
     def monitors_validation(self) -> bool:
         """Only where it looks at the number."""
         return (self.save_best_only and super().monitors_validation()) or "{val_" in self.filepath
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Say now, and not after an epoch, that another run writes the file; a name that changes is claimed when it is known."""
+        if "{" not in self.filepath:
+            claim(self.filepath, self.model.strategy.run_id)
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Note the epoch."""

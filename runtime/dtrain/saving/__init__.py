@@ -7,5 +7,6 @@
 3. A file is written aside, fsynced and renamed: under its name it is whole, or what was there before.
 4. A file that is damaged, or says what its arrays do not, is refused with one message; nothing is as large as a file merely claims.
 5. Only the leader's files count: what other tasks of a run save goes to a directory of their own that is thrown away at their end,
-   and is read from there under the name that it was given.
+   and is read from there under the name that it was given. A second run that would write the same file is refused while the first
+   one lives (`dtrain.claims`).
 """

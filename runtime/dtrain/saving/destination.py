@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from dtrain.checkpoints.file_operations import DISK, FileOperations
+from dtrain.claims import claim
 from dtrain.errors import CheckpointError
 from dtrain.strategy import Strategy
 
@@ -30,11 +31,18 @@ def tell_format(path: FilePath) -> None:
 
 
 def destination(strategy: Strategy | None, path: FilePath) -> Path:
-    """Return where a file goes: `path` in the leader, or without a strategy.
+    """Return where a file goes: `path` in the leader, or without a strategy; the leader's run claims it.
 
     In every other task it is a place of that task alone, which is thrown away when its process ends; see `source`.
+
+    Raises:
+        RunInUseError: another run writes it.
     """
-    return Path(path) if strategy is None or strategy.is_leader else _own_copy(strategy, path)
+    if strategy is not None and not strategy.is_leader:
+        return _own_copy(strategy, path)
+    if strategy is not None:
+        claim(path, strategy.run_id)
+    return Path(path)
 
 
 def source(strategy: Strategy, path: FilePath) -> Path:

@@ -83,6 +83,7 @@ class ParameterServerStrategy(Strategy):
         self._hand_run = HandRun(assignment) if self.is_leader and not assignment.launched else None
         run_dir = self._hand_run.files.directory if self._hand_run else assignment.run_dir
         self.directory: Path | None = run_dir if assignment.launched else None
+        self.run_id: str | None = assignment.run_id
         self.seed = self.training.seed
         self.reporter = Reporter(replace(assignment, run_dir=run_dir))
         self._run_dir = run_dir

@@ -216,6 +216,7 @@ class SingleStrategy(Strategy):
         self._owner: object = None
         self.training = assignment.spec.training if assignment else training or TrainingSection()
         self.directory: Path | None = assignment.run_dir if assignment else None
+        self.run_id: str | None = assignment.run_id if assignment else None
         self.seed = self.training.seed
 
     def open(self, problem: Problem) -> Session:

@@ -1,6 +1,6 @@
 """Arguments of `fit` as users of Keras write them: put into one form, or refused with the remedy."""
 
-import sys
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,13 +40,15 @@ def check_finite(batches: Batches, steps: int | None, what: str, argument: str) 
         raise InputError(f"{what}: the dataset is infinite; expected {argument}, the number of batches to take")
 
 
-def tell_of_repetition(batches: Batches, steps_per_epoch: int) -> None:
-    """Say on stderr that an epoch has more steps than the data have batches; Keras stops training there, and warns."""
+def warn_of_repetition(batches: Batches, steps_per_epoch: int) -> None:
+    """Warn, at the caller's caller, of an epoch with more steps than the data have batches.
+
+    Keras warns as well, and ends training there.
+    """
     if batches.count is not None and steps_per_epoch > batches.count:
-        print(
-            f"dtrain: fit: an epoch of {steps_per_epoch} steps needs {steps_per_epoch} batches and the data have {batches.count}: "
-            "they are read again from the start; a smaller steps_per_epoch, or none, ends an epoch with the data, and "
-            "Dataset.repeat() says that this is meant",
-            file=sys.stderr,
-            flush=True,
+        warnings.warn(
+            f"fit: an epoch of {steps_per_epoch} steps needs {steps_per_epoch} batches and the data have {batches.count}: "
+            "they are read again from the start; without steps_per_epoch an epoch ends with the data, "
+            "and Dataset.repeat() says that this is meant",
+            stacklevel=3,
         )
