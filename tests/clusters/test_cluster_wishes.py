@@ -1,6 +1,7 @@
 """What a program says in its strategy's constructor, in real clusters of two servers, which never run the program."""
 
 import json
+from textwrap import dedent
 
 import pytest
 from clusters.watching import report_of, succeeded, tasks_of
@@ -56,6 +57,23 @@ def test_wishes_reach_both_servers(launcher, launch, wishes):
     assert f"chief:0 | trained {wishes['updates']}" in started.out
     tasks = tasks_of(report_of(launcher, started.run_dir))
     assert {tasks["ps:0"]["step"], tasks["ps:1"]["step"]} == {6}
+
+
+def test_a_program_that_wishes_the_same_bits_computes_with_one_thread(launcher):
+    program = """
+        import os
+        os.sched_getaffinity = lambda pid: set(range(4))  # the tests' own machine may have one core
+        import numpy, threadpoolctl
+        import dtrain as dt
+
+        dt.ParameterServerStrategy(updates="sync", deterministic=True)
+        print("threads", {pool["num_threads"] for pool in threadpoolctl.threadpool_info()})
+    """
+    (launcher.folder / "p.py").write_text(dedent(program))
+    environment = {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
+    launch = launcher.start("--workers", "0", "--ps", "1", "--no-evaluator", "p.py", environment=environment)
+    succeeded(launch)
+    assert "chief:0 | threads {1}" in launch.out
 
 
 def test_the_command_line_wins_though_it_says_the_default(launch):

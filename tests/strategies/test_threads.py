@@ -6,7 +6,8 @@ import pytest
 
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.strategies.threads import threads_by_hand
+from dtrain.config import TrainingSection
+from dtrain.strategies.threads import threads
 
 CLUSTER = ClusterSpec.from_lists(chief=["a:1"], worker=["a:2", "a:3", "b:1"], ps=["a:4", "b:2"])
 
@@ -16,8 +17,12 @@ def assignment(task, **training):
     return replace(made, spec=replace(made.spec, training=replace(made.spec.training, **training)))
 
 
+def threads_of(task, cores, environment):
+    return threads(task.spec.training, task, cores, environment)
+
+
 @pytest.mark.parametrize(
-    ("task", "training", "threads"),
+    ("task", "training", "expected"),
     [
         ("chief:0", {}, 2),
         ("worker:0", {}, 2),
@@ -28,13 +33,19 @@ def assignment(task, **training):
         ("worker:2", {"deterministic": True}, 1),
     ],
 )
-def test_the_training_tasks_on_one_machine_share_its_cores(task, training, threads):
-    assert threads_by_hand(assignment(task, **training), 8, {}) == threads
+def test_the_training_tasks_on_one_machine_share_its_cores(task, training, expected):
+    assert threads_of(assignment(task, **training), 8, {}) == expected
 
 
 def test_there_is_always_one_and_what_the_user_or_the_launcher_says_stays():
     task = assignment("worker:0")
-    assert threads_by_hand(task, 2, {}) == 1
-    assert threads_by_hand(task, 8, {"OMP_NUM_THREADS": "3"}) is None
-    assert threads_by_hand(replace(task, launched=True), 8, {}) is None
-    assert threads_by_hand(assignment("worker:0", deterministic=True), 8, {"OMP_NUM_THREADS": "3"}) == 1
+    assert threads_of(task, 2, {}) == 1
+    assert threads_of(task, 8, {"OMP_NUM_THREADS": "3"}) is None
+    assert threads_of(replace(task, launched=True), 8, {}) is None
+    assert threads_of(assignment("worker:0", deterministic=True), 8, {"OMP_NUM_THREADS": "3"}) == 1
+    assert threads_of(replace(assignment("worker:0", deterministic=True), launched=True), 8, {}) == 1
+
+
+def test_a_process_alone_has_all_cores_unless_it_is_to_be_deterministic():
+    assert threads(TrainingSection(), None, 8, {}) is None
+    assert threads(TrainingSection(updates="sync", deterministic=True), None, 8, {}) == 1

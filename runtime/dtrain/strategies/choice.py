@@ -70,14 +70,20 @@ def _make(wishes: Wishes) -> Strategy:
     spec = with_wishes(assignment.spec if assignment else RunSpec(), wishes, CONSTRUCTOR)
     if assignment is not None and assignment.launched:
         refuse_new_layout(assignment.spec, wishes, CONSTRUCTOR, sys.argv[0])
-    strategy = strategy_of(replace(assignment, spec=spec)) if assignment else SingleStrategy(training=spec.training)
+    if assignment is None:
+        share_cores(spec.training, None)
+        strategy: Strategy = SingleStrategy(training=spec.training)
+    else:
+        strategy = strategy_of(replace(assignment, spec=spec))
     strategy.wishes = wishes
     return strategy
 
 
 def strategy_of(assignment: TaskAssignment) -> Strategy:
     """Return the strategy of a task; a ``ps`` task serves instead, and then raises SystemExit(0)."""
-    if assignment.spec.training.strategy == "single":
+    training = assignment.spec.training
+    if training.strategy == "single":
+        share_cores(training, assignment)
         return SingleStrategy(assignment)
     keep_freed_memory()
     # Only now grpc is loaded: training alone does not need it.
@@ -86,7 +92,7 @@ def strategy_of(assignment: TaskAssignment) -> Strategy:
 
         serve(assignment)
         raise SystemExit(0)
-    share_cores(assignment)
+    share_cores(training, assignment)
     from dtrain.strategies import parameter_server
 
     ParameterServerStrategy.register(parameter_server.ParameterServerStrategy)

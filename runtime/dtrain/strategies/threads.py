@@ -1,35 +1,38 @@
-"""How many threads the arithmetic of a task that was started by hand may use.
+"""How many threads the arithmetic of a task may use, as far as a launcher has not said it.
 
 `dtrain launch` shares the cores among its tasks. Without it each would take them all, and threads that wait for each other while
-those of another task have the core take a hundred times as long.
+those of another task have the core take a hundred times as long. That training is `deterministic` a launcher may not know: the
+program may have wished it.
 """
 
 import os
 from collections.abc import Mapping
 
 from dtrain.assignment import TaskAssignment
+from dtrain.config import TrainingSection
 
 USERS_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def share_cores(assignment: TaskAssignment) -> None:
-    """Let this process use its share of the machine's cores, from now on."""
+def share_cores(training: TrainingSection, assignment: TaskAssignment | None) -> None:
+    """Let this process use its share of the machine's cores, from now on; without an assignment it trains alone."""
     cores = len(os.sched_getaffinity(0))
-    limit = threads_by_hand(assignment, cores, os.environ)
+    limit = threads(training, assignment, cores, os.environ)
     if limit is not None and limit < cores:
         import threadpoolctl
 
         threadpoolctl.threadpool_limits(limit)
 
 
-def threads_by_hand(assignment: TaskAssignment, cores: int, environment: Mapping[str, str]) -> int | None:
-    """The cores of this machine, shared by the training tasks on it; None where a launcher or the user has said how many."""
-    if assignment.launched:
-        return None
-    training = assignment.spec.training
+def threads(training: TrainingSection, assignment: TaskAssignment | None, cores: int, environment: Mapping[str, str]) -> int | None:
+    """Share the cores of this machine among the training tasks on it.
+
+    Returns:
+        How many threads this task may use; None where it is alone, or where a launcher or the user has said it.
+    """
     if training.deterministic:
         return 1
-    if any(name in environment for name in USERS_LIMITS):
+    if assignment is None or assignment.launched or any(name in environment for name in USERS_LIMITS):
         return None
     cluster, task = assignment.cluster, assignment.task
     here = cluster.address(task if task in cluster else cluster.leader) if cluster.leader else None
