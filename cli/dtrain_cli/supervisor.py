@@ -4,6 +4,7 @@ An event comes (a process started or ended, a signal, a moment has passed), a pu
 `success_rule`, `ordered_stop`, `start_watch`, `stall_watch`), and only here something is done about it.
 """
 
+import contextlib
 import signal
 import socket
 import time
@@ -11,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dtrain.cluster import Role, TaskId
-from dtrain.config import RestartSection
-from dtrain.run_files import FailureRecord, RunFiles
+from dtrain.config import RestartSection, RunSpec
+from dtrain.errors import RunError
+from dtrain.run_files import FailureRecord, RunFiles, read_record
 from dtrain.start_orders import Exited, Refused, Started
 from dtrain_cli import ordered_stop, restart_policy, success_rule
 from dtrain_cli.console import Console
@@ -63,6 +65,7 @@ class Supervisor:
         self.lives = {launch.task: TaskLife(launch, first_attempt=launch.attempt) for launch in plan.tasks}
         self.progress = RunProgress(self.lives)
         self.spec = plan.spec
+        self._spec_file = RunFiles(plan.run.run_dir).spec
         self.foreign = plan.tasks[0].program is None
         self.started_s = clock()
         self._clock = clock
@@ -169,7 +172,7 @@ class Supervisor:
         life.state = "failed"
         self._journal.event("failed", task=str(life.task), message=life.failure.message)
         states = {task: other.state for task, other in self.lives.items()}
-        if success_rule.survives_without(self.spec, life.task, states, self.foreign):
+        if success_rule.survives_without(self._spec_in_force(), life.task, states, self.foreign):
             consequence = "evaluation will be missing" if life.task.role is Role.EVALUATOR else "training goes on without it"
             self._console.say(f"{life.task} has failed: {_first_line(life.failure)}; {consequence}")
             return
@@ -178,6 +181,12 @@ class Supervisor:
             StopOrder("failed", 1, now_s, self._limits.grace_s, {}),
             f"{life.task} failed: {_first_line(life.failure)}; stopping the others",
         )
+
+    def _spec_in_force(self) -> RunSpec:
+        """Return the spec with what the program has wished, as its leader writes it down; before that the launcher's own."""
+        with contextlib.suppress(RunError, OSError):
+            return read_record(self._spec_file, RunSpec) or self.spec
+        return self.spec
 
     def _interrupted(self, number: int, now_s: float) -> None:
         name = "SIGINT (Ctrl-C)" if number == signal.SIGINT else signal.Signals(number).name

@@ -4,7 +4,8 @@
         lock                        held (flock) by the launcher, or by a chief started by hand, while the run is alive
         run.json                    `RunRecord`: the run's and every task's process state; written by whoever holds the lock
         join.json                   `JoinRecord`: what a worker that joins must know; there while the run lives, mode 0600
-        spec.json  plan.json        the resolved spec; what was started (`dtrain plan`), the secret masked
+        spec.json                   the resolved spec; the leader writes it anew when its program has wished something of `training`
+        plan.json                   what was started (`dtrain plan`), the secret masked
         events.jsonl                the journal: one event a line
         reserve-run.json-0 ...      room on a full disk for the last words of that name; absent after the end
         metrics.jsonl               the chief's metrics: one line a report

@@ -1,7 +1,7 @@
 """The supervisor's loop on histories: scripted processes and a clock that jumps from event to event."""
 
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.config import ClusterSection, RunSpec
+from dtrain.config import ClusterSection, RunSpec, TrainingSection
 from dtrain.run_files import FailureRecord, KillOrder, RunFiles, RunRecord, TaskStatus, write_record
 from dtrain.start_orders import Exited, Refused, Started
 from dtrain_cli.plan import Machine, RunIdentity, Workload, build_plan
@@ -160,6 +160,20 @@ def test_a_second_signal_kills_those_who_linger(tmp_path):
 def test_a_program_that_stays_away_too_long_is_124(tmp_path):
     _, outcome = perform(tmp_path, Stage({}), limits=Limits(timeout_s=30, start_timeout_s=60, stall_timeout_s=300, grace_s=1))
     assert (outcome.state, outcome.exit_code, outcome.failure.kind) == ("failed", 124, "timeout")
+
+
+@pytest.mark.parametrize(("updates", "state"), [("sync", "failed"), ("async", "succeeded")])
+def test_whether_a_run_survives_without_a_worker_follows_what_the_program_wished(tmp_path, updates, state):
+    wished = replace(SPEC, training=TrainingSection(updates=updates))
+    write_record(RunFiles(tmp_path).spec, wished)  # as the leader does when its program has spoken
+    _, outcome = perform(tmp_path, Stage({"worker:0": Part(1, status=2), "chief:0": Part(20)}))
+    assert outcome.state == state
+
+
+def test_a_damaged_spec_in_the_run_directory_changes_nothing(tmp_path):
+    RunFiles(tmp_path).spec.write_text("{")
+    _, outcome = perform(tmp_path, Stage({"worker:0": Part(1, status=2), "chief:0": Part(20)}))
+    assert outcome.state == "succeeded"
 
 
 def test_backoff_doubles_and_is_forgotten_after_a_healthy_minute(tmp_path):

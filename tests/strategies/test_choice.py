@@ -56,11 +56,11 @@ def new_process(monkeypatch):
 
 @pytest.fixture
 def launched(monkeypatch, tmp_path):
-    """Be worker:0 of a launch whose user said some keys of `training`."""
+    """Be a task of a launch whose user said some keys of `training`."""
 
-    def be(said=(), **training):
+    def be(said=(), task="worker:0", **training):
         spec = RunSpec(cluster=COUNTS, training=TrainingSection(**training), said=tuple(f"training.{key}" for key in said))
-        task = TaskId.parse("worker:0")
+        task = TaskId.parse(task)
         assignment = TaskAssignment(task, CLUSTER, spec.resolved(), "run", run_dir=tmp_path, secret="x", launched=True)
         for name, value in assignment.to_environment(write_tf_config(CLUSTER, task)).items():
             monkeypatch.setenv(name, value)
@@ -231,6 +231,17 @@ def test_the_program_of_the_first_defect(tmp_path):
     ended = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
     assert ended.returncode != 0
     assert "True" not in ended.stdout
+
+
+def test_the_leader_of_a_launch_writes_down_what_its_program_wished(launched, tmp_path):
+    launched()
+    dt.ParameterServerStrategy(updates="sync")
+    assert not RunFiles(tmp_path).spec.exists(), "only the leader speaks for all"
+    process.close_default()
+    launched(task="chief:0", said=["seed"])
+    dt.ParameterServerStrategy(updates="sync", seed=5)
+    written = read_record(RunFiles(tmp_path).spec, RunSpec)
+    assert (written.training.updates, written.training.seed, written.said) == ("sync", 0, ("training.seed",))
 
 
 def test_a_joined_worker_knows_what_was_said(launched, tmp_path):

@@ -1,5 +1,6 @@
 """Which strategy this process trains with: from its environment, the classic flags, or alone."""
 
+import contextlib
 import os
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ from dtrain.cluster.classic_flags import read_classic_flags
 from dtrain.config import RunSpec
 from dtrain.config.wishes import Wishes, checked_wishes, different_wish, refuse_new_layout, with_wishes
 from dtrain.errors import SpecError
+from dtrain.run_files import RunFiles, write_record
 from dtrain.strategies.single import SingleStrategy
 from dtrain.strategies.threads import share_cores
 from dtrain.strategy import Strategy, current_strategy
@@ -74,9 +76,18 @@ def _make(wishes: Wishes) -> Strategy:
         share_cores(spec.training, None)
         strategy: Strategy = SingleStrategy(training=spec.training)
     else:
-        strategy = strategy_of(replace(assignment, spec=spec))
+        assignment = replace(assignment, spec=spec)
+        _write_down(assignment, wishes)
+        strategy = strategy_of(assignment)
     strategy.wishes = wishes
     return strategy
+
+
+def _write_down(assignment: TaskAssignment, wishes: Wishes) -> None:
+    """Leader of a launch: tell the launcher what the program has wished; a run survives a lost worker by that, not by the spec."""
+    if wishes and assignment.launched and assignment.run_dir is not None and assignment.task == assignment.cluster.leader:
+        with contextlib.suppress(OSError):  # a full disk under it
+            write_record(RunFiles(assignment.run_dir).spec, assignment.spec)
 
 
 def strategy_of(assignment: TaskAssignment) -> Strategy:
