@@ -22,10 +22,10 @@ KERAS_SUFFIXES = (".h5", ".hdf5", ".keras")
 
 def tell_format(path: FilePath) -> None:
     """Warn, at the caller's caller, that a name which says Keras's format does not get it."""
-    if Path(path).suffix in KERAS_SUFFIXES:
+    if (suffix := Path(path).suffix) in KERAS_SUFFIXES:
         warnings.warn(
-            f"{path} is written in the safetensors format, which dtrain.load_model and load_weights read and Keras does not; "
-            "a name that ends in .safetensors says so",
+            f"the file is written in the safetensors format although its name ends in {suffix}: dtrain.load_model and "
+            "load_weights read it, Keras does not; a name that ends in .safetensors says so",
             stacklevel=3,
         )
 

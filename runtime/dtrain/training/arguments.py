@@ -1,9 +1,13 @@
 """Arguments of `fit` as users of Keras write them: put into one form, or refused with the remedy."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from dtrain.data.dataset import Dataset
+from dtrain.data.node import Iteration, Node
+from dtrain.data.structure import Element
 from dtrain.errors import InputError
 from dtrain.training.batches import Batches
 
@@ -40,15 +44,44 @@ def check_finite(batches: Batches, steps: int | None, what: str, argument: str) 
         raise InputError(f"{what}: the dataset is infinite; expected {argument}, the number of batches to take")
 
 
-def warn_of_repetition(batches: Batches, steps_per_epoch: int) -> None:
-    """Warn, at the caller's caller, of an epoch with more steps than the data have batches.
+def told_of_repetition(batches: Batches, steps_per_epoch: int) -> Batches:
+    """Return the data, and warn of an epoch with more steps than they have batches: at once, or when reading tells.
 
-    Keras warns as well, and ends training there.
+    Keras warns as well, and ends training there. The warning is one of the caller's caller.
     """
-    if batches.count is not None and steps_per_epoch > batches.count:
-        warnings.warn(
-            f"fit: an epoch of {steps_per_epoch} steps needs {steps_per_epoch} batches and the data have {batches.count}: "
-            "they are read again from the start; without steps_per_epoch an epoch ends with the data, "
-            "and Dataset.repeat() says that this is meant",
-            stacklevel=3,
-        )
+    if batches.infinite:
+        return batches
+    if batches.count is None:
+        return replace(batches, dataset=Dataset(_Watched(batches.dataset.node, steps_per_epoch)))
+    if steps_per_epoch > batches.count:
+        warnings.warn(_repetition(steps_per_epoch, batches.count), stacklevel=3)
+    return batches
+
+
+def _repetition(steps: int, batches: int) -> str:
+    return (
+        f"fit: an epoch of {steps} steps needs {steps} batches and the data have {batches}: they are read again from the start; "
+        "without steps_per_epoch an epoch ends with data of known length, and Dataset.repeat() says that this is meant"
+    )
+
+
+class _Watched(Node):
+    """A dataset of which only reading tells how many batches it has."""
+
+    def __init__(self, source: Node, steps_per_epoch: int) -> None:
+        self._source = source
+        self._steps_per_epoch = steps_per_epoch
+
+    @property
+    def spec(self) -> Any:
+        """See `Node`."""
+        return self._source.spec
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        """See `Node`; at the end of a pass warn if it was too short."""
+        count = 0
+        for element in self._source.iterate(iteration):
+            count += 1
+            yield element
+        if 0 < count < self._steps_per_epoch:
+            warnings.warn(_repetition(self._steps_per_epoch, count), stacklevel=2)

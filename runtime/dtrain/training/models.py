@@ -21,7 +21,7 @@ from dtrain.saving.model_file import SavedModel, write_model
 from dtrain.saving.onnx_file import write_onnx
 from dtrain.strategy import Weights
 from dtrain.training.architecture import Architecture
-from dtrain.training.arguments import as_pair, check_class_weight, check_finite, warn_of_repetition
+from dtrain.training.arguments import as_pair, check_class_weight, check_finite, told_of_repetition
 from dtrain.training.batches import Batch, Batches, held_out, joined
 from dtrain.training.compiled import Compiled
 from dtrain.training.description import describe
@@ -146,7 +146,7 @@ class Model(Architecture):
         self.build_for(batches)
         plan = Epochs.of(batches, steps_per_epoch, epochs, initial_epoch, strategy.num_replicas_in_sync)
         if strategy.is_leader:
-            warn_of_repetition(batches, plan.steps_per_epoch)
+            batches = told_of_repetition(batches, plan.steps_per_epoch)
         return fit.run(batches, plan)
 
     def evaluate(
