@@ -11,12 +11,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dtrain.assignment import SECRET, TaskAssignment
+from dtrain.assignment import SECRET, TF_CONFIG, TaskAssignment
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.classic_flags import read_classic_flags
 from dtrain.config import ClusterSection, RunSpec
 from dtrain.errors import SpecError
 from dtrain_cli.spec_file import read_spec
+
+
+NO_CLUSTER = 'TF_CONFIG names no "cluster"; expected "cluster": {"chief": [...], "worker": [...], "ps": [...]} beside "task"'
+
+
+def place_of_tf_config(environment: Mapping[str, str]) -> TaskAssignment:
+    """Return the place that TF_CONFIG in the environment gives to a program that trains with dtrain.
+
+    Raises:
+        SpecError: TF_CONFIG is wrong, names no cluster or no task of it, or the cluster cannot train.
+    """
+    found = TaskAssignment.from_environment(environment)
+    if found is None:
+        raise SpecError(NO_CLUSTER)
+    for _, problem in found.spec.program_problems():
+        raise SpecError(f"TF_CONFIG: {problem}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -48,6 +65,8 @@ class HandStart:
             SpecError: nothing says which cluster, or what says so is wrong or contradicts the command.
         """
         found = self._by_flags() or self._by_spec() or self._by_environment(environment)
+        if found is None and TF_CONFIG in environment:
+            raise SpecError(NO_CLUSTER)
         if found is None:
             raise SpecError(
                 f"which {self.role}, and of which cluster? Expected --spec SPEC with addresses and --index I, "

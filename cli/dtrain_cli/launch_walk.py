@@ -50,7 +50,8 @@ def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) 
     """Read the spec, take the directory and the ports, lay out the tasks, supervise them to the end."""
     inbox = SignalInbox()
     workload = Workload(options.program, tuple(options.arguments), Path.cwd())
-    spec = workload.named(read_spec(options.spec, options.sets, options.shortcuts, options.foreign).resolved())
+    spec = read_spec(options.spec, options.sets, options.shortcuts, options.foreign, trains=not options.foreign)
+    spec = workload.named(spec.resolved())
     directory, resume = _directory(options, spec)
     with locked_run_directory(directory, resume) as files:
         _allow_open_files(spec)

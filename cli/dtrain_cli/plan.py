@@ -1,8 +1,8 @@
 """What a launch starts: from a spec and addresses to one `TaskLaunch` per task. Pure; `dtrain plan` prints it.
 
 A program's task is told who it is by TF_CONFIG and dtrain's own variables (`dtrain.assignment`). A foreign command gets the
-same and what other frameworks read: RANK and its kin for the training tasks (the chief is 0), TF_GRPC_REUSE_PORT because the
-launcher holds the ports. Thread limits are set for every task and never replace the user's.
+same and what other frameworks read: RANK and its kin for the training tasks (the chief is 0; servers have the ranks behind
+them), TF_GRPC_REUSE_PORT because the launcher holds the ports. Thread limits are set for every task and never replace the user's.
 """
 
 import re
@@ -236,10 +236,13 @@ def thread_variables(threads: str, environment: Mapping[str, str]) -> dict[str, 
 def _foreign_variables(task: TaskId, addresses: ClusterSpec, machine: Machine) -> dict[str, str]:
     """What TensorFlow, PyTorch and plain Python programs read."""
     variables = {"TF_GRPC_REUSE_PORT": "true", "PYTHONUNBUFFERED": "1"}
-    ranks = list(addresses.tasks(*TRAINING_ROLES))
+    training = list(addresses.tasks(*TRAINING_ROLES))
+    ranks = [*training, *addresses.tasks(Role.PS)]
     if task in ranks:
-        rank, size = str(ranks.index(task)), str(len(ranks))
-        variables |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+        variables["RANK"] = str(ranks.index(task))
+    if task in training:
+        size = str(len(training))
+        variables |= {"LOCAL_RANK": variables["RANK"], "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
         if machine.master_port is not None:
             variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(machine.master_port)}
     return variables

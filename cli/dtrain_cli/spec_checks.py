@@ -9,6 +9,7 @@ import difflib
 import json
 import re
 import typing
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -41,8 +42,12 @@ _SAID = "said"
 """The one field of `RunSpec` that is found out and never written."""
 
 
-def check_spec(data: dict[str, Any]) -> tuple[RunSpec | None, list[Problem]]:
+def check_spec(data: dict[str, Any], rules: Callable[[RunSpec], Iterable[Problem]]) -> tuple[RunSpec | None, list[Problem]]:
     """Check a whole spec.
+
+    Args:
+        data: the spec as plain data.
+        rules: yields what is wrong beyond types.
 
     Returns:
         The spec, or None if its types are wrong, and everything that is wrong with it (nothing: it can be used).
@@ -56,10 +61,10 @@ def check_spec(data: dict[str, Any]) -> tuple[RunSpec | None, list[Problem]]:
         problems += _type_problems(error, data)
     else:
         said = _keys_said(data)
-        return (None if problems else dataclasses.replace(spec, said=said)), [*problems, *spec.problems()]
+        return (None if problems else dataclasses.replace(spec, said=said)), [*problems, *rules(spec)]
     broken = {path[:2] for path, _ in problems}
     rest = adapter.validate_json(json.dumps(_without(data, broken)), strict=True)
-    return None, problems + [problem for problem in rest.problems() if not _follows_from(problem, broken)]
+    return None, problems + [problem for problem in rules(rest) if not _follows_from(problem, broken)]
 
 
 def _keys_said(data: dict[str, Any]) -> tuple[str, ...]:

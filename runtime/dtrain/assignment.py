@@ -23,6 +23,8 @@ ATTEMPT = "DTRAIN_ATTEMPT"
 SECRET = "DTRAIN_SECRET"
 JOINED = "DTRAIN_JOINED"
 TF_CONFIG = "TF_CONFIG"
+TASK, ROLE, INDEX = "DTRAIN_TASK", "DTRAIN_ROLE", "DTRAIN_INDEX"
+"""Who a task is, for scripts that read no JSON; dtrain itself reads TF_CONFIG."""
 
 _SPECS = msgspec.json.Decoder(RunSpec)
 """Made at the import, which forked tasks share: a task's first decoding of the type takes half a millisecond."""
@@ -98,6 +100,9 @@ class TaskAssignment:
         """The variables that make another process this task. The inverse of `from_environment`."""
         environment = {
             TF_CONFIG: tf_config,
+            TASK: str(self.task),
+            ROLE: self.task.role.value,
+            INDEX: str(self.task.index),
             SPEC: msgspec.json.encode(self.spec).decode(),
             ATTEMPT: str(self.attempt),
         }

@@ -10,7 +10,7 @@ import sys
 import pytest
 from launching import SOURCES
 
-SMALL = ("--ps", "0", "--no-evaluator", "--workers", "1")
+SMALL = ("--ps", "1", "--no-evaluator", "--workers", "1")
 
 
 @pytest.mark.parametrize("words", [(), ("--set", "success=all_workers")])
@@ -88,12 +88,12 @@ def test_a_signal_stops_in_order(launcher, number):
             raise
         """
     )
-    launch = launcher.start("--ps", "0", program)
+    launch = launcher.start("--ps", "1", program)
     launch.wait_running()
     launch.send(number)
     assert launch.end() == 128 + number
     assert launch.record()["state"] == "stopped"
-    assert [event["task"] for event in launch.events("told to stop")] == ["worker:0", "worker:1", "evaluator:0", "chief:0"]
+    assert [event["task"] for event in launch.events("told to stop")] == ["worker:0", "worker:1", "evaluator:0", "chief:0", "ps:0"]
     assert launch.out.count("leaves") == 4
     launch.wait_gone()
 
@@ -178,7 +178,7 @@ def test_the_run_directory_is_private_and_keeps_the_secret(launcher):
     secret = launch.log("chief:0").strip()
     assert len(secret) >= 32
     assert secret not in (launch.run_dir / "plan.json").read_text()
-    assert sorted(folder.name for folder in (launch.run_dir / "tasks").iterdir()) == ["chief-0", "worker-0"]
+    assert sorted(folder.name for folder in (launch.run_dir / "tasks").iterdir()) == ["chief-0", "ps-0", "worker-0"]
 
 
 def test_a_run_goes_on_in_its_directory_only_when_asked_to(launcher):

@@ -11,8 +11,8 @@ import pytest
 from launching import wait_until
 
 PACED = str(Path(__file__).parents[1] / "clusters" / "paced_line.py")
-ALONE = ("--ps", "0", "--no-evaluator", "--workers", "0")
-SMALL = ("--ps", "0", "--no-evaluator", "--workers", "1")
+ALONE = ("--strategy", "single")
+SMALL = ("--ps", "1", "--no-evaluator", "--workers", "1")
 FLOOD_MB = 1000 if os.environ.get("DTRAIN_CHAOS") else 100
 
 

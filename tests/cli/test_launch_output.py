@@ -9,8 +9,8 @@ import sys
 import pytest
 from launching import SOURCES, wait_until
 
-SMALL = ("--ps", "0", "--no-evaluator", "--workers", "1")
-ALONE = ("--ps", "0", "--no-evaluator", "--workers", "0")
+SMALL = ("--ps", "1", "--no-evaluator", "--workers", "1")
+ALONE = ("--strategy", "single")
 
 
 def test_lines_are_whole_and_readable_whatever_the_bytes(launcher):

@@ -4,7 +4,7 @@ import json
 
 from launching import wait_until
 
-SMALL = ("--ps", "0", "--no-evaluator", "--workers", "1")
+SMALL = ("--ps", "1", "--no-evaluator", "--workers", "1")
 QUICK = ("--set", "restart.worker.backoff_s=0.1")
 
 
@@ -88,11 +88,11 @@ def test_an_exit_code_below_128_is_final(launcher):
 
 def test_a_foreign_command_is_not_restarted_unless_the_spec_says_so(launcher):
     script = 'test "$RANK" = 0 && exec sleep 1000; kill -9 $$'
-    launch = launcher.start(*SMALL, "--", "sh", "-c", script)
+    launch = launcher.start(*SMALL, "--ps", "0", "--", "sh", "-c", script)
     assert launch.end() == 137
     assert launch.task("worker:0")["restarts"] == 0
 
-    launch = launcher.start(*SMALL, *QUICK, "--set", "restart.worker.max=1", "--", "sh", "-c", script)
+    launch = launcher.start(*SMALL, "--ps", "0", *QUICK, "--set", "restart.worker.max=1", "--", "sh", "-c", script)
     assert launch.end() == 137
     assert launch.task("worker:0")["restarts"] == 1
 
@@ -130,7 +130,7 @@ def test_an_evaluator_that_fails_is_told_of_and_survived(launcher):
         wait_for(run_dir / "go")
         """
     )
-    launch = launcher.start("--ps", "0", "--workers", "0", program)
+    launch = launcher.start("--ps", "1", "--workers", "0", program)
     wait_until(lambda: launch.task("evaluator:0")["state"] == "failed")
     (launch.run_dir / "go").touch()
     assert launch.end() == 0

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from launching import wait_until
 
-SMALL = ("--ps", "0", "--no-evaluator", "--workers", "2")
+SMALL = ("--ps", "1", "--no-evaluator", "--workers", "2")
 PROGRAM = """
 status(step=400, max_steps=410, loss=1 / 400, examples_per_s=1234.5)
 wait_for(run_dir / "go")

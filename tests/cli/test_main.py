@@ -24,6 +24,17 @@ def program(tmp_path):
     return path
 
 
+@pytest.fixture
+def beside_it(tmp_path):
+    """What else a command line may name."""
+    (tmp_path / "right.yaml").write_text("cluster: {chief: 1, ps: 1}\n")
+    (tmp_path / "scheme.yaml").write_text("cluster: {chief: ['http://localhost:2222'], ps: 1}\n")
+    (tmp_path / "broken.py").write_text("import dtrain\nx = (\n")
+    (tmp_path / "nothing.py").write_bytes(b"x = 1\0")
+    for name in ("script.sh", "notes.md"):
+        (tmp_path / name).touch()
+
+
 def test_help_loads_nothing_heavy():
     code = (
         "import sys\nfrom dtrain_cli import main\nsys.argv = ['dtrain', '--help']\n"
@@ -89,14 +100,45 @@ def test_help_shows_an_example(command):
         (["worker"], "expected a program, such as `dtrain worker"),
         (["ps", "--", "x"], "`dtrain ps` runs a Python program"),
         (["check", "-"], "TF_CONFIG is not set"),
+        (
+            ["launch", "PROGRAM", "--workers", "3"],
+            "--workers is an option of dtrain, which stands before the program: `dtrain launch",
+        ),
+        (["launch", "PROGRAM", "--steps", "3", "--name=x"], "--name is an option of dtrain, which stands before the program"),
+        (["plan", "PROGRAM", "--no-evaluator"], "--no-evaluator is an option of dtrain, which stands before the program"),
+        (["worker", "PROGRAM", "--index", "1"], "--index is an option of dtrain, which stands before the program: `dtrain worker"),
+        (["launch", "PROGRAM", "right.yaml"], "right.yaml is a cluster spec, which stands before the program"),
+        (["launch", "broken.py"], "broken.py:2:5: the program does not compile: SyntaxError: '(' was never closed"),
+        (["launch", "nothing.py"], "nothing.py: the program does not compile: "),
+        (["launch", "--ps", "0", "PROGRAM"], "--ps 0: training on parameter servers needs at least one ps task"),
+        (["launch", "--", "./script.sh"], "./script.sh: is not executable; run `chmod +x ./script.sh`"),
+        (["launch", "notes.md"], "notes.md: expected a Python program PROGRAM.py, found another file"),
+        (["check", "scheme.yaml"], "scheme.yaml:1:19: cluster.chief.0: expected host:port without spaces, slashes or a scheme"),
     ],
 )
+@pytest.mark.usefixtures("beside_it")
 def test_a_wrong_command_line_is_one_line_and_exit_code_2(program, arguments, said):
     done = dtrain(*(program if argument == "PROGRAM" else argument for argument in arguments), cwd=program.parent)
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "passed_on"),
+    [
+        ("", ["--", "--workers", "3", "right.yaml"], ["--workers", "3", "right.yaml"]),
+        ("", ["--steps", "3", "--", "--name", "x"], ["--steps", "3", "--", "--name", "x"]),
+        ("add_argument('--name')", ["--name", "x"], ["--name", "x"]),
+        ("", ["--data", "notes.yaml", "absent.yaml", "--workers-of-mine", "-n"], None),
+    ],
+)
+def test_what_can_be_the_programs_own_is_passed_on(program, source, arguments, passed_on):
+    program.write_text(source)
+    (program.parent / "notes.yaml").write_text("layers: 3\n")
+    done = dtrain("plan", "--json", "train.py", *arguments, cwd=program.parent)
+    assert json.loads(done.stdout)["tasks"][0]["arguments"] == (passed_on or arguments)
 
 
 def test_clicks_own_refusals_end_with_2_as_well(program):
@@ -108,10 +150,10 @@ def test_clicks_own_refusals_end_with_2_as_well(program):
 
 def test_check_says_everything_and_ends_with_2(tmp_path):
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
-    good.write_text("cluster: {chief: 1, worker: 2}\n")
+    good.write_text("cluster: {chief: 1, worker: 2, ps: 1}\n")
     bad.write_text("cluster:\n  wrker: 2\nname: 3\n")
     done = dtrain("check", good)
-    assert (done.returncode, done.stdout) == (0, f"{good}: no mistakes; 1 chief, 2 workers; parameter_server, async\n")
+    assert (done.returncode, done.stdout) == (0, f"{good}: no mistakes; 1 chief, 2 workers, 1 ps; parameter_server, async\n")
     done = dtrain("check", bad)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
@@ -121,13 +163,47 @@ def test_check_says_everything_and_ends_with_2(tmp_path):
     assert dtrain("check", "--set", "training.updates=sync", good).stdout.endswith("sync\n")
 
 
+def test_check_and_launch_refuse_the_same(program):
+    spec = program.parent / "s.yaml"
+    spec.write_text("cluster: {chief: 1, worker: 2}\n")
+    checked = dtrain("check", spec)
+    launched = dtrain("launch", "--runs-dir", program.parent / "runs", spec, program)
+    assert (checked.returncode, launched.returncode) == (2, 2)
+    assert checked.stderr == launched.stderr
+    assert checked.stderr.startswith(f"{spec}:1:1: cluster.ps: training on parameter servers needs at least one ps task")
+    assert not (program.parent / "runs").exists()
+    assert dtrain("check", "--command", spec).returncode == 0, "any other command brings its own servers"
+
+
 def test_check_reads_the_tf_config_of_the_environment():
-    right = {"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "worker", "index": 0}}
+    right = {"cluster": {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]}, "task": {"type": "worker", "index": 0}}
     done = dtrain("check", "-", environment={"TF_CONFIG": json.dumps(right)})
-    assert (done.returncode, done.stdout) == (0, "TF_CONFIG: no mistakes; this is worker:0 of 1 chief, 1 worker\n")
+    assert (done.returncode, done.stdout) == (0, "TF_CONFIG: no mistakes; this is worker:0 of 1 chief, 1 worker, 1 ps\n")
     done = dtrain("check", "-", environment={"TF_CONFIG": "{"})
     assert done.returncode == 2
     assert "TF_CONFIG" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"cluster": {"worker": ["a:2222"], "ps": ["b:1"]}}, "TF_CONFIG names a cluster but no task; expected"),
+        ({"task": {"type": "worker", "index": 0}}, 'TF_CONFIG names no "cluster"; expected'),
+    ],
+)
+def test_check_and_the_role_commands_refuse_the_same_tf_config(program, config, said):
+    environment = {"TF_CONFIG": json.dumps(config)}
+    checked, started = (dtrain(*words, environment=environment) for words in (["check", "-"], ["worker", program]))
+    assert (checked.returncode, started.returncode) == (2, 2)
+    assert checked.stderr.startswith(said)
+    assert checked.stderr == started.stderr
+
+
+def test_check_knows_that_a_tf_config_without_servers_is_no_cluster_of_ours(program):
+    config = {"cluster": {"worker": ["a:2222"]}, "task": {"type": "worker", "index": 0}}
+    environment = {"TF_CONFIG": json.dumps(config)}
+    assert "needs at least one ps task" in dtrain("check", "-", environment=environment).stderr
+    assert dtrain("check", "--command", "-", environment=environment).stdout.endswith("worker:0 of 1 worker\n")
 
 
 def test_plan_prints_json_with_the_secret_masked(program, tmp_path):

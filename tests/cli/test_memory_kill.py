@@ -9,7 +9,7 @@ import pytest
 GROUPS = "DTRAIN_TEST_CGROUP"
 LIMIT_BYTES = 400 << 20
 EAT = "eaten = []\nwhile True:\n    eaten.append(bytearray(b'x') * (1 << 20))\n"
-ALONE = ("--ps", "0", "--no-evaluator", "--workers", "0", "--set", "restart.chief.policy=never")
+ALONE = ("--strategy", "single", "--set", "restart.chief.policy=never")
 
 
 @pytest.fixture

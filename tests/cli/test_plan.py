@@ -87,7 +87,16 @@ def test_a_foreign_command_is_told_what_other_frameworks_read():
     for launch in plan.values():
         assert launch.environment["TF_GRPC_REUSE_PORT"] == "true"
         assert launch.environment["PYTHONUNBUFFERED"] == "1"
-    assert not {"RANK", "WORLD_SIZE", "MASTER_PORT"} & set(plan["ps:0"].environment)
+    assert plan["ps:0"].environment["RANK"] == "3"  # behind those that train
+    assert not {"WORLD_SIZE", "MASTER_PORT"} & set(plan["ps:0"].environment)
+
+
+@pytest.mark.parametrize("workload", [PROGRAM, COMMAND], ids=["program", "command"])
+def test_every_task_is_told_its_place_without_json(workload):
+    for name, launch in tasks(build_plan(SPEC, ADDRESSES, RUN, workload, MACHINE)).items():
+        role, _, index = name.partition(":")
+        told = {key: launch.environment[key] for key in ("DTRAIN_TASK", "DTRAIN_ROLE", "DTRAIN_INDEX")}
+        assert told == {"DTRAIN_TASK": name, "DTRAIN_ROLE": role, "DTRAIN_INDEX": index}
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (8, 2), (9, 3), (64, 21)])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from launching import PRELUDE, SOURCES, wait_until
 
-ALONE = ("--ps", "0", "--no-evaluator", "--workers", "0")
+ALONE = ("--strategy", "single")
 USED = """import sys, types
 sys.modules["dtrain.strategy"] = types.SimpleNamespace(was_used=lambda: True, close_default=lambda error: None)
 """
@@ -156,7 +156,7 @@ def test_a_forked_task_is_a_fresh_process_of_its_own(launcher):
         (run_dir / f"{task}.json").write_text(json.dumps(facts))
         """
     )
-    launch = launcher.start("--ps", "0", "--workers", "2", "--no-evaluator", program, "--x", "1")
+    launch = launcher.start("--ps", "1", "--workers", "2", "--no-evaluator", program, "--x", "1")
     assert launch.end() == 0, launch.err
     facts = {name: json.loads((launch.run_dir / f"{name}.json").read_text()) for name in ("chief:0", "worker:0", "worker:1")}
     for name, fact in facts.items():
@@ -175,7 +175,7 @@ def test_a_forked_task_is_a_fresh_process_of_its_own(launcher):
         assert fact["masked"] == []
     assert len({tuple(fact["random"]) for fact in facts.values()}) == 3, "every task draws numbers of its own"
 
-    again = launcher.start("--ps", "0", "--workers", "2", "--no-evaluator", program, "--x", "1")
+    again = launcher.start("--ps", "1", "--workers", "2", "--no-evaluator", program, "--x", "1")
     assert again.end() == 0
     assert json.loads((again.run_dir / "worker:1.json").read_text())["random"] == facts["worker:1"]["random"]
 

@@ -18,33 +18,40 @@ Examples:
 
 @click.command(short_help="Say everything that is wrong with a spec.", epilog=EPILOG)
 @click.argument("spec", metavar="SPEC|-", type=click.Path())
+@click.option("--command", "foreign", is_flag=True, help="Check it for `launch SPEC -- COMMAND`, not for PROGRAM.py.")
 @spec_options
-def check(spec: str, sets: tuple[str, ...], **shortcuts: object) -> None:
+def check(spec: str, foreign: bool, sets: tuple[str, ...], **shortcuts: object) -> None:
     """Say everything that is wrong with SPEC, or (-) with the TF_CONFIG in the environment.
 
-    Each mistake has its file, line, column and field (in TOML: the field). Exit code: 0 if there is none, 2 otherwise.
+    Each mistake has its file, line, column and field (in TOML: the field). It finds what `launch` and the role commands refuse.
+    Exit code: 0 if there is none, 2 otherwise.
     """
     if spec == "-":
-        _check_tf_config()
+        _check_tf_config(foreign)
     else:
-        _check_file(Path(spec), sets, shortcuts)
+        _check_file(Path(spec), sets, shortcuts, foreign)
 
 
-def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object]) -> None:
+def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object], foreign: bool) -> None:
     from dtrain_cli.spec_file import read_spec
 
-    spec = read_spec(path, sets, shortcuts)
+    spec = read_spec(path, sets, shortcuts, foreign, trains=not foreign)
     click.echo(f"{path}: no mistakes; {spec.cluster}; {spec.training.strategy}, {spec.resolved().training.updates}")
 
 
-def _check_tf_config() -> None:
+def _check_tf_config(foreign: bool) -> None:
     from dtrain.cluster import tasks_text
     from dtrain.cluster.tf_config import read_tf_config
+    from dtrain_cli.hand_start import place_of_tf_config
 
     text = os.environ.get("TF_CONFIG")
     if text is None:
         raise SpecError("TF_CONFIG is not set: a program would train in one process")
-    cluster, task = read_tf_config(text)
+    if foreign:
+        cluster, task = read_tf_config(text)
+    else:
+        place = place_of_tf_config(os.environ)
+        cluster, task = place.cluster, place.task
     tasks = tasks_text({role: len(jobs) for role, jobs in cluster.jobs.items()})
     click.echo(f"TF_CONFIG: no mistakes; this is {task or 'no task'} of {tasks or 'no cluster'}")
 

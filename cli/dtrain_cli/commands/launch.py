@@ -58,7 +58,7 @@ def launch(words: Words, sets: tuple[str, ...], as_json: bool, **options: Any) -
     """
     if sys.platform != "linux":
         raise DtrainError("launch needs Linux; `python PROGRAM.py` trains here in one process")
-    words.check_program()
+    words = _checked(words)
 
     from dtrain_cli.launch import launch as run
     from dtrain_cli.launch_options import LaunchOptions
@@ -88,12 +88,19 @@ def plan(words: Words, sets: tuple[str, ...], as_json: bool, runs_dir: Path | No
 
     The ports are examples: picked now and not held.
     """
-    words.check_program()
+    words = _checked(words)
     run_plan = _example_plan(words, sets, shortcuts, runs_dir, run_dir)
     if as_json:
         click.echo(json.dumps({"addresses": "example", **run_plan.to_dict()}, indent=2))
     else:
         _show_plan(run_plan)
+
+
+def _checked(words: Words) -> Words:
+    """The words, where they name something that can be run; behind a program no option of launch stands, as none of plan's."""
+    words.check_program()
+    assert isinstance(launch, ProgramCommand)
+    return launch.check_arguments(words)
 
 
 def _example_plan(
@@ -109,7 +116,7 @@ def _example_plan(
     from dtrain_cli.spec_file import read_spec
 
     workload = Workload(words.program, words.arguments, Path.cwd())
-    spec = workload.named(read_spec(words.spec, sets, shortcuts, words.foreign).resolved())
+    spec = workload.named(read_spec(words.spec, sets, shortcuts, words.foreign, trains=not words.foreign).resolved())
     run_id = new_run_id(spec.name, datetime.now())
     directory = run_dir or (runs_dir or default_runs_dir()) / run_id
     machine = Machine(sys.executable, len(os.sched_getaffinity(0)), os.environ, pick_master_port() if words.foreign else None)

@@ -36,7 +36,7 @@ Its place in the cluster comes from --spec and --index, or the classic flags, or
 
 def _role_command(role: Role) -> click.Command:
     def run(words: Words, spec: Path | None, sets: tuple[str, ...], **options: Any) -> None:
-        _become_task(role, words, spec, sets, options)
+        _become_task(role, command, words, spec, sets, options)
 
     program = "" if role is Role.PS else " train.py --epochs 3"
     epilog = f"\b\nExamples:\n  dtrain {role} --spec cluster_specs/two_hosts.yaml --index 0{program}\n"
@@ -45,7 +45,17 @@ def _role_command(role: Role) -> click.Command:
     if role is Role.WORKER:
         epilog += f"  dtrain {role} --join digits{program}\n"
         help_text += "\nWith --join RUN it is one more worker of a run that is training, until that ends or it is stopped.\n"
-    return ProgramCommand(role.value, callback=run, help=help_text, epilog=epilog, params=_options(role), takes_spec=False)
+    classic = [flag for name in _CLASSIC for flag in _spellings(name)]
+    command = ProgramCommand(
+        role.value,
+        callback=run,
+        help=help_text,
+        epilog=epilog,
+        params=_options(role),
+        takes_spec=False,
+        shared=classic,
+    )
+    return command
 
 
 def _options(role: Role) -> list[click.Parameter]:
@@ -56,7 +66,7 @@ def _options(role: Role) -> list[click.Parameter]:
         click.Option(["--run-dir"], type=DIRECTORY, metavar="DIR", help="Where this task keeps its files."),
         click.Option(["--secret-file"], type=FILE, metavar="FILE", help="The secret that all tasks of the run share."),
         *(
-            click.Option([f"--{name.replace('_', '-')}", f"--{name}", name], metavar="...", help=f"Classic flag. {about}")
+            click.Option([*_spellings(name), name], metavar="...", help=f"Classic flag. {about}")
             for name, about in _CLASSIC.items()
         ),
     ]
@@ -68,11 +78,23 @@ def _options(role: Role) -> list[click.Parameter]:
     return options
 
 
-def _become_task(role: Role, words: Words, spec: Path | None, sets: tuple[str, ...], options: dict[str, Any]) -> None:
+def _spellings(flag: str) -> list[str]:
+    return [f"--{flag.replace('_', '-')}", f"--{flag}"]
+
+
+def _become_task(
+    role: Role,
+    command: ProgramCommand,
+    words: Words,
+    spec: Path | None,
+    sets: tuple[str, ...],
+    options: dict[str, Any],
+) -> None:
     if words.foreign:
         raise SpecError(f"`dtrain {role}` runs a Python program; start any other executable yourself with TF_CONFIG set")
     if words.program is not None:
         check_program_file(words.program)
+        words = command.check_arguments(words)
     elif role is not Role.PS:
         raise SpecError(f"expected a program, such as `dtrain {role} --spec SPEC --index 0 PROGRAM.py`")
 

@@ -10,12 +10,13 @@ from dtrain.config.cluster_section import ROLES, ClusterSection, address_problem
 from dtrain.config.nulls import is_none, with_nulls
 from dtrain.config.problems import Problem
 from dtrain.config.restart_section import RestartSection
-from dtrain.config.run_spec import EMBEDDED_DEFAULT, RunSpec
+from dtrain.config.run_spec import EMBEDDED_DEFAULT, NO_SERVERS, RunSpec
 from dtrain.config.simulate_section import KillFault, LinkFault, PauseFault, SimulateSection
 from dtrain.config.training_section import TrainingSection
 
 __all__ = [
     "EMBEDDED_DEFAULT",
+    "NO_SERVERS",
     "ROLES",
     "CheckpointSection",
     "ClusterSection",

@@ -13,6 +13,11 @@ from dtrain.config.simulate_section import SimulateSection
 from dtrain.config.training_section import TrainingSection
 from dtrain.errors import SpecError
 
+NO_SERVERS = (
+    "training on parameter servers needs at least one ps task in the cluster, found none: start some "
+    "(`--ps 1`, or `ps: 1` in the spec), or train in one process (`--strategy single`)"
+)
+
 
 @dataclass(frozen=True)
 class RunSpec:
@@ -66,6 +71,15 @@ class RunSpec:
                 )
         if self.training.strategy == "parameter_server" and self.training.updates == "sync":
             yield from ((("training", *path), text) for path, text in self.training.problems_among(self.replicas))
+
+    def program_problems(self) -> Iterator[Problem]:
+        """Yield what is wrong where a program trains on this spec's cluster, and right for any other command."""
+        if self.training.strategy == "parameter_server" and self.cluster.count("ps") == 0:
+            yield ("cluster", "ps"), NO_SERVERS
+
+    def command_problems(self) -> Iterator[Problem]:
+        """Yield what is wrong where any other command runs on it, of which less can be simulated."""
+        yield from ((("simulate", *path), text) for path, text in self.simulate.foreign_problems())
 
     @property
     def replicas(self) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from dtrain import failure
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role, TaskId
+from dtrain.config import NO_SERVERS
 from dtrain.errors import SpecError
 from dtrain.hand_run import STOPPED, HandRun
 from dtrain.messages import HeartbeatReply
@@ -64,10 +65,7 @@ class ParameterServerStrategy(Strategy):
             SpecError: the cluster has no parameter server.
         """
         if not assignment.cluster.servers:
-            raise SpecError(
-                "training on parameter servers needs at least one ps task in the cluster, found none: start some "
-                "(`--ps 1`, or `ps: 1` in the spec), or train in one process (`--strategy single`)"
-            )
+            raise SpecError(NO_SERVERS)
         self.assignment = assignment
         self.training = assignment.spec.training
         task, cluster = assignment.task, assignment.cluster
