@@ -15,7 +15,7 @@ replica of four costs 1.5 times per step there, 1.04 here).
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Generic, TypeVar
@@ -94,7 +94,7 @@ class SyncDecision:
         needed: N.
         quota: see `quota`.
         shrink: with too few live replicas, make a version of all that can come instead of waiting.
-        live: ranks of the replicas that are alive or still expected for the first time; see `members_changed`.
+        live: ranks of the replicas that are alive or still expected for the first time.
         holders: by rank: each contribution that was reported, and the servers that hold it.
         complete: in the order in which they became so.
     """
@@ -104,7 +104,7 @@ class SyncDecision:
     needed: int
     quota: int = 1
     shrink: bool = False
-    live: Collection[int] = ()
+    live: Set[int] = frozenset()
     holders: dict[int, dict[Contribution, set[int]]] = field(default_factory=dict, init=False)
     complete: list[Contribution] = field(default_factory=list, init=False)
     _completed_by: Counter[int] = field(default_factory=Counter, init=False)
@@ -116,14 +116,16 @@ class SyncDecision:
 
     def __post_init__(self) -> None:
         self._needed_next = self.needed
-        self.members_changed(self.live)
+        self._awaited = dict.fromkeys(sorted(self.live))
 
     def members_changed(self, live: Collection[int]) -> None:
-        """Only these ranks are alive or still expected for the first time: count anew."""
+        """Only these ranks are alive or still expected for the first time."""
+        changed = set(live) ^ self.live
+        for rank in changed:
+            self._discount(rank)
         self.live = frozenset(live)
-        self._completed_by_the_dead = sum(contribution[0] not in self.live for contribution in self.complete)
-        self._awaited = {rank: None for rank in sorted(self.live) if self._awaits(rank)}
-        self._lacking = Counter(server for rank in self.holders for server in self._lacking_of(rank))
+        for rank in changed:
+            self._count(rank)
 
     def report(self, server: int, contribution: Contribution, version: int) -> None:
         """A server holds a contribution whole. Reports of earlier versions and repeated ones change nothing."""
@@ -133,17 +135,12 @@ class SyncDecision:
         holders = self.holders.setdefault(rank, {}).setdefault(contribution, set())
         if server in holders:
             return
-        self._lacking.subtract(self._lacking_of(rank))
+        self._discount(rank)
         holders.add(server)
         if len(holders) == self.servers and self._completed_by[rank] < self.quota:
             self.complete.append(contribution)
             self._completed_by[rank] += 1
-            self._completed_by_the_dead += rank not in self.live
-        self._lacking.update(self._lacking_of(rank))
-        if self._awaits(rank):
-            self._awaited[rank] = None
-        else:
-            self._awaited.pop(rank, None)
+        self._count(rank)
 
     def decide(self, now: float) -> tuple[Contribution, ...] | TooFew | None:
         """The contributors of the next version in rank order, once there are enough; None while they may still come."""
@@ -173,19 +170,36 @@ class SyncDecision:
         self.holders.clear()
         self.complete.clear()
         self._completed_by.clear()
-        self.members_changed(self.live)
+        self._completed_by_the_dead = 0
+        self._lacking.clear()
+        self._awaited = dict.fromkeys(sorted(self.live))
 
     def awaited(self) -> tuple[Collection[int], list[int]]:
-        """Live ranks that owe a contribution to this version; servers that lack one which ps:0 itself holds."""
+        """Of the live ranks that owe a contribution: those of which none is under way, and the servers that lack one of the others.
+
+        Under way is what ps:0 itself holds and another server does not.
+        """
         return self._awaited.keys(), sorted(server for server, count in self._lacking.items() if count > 0)
 
-    def _awaits(self, rank: int) -> bool:
-        """Whether a rank itself has to send something: it is alive, owes a contribution, and none of its own is under way."""
-        return rank in self.live and self._completed_by[rank] < self.quota and not self._lacking_of(rank)
+    def _count(self, rank: int) -> None:
+        """Add one rank to what is counted of all."""
+        if rank not in self.live:
+            self._completed_by_the_dead += self._completed_by[rank]
+        elif self._completed_by[rank] < self.quota:
+            if lacking := self._lacking_of(rank):
+                self._lacking.update(lacking)
+            else:
+                self._awaited[rank] = None
+
+    def _discount(self, rank: int) -> None:
+        """Take it out again, before anything about it changes."""
+        if rank not in self.live:
+            self._completed_by_the_dead -= self._completed_by[rank]
+        elif self._completed_by[rank] < self.quota:
+            self._lacking.subtract(self._lacking_of(rank))
+            self._awaited.pop(rank, None)
 
     def _lacking_of(self, rank: int) -> set[int]:
-        """The servers that have not reported what ps:0 holds of a live rank that owes a contribution."""
-        if rank not in self.live or self._completed_by[rank] >= self.quota:
-            return set()
+        """The servers that have not reported what ps:0 itself holds of a rank."""
         servers = range(self.servers)
         return {s for held_by in self.holders.get(rank, {}).values() if 0 in held_by for s in servers if s not in held_by}

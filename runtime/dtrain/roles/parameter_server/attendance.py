@@ -116,7 +116,7 @@ class Attendance:
     def change(self, held: Held | None, now: float) -> Iterator[Action]:
         """Somebody has come, is lost or has left: ps:0 counts anew."""
         if held is not None and self.index == 0:
-            gone = {self.ranks[task] for task in self.membership.gone if task in self.ranks}
+            gone = {self.ranks[task] for task in self.membership.gone & self.ranks.keys()}
             live = self._names.keys() - gone
             held.dealer.lose(gone)
             yield from held.pushes.members_changed(live, held.seen, now)

@@ -61,7 +61,8 @@ class SyncPushes:
         needed = training.replicas_needed(replicas)
         self._quota = quota(needed, replicas)
         self._round: SyncRound[Blocks] = SyncRound(version)
-        self._live: Set[int] = frozenset(range(replicas))
+        self._ranks = frozenset(range(replicas))
+        self._live: Set[int] = self._ranks
         shrink = training.too_few == "shrink"
         self._decision = SyncDecision(version, servers, needed, self._quota, shrink, self._live) if server == 0 else None
         self._max_steps = max_steps
@@ -177,7 +178,7 @@ class SyncPushes:
         """ps:0: these ranks are alive or still expected."""
         self._live = live
         if self._decision is not None:
-            joined = len(live - set(range(self._replicas)))
+            joined = len(live - self._ranks)
             self._decision.resize(self._training.replicas_needed(self._replicas + joined))
             self._decision.members_changed(live)
         yield from self.decide(seen, now)
