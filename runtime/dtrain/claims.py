@@ -102,7 +102,7 @@ def _opened(directory: Path) -> int:
 def _run_of(pid: int, descriptor: int) -> str:
     lines = [line.split(maxsplit=1) for line in _content(descriptor).decode(errors="replace").splitlines()]
     names = [words[1] for words in lines if len(words) == 2 and words[0] == str(pid)]
-    return f"run {names[-1]} (process {pid})" if names else f"another run (process {pid})"
+    return f"run {names[-1]} (process {pid})" if names else "another run"  # such as one of another container
 
 
 def _content(descriptor: int) -> bytes:

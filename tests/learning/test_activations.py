@@ -48,5 +48,5 @@ def test_softmax_of_no_examples():
 def test_names():
     assert activations.get(None) is activations.linear
     assert activations.get(activations.relu) is activations.relu
-    with pytest.raises(SpecError, match=r"unknown activation 'rely'.*Activation\(name, forward, derivative\)"):
+    with pytest.raises(SpecError, match=r"unknown activation 'rely'; do you mean relu\? .*Activation\(name, forward, derivative\)"):
         activations.get("rely")

@@ -12,6 +12,7 @@ import numpy as np
 
 from dtrain.errors import SpecError
 from dtrain.learning.arrays import Array, as_float32
+from dtrain.learning.configuration import unknown_name
 
 
 @dataclass(frozen=True)
@@ -265,6 +266,6 @@ def get(identifier: ActivationLike) -> Activation:
     if isinstance(identifier, str) and identifier in _BY_NAME:
         return _BY_NAME[identifier]
     raise SpecError(
-        f"unknown activation {identifier!r}; known are {', '.join(_BY_NAME)}; "
-        "a function of your own is dtrain.activations.Activation(name, forward, derivative)"
+        f"{unknown_name(identifier, 'activation', _BY_NAME, _BY_NAME)} "
+        "(a function of your own is dtrain.activations.Activation(name, forward, derivative))"
     )

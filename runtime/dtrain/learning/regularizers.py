@@ -8,7 +8,7 @@ import numpy as np
 
 from dtrain.errors import SpecError
 from dtrain.learning.arrays import Array
-from dtrain.learning.configuration import Configurable, from_data
+from dtrain.learning.configuration import Configurable, from_data, unknown_name
 
 
 class Regularizer(Configurable):
@@ -74,6 +74,6 @@ def get(identifier: RegularizerLike) -> Regularizer | None:
         return identifier
     if isinstance(identifier, str):
         if identifier not in _BY_NAME:
-            raise SpecError(f"unknown regularizer {identifier!r}; known are {', '.join(_BY_NAME)}")
+            raise SpecError(unknown_name(identifier, "regularizer", _BY_NAME, _BY_NAME))
         return _BY_NAME[identifier]
     return from_data(identifier, "regularizer", CLASSES)
