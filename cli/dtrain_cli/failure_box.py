@@ -8,10 +8,13 @@ from dtrain.run_files import FailureRecord
 WIDTH_MAX = 110
 LINES_MAX = 40
 NAMED_MAX = 5
+TITLES = {"timeout": "not finished in time", "start_timeout": "not up in time", "launcher": "the launcher failed"}
+"""Of failures that are no task's."""
+_CONTROLS = {code: f"\\x{code:02x}" for code in range(32) if chr(code) not in "\n\t"}
 
 
 def render(failure: FailureRecord, width: int, colour: bool) -> str:
-    """Task, time, message, traceback or last lines, and where the log is.
+    """Return task, time, message, traceback or last lines, and where the log is, as text with a frame.
 
     Args:
         failure: the cause.
@@ -24,7 +27,9 @@ def render(failure: FailureRecord, width: int, colour: bool) -> str:
     from rich.text import Text
 
     message = failure.message.partition("\n")[0] if failure.traceback else failure.message
-    parts = [Text(message, style="bold", overflow="fold")]
+    parts = [Text(message.translate(_CONTROLS), style="bold", overflow="fold")]
+    if failure.standing:
+        parts += [Text("\nwhere each task stood:", style="dim"), Text(_shorten(failure.standing), overflow="fold")]
     if failure.likewise:
         more = f" and {len(failure.likewise) - NAMED_MAX} more" if len(failure.likewise) > NAMED_MAX else ""
         parts.append(Text(f"likewise {', '.join(failure.likewise[:NAMED_MAX])}{more}", style="dim", overflow="fold"))
@@ -42,7 +47,7 @@ def render(failure: FailureRecord, width: int, colour: bool) -> str:
     if facts:
         parts.append(Text("\n" + "\n".join(facts), style="dim", overflow="fold"))
     when = f" at {datetime.fromisoformat(failure.time).astimezone():%Y-%m-%d %H:%M:%S}" if failure.time else ""
-    title = Text(f" {failure.task} failed{when} ", style="bold red")
+    title = Text(f" {TITLES.get(failure.kind) or f'{failure.task} failed'}{when} ", style="bold red")
     panel = Panel(Group(*parts), title=title, title_align="left", border_style="red", box=ROUNDED)
     out = StringIO()
     console = Console(
@@ -54,6 +59,7 @@ def render(failure: FailureRecord, width: int, colour: bool) -> str:
 
 def _shorten(lines: list[str]) -> str:
     """The beginning and the end of what is too long for a box."""
+    lines = [line.translate(_CONTROLS) for line in lines]
     if len(lines) <= LINES_MAX:
         return "\n".join(lines)
     kept = LINES_MAX // 2

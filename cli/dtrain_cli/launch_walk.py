@@ -29,6 +29,7 @@ from dtrain_cli.forkserver import ForkServer, LifeLine
 from dtrain_cli.journal import Journal, now_text
 from dtrain_cli.launch_options import LaunchOptions
 from dtrain_cli.live_table import LiveTable, evaluation_text
+from dtrain_cli.lost_tasks import lost_on_the_way
 from dtrain_cli.outcome import Outcome
 from dtrain_cli.outlet import Outlet
 from dtrain_cli.plan import Machine, RunIdentity, RunPlan, Workload, build_plan
@@ -129,6 +130,8 @@ def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes
     console.say(f"files in {files.directory}; {_threads(plan)}")
     outcome = supervisor.run()
     last_word = _last_word(outcome, time.monotonic() - supervisor.started_s, supervisor.progress)
+    if lost := lost_on_the_way(supervisor.lives.values()):
+        last_word += f"; {lost}"
     console.finish(outcome.failure, last_word, _report(files) if options.json else None)
     return outcome.exit_code
 

@@ -217,6 +217,7 @@ def _task_report(
         "waiting_share": said.waiting_share if speaks else None,
         "stalled_s": _age(now_s, said.progress_monotonic_s) if speaks and said.step is not None else None,
         "exit_code": record.exit_code,
+        "message": record.message,
         "log": str(files.log(TaskId.parse(record.task), record.attempt)),
     }
 

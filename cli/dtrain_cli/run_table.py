@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dtrain_cli.live_table import duration_text, evaluation_text
+from dtrain_cli.lost_tasks import lost_text
 from dtrain_cli.run_report import LIVE_RUN_STATES
 
 STYLES = {
@@ -67,7 +68,7 @@ COLUMNS: Mapping[str, tuple[int, str, Callable[[Any], str]]] = {
     "restarts": (9, "restarts", lambda count: str(count) if count else ""),
     "heartbeat_age_s": (10, "heartbeat", lambda age: f"{age:.1f} s"),
     "waiting_for": (4, "waiting for", str),
-    "exit_code": (9, "exit", lambda code: str(code) if code else ""),
+    "exit_code": (9, "exit", str),
 }
 _LEFT = {"task", "state", "host", "waiting_for"}
 
@@ -86,7 +87,10 @@ def status_table(report: Mapping[str, Any], width: int) -> Group:
     parts += [table] if rows else []
     if report["evaluation"]:
         parts.append(Text(f"evaluation: {evaluation_text(report['evaluation'], report['global_step'])}"))
-    if report["failure"]:
+    for task in report["tasks"]:
+        if task["message"] and task["state"] in ("failed", "stopped"):
+            parts.append(Text(lost_text(task), style="red", overflow="fold"))
+    if report["failure"] and report["failure"]["task"] not in {task["task"] for task in report["tasks"] if task["message"]}:
         parts.append(Text(f"{report['failure']['task']} failed: {report['failure']['message']}", style="red"))
     parts.append(Text(f"files in {report['run_dir']}", style="dim", overflow="fold"))
     return Group(*parts)
@@ -137,6 +141,8 @@ def _headline(report: Mapping[str, Any]) -> Text:
 
 
 def _cell(task: Mapping[str, Any], name: str) -> str:
+    if name == "exit_code" and (task["state"] == "succeeded" or not (task[name] or task["message"])):
+        return ""  # what was told to stop after the run's success ends with 143
     return "" if task[name] is None else COLUMNS[name][2](task[name])
 
 

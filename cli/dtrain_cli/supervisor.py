@@ -8,32 +8,34 @@ import contextlib
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from dtrain.cluster import Role, TaskId
-from dtrain.config import RestartSection, RunSpec
+from dtrain.config import RunSpec
 from dtrain.errors import RunError
 from dtrain.run_files import FailureRecord, RunFiles, read_record
 from dtrain.start_orders import Exited, Refused, Started
-from dtrain_cli import ordered_stop, restart_policy, success_rule
+from dtrain_cli import ordered_stop, success_rule
 from dtrain_cli.console import Console
 from dtrain_cli.fault_schedule import FaultSchedule
 from dtrain_cli.journal import Journal, now_text
+from dtrain_cli.lost_tasks import first_line
 from dtrain_cli.ordered_stop import StopOrder, Told
 from dtrain_cli.outcome import Outcome, outcome_of
 from dtrain_cli.plan import RunPlan
 from dtrain_cli.processes import Event, SignalArrived, TaskProcesses, WarmProcessDied, needs_own_interpreter
-from dtrain_cli.root_cause import MemoryKills, failure_of, own_record
+from dtrain_cli.root_cause import MemoryKills
 from dtrain_cli.run_progress import RunProgress
 from dtrain_cli.stall_watch import StallWatch
+from dtrain_cli.standing import Standing
 from dtrain_cli.start_watch import StartWatch
+from dtrain_cli.task_ends import TaskEnds
 from dtrain_cli.task_life import TaskLife
 
 TICK_S = 0.2
 STATUS_EVERY_S = 0.5
 NOT_EXECUTED = 127
-WORD_MAX = 200
 TIMEOUT, START_TIMEOUT = 124, 125
 LAST_LINES_S = {True: 5.0, False: 1.0}
 """How long the workers of a program (True) or foreign command may take to end by themselves after the leader's success."""
@@ -78,6 +80,8 @@ class Supervisor:
         self._causes: list[FailureRecord] = []
         self._next_status_s = 0.0
         self._memory_kills = MemoryKills()
+        self._ends = TaskEnds(self.spec, self.foreign, self.lives, self._memory_kills)
+        self._standing: Standing | None = None
         self._start_watch = StartWatch(limits.start_timeout_s, self.started_s)
         self._stall_watch = StallWatch(limits.stall_timeout_s)
         self._faults = FaultSchedule(plan.spec.simulate)
@@ -114,8 +118,9 @@ class Supervisor:
             else:
                 self._interrupted(event.number, now_s)
         elif isinstance(event, WarmProcessDied):
-            text = f"the warm process (pid {event.pid}), from which every program is forked, has died"
-            self._give_up(self._launcher_failure("launcher", text, 1), now_s)
+            if self._order is None:
+                text = f"the warm process (pid {event.pid}), from which every program is forked, has died"
+                self._give_up("launcher", text, 1, now_s)
         else:
             life = self.lives[TaskId.parse(event.task)]
             if event.attempt != life.launch.attempt or not life.has_process:
@@ -134,53 +139,47 @@ class Supervisor:
             life.state = "stopped"
             return
         life.failure = self._launcher_failure("exit", event.reason, NOT_EXECUTED, str(life.task))
-        self._failed_for_good(life, now_s)
+        life.state = "failed"
+        self._lose(life, life.failure, now_s)
 
     def _exited(self, life: TaskLife, end: Exited, now_s: float) -> None:
         self._journal.event("exited", task=end.task, attempt=end.attempt, status=end.status)
         life.read_status()  # its last words
         life.exit_status, life.pid = end.status, None
-        if self._order is not None:
-            self._exited_while_stopping(life, end, now_s)
-            return
-        rule, message = self._rule(life), "ended"
-        if end.status != 0:
-            life.failure = failure_of(life.launch, end, self._memory_kills.lately(now_s))
-            message = _first_line(life.failure)
-        restart = restart_policy.decide(rule, end.status, life.restarts_used, now_s - life.started_s, now_s, message)
-        if end.status == 0 and (restart is None or life.task == success_rule.leader(self.spec)):
-            life.state = "succeeded"
-        elif restart is None:
-            self._failed_for_good(life, now_s)
-        else:
-            life.state, life.restart_s, life.restarts_used = "restarting", restart.at_s, restart.count
-            waits = f"restarting in {restart.at_s - now_s:g} s ({restart.count} of {rule.max})"
-            self._console.say(f"{life.task} {message}; {waits}")
+        found = self._ends.judge(life, end, self._order, now_s)
+        life.state, life.failure = found.state, found.failure or life.failure
+        if found.restart is not None:
+            life.restart_s, life.restarts_used = found.restart.at_s, found.restart.count
+            message = first_line(found.failure.message) if found.failure else "ended"
+            count = f"{found.restart.count} of {self._ends.rule(life.task).max}"
+            self._console.say(f"{life.task} {message}; restarting in {found.restart.at_s - now_s:g} s ({count})")
+        elif found.failure is not None:
+            self._lose(life, found.failure, now_s)
 
-    def _exited_while_stopping(self, life: TaskLife, end: Exited, now_s: float) -> None:
-        assert self._order is not None
-        if self._order.state == "succeeded" or end.status == 0:
-            life.state = "succeeded"
-        elif life.stop_s is None or ((own := own_record(life.launch)) and own.monotonic_s < life.stop_s):
-            life.state = "failed"  # before it was told: like the one that ended the run, and perhaps its cause
-            life.failure = failure_of(life.launch, end, self._memory_kills.lately(now_s))
-        else:
-            life.state = "stopped"
-
-    def _failed_for_good(self, life: TaskLife, now_s: float) -> None:
-        assert life.failure is not None
-        life.state = "failed"
-        self._journal.event("failed", task=str(life.task), message=life.failure.message)
+    def _lose(self, life: TaskLife, why: FailureRecord, now_s: float) -> None:
+        """Say that a task will not run again, and stop the run if it cannot do without."""
+        life.lost = why
+        self._journal.event(life.state, task=str(life.task), message=why.message)
+        word = f"{life.task} has failed: {first_line(why.message)}"
+        if life.state == "stopped":
+            word = f"{life.task} was told to stop by somebody else and has left"
         states = {task: other.state for task, other in self.lives.items()}
-        if success_rule.survives_without(self._spec_in_force(), life.task, states, self.foreign):
-            consequence = "evaluation will be missing" if life.task.role is Role.EVALUATOR else "training goes on without it"
-            self._console.say(f"{life.task} has failed: {_first_line(life.failure)}; {consequence}")
-            return
-        self._causes.append(life.failure)
-        self._stop(
-            StopOrder("failed", 1, now_s, self._limits.grace_s, {}),
-            f"{life.task} failed: {_first_line(life.failure)}; stopping the others",
-        )
+        if self._order is not None:
+            if self._order.patient:
+                self._console.say(f"{word}; the run has succeeded without it")
+        elif success_rule.survives_without(self._spec_in_force(), life.task, states, self.foreign):
+            without = "evaluation will be missing" if life.task.role is Role.EVALUATOR else "training goes on without it"
+            self._console.say(f"{word}; {without}")
+        else:
+            self._causes.append(why)
+            order = StopOrder("failed", 1, now_s, self._limits.grace_s, {})
+            self._stop(order, f"{word.replace(' has failed:', ' failed:')}; stopping the others")
+
+    def _lose_those_left_behind(self, now_s: float) -> None:
+        for life in self.lives.values():
+            if self._order is None and (why := self._ends.left_behind(life)):
+                life.state, life.failure = "failed", why
+                self._lose(life, why, now_s)
 
     def _spec_in_force(self) -> RunSpec:
         """Return the spec with what the program has wished, as its leader writes it down; before that the launcher's own."""
@@ -208,8 +207,9 @@ class Supervisor:
         if self._order is None:
             self._restart_those_due(now_s)
             self._bring_about_faults(now_s)
+            self._lose_those_left_behind(now_s)
             self._check_success(now_s)
-            self._check_patience(now_s)
+        self._check_patience(now_s)
         if self._order is not None:
             self._advance_stop(self._order, now_s)
         self._console.pump()
@@ -254,36 +254,34 @@ class Supervisor:
             self._stop(StopOrder("succeeded", 0, now_s, limits.grace_s, leave_s), None)
 
     def _check_patience(self, now_s: float) -> None:
-        limits = self._limits
-        if limits.timeout_s is not None and now_s - self.started_s >= limits.timeout_s:
-            text = f"not finished within {limits.timeout_s:g} s (--timeout)"
-            self._give_up(self._launcher_failure("timeout", text, TIMEOUT), now_s)
-        elif self.state == "starting":
-            missing = {
-                task: life.status.waiting_for if life.status else None for task, life in self.lives.items() if not life.is_up
-            }
-            if word := self._start_watch.word(missing, now_s):
-                self._console.say(word)
-            if late := self._start_watch.failure(missing, now_s):
-                self._ask_for_stacks([self.lives[task] for task in missing])
-                late += "" if self.foreign else "; the tasks' stacks are in their logs"
-                first = self.lives[next(iter(missing))].launch
-                failure = self._launcher_failure("start_timeout", late, START_TIMEOUT, str(first.task))
-                failure.log = str(first.log)
-                self._give_up(failure, now_s)
-        else:
+        limits, order = self._limits, self._order
+        late = limits.timeout_s is not None and now_s - self.started_s >= limits.timeout_s
+        if late and (order is None or order.patient):
+            stalled = f"; {self._stall_watch.stalled}" if self._stall_watch.stalled else ""
+            text = f"not finished within {limits.timeout_s:g} s (--timeout){stalled}"
+            self._give_up("timeout", text, TIMEOUT, now_s, [life for life in self.lives.values() if life.has_process])
+        elif order is None and self.state == "starting":
+            self._check_start(now_s)
+        elif order is None:
             self._check_progress(now_s)
 
+    def _check_start(self, now_s: float) -> None:
+        missing = {task: life.status.waiting_for if life.status else None for task, life in self.lives.items() if not life.is_up}
+        if word := self._start_watch.word(missing, now_s):
+            self._console.say(word)
+        if late := self._start_watch.failure(missing, now_s):
+            self._give_up("start_timeout", late, START_TIMEOUT, now_s, [self.lives[task] for task in missing])
+
     def _check_progress(self, now_s: float) -> None:
-        training = [life for life in self.lives.values() if life.task.trains and life.state == "running"]
-        text = self._stall_watch.look([life.status for life in training if life.status is not None], now_s)
+        running = {str(task): life.status for task, life in self.lives.items() if life.state == "running" and life.status}
+        text = self._stall_watch.look(running, now_s)
         self._journal.record.stalled = self._stall_watch.stalled
         if text:
             self._console.say(text)
             self._journal.event("stalled", message=text)
             self._ask_for_stacks([life for life in self.lives.values() if life.state == "running"])
 
-    def _ask_for_stacks(self, lives: list[TaskLife]) -> None:
+    def _ask_for_stacks(self, lives: Iterable[TaskLife]) -> None:
         """Tasks write the stacks of their threads to their logs; a foreign command, and who is no task yet, would die of it."""
         self._console.leave_out_stacks()
         for life in lives:
@@ -337,28 +335,27 @@ class Supervisor:
             if life.state in ("pending", "restarting"):
                 life.state = "succeeded" if order.state == "succeeded" else "stopped"
 
-    def _give_up(self, failure: FailureRecord, now_s: float) -> None:
+    def _give_up(self, kind: str, text: str, code: int, now_s: float, late: Sequence[TaskLife] = ()) -> None:
         """End the run for a reason of the launcher's own, which no later failure of a task replaces."""
-        if self._order is not None:
-            return
+        failure = self._launcher_failure(kind, text, code)
         failure.monotonic_s = 0.0
         self._causes.append(failure)
-        order = StopOrder("failed", failure.exit_code or 1, now_s, self._limits.grace_s, {})
-        self._stop(order, failure.message)
+        if late:
+            self._standing = Standing(self.lives.values(), late)
+            self._ask_for_stacks(late)
+            text += "" if self.foreign else "; the tasks' stacks are in their logs"
+        self._stop(StopOrder("failed", code, now_s, self._limits.grace_s, {}), text)
 
     def _launcher_failure(self, kind: str, text: str, code: int, task: str = "launcher") -> FailureRecord:
         return FailureRecord(task, text, kind=kind, time=now_text(), monotonic_s=self._clock(), exit_code=code)
-
-    def _rule(self, life: TaskLife) -> RestartSection:
-        if self.foreign:
-            return self.spec.restart.get(life.task.role.value, RestartSection(policy="never"))
-        return self.spec.restart_of(life.task.role)
 
     def _over(self) -> bool:
         return self._order is not None and not any(life.has_process for life in self.lives.values())
 
     def _conclude(self) -> Outcome:
         assert self._order is not None
+        if self._standing is not None:
+            self._causes[-1].standing = self._standing.lines()
         outcome = outcome_of(self._order, self.lives.values(), self._causes)
         for text in self._faults.missed() if outcome.state == "succeeded" else ():
             self._console.say(f"simulate: {text}: the run was over before that was due, or seen to be")
@@ -372,8 +369,3 @@ class Supervisor:
     def _record_tasks(self) -> None:
         self._journal.record.tasks = [life.to_record(self._host) for life in self.lives.values()]
         self._journal.save()
-
-
-def _first_line(failure: FailureRecord) -> str:
-    line = failure.message.partition("\n")[0]
-    return line if len(line) <= WORD_MAX else f"{line[:WORD_MAX]} ..."

@@ -26,6 +26,7 @@ class TaskLife:
         restart_s: when it is to be started again; None: it is not.
         restarts_used: since it was last healthy; `restarts` counts all.
         failure: of the last attempt that failed.
+        lost: why it will not run again although it has not come to a good end; None: it has, or still runs.
     """
 
     launch: TaskLaunch
@@ -40,6 +41,7 @@ class TaskLife:
     restart_s: float | None = None
     restarts_used: int = 0
     failure: FailureRecord | None = None
+    lost: FailureRecord | None = None
 
     @property
     def task(self) -> TaskId:
@@ -88,6 +90,7 @@ class TaskLife:
 
     def to_record(self, host: str) -> TaskRecord:
         """For run.json."""
+        why = self.failure if self.state == "restarting" else self.lost
         return TaskRecord(
             task=str(self.task),
             state=self.state,
@@ -97,4 +100,5 @@ class TaskLife:
             attempt=self.launch.attempt,
             restarts=self.restarts,
             exit_code=None if self.exit_status is None else exit_code(self.exit_status),
+            message=why.message if why else None,
         )

@@ -58,6 +58,15 @@ class Reporter:
         self.status.phase = "running"
         self.write()
 
+    def fit_begins(self) -> None:
+        """A call of `fit` begins; until it ends the task has steps to make."""
+        self.status.fits_begun += 1
+
+    def fit_ends(self) -> None:
+        """It has come to its end. Written at once: a program may end the process without a word."""
+        self.status.fits_ended = self.status.fits_begun
+        self.write()
+
     def waiting(self, for_whom: str | None) -> None:
         """From now on the task waits for somebody (None: for nobody)."""
         now = time.monotonic()

@@ -43,7 +43,11 @@ Record = TypeVar("Record")
 
 @dataclass
 class TaskRecord:
-    """The process side of a task, as the launcher knows it. States are CONTRACT section 2's."""
+    """The process side of a task, as the launcher knows it. States are CONTRACT section 2's.
+
+    Attributes:
+        message: why it was lost, or is started again; None: it is not.
+    """
 
     task: str
     state: str = "pending"
@@ -53,6 +57,7 @@ class TaskRecord:
     attempt: int = 0
     restarts: int = 0
     exit_code: int | None = None
+    message: str | None = None
 
 
 @dataclass
@@ -64,7 +69,9 @@ class FailureRecord:
             explains a lost peer, never the other way round.
         monotonic_s: the machine's monotonic clock, by which the earliest cause is found.
         last_lines: the end of the task's output, for deaths without a traceback.
+        step: where the task stood, as it had said.
         likewise: the tasks that have failed with the same message; only in the record of a run.
+        standing: where each task stood, one line each; only in the record of a run that took too long.
     """
 
     task: str
@@ -79,6 +86,8 @@ class FailureRecord:
     last_lines: list[str] = field(default_factory=list)
     log: str | None = None
     likewise: list[str] = field(default_factory=list)
+    step: int | None = None
+    standing: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -131,6 +140,8 @@ class TaskStatus:
         progress_monotonic_s: the same clock when the step last rose.
         waiting_share: how much of the time it has waited for others lately, 0 to 1.
         evaluation: the newest evaluation: ``global_step`` and one number a metric.
+        fits_begun: how many calls of `fit` the task has come to.
+        fits_ended: how many of these have reached their last step, or the one with which the leader ended them.
     """
 
     task: str
@@ -153,6 +164,8 @@ class TaskStatus:
     waiting_for: str | None = None
     waiting_share: float | None = None
     evaluation: dict[str, int | float] | None = None
+    fits_begun: int = 0
+    fits_ended: int = 0
 
 
 PHASE_STATES = {"starting": "starting", "running": "running", "finished": "succeeded"}

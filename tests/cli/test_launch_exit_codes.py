@@ -113,7 +113,8 @@ def test_a_second_signal_kills_now(launcher):
 def test_timeout(launcher):
     launch = launcher.start(*SMALL, "--timeout", "0.5", "--", "sleep", "1000")
     assert launch.end() == 124
-    assert "--timeout" in launch.err
+    assert "not finished within 0.5 s (--timeout)" in launch.err
+    assert re.search(r"worker:0 +(starting|running)", launch.err), "where each task stood"
     launch.wait_gone()
 
 
@@ -131,7 +132,11 @@ def test_start_timeout_names_whom_it_waited_for(launcher):
     assert launch.end() == 125
     assert re.search(r"waiting \d s for .*worker:0", launch.err)
     assert "worker:0 (waits for ps:7)" in launch.err
-    assert "worker:0 failed" in launch.err
+    assert "not up in time" in launch.err
+    assert not re.search(r"(chief|worker|ps):0 failed", launch.err), "no task has failed"
+    shown = " ".join(launch.err.replace("│", " ").split())
+    assert re.search(r'worker:0 starting, waits for ps:7, at "program.py", line \d+ in forever', shown)
+    assert launch.record()["failure"]["task"] == "launcher"
     assert "the_place_where_it_hangs" in launch.log("worker:0"), "where it hangs is in its log"
     assert "the_place_where_it_hangs" not in launch.log("chief:0") + launch.out
     launch.wait_gone()

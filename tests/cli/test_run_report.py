@@ -17,7 +17,7 @@ RUN_FIELDS = (
 )
 TASK_FIELDS = (
     "task state pid host address step loss examples_per_s staleness_mean stale_gradients bytes_sent bytes_received cpu_percent "
-    "memory_bytes restarts heartbeat_age_s waiting_for waiting_share stalled_s exit_code log"
+    "memory_bytes restarts heartbeat_age_s waiting_for waiting_share stalled_s exit_code message log"
 )
 
 
@@ -95,6 +95,12 @@ def test_the_failure_is_told_in_three_fields():
         "message": "boom",
         "traceback": "Traceback",
     }
+
+
+def test_why_a_task_was_lost_is_told_of_each():
+    record = run_record()
+    record.tasks[1].message = "ValueError: bad batch"
+    assert [task["message"] for task in report(record)["tasks"]] == [None, "ValueError: bad batch", None]
 
 
 def test_reading_measures_living_processes_only(tmp_path):

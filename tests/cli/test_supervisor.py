@@ -12,6 +12,7 @@ from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import ClusterSection, RunSpec, TrainingSection
 from dtrain.run_files import FailureRecord, KillOrder, RunFiles, RunRecord, TaskStatus, write_record
 from dtrain.start_orders import Exited, Refused, Started
+from dtrain_cli.lost_tasks import lost_on_the_way
 from dtrain_cli.plan import Machine, RunIdentity, Workload, build_plan
 from dtrain_cli.processes import SignalArrived
 from dtrain_cli.success_rule import ENDED
@@ -24,11 +25,18 @@ FOR_EVER = float("inf")
 
 @dataclass
 class Part:
-    """What a task does in every attempt: ends by itself after some seconds, and leaves so long after SIGTERM."""
+    """What a task does in every attempt: ends by itself after some seconds, and leaves so long after SIGTERM.
+
+    Attributes:
+        fits: how many calls of `fit` it says to have begun and ended.
+        record: why it failed, as it has written down itself, so many seconds after its start.
+    """
 
     lasts_s: float = FOR_EVER
     status: int = 0
     leaves_s: float = 0.1
+    fits: tuple[int, int] = (0, 0)
+    record: tuple[float, str, str] | None = None
 
 
 @dataclass
@@ -57,6 +65,13 @@ class Stage:
         assert name not in self.alive, "an attempt is started while the one before it runs"
         self.alive[name] = launch.attempt
         status = TaskStatus(name, 1, "here", launch.attempt, "running", self.now_s, self.now_s)
+        status.step, (status.fits_begun, status.fits_ended) = 9, part.fits
+        if part.record is not None:
+            at_s, message, kind = part.record
+            why = FailureRecord(name, message, kind, monotonic_s=self.now_s + at_s, exit_code=part.status, log="its.log")
+            failure = RunFiles(launch.run_dir).failure(launch.task, launch.attempt)
+            failure.parent.mkdir(parents=True, exist_ok=True)
+            write_record(failure, why)
         path = RunFiles(launch.run_dir).status(launch.task)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_record(path, status)
@@ -66,7 +81,7 @@ class Stage:
 
     def signal(self, task: TaskId, number: int) -> None:
         name = str(task)
-        if name not in self.alive or number == signal.SIGCONT:
+        if name not in self.alive or number in (signal.SIGCONT, signal.SIGUSR1):
             return
         self.sent.append((self.now_s, name, number))
         delay_s = 0.0 if number == signal.SIGKILL else self.parts.get(name, Part()).leaves_s
@@ -174,6 +189,103 @@ def test_a_damaged_spec_in_the_run_directory_changes_nothing(tmp_path):
     RunFiles(tmp_path).spec.write_text("{")
     _, outcome = perform(tmp_path, Stage({"worker:0": Part(1, status=2), "chief:0": Part(20)}))
     assert outcome.state == "succeeded"
+
+
+def lost(supervisor) -> str:
+    return lost_on_the_way(supervisor.lives.values())
+
+
+def state(supervisor, task: str) -> str:
+    return supervisor.lives[TaskId.parse(task)].state
+
+
+def test_a_worker_that_was_lost_on_the_way_is_named_at_the_end(tmp_path):
+    crash = Part(1, status=1, record=(0.9, "ValueError: bad batch\nof many", "exception"))
+    supervisor, outcome = perform(tmp_path, Stage({"worker:1": crash, "chief:0": Part(5), "worker:0": Part(5)}))
+    assert outcome.state == "succeeded"
+    assert lost(supervisor) == "worker:1 failed at step 9: ValueError: bad batch (log: its.log)"
+    messages = {record.task: record.message for record in supervisor._journal.record.tasks}
+    assert messages.pop("worker:1") == "ValueError: bad batch\nof many"
+    assert set(messages.values()) == {None}
+
+
+def test_those_that_were_lost_for_the_same_reason_are_named_together(tmp_path):
+    crash = Part(1, status=1, record=(0.9, "ValueError: bad batch", "exception"))
+    supervisor, _ = perform(tmp_path, Stage({"worker:0": crash, "worker:1": crash, "evaluator:0": crash, "chief:0": Part(5)}))
+    assert lost(supervisor) == ("worker:0 failed at step 9: ValueError: bad batch (log: its.log), likewise worker:1, evaluator:0")
+
+
+def test_a_worker_that_leaves_in_the_midst_of_a_fit_has_failed_whatever_its_exit_code(tmp_path):
+    stage = Stage({"worker:1": Part(1, fits=(1, 0)), "worker:0": Part(5, fits=(1, 1)), "chief:0": Part(5, fits=(1, 1))})
+    supervisor, outcome = perform(tmp_path, stage)
+    assert (outcome.state, state(supervisor, "worker:0"), state(supervisor, "worker:1")) == ("succeeded", "succeeded", "failed")
+    assert stage.said[0] == ("worker:1 has failed: left before the last step, with exit code 0; training goes on without it")
+    assert "worker:1 failed at step 9: left before the last step, with exit code 0" in lost(supervisor)
+
+
+def test_a_worker_that_leaves_before_the_others_next_fit_has_failed(tmp_path):
+    stage = Stage({"worker:1": Part(1, fits=(1, 1)), "worker:0": Part(5, fits=(2, 2)), "chief:0": Part(5, fits=(2, 2))})
+    supervisor, _ = perform(tmp_path, stage)
+    assert [state(supervisor, f"worker:{index}") for index in (0, 1)] == ["succeeded", "failed"]
+
+
+def test_where_every_replica_is_needed_the_run_ends_at_once_when_one_leaves(tmp_path):
+    spec = replace(SPEC, training=TrainingSection(updates="sync"))
+    stage = Stage({"worker:1": Part(1, fits=(1, 0)), "worker:0": Part(fits=(1, 0)), "chief:0": Part(fits=(1, 0))})
+    _, outcome = perform(tmp_path, stage, spec)
+    assert (outcome.state, outcome.exit_code, outcome.failure.task) == ("failed", 1, "worker:1")
+    assert stage.now_s < 1005
+
+
+def test_a_leader_that_leaves_in_the_midst_of_a_fit_has_failed(tmp_path):
+    _, outcome = perform(tmp_path, Stage({"chief:0": Part(1, fits=(1, 0))}))
+    assert (outcome.state, outcome.exit_code, outcome.failure.task) == ("failed", 1, "chief:0")
+
+
+@pytest.mark.parametrize(
+    ("end", "found"),
+    [
+        (Part(4, status=1, record=(1, "ValueError: x", "exception")), "failed"),  # it crashed long before it was gone
+        (Part(3.5, status=1, record=(3.4, "KeyError: 'val_loss'", "exception")), "failed"),  # after the leader, by itself
+        (Part(3.5, status=-11), "failed"),
+        (Part(), "succeeded"),  # it is told to stop, and does
+        (Part(3.5), "succeeded"),
+    ],
+)
+def test_a_task_that_crashed_is_never_recorded_as_succeeded(tmp_path, end, found):
+    supervisor, outcome = perform(tmp_path, Stage({"chief:0": Part(3), "worker:0": Part(3), "worker:1": end}))
+    assert outcome.state == "succeeded"
+    assert state(supervisor, "worker:1") == found
+    assert ("worker:1 failed" in lost(supervisor)) == (found == "failed")
+
+
+def test_a_worker_that_somebody_else_told_to_stop_is_stopped_and_not_started_again(tmp_path):
+    told = Part(1, status=143, record=(0.9, "asked to stop (SIGTERM)", "signal"))
+    supervisor, outcome = perform(tmp_path, Stage({"worker:1": told, "worker:0": Part(9), "chief:0": Part(9)}))
+    life = supervisor.lives[TaskId.parse("worker:1")]
+    assert (outcome.state, life.state, life.restarts) == ("succeeded", "stopped", 0)
+    assert lost(supervisor) == "worker:1 was stopped at step 9: asked to stop (SIGTERM) (log: its.log)"
+
+
+def test_the_timeout_holds_while_the_evaluator_works_after_the_leaders_end(tmp_path):
+    stage = Stage({"chief:0": Part(5), "worker:0": Part(5), "worker:1": Part(5)})
+    limits = Limits(timeout_s=30, start_timeout_s=60, stall_timeout_s=300, grace_s=1)
+    _, outcome = perform(tmp_path, stage, limits=limits)
+    assert (outcome.state, outcome.exit_code, outcome.failure.kind) == ("failed", 124, "timeout")
+    assert stage.now_s < 1033
+    assert {line.split()[0]: line.split()[1] for line in outcome.failure.standing} == {
+        "chief:0": "succeeded",
+        "worker:0": "succeeded",
+        "worker:1": "succeeded",
+        "ps:0": "running",
+        "evaluator:0": "running",
+    }
+
+
+def test_the_end_by_timeout_repeats_the_stall(tmp_path):
+    limits = Limits(timeout_s=30, start_timeout_s=60, stall_timeout_s=10, grace_s=1)
+    _, outcome = perform(tmp_path, Stage({}), limits=limits)
+    assert outcome.failure.message == "not finished within 30 s (--timeout); stalled at step 9"
 
 
 def test_backoff_doubles_and_is_forgotten_after_a_healthy_minute(tmp_path):

@@ -122,6 +122,7 @@ class ParameterServerStrategy(Strategy):
     def open(self, problem: Problem) -> Session:
         """See `Strategy.open`."""
         self._generation += 1
+        self.reporter.fit_begins()
         self._join()
         plan = placement.plan(
             problem.variables, len(self.assignment.cluster.servers), self.training.placement, self.training.partitioner
@@ -134,6 +135,7 @@ class ParameterServerStrategy(Strategy):
             if found is Beginning.PASS_OVER:
                 self._owner = problem.owner
                 self.reporter.warn(f"call {self._generation} of fit had ended before this program was started again: passed over")
+                self.reporter.fit_ends()
                 return PassedOverSession(problem, self._generation, self.checkpoint_folder, self)
             self._lead(found, plan, problem)
         try:

@@ -240,3 +240,5 @@ class ParameterServerSession:
         self._link.on_failure = lambda reason: None
         if self._keeper is not None and not self._saved:
             self._keeper.stop(save=error is None or isinstance(error, SystemExit | KeyboardInterrupt))
+        if error is None:
+            self._reporter.fit_ends()

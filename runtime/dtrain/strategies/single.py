@@ -194,6 +194,8 @@ class SingleSession:
                 self.saver.finish()
             else:
                 self.saver.stop()
+        if error is None and self._reporter is not None:
+            self._reporter.fit_ends()
 
 
 class SingleStrategy(Strategy):
@@ -240,6 +242,7 @@ class SingleStrategy(Strategy):
             session.saver.save_first(start)
             self._reporter.status.max_steps = generation.max_steps
             self._reporter.progress(session.global_step)
+            self._reporter.fit_begins()
             self._reporter.running()
         return session
 
