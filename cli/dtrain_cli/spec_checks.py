@@ -88,6 +88,8 @@ def _follows_from(problem: Problem, broken: set[KeyPath]) -> bool:
     """Whether a rule may be broken only because a field that it speaks of was left out."""
     path, text = problem
     words = re.findall(r"\w+", text)
+    if "replicas" in words and any(left_out[0] == "cluster" for left_out in broken):
+        return True
     return any(left_out[:1] == path[:1] and (len(left_out) == 1 or left_out[1] in (*path[1:2], *words)) for left_out in broken)
 
 

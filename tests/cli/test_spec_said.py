@@ -103,6 +103,12 @@ def test_deterministic_is_refused_where_chance_decides(spec, beside, reason):
     assert reason in line
 
 
+def test_a_cluster_that_cannot_be_read_makes_no_second_mistake(spec):
+    path = spec("cluster: {worker: q}\ntraining: {deterministic: true, updates: sync, replicas_to_aggregate: 2}\n")
+    (line,) = mistakes(path)
+    assert line.startswith("spec:1:11: cluster.worker: expected a count")
+
+
 @pytest.mark.parametrize(
     "beside", ["updates: sync", "staleness_bound: 0", "updates: sync, replicas_to_aggregate: 4", "strategy: single"]
 )

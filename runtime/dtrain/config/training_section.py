@@ -54,7 +54,7 @@ class TrainingSection:
                 ("staleness_bound",),
                 "a staleness bound belongs to updates: async; this spec trains with updates: sync",
             )
-        if self.deterministic and self.strategy != "single":
+        if self.deterministic and self.strategy == "parameter_server":
             yield from self._chance_problems()
         if self.stale_gradients == "drop" and self.max_staleness is None:
             yield ("stale_gradients",), "drop needs max_staleness: gradients staler than it are dropped"
