@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dtrain.config import ROLES, Problem, RunSpec, with_nulls
+from dtrain.config import DEFAULT_RESTART, ROLES, Problem, RunSpec, with_nulls
 from dtrain_cli.spec_tree import KeyPath
 
 _EXPECTED = {
@@ -53,6 +53,8 @@ def check_spec(data: dict[str, Any], rules: Callable[[RunSpec], Iterable[Problem
         The spec, or None if its types are wrong, and everything that is wrong with it (nothing: it can be used).
     """
     data = {key: value for key, value in with_nulls(data, RunSpec).items() if value is not None}
+    said = _keys_said(data)
+    data = _with_rules_of_roles(data)
     adapter = TypeAdapter(RunSpec)
     problems: list[Problem] = [((_SAID,), _unknown_key(_SAID, _valid_names(())))] if _SAID in data else []
     try:
@@ -60,7 +62,6 @@ def check_spec(data: dict[str, Any], rules: Callable[[RunSpec], Iterable[Problem
     except ValidationError as error:
         problems += _type_problems(error, data)
     else:
-        said = _keys_said(data)
         return (None if problems else dataclasses.replace(spec, said=said)), [*problems, *rules(spec)]
     broken = {path[:2] for path, _ in problems}
     rest = adapter.validate_json(json.dumps(_without(data, broken)), strict=True)
@@ -72,6 +73,16 @@ def _keys_said(data: dict[str, Any]) -> tuple[str, ...]:
     sections = [field.name for field in dataclasses.fields(RunSpec) if isinstance(data.get(field.name), dict)]
     below = [f"{name}.{key}" for name in sections for key in data[name]]
     return tuple(sorted([*(key for key in data if key not in sections), *below]))
+
+
+def _with_rules_of_roles(data: dict[str, Any]) -> dict[str, Any]:
+    """Fill in what a restart rule leaves out: a default may be another for another role."""
+    rules = data.get("restart")
+    if not isinstance(rules, dict):
+        return data
+    defaults = {role: dataclasses.asdict(rule) for role, rule in DEFAULT_RESTART.items()}
+    filled = {role: {**defaults[role], **rule} for role, rule in rules.items() if role in defaults and isinstance(rule, dict)}
+    return {**data, "restart": {**rules, **filled}}
 
 
 def _without(data: dict[str, Any], broken: set[KeyPath]) -> dict[str, Any]:

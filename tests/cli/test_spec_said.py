@@ -2,7 +2,7 @@
 
 import pytest
 
-from dtrain.config import RunSpec
+from dtrain.config import ROLES, RunSpec
 from dtrain.errors import SpecError
 from dtrain_cli.plan import Workload
 from dtrain_cli.spec_file import read_spec
@@ -58,6 +58,14 @@ def test_a_name_that_was_said_stays(tmp_path):
     workload = Workload(tmp_path / "prog.py", (), tmp_path)
     assert workload.named(read_spec(None, (), {"name": "run"})).name == "run"
     assert workload.named(read_spec(None)).name == "prog"
+
+
+def test_a_restart_rule_keeps_what_was_not_said_of_its_role(spec):
+    path = spec(f"{CLUSTER}restart: {{chief: {{backoff_s: 2}}, worker: {{backoff_s: 2}}, ps: {{max: 3}}}}\n")
+    rules = read_spec(path, ["restart.evaluator.policy=always"])
+    assert {role: rules.restart_of(role).max for role in ROLES} == {"chief": 1, "worker": 3, "ps": 3, "evaluator": 3}
+    assert rules.restart_of("chief").backoff_s == 2
+    assert read_spec(path, ["restart.chief.max=3"]).restart_of("chief").max == 3
 
 
 NONES = """

@@ -9,12 +9,13 @@ from dtrain.config.checkpoint_section import CheckpointSection
 from dtrain.config.cluster_section import ROLES, ClusterSection, address_problem
 from dtrain.config.nulls import is_none, with_nulls
 from dtrain.config.problems import Problem
-from dtrain.config.restart_section import RestartSection
+from dtrain.config.restart_section import DEFAULT_RESTART, RestartSection
 from dtrain.config.run_spec import EMBEDDED_DEFAULT, NO_SERVERS, RunSpec
 from dtrain.config.simulate_section import KillFault, LinkFault, PauseFault, SimulateSection
 from dtrain.config.training_section import TrainingSection
 
 __all__ = [
+    "DEFAULT_RESTART",
     "EMBEDDED_DEFAULT",
     "NO_SERVERS",
     "ROLES",
