@@ -14,7 +14,7 @@ from pathlib import Path
 from dtrain.cluster import TaskId
 from dtrain.run_files import FailureRecord
 from dtrain_cli import failure_box
-from dtrain_cli.log_lines import LogTail, collapse, without_colours
+from dtrain_cli.log_lines import LINE_BYTES_MAX, LogTail, collapse, without_colours
 from dtrain_cli.outlet import Outlet
 
 BATCH_S = 0.2
@@ -47,7 +47,8 @@ class Console:
     def follow(self, task: TaskId, log: Path) -> None:
         """Show what is appended to `log`, after what is left of the task's earlier logs."""
         self._label_width = max(self._label_width, len(str(task)))
-        self._tails.setdefault(task, []).append(LogTail(task, log))
+        line_bytes_max = LINE_BYTES_MAX if self._lines_to_terminal else None  # a program reads a JSON object only whole
+        self._tails.setdefault(task, []).append(LogTail(task, log, line_bytes_max=line_bytes_max))
 
     def say(self, text: str) -> None:
         """A word of dtrain's own, after what the tasks have printed before it."""
@@ -69,6 +70,7 @@ class Console:
         now_s = time.monotonic()
         self._out.flush()
         self._err.flush()
+        self._tell_trouble()
         if now_s >= self._next_batch_s:
             self._next_batch_s = now_s + (BATCH_S if self._lines_to_terminal else 0.0)
             self._show_lines(until_s=now_s + _PUMP_S)
@@ -85,6 +87,7 @@ class Console:
                 time.sleep(0.005)
         if more and not self._out.closed:
             self.say("whoever reads the output is too slow: the last lines are only in the log files")
+        self._tell_trouble()
         if self._table:
             self._draw_table()
             self._table_height = 0
@@ -128,6 +131,11 @@ class Console:
         else:
             text = "".join(f"{task} | {without_colours(line)}\n" for task, line in batch)
         self._out.write(text)
+
+    def _tell_trouble(self) -> None:
+        if self._out.trouble:
+            text, self._out.trouble = self._out.trouble, None
+            self.say(f"stdout: {text}; what it does not get is in the log files")
 
     def _label(self, label: str) -> str:
         padded = f"{label:<{self._label_width}} |"

@@ -18,7 +18,6 @@ from dtrain.config import ClusterSection, RunSpec
 from dtrain.errors import SpecError
 from dtrain_cli.spec_file import read_spec
 
-
 NO_CLUSTER = 'TF_CONFIG names no "cluster"; expected "cluster": {"chief": [...], "worker": [...], "ps": [...]} beside "task"'
 
 

@@ -26,14 +26,16 @@ class LogTail:
         task: whose it is.
         path: the file.
         without_stacks: whether stacks, which all tasks write when training stands still, are left to the file.
+        line_bytes_max: how much of a line is shown; None: all of it.
     """
 
     task: TaskId
     path: Path
     without_stacks: bool = False
+    line_bytes_max: int | None = LINE_BYTES_MAX
     _in_stack: bool = False
     _offset: int = 0
-    _partial: bytes = field(default=b"", repr=False)
+    _partial: bytearray = field(default_factory=bytearray, repr=False)
 
     def read(self, to_the_end: bool = False) -> list[str]:
         """The lines that have become complete, at most some hundred thousand bytes of them.
@@ -47,10 +49,14 @@ class LogTail:
         if size - self._offset > LAG_BYTES_MAX:
             notes = [f"[{self._skip(size - LAG_BYTES_MAX // 2)} lines not shown; see {self.path}]"]
         data = self._take(_CHUNK_BYTES) if size > self._offset else b""
-        *lines, self._partial = (self._partial + data).split(b"\n")
+        ended, newline, rest = data.rpartition(b"\n")
+        lines = bytes(self._partial + ended).split(b"\n") if newline else []
+        if newline:
+            self._partial.clear()
+        self._partial += rest  # in place: a line of many megabytes comes in many pieces
         if to_the_end and not data and self._partial:
-            lines, self._partial = [self._partial], b""
-        return notes + [_text(line) for line in lines if not self._is_stack(line)]
+            lines, self._partial = [bytes(self._partial)], bytearray()
+        return notes + [_text(line, self.line_bytes_max) for line in lines if not self._is_stack(line)]
 
     def _is_stack(self, line: bytes) -> bool:
         if line.startswith(b"Fatal Python error"):  # a stack that the task did not write because it was asked to
@@ -77,18 +83,20 @@ class LogTail:
 
     def _skip(self, until: int) -> int:
         """Leave lines out up to the first that begins after `until`; how many."""
-        left_out, data = 0, b""
+        left_out = 0
         while self._offset < until and (data := self._take(1 << 20)):
-            left_out += data.count(b"\n")
-        self._partial = data.rpartition(b"\n")[2]
+            if count := data.count(b"\n"):
+                left_out += count
+                self._partial.clear()
+            self._partial += data.rpartition(b"\n")[2]
         return left_out
 
 
-def _text(line: bytes) -> str:
+def _text(line: bytes, bytes_max: int | None) -> str:
     """A line as a terminal would show it in the end: after the last carriage return, without anything that moves the cursor."""
     shown = line.rstrip(b"\r").rpartition(b"\r")[2]
-    cut = f" ... ({len(shown) - LINE_BYTES_MAX} bytes more)" if len(shown) > LINE_BYTES_MAX else ""
-    text = shown[:LINE_BYTES_MAX].decode(errors="replace")
+    cut = f" ... ({len(shown) - bytes_max} bytes more)" if bytes_max is not None and len(shown) > bytes_max else ""
+    text = shown[:bytes_max].decode(errors="replace")
     return _CONTROLS.sub(lambda match: match[0] if _COLOURS.fullmatch(match[0]) else "", text) + cut
 
 

@@ -5,6 +5,7 @@ takes at once are written (a pipe that is writable takes 4096 bytes). The descri
 the shell. A closed reader is silence.
 """
 
+import errno
 import os
 import select
 import stat
@@ -18,11 +19,13 @@ class Outlet:
 
     Attributes:
         closed: nobody reads any more; everything is swallowed from then on.
+        trouble: why nothing can be written, where that is not the reader's will: a full disk behind a redirection.
     """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.closed = False
+        self.trouble: str | None = None
         self._pending = bytearray()
         self._poll = select.poll()
         self._poll.register(fd, select.POLLOUT)
@@ -62,7 +65,8 @@ class Outlet:
                 return
             try:
                 written = os.write(self.fd, self._pending[:PIECE_BYTES])
-            except OSError:  # nobody reads any more, or a full disk behind a redirection: the log files have it all
+            except OSError as error:  # the log files have it all
+                self.trouble = None if error.errno == errno.EPIPE else error.strerror
                 self.closed = True
                 self._pending.clear()
                 return

@@ -1,5 +1,6 @@
 """What a launch prints, and that no reader can slow it down."""
 
+import json
 import os
 import shlex
 import signal
@@ -17,6 +18,7 @@ def test_lines_are_whole_and_readable_whatever_the_bytes(launcher):
     program = launcher.program(
         r"""
         status()
+        print(json.dumps(list(range(100_000))), flush=True)
         sys.stdout.buffer.write(b"caf\xc3")
         sys.stdout.flush()
         sys.stdout.buffer.write(b"\xa9\nbad \xff byte\n10%\r20%\r30%\n\x1b[2J\x1b[31mred\x1b[0m\nhalf a line")
@@ -26,7 +28,9 @@ def test_lines_are_whole_and_readable_whatever_the_bytes(launcher):
     )
     launch = launcher.start(*ALONE, "--set", "restart.chief.policy=never", program)
     assert launch.end() == 137
-    assert launch.out.splitlines() == [
+    first, *others = launch.out.splitlines()
+    assert json.loads(first.removeprefix("chief:0 | ")) == list(range(100_000))
+    assert others == [
         "chief:0 | café", "chief:0 | bad \ufffd byte", "chief:0 | 30%", "chief:0 | red", "chief:0 | half a line",
     ]  # fmt: skip
 
@@ -81,6 +85,14 @@ def test_closed_standard_files_of_the_launcher(launcher):
     assert subprocess.run(["sh", "-c", command], cwd=launcher.folder, env=environment, timeout=30).returncode == 0
     assert (closed / "tasks/chief-0/attempt-0/output.log").read_text() == "a line\n"
     assert launch.end() == 0
+
+
+def test_a_full_disk_behind_stdout_is_said(launcher):
+    with open("/dev/full", "w") as full:
+        launch = launcher.start(*ALONE, launcher.program("status()\nprint('lost')\n"), stdout=full)
+        assert launch.end() == 0
+    assert "stdout: No space left on device; what it does not get is in the log files" in launch.err
+    assert launch.log("chief:0") == "lost\n"
 
 
 def test_lines_that_are_left_out_are_counted(launcher):

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,6 +66,24 @@ def test_a_missing_file_and_a_very_long_line(tmp_path: Path):
     (tmp_path / "output.log").write_text("x" * 10_000 + "\n")
     (line,) = tail.read()
     assert line.endswith("... (1808 bytes more)")
+
+
+@pytest.mark.parametrize("lag", [1 << 20, 3000])
+def test_a_line_is_whole_or_left_out_for_a_reader_that_is_a_program(tmp_path: Path, monkeypatch, lag):
+    monkeypatch.setattr(log_lines, "LAG_BYTES_MAX", lag)
+    monkeypatch.setattr(log_lines, "_CHUNK_BYTES", 700)
+    path, long = tmp_path / "output.log", "{" + "x" * 20_000 + "}"
+    tail = LogTail(W0, path, line_bytes_max=None)
+    with path.open("a") as file:
+        shown = []
+        for piece in (long[:500], long[500:9000], long[9000:] + "\nlast\n"):
+            file.write(piece)
+            file.flush()
+            shown += tail.read()
+    while more := tail.read(to_the_end=True):
+        shown += more
+    whole = [line for line in shown if "not shown" not in line]
+    assert whole == [long, "last"] if lag > len(long) else set(whole) <= {long, "last"}
 
 
 def test_equal_lines_of_several_tasks_are_shown_once():
