@@ -72,8 +72,35 @@ def test_one_callback_needs_no_list():
     made.evaluate(X, Y, verbose=0, callbacks=note)
     made.predict(X, callbacks=note)
     assert heard == [0, 1, "test", "predict"]
-    with pytest.raises(InputError, match=r"callbacks: expected instances of .*, found 'EarlyStopping'"):
-        made.fit(X, Y, verbose=0, callbacks="EarlyStopping")
+    made.fit(X, Y, verbose=0, callbacks=[[note], ()])
+    assert heard[4:] == [0]
+    for wrong in ("EarlyStopping", dt.callbacks.History, 3):
+        with pytest.raises(InputError, match=r"callbacks: expected instances of .*, found .*(EarlyStopping|History|3)"):
+            made.fit(X, Y, verbose=0, callbacks=wrong)
+
+
+class Batches:
+    """Has the methods of a Keras Sequence."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return X[2 * index : 2 * index + 2], Y[2 * index : 2 * index + 2]
+
+
+def test_a_sequence_of_keras_is_told_what_fits():
+    batches = Batches()
+    with pytest.raises(InputError, match=r"data: found Batches, an object of batches by number .*Dataset\.from_generator"):
+        model().fit(batches, verbose=0)
+    remedy = dt.data.Dataset.from_generator(lambda: (batches[i] for i in range(len(batches))))
+    expected = model().fit(X, Y, batch_size=2, shuffle=False, epochs=2, verbose=0).history
+    assert model().fit(remedy, epochs=2, steps_per_epoch=4, verbose=0).history == expected
+
+
+def test_lists_of_other_lengths_are_no_array():
+    with pytest.raises(InputError, match="dataset: expected an array, or nested lists of equal lengths, found list: "):
+        model().predict([[1.0, 2.0, 3.0], [4.0]])
 
 
 def test_x_and_y_of_other_lengths_are_named():
@@ -81,6 +108,8 @@ def test_x_and_y_of_other_lengths_are_named():
     for use in (model().fit, model().evaluate):
         with pytest.raises(InputError, match=message):
             use(X, Y[:5], verbose=0)
+    with pytest.raises(InputError, match=message):
+        model().fit(X, Y[:5], validation_split=0.5, verbose=0)
     with pytest.raises(InputError, match=r"in sample_weight as in x, found x of shape \(8, 3\) and sample_weight of shape \(2,\)"):
         model().fit(X, Y, sample_weight=np.ones(2), verbose=0)
     with pytest.raises(InputError, match=r"data: expected arrays with an axis of examples, found y of shape \(\)"):

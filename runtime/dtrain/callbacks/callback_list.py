@@ -9,15 +9,18 @@ from dtrain.errors import InputError
 ALIASES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
 
 
-def as_callbacks(given: Callback | Sequence[Callback] | None) -> Sequence[Callback]:
-    """Return what `fit`, `evaluate` or `predict` was given as a sequence: one callback needs no list.
+def as_callbacks(given: Any) -> list[Callback]:
+    """Return what `fit`, `evaluate` or `predict` was given as a list: one callback needs none, and lists may be nested.
 
     Raises:
         InputError: these are no callbacks.
     """
-    callbacks = [given] if isinstance(given, Callback | str) else list(given or ())
-    check_callbacks(callbacks)
-    return callbacks
+    if given is None:
+        return []
+    if isinstance(given, list | tuple):
+        return [callback for each in given for callback in as_callbacks(each)]
+    check_callbacks([given])
+    return [given]
 
 
 def check_callbacks(callbacks: Iterable[object]) -> None:

@@ -84,7 +84,11 @@ def _as_array(value: Any) -> Any:
         return value
     if value is None:
         raise InputError("dataset: expected elements of arrays, found None; does a function lack its return?")
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        expected = "an array, or nested lists of equal lengths"
+        raise InputError(f"dataset: expected {expected}, found {type(value).__name__}: {error}") from None
     if array.dtype.kind in "SU":
         return np.array(value, object)  # numpy's own kind cuts zero bytes off
     return array.astype(np.float32) if array.dtype == np.float64 and not _is_of_numpy(value) else array

@@ -1,7 +1,7 @@
 """What counts as data for `fit`, `evaluate` and `predict`."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from dtrain.data.structure import arrays_of, as_arrays
 from dtrain.errors import InputError
 
 NAMES = ("x", "y", "sample_weight")
+ARRAYS = (Mapping, list, tuple, str, bytes)
 
 Data = Any
 """Arrays (`x`, `(x, y)` or `(x, y, sample_weight)`), a Dataset, or a function of an InputContext that returns a Dataset.
@@ -40,8 +41,13 @@ def as_dataset(
             "data: found a generator, which can be read once only; expected arrays, or a Dataset such as "
             "dtrain.data.Dataset.from_generator(function_that_makes_it, output_signature=...)"
         )
-    if isinstance(data, tuple):
-        _check_lengths(data)
+    if isinstance(data, Sized) and hasattr(data, "__getitem__") and not isinstance(data, ARRAYS) and not hasattr(data, "__array__"):
+        name = type(data).__name__
+        raise InputError(
+            f"data: found {name}, an object of batches by number as Keras's Sequence is one; expected arrays, or a Dataset such "
+            f"as dtrain.data.Dataset.from_generator(lambda: (batches[i] for i in range(len(batches)))) for batches = {name}(...)"
+        )
+    check_lengths(data)
     dataset = Dataset.from_tensor_slices(_lists_as_tuples((data,) if isinstance(data, list) else data))
     if shuffle:
         dataset = dataset.shuffle(max(1, len(dataset)), seed=seed)
@@ -70,12 +76,14 @@ def _unfit(name: str, found: str) -> str:
     )
 
 
-def _check_lengths(data: tuple[Any, ...]) -> None:
-    """See that x, y and sample_weight hold as many examples.
+def check_lengths(data: Any) -> None:
+    """See that x, y and sample_weight, where they stand in a tuple, hold as many examples.
 
     Raises:
         InputError: an array has no axis of examples, or another length than the first one of x.
     """
+    if not isinstance(data, tuple):
+        return
     named = [(name, np.shape(array)) for name, part in zip(NAMES, data, strict=False) for array in _arrays(part)]
     for name, shape in named:
         if not shape:

@@ -8,6 +8,7 @@ from typing import Any, Self
 from dtrain.callbacks import Callback, CallbackList, History, ProgressBar
 from dtrain.callbacks.callback_list import as_callbacks
 from dtrain.data.input_context import InputContext
+from dtrain.data.user_data import check_lengths
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import optimizers
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects
@@ -130,6 +131,7 @@ class Model(Architecture):
         """
         strategy, data = self.strategy, joined(x, y, sample_weight)
         if validation_split and validation_data is None:
+            check_lengths(data)
             data, validation_data = held_out(data, validation_split)
         validation = validation_data
         if validation_data is not None and not isinstance(validation_data, Validation):
