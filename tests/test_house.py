@@ -152,7 +152,7 @@ def test_the_stub_names_what_the_module_offers():
 
     stub = ast.parse((RUNTIME / "__init__.pyi").read_text())
     named = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names if alias.asname}
-    named |= {node.name for node in stub.body if isinstance(node, ast.FunctionDef)}
+    named |= {node.name for node in stub.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     named |= {node.targets[0].id for node in stub.body if isinstance(node, ast.Assign)}
     assert {name for name in named if not name.startswith("_")} == set(dtrain.__all__) - {"__version__"}
     for name in dtrain.__all__:

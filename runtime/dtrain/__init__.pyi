@@ -1,3 +1,5 @@
+from typing import Any
+
 from dtrain import callbacks as callbacks
 from dtrain import data as data
 from dtrain import distribute as distribute
@@ -14,8 +16,8 @@ from dtrain.learning import optimizers as optimizers
 from dtrain.learning import regularizers as regularizers
 from dtrain.learning.layers import Input as Input
 from dtrain.learning.sparse_rows import SparseRows as SparseRows
-from dtrain.strategies.choice import ParameterServerStrategy as ParameterServerStrategy
 from dtrain.strategies.choice import get_strategy as get_strategy
+from dtrain.strategies.parameter_server import ParameterServerStrategy as _InACluster
 from dtrain.strategy import Strategy as Strategy
 from dtrain.training.estimator import Estimator as Estimator
 from dtrain.training.estimator import EvalSpec as EvalSpec
@@ -32,3 +34,6 @@ from dtrain.training.torch_module import from_torch as from_torch
 
 __version__: str
 utils = _encoding
+
+class ParameterServerStrategy(_InACluster):
+    def __init__(self, **training: Any) -> None: ...

@@ -133,6 +133,13 @@ def test_a_contradiction_names_what_was_said_elsewhere(launched):
     assert "(the spec or the command line says updates: async)" in message
 
 
+def test_a_contradiction_names_what_was_said_of_another_key(launched):
+    launched(said=["staleness_bound"], staleness_bound=3)
+    message = refused(updates="sync")
+    assert "staleness_bound: a staleness bound belongs to updates: async" in message
+    assert "(the spec or the command line says staleness_bound: 3)" in message
+
+
 def test_none_and_null_are_the_same():
     training = dt.ParameterServerStrategy(staleness_bound="none", partitioner="none", max_staleness=None, compression=None).training
     assert (training.staleness_bound, training.partitioner, training.max_staleness) == (None, None, None)

@@ -66,8 +66,9 @@ def with_wishes(spec: RunSpec, wishes: Wishes, who: str) -> RunSpec:
     merged = replace(spec, training=replace(spec.training, **free))
     for path, problem in merged.problems():
         if path[0] == "training":
-            overruled = [f"{name}: {getattr(spec.training, name)}" for name in wishes if name not in free]
-            note = f" (the spec or the command line says {', '.join(overruled)})" if overruled else ""
+            concerned = dict.fromkeys([*(name for name in wishes if name not in free), str(path[1])])
+            said = [f"{name}: {getattr(spec.training, name)}" for name in concerned if f"training.{name}" in spec.said]
+            note = f" (the spec or the command line says {', '.join(said)})" if said else ""
             raise SpecError(f"{who}: {'.'.join(map(str, path[1:]))}: {problem}{note}")
     return merged.resolved()
 
