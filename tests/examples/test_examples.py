@@ -54,7 +54,7 @@ def test_recommender(output):
 
 
 def test_migrate_estimator(output):
-    """Its numbers are TensorFlow's, step by step. It has data and weights of its own: those of tests/golden, wherever others lie."""
+    """Its numbers are TensorFlow's, step by step. Its data and weights are its own: those of tests/golden, wherever others lie."""
     golden = json.loads((Path(__file__).parents[1] / "golden" / "j_end_to_end.json").read_text())
     same = {"replicas": 2, "data": "repeat_then_batch", "global_batch": 2, "optimizer": ["Adagrad", {"learning_rate": 0.05}]}
     run = next(run for run in golden["runs"] if same.items() <= run.items())
