@@ -38,25 +38,29 @@ class LogTail:
     _partial: bytearray = field(default_factory=bytearray, repr=False)
 
     def read(self, to_the_end: bool = False) -> list[str]:
-        """The lines that have become complete, at most some hundred thousand bytes of them.
+        """The lines that have become complete, at most some hundred thousand bytes of them, or one that is longer.
 
         If the reader of the console is too slow, most are left out, and the first line says how many.
 
         Args:
             to_the_end: the task is gone: when there is no more, the last line counts also if no newline has ended it.
         """
-        size, notes = self._size(), []
+        size, shown = self._size(), []
         if size - self._offset > LAG_BYTES_MAX:
-            notes = [f"[{self._skip(size - LAG_BYTES_MAX // 2)} lines not shown; see {self.path}]"]
-        data = self._take(_CHUNK_BYTES) if size > self._offset else b""
-        ended, newline, rest = data.rpartition(b"\n")
-        lines = bytes(self._partial + ended).split(b"\n") if newline else []
-        if newline:
+            shown = [f"[{self._skip(size - LAG_BYTES_MAX // 2)} lines not shown; see {self.path}]"]
+        while not shown and size > self._offset and (data := self._take(_CHUNK_BYTES)):
+            ended, newline, rest = data.rpartition(b"\n")
+            if newline:
+                shown = self._shown(bytes(self._partial + ended).split(b"\n"))
+                self._partial.clear()
+            self._partial += rest  # in place: a line of many megabytes comes in many pieces
+        if to_the_end and not shown and self._partial:
+            shown = self._shown([bytes(self._partial)])
             self._partial.clear()
-        self._partial += rest  # in place: a line of many megabytes comes in many pieces
-        if to_the_end and not data and self._partial:
-            lines, self._partial = [bytes(self._partial)], bytearray()
-        return notes + [_text(line, self.line_bytes_max) for line in lines if not self._is_stack(line)]
+        return shown
+
+    def _shown(self, lines: list[bytes]) -> list[str]:
+        return [_text(line, self.line_bytes_max) for line in lines if not self._is_stack(line)]
 
     def _is_stack(self, line: bytes) -> bool:
         if line.startswith(b"Fatal Python error"):  # a stack that the task did not write because it was asked to
