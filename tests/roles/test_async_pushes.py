@@ -149,7 +149,10 @@ def test_asynchronous_training_without_anybody_who_could_train_fails_by_name():
     assert only(hand.beat("chief:0", 1)).failed is None
     hand.now = 72.0
     hand.tick()
-    assert only(hand.beat("chief:0", 1)).failed == "too few replicas: nobody is alive who could make version 1, for 11.0 s"
+    reply = only(hand.beat("chief:0", 1))
+    nobody = "nobody is alive who could make version 1, for 11.0 s"
+    assert reply.failed == f"too few replicas: {nobody}: worker:0 has not been heard of, worker:1 has not been heard of"
+    assert reply.waiting_for == "worker:0, worker:1"
 
 
 def test_a_contribution_that_another_server_lacks_is_waited_for_there():

@@ -32,6 +32,26 @@ def test_wait_has_an_end_that_says_how_many_are_missing():
     assert only(hand.say("chief:0", Snapshot(0, 0.0))) == Refusal(failed)
 
 
+def test_those_who_wait_are_told_who_has_gone_and_how():
+    hand = sync(too_few_timeout_s=20.0, backup_workers=0)
+    for task in TASKS:
+        hand.beat(task, status={"task": task, "step": 9})
+    assert only(hand.beat("chief:0", 1)).waiting_for == "chief:0, worker:0, worker:1"
+    hand.beat("worker:1", 1, leaving=True)
+    assert only(hand.beat("chief:0", 1)).waiting_for == "worker:1", "at once, whatever the others have done"
+    hand.push("chief:0")
+    hand.now += LEASE_S + 0.1
+    hand.beat("chief:0", 1)
+    hand.tick()
+    assert only(hand.beat("chief:0", 1)).waiting_for == "worker:0, worker:1"
+    hand.now += 20.0
+    hand.beat("chief:0", 1)
+    hand.tick()
+    failed = only(hand.beat("chief:0", 1)).failed
+    assert failed.startswith("too few replicas: 3 contributions are needed for version 1 and at most")
+    assert failed.endswith("(training.too_few: wait): worker:0 has not been heard of for 5 s, worker:1 left at step 9")
+
+
 def test_shrink_makes_the_version_of_those_who_live():
     hand = sync(too_few="shrink")
     hand.push("chief:0", value=2)

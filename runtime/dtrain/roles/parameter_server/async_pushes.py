@@ -34,6 +34,7 @@ class AsyncPushes:
         too_few_timeout_s: at ps:0: how long nobody may be alive who could make the next version.
         compensation: with ``stale_gradients: compensate``.
         retry: whether a batch whose gradient was too stale is to be computed again.
+        missing: at ps:0: which replicas have gone, and how.
     """
 
     store: Store
@@ -46,6 +47,7 @@ class AsyncPushes:
     too_few_timeout_s: float = 0.0
     compensation: DelayCompensation | None = None
     retry: bool = False
+    missing: str = ""
     _too_few_since_s: float | None = None
 
     @classmethod
@@ -171,6 +173,11 @@ class AsyncPushes:
                 self.gate.leave(rank)
         return iter(())
 
+    @property
+    def too_few(self) -> bool:
+        """At ps:0: whether nobody is alive who could make the next version."""
+        return self._too_few_since_s is not None
+
     def decide(self, seen: SeenPushes, now: float) -> Iterator[Action]:
         """ps:0: gradients need no decision in common; but without anybody who could send one, training has failed."""
         if self.gate is None or self.gate.finished or self.gate.held_back or self.gate.possible(self.live):
@@ -179,7 +186,8 @@ class AsyncPushes:
             self._too_few_since_s = now if self._too_few_since_s is None else self._too_few_since_s
             waited_s = now - self._too_few_since_s
             if waited_s >= self.too_few_timeout_s:
-                self.failed = f"too few replicas: nobody is alive who could make version {self.version + 1}, for {waited_s:.1f} s"
+                nobody = f"nobody is alive who could make version {self.version + 1}, for {waited_s:.1f} s"
+                self.failed = f"too few replicas: {nobody}: {self.missing}"
         return iter(())
 
     def callers(self) -> list[Caller]:

@@ -1,6 +1,6 @@
 """Who takes part in a run, who of them is alive, and who may go: rules 6, 7 and 12, as one server sees it. Machine."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -106,6 +106,8 @@ class Attendance:
         ended = held is not None and held.pushes.version >= held.max_steps and not self.concluded(held.generation)
         if held is None or ended or held.pushes.held_back:
             return self.leader
+        if held.pushes.too_few:
+            return ", ".join(self._named({self.ranks[task] for task in self._gone()}))
         ranks, servers = held.pushes.awaited()
         return ", ".join([*(f"ps:{server}" for server in servers), *self._named(ranks)]) or None
 
@@ -116,10 +118,27 @@ class Attendance:
     def change(self, held: Held | None, now: float) -> Iterator[Action]:
         """Somebody has come, is lost or has left: ps:0 counts anew."""
         if held is not None and self.index == 0:
-            gone = {self.ranks[task] for task in self.membership.gone & self.ranks.keys()}
+            gone = {self.ranks[task] for task in self._gone()}
             live = self._names.keys() - gone
+            held.pushes.missing = self._missing()
             held.dealer.lose(gone)
             yield from held.pushes.members_changed(live, held.seen, now)
+
+    def _gone(self) -> Set[str]:
+        """Return the replicas that have left or are lost."""
+        return self.membership.gone & self.ranks.keys()
+
+    def _missing(self) -> str:
+        """Return who has gone and how: ``worker:1 left at step 9, worker:2 has not been heard of for 5 s``."""
+        gone = sorted(self._gone(), key=self.ranks.__getitem__)
+        more = [f"{len(gone) - NAMED} more"] if len(gone) > NAMED else []
+        return ", ".join([*map(self._how_it_went, gone[:NAMED]), *more])
+
+    def _how_it_went(self, task: str) -> str:
+        if self.membership.state(task) is MemberState.LEFT:
+            step = self.statuses.get(task, {}).get("step")
+            return f"{task} left" + (f" at step {step}" if step is not None else "")
+        return f"{task} has not been heard of" + (f" for {LEASE_S:g} s" if task in self.statuses else "")
 
     def conclude(self, message: Conclude) -> None:
         """The last step of a generation is saved."""

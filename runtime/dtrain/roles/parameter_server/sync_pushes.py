@@ -73,6 +73,8 @@ class SyncPushes:
         self._waiting: list[Waiting] = []
         self._last_commit: Commit | None = None
         self.failed: str | None = None
+        self.too_few = False  # ps:0: fewer can contribute than are needed
+        self.missing = ""  # ps:0: which replicas have gone, and how
 
     @property
     def version(self) -> int:
@@ -188,6 +190,7 @@ class SyncPushes:
         if self._decision is None or self.failed or self.finished or self.held_back:
             return
         decided = self._decision.decide(now)
+        self.too_few = isinstance(decided, TooFew)
         if isinstance(decided, TooFew):
             self._judge_too_few(decided, now)
         elif decided is not None:
@@ -203,7 +206,7 @@ class SyncPushes:
         if self._training.too_few == "fail" or waited_s >= self._training.too_few_timeout_s:
             self.failed = (
                 f"too few replicas: {found.needed} contributions are needed for version {self.version + 1} and at most "
-                f"{found.possible} can come, for {waited_s:.1f} s (training.too_few: {self._training.too_few})"
+                f"{found.possible} can come, for {waited_s:.1f} s (training.too_few: {self._training.too_few}): {self.missing}"
             )
 
     def _carry_out(self, version: int, contributors: Sequence[Contribution], seen: SeenPushes) -> Iterator[Action]:
