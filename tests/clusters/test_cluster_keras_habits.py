@@ -53,7 +53,7 @@ def test_a_task_reads_what_it_has_saved(launcher):
     make = "import dtrain as dt\nm = dt.Sequential([dt.layers.Dense(1, input_shape=(1,))])\n"
     given = launcher.run("-c", make + "m.set_weights([[[7.0]], [0.0]])\nm.save_weights('given')")
     assert given.end() == 0, given.err
-    launch = launcher.start("program.py")
+    launch = launcher.start("--set", "success=all_workers", "program.py")
     assert launch.end() == 0, launch.err
     for task in ("chief:0", "worker:0", "worker:1", "evaluator:0"):
         assert "all is well" in launch.log(task), launch.err
