@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import portpicker
 
@@ -47,9 +48,13 @@ class HeldPorts:
             OSError: somebody else has it, or the host is not this machine.
         """
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        holder = socket.socket(family, kind, protocol)
         try:
-            holder.bind(address)
+            holder = _bound(socket.socket(family, kind, protocol), address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            holder = _bound_after_others(socket.socket(family, kind, protocol), address)
+        try:
             # After the bind, not before: before, it would let us share a port that a stranger already has.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         except OSError:
@@ -90,6 +95,33 @@ class HeldPorts:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _bound(holder: socket.socket, address: Any) -> socket.socket:
+    try:
+        holder.bind(address)
+    except OSError:
+        holder.close()
+        raise
+    return holder
+
+
+def _bound_after_others(holder: socket.socket, address: Any) -> socket.socket:
+    """Bind a port of which nothing is left but connections that have ended within the last minute (TIME_WAIT).
+
+    With SO_REUSEADDR these are no hindrance, but neither is another holder, until one of the two listens: so this one does,
+    for a moment. The kernel then refuses it if anybody else has the port.
+    """
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _bound(holder, address)
+    try:
+        holder.listen(1)
+        holder.shutdown(socket.SHUT_RDWR)  # the port stays bound
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    except OSError:
+        holder.close()
+        raise
+    return holder
 
 
 def hold_ports(count: int) -> HeldPorts:

@@ -54,6 +54,35 @@ def test_a_default_grpc_server_can_take_the_port_and_an_exclusive_one_cannot():
             server.stop(None).wait()
 
 
+def leave_connections_that_have_just_ended(port: int) -> None:
+    """As a server does that has ended with clients: for a minute the kernel remembers (TIME_WAIT)."""
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC's servers have it
+        server.bind((LOOPBACK, port))
+        server.listen()
+        with socket.create_connection((LOOPBACK, port)) as client:
+            server.accept()[0].close()
+            client.recv(1)
+
+
+def test_a_port_whose_last_server_has_just_ended_can_be_held_and_still_by_one_alone():
+    port = pick_port()
+    leave_connections_that_have_just_ended(port)
+    with pytest.raises(OSError, match="in use"):
+        bind(port)
+    section = ClusterSection(ps=[f"{LOOPBACK}:{port}"])
+    _, held = hold_addresses(section)
+    with held:
+        for _ in range(2):
+            with pytest.raises(SpecError, match="is in use by another process"):
+                hold_addresses(section)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((LOOPBACK, port))
+        server = grpc.server(ThreadPoolExecutor(1), options=[("grpc.so_reuseport", 1)])
+        assert server.add_insecure_port(f"{LOOPBACK}:{port}") == port
+        server.stop(None).wait()
+
+
 def test_released_and_closed_ports_are_free_again():
     with hold_ports(2) as held:
         first, second = held.ports
