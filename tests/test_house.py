@@ -24,6 +24,7 @@ FLOORS = {
     "verdict": 1,
     "messages": 1,
     "assignment": 1,
+    "announcing": 1,
     "start_orders": 1,
     "model_order": 1,
     "life_line": 1,

@@ -92,6 +92,11 @@ class TaskAssignment:
         """Whether this is a worker that has joined a running cluster, which does not name it."""
         return self.task.role is Role.WORKER and self.task not in self.cluster
 
+    @property
+    def watched(self) -> bool:
+        """Whether a launcher watches this task and tells its user how it is; else the task does so itself."""
+        return self.launched and not self.joined
+
     def hello(self) -> Hello:
         """What this task says on opening a connection."""
         return Hello(self.run_id, self.cluster.hash, str(self.task), self.secret)

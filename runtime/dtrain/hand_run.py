@@ -7,6 +7,7 @@ all. The directory is the one given by `--run-dir`, else a new one below the run
 import contextlib
 import fcntl
 import os
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -48,6 +49,8 @@ class HandRun:
         run = f"{assignment.run_id}-{now:%Y%m%d-%H%M%S}"
         self.files = RunFiles(assignment.run_dir or default_runs_dir() / run)
         self.files.create()
+        self._step = 0
+        self._begun_s = time.monotonic()
         self._lock = os.open(self.files.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,20 +74,25 @@ class HandRun:
         cluster = assignment.cluster.to_dict()
         offer_to_join(self.files, JoinRecord(assignment.run_id, False, cluster, assignment.secret))
 
-    def update(self, reply: HeartbeatReply) -> None:
-        """Write down what ps:0 knows of everybody."""
+    def update(self, reply: HeartbeatReply) -> list[str]:
+        """Write down what ps:0 knows of everybody; return the others who are there for the first time."""
         known = {record.task: record for record in self._record.tasks}
+        come = []
+        self._step = reply.version
         for data in reply.statuses:
             status = msgspec.convert(data, TaskStatus, strict=False)
             record = known.get(status.task)
             if record is None:
                 record = TaskRecord(status.task)
                 self._record.tasks.append(record)
+            if record.pid is None and status.task != str(self._assignment.task):
+                come.append(status.task)
             record.state, record.pid, record.host = PHASE_STATES.get(status.phase, "running"), status.pid, status.host
             record.attempt = status.attempt
             self._write_status(TaskId.parse(status.task), status)
         with contextlib.suppress(OSError):
             write_record(self.files.run, self._record)
+        return come
 
     def _write_status(self, task: TaskId, status: TaskStatus) -> None:
         if task == self._assignment.task:
@@ -94,8 +102,12 @@ class HandRun:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_record(path, status)
 
-    def close(self, error: BaseException | None) -> None:
-        """The leader's program has ended, or failed with `error`: what became of it became of the run, and of whoever took part."""
+    def close(self, error: BaseException | None) -> str:
+        """The leader's program has ended, or failed with `error`: what became of it became of the run, and of whoever took part.
+
+        Returns:
+            The run's last word, as `dtrain launch` has it.
+        """
         code = failure.exit_code(error) if error else 0
         state = "succeeded" if code == 0 else "stopped" if code in STOPPED else "failed"
         if error and state == "failed":
@@ -112,3 +124,4 @@ class HandRun:
         self.files.give_room_back()
         self.files.join.unlink(missing_ok=True)
         os.close(self._lock)
+        return f"the run has {state} after {time.monotonic() - self._begun_s:.1f} s at step {self._step}"

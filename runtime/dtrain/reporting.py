@@ -2,7 +2,8 @@
 
 The same account rides in the heartbeats to ps:0, so a leader started by hand can show every task's. Writing is never in the way
 of training: fields are plain attributes, the file is replaced about twice a second, and a disk that refuses costs a status.
-As often the thread looks for an order of `dtrain chaos` to be slow.
+As often the thread looks for an order of `dtrain chaos` to be slow, and says on stderr, in a task that no launcher watches, for
+whom the task waits.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from dtrain.announcing import Announcements, Unreached, introduction
 from dtrain.assignment import TaskAssignment
 from dtrain.errors import RunError
 from dtrain.run_files import RunFiles, SlowOrder, TaskStatus, read_record, write_record
@@ -45,6 +47,9 @@ class Reporter:
         self.bytes_moved: Callable[[], tuple[int, int]] | None = None
         self._waiting: tuple[str, float] | None = None
         self._behind: dict[str, str | None] = {}
+        self._assignment = assignment
+        self._announcements = None if assignment.watched else Announcements()
+        self._unreached: dict[str, Unreached] = {}
         self._stopped = threading.Event()
         self._writing = threading.Lock()  # else an older account might replace a newer one
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
@@ -77,6 +82,30 @@ class Reporter:
     def behind(self, server: str, others: str | None) -> None:
         """A server itself waits for others: whoever waits for it waits for them."""
         self._behind[server] = others
+
+    def unreached(self, server: str, address: str, reason: str | None) -> None:
+        """Note why a server cannot be reached, again and again while that is so; None: it has been."""
+        now_s, before = time.monotonic(), self._unreached.get(server)
+        if reason is None:
+            self._unreached.pop(server, None)
+        else:
+            self._unreached[server] = Unreached(address, reason, before.since_s if before else now_s, now_s)
+
+    def introduce(self) -> None:
+        """Say who this task is, where it listens and with whom it works, unless a launcher does."""
+        self.announce(introduction(self._assignment, self.status.pid))
+
+    def announce(self, text: str) -> None:
+        """Say something on stderr, unless a launcher tells the user how this task is."""
+        if self._announcements is not None:
+            self.warn(text)
+
+    def _announce_waits(self) -> None:
+        waiting, now_s = self._waiting, time.monotonic()
+        if self._announcements is not None:
+            named = waiting and (self._whom(waiting[0]), waiting[1])
+            for text in self._announcements.look(now_s, dict(self._unreached), named):
+                self.warn(text)
 
     def warn(self, text: str) -> None:
         """Say something that is not an error, on stderr."""
@@ -143,6 +172,7 @@ class Reporter:
         last_s = -QUIET_S
         while not self._stopped.wait(INTERVAL_S):
             self._read_order()
+            self._announce_waits()
             now_s, news = time.monotonic(), (self.status.step, self.status.phase, self.current().waiting_for)
             if news != last or now_s - last_s >= QUIET_S:
                 self.write()

@@ -33,6 +33,9 @@ class Silent:
     def waiting(self, *_):
         pass
 
+    def announce(self, _):
+        pass
+
     def begins(self):
         pass
 

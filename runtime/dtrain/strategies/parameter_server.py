@@ -84,6 +84,9 @@ class ParameterServerStrategy(Strategy):
         self.run_id: str | None = assignment.run_id
         self.seed = self.training.seed
         self.reporter = Reporter(replace(assignment, run_dir=run_dir))
+        self.reporter.introduce()
+        if self._hand_run is not None:
+            self.reporter.announce(f"leads the run; its files are in {run_dir}")
         self._run_dir = run_dir
         self._metrics = MetricsLog(RunFiles(run_dir).metrics, time.monotonic) if self.is_leader and run_dir else None
         self._leader: Leader | None = None
@@ -116,7 +119,8 @@ class ParameterServerStrategy(Strategy):
 
     def _connect(self, server: int, timeout_s: float, transport: str) -> Channel:
         address = self.assignment.cluster.servers[server]
-        channel = connect(server_name(server), address, self.assignment.hello(), timeout_s, transport)
+        tell = partial(self.reporter.unreached, server_name(server), address)
+        channel = connect(server_name(server), address, self.assignment.hello(), timeout_s, transport, tell)
         return through_link(channel, self.assignment.spec.simulate, str(self.assignment.task))
 
     def open(self, problem: Problem) -> Session:
@@ -139,11 +143,15 @@ class ParameterServerStrategy(Strategy):
                 return PassedOverSession(problem, self._generation, self.checkpoint_folder, self)
             self._lead(found, plan, problem)
         try:
-            return ParameterServerSession(self, self._generation, plan, self._heartbeats[0], self._keeper)
+            session = ParameterServerSession(self, self._generation, plan, self._heartbeats[0], self._keeper)
         except BaseException as error:
             if self._keeper is not None:  # else it would go on asking the servers beside the farewell
                 self._keeper.stop(save=isinstance(error, SystemExit | KeyboardInterrupt))
             raise
+        if self._generation == 1 and self.trains and not self.is_leader and session.finished:
+            ended = f"training had ended at step {session.global_step} before this task came"
+            self.reporter.warn(f"{ended}: nothing is left for it to do")
+        return session
 
     def let_read(self, driver: ReplicaDriver) -> None:
         """Keep the connections of a session that has ended while the rows of its tables may still be read."""
@@ -173,8 +181,8 @@ class ParameterServerStrategy(Strategy):
         """Leader: ps:0 has told of everybody."""
         if self._metrics is not None:
             self._metrics.update(reply)
-        if self._hand_run is not None:
-            self._hand_run.update(reply)
+        if self._hand_run is not None and (come := self._hand_run.update(reply)):
+            self.reporter.announce(f"{', '.join(come)} {'is' if len(come) == 1 else 'are'} there")
 
     def _server_is_silent(self, server: int) -> None:
         """Leader: a server has not answered for a lease. It may be there and stand still: then it must be started again."""
@@ -287,4 +295,4 @@ class ParameterServerStrategy(Strategy):
             self._leader = None
         self.reporter.close()
         if self._hand_run is not None:
-            self._hand_run.close(error)
+            self.reporter.announce(self._hand_run.close(error))

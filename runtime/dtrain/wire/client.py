@@ -127,7 +127,7 @@ def _meet(peer: str, address: str, hello: Hello, timeout_s: float) -> str:
         return name.decode()
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            raise WaitTimeoutError(f"{peer} at {address} did not accept a connection within {timeout_s:g} s") from None
+            raise WaitTimeoutError(f"{peer} at {address} did not accept a connection within {timeout_s:.3g} s") from None
         translated = _translated(error, peer, address)
         raise translated if isinstance(translated, PeerRefusedError) else WaitTimeoutError(str(translated)) from None
     finally:
@@ -140,7 +140,7 @@ def _open(peer: str, address: str, timeout_s: float) -> grpc.Channel:
         grpc.channel_ready_future(channel).result(timeout=timeout_s)
     except grpc.FutureTimeoutError:
         channel.close()
-        raise WaitTimeoutError(f"{peer} at {address} did not accept a connection within {timeout_s:g} s") from None
+        raise WaitTimeoutError(f"{peer} at {address} did not accept a connection within {timeout_s:.3g} s") from None
     except BaseException:
         channel.close()
         raise

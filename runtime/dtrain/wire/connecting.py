@@ -13,34 +13,59 @@ import contextlib
 import socket
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
-from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError, WaitTimeoutError
+from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
 from dtrain.messages import Hello
 from dtrain.variables import DTYPE_BYTES
 from dtrain.wire import shared_memory
 from dtrain.wire.channel import Channel
 from dtrain.wire.frames import Array
 from dtrain.wire.local import LocalChannel, socket_name
+from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.packets import SMALL_BYTES
+from dtrain.wire.reaching import Tell, not_reached, obstacle, reach
 from dtrain.wire.shared_memory import shared_arrays
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.1
 """How soon to look again for a server that is not up, at first and later."""
-_PROBE_S = 1.0
+_SILENT = "it accepts connections and does not answer"
 
 
-def connect(peer: str, address: str, hello: Hello, timeout_s: float, transport: str = "auto") -> Channel:
+def _tell_nobody(reason: str | None) -> None:
+    pass
+
+
+def connect(peer: str, address: str, hello: Hello, timeout_s: float, transport: str = "auto", tell: Tell = _tell_nobody) -> Channel:
     """Open a connection to `peer` at `address`.
+
+    Args:
+        peer: the server, for messages: ``ps:0``.
+        address: where it serves.
+        hello: what this task says of itself.
+        timeout_s: how long the server may take to accept connections, and then to answer.
+        transport: the way; see above.
+        tell: told why the server is not reached while that is so, and None when it is.
 
     Raises:
         WaitTimeoutError: nobody answers at the address within `timeout_s`.
         PeerRefusedError: the server does not want this task, or `transport` is ``local`` and there is no such way.
     """
     on_this_host = transport != "grpc" and _is_loopback(address) and not shared_memory.shortage
-    if on_this_host and (met := _met(peer, address, hello, timeout_s)):
-        return met
+    channel = _met(peer, address, hello, timeout_s, tell) if on_this_host else None
+    if channel is None:
+        if not on_this_host:  # a name server that does not answer cannot be interrupted
+            in_own_thread(partial(reach, peer, address, timeout_s, tell), "connecting")
+        tell(_SILENT)
+        channel = _by_grpc(peer, address, hello, timeout_s, transport)
+    tell(None)
+    return channel
+
+
+def _by_grpc(peer: str, address: str, hello: Hello, timeout_s: float, transport: str) -> Channel:
+    """Open the way over gRPC, or the one that is told over it."""
     from dtrain.wire.client import GrpcChannel, local_name  # 5 MB and 70 ms that a task does not take whose servers are met
 
     if transport == "grpc":
@@ -69,7 +94,7 @@ def _is_loopback(address: str) -> bool:
     return host in ("localhost", "::1")
 
 
-def _met(peer: str, address: str, hello: Hello, timeout_s: float) -> LocalChannel | None:
+def _met(peer: str, address: str, hello: Hello, timeout_s: float, tell: Tell) -> Channel | None:
     """A connection to a server on this host by the name that its run knows; None if it is up and has no such socket for us.
 
     Raises:
@@ -77,27 +102,18 @@ def _met(peer: str, address: str, hello: Hello, timeout_s: float) -> LocalChanne
     """
     name, deadline_s, pause_s = socket_name(peer, hello), time.monotonic() + timeout_s, _PAUSE_S
     while True:
-        up = _accepts(address)  # its own socket has been there for longer
+        reason = obstacle(address)  # its own socket has been there for longer
+        tell(reason or _SILENT)
         try:
             return LocalChannel(peer, name, hello, max(deadline_s - time.monotonic(), _PAUSE_S))
         except (PeerLostError, PeerRefusedError):
             left_s = deadline_s - time.monotonic()
         if left_s <= 0:
-            raise WaitTimeoutError(f"{peer} at {address} did not accept a connection within {timeout_s:g} s")
-        if up:
+            raise not_reached(peer, address, timeout_s, reason or _SILENT)
+        if reason is None:
             return None  # whatever the reason is, it is told over gRPC
         time.sleep(min(pause_s, left_s))
         pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
-
-
-def _accepts(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
-    with contextlib.suppress(OSError), socket.socket(family) as probe:  # create_connection would load the tables of IDNA
-        probe.settimeout(_PROBE_S)
-        probe.connect((host.strip("[]"), int(port)))
-        return True
-    return False
 
 
 def arrays_to_send(transport: str, described: Sequence[tuple[str, int]]) -> list[Array]:

@@ -12,12 +12,13 @@ from typing import Any
 import grpc
 import msgspec
 
-from dtrain.errors import PeerRefusedError, RunError
+from dtrain.errors import PeerRefusedError, SpecError
 from dtrain.messages import AnyMessage, Hello
 from dtrain.wire.channel import Answer, Handler
 from dtrain.wire.frames import SMALL_BYTES, Array, FrameDecoder, Payload, with_payload
 from dtrain.wire.grpc_options import HELLO_KEY, MEET, METHOD_SERVICE, SERVER, TALK
 from dtrain.wire.own_thread import in_own_thread
+from dtrain.wire.reaching import listening_obstacle
 from dtrain.wire.transfers import LARGE_BYTES, Traffic, Turn
 
 
@@ -63,8 +64,10 @@ class GrpcService:
             local_name: of the socket by which tasks on this host may go (`LocalService.name`); empty if there is none.
 
         Raises:
-            RunError: the address cannot be bound.
+            SpecError: the address cannot be bound; why not, and what to do.
         """
+        if not share_port and (why := listening_obstacle(address)):  # of gRPC nothing could be heard but that it failed
+            raise SpecError(f"cannot listen at {address}: {why}")
         self._handler = handler
         self._local_name = local_name
         self._traffic = Traffic()
@@ -82,7 +85,7 @@ class GrpcService:
         except RuntimeError:
             bound = 0
         if not bound:
-            raise RunError(f"cannot serve at {address}: the address is not this machine's, or another process listens there")
+            raise SpecError(f"cannot listen at {address}: gRPC cannot bind it")
         self._server.start()
 
     def stop(self) -> None:

@@ -27,12 +27,15 @@ from dtrain.wire.connecting import connect, heartbeat_transport
 from dtrain.wire.frames import Frame, Payload
 from dtrain.wire.handshake import refusal
 from dtrain.wire.local import LocalService, socket_name
+from dtrain.wire.own_thread import in_own_thread
+from dtrain.wire.reaching import wait_for_name
 from dtrain.wire.service import GrpcService
 from dtrain.wire.slow_link import through_link
 
 TICK_S = 0.5
 """How late a lease or a deadline may be noticed; the end is noticed at once."""
 PEER_CONNECT_S = 60.0
+START_S = 60.0
 RECONNECT_PAUSE_S = 0.05
 UNINITIALISED_LIMIT_BYTES = 1 << 37
 MESSAGE_LIMIT_BYTES = 1 << 20
@@ -67,6 +70,7 @@ class ServerHandler:
         self._lock = threading.Lock()
         self._callers: set[Caller] = set()
         self._late: list[str] = []
+        self._begun = False
         machine.room = (SharedRoom if local else ReadRoom)(self._callers)
 
     @property
@@ -180,6 +184,9 @@ class ServerHandler:
             self.reporter.status.rolled_back_steps = held.lineage.rolled_back_steps
         if isinstance(message, Initialise):
             self.reporter.waiting(None)
+            if held is not None and not self._begun:
+                self._begun = True
+                self.reporter.announce(f"{self.machine.cluster.leader} is there and training begins at step {held.pushes.version}")
 
 
 class DecisionLink:
@@ -244,7 +251,7 @@ def serve(assignment: TaskAssignment) -> None:
     """Be the parameter server of `assignment` until all is done.
 
     Raises:
-        RunError: its address cannot be bound.
+        SpecError: its address cannot be bound, or its own name not be resolved in time.
         PeerLostError: the leader is gone for good.
     """
     address = assignment.cluster.address(assignment.task)
@@ -253,11 +260,14 @@ def serve(assignment: TaskAssignment) -> None:
     _allow_open_files()
     policy = ThreadPolicy(time.monotonic())
     reporter = Reporter(assignment)
+    tell = partial(reporter.unreached, "its own name", address)
+    in_own_thread(partial(wait_for_name, address, START_S, tell), "own name")
     hello = assignment.hello()
     evaluators = assignment.spec.cluster.count(Role.EVALUATOR)
     machine = ParameterServer(assignment.task.index, assignment.cluster, assignment.spec.training, time.monotonic(), evaluators)
     by_grpc = assignment.spec.training.transport == "grpc"
-    to_first = partial(_connect_to_first, assignment, hello, assignment.spec.training.transport) if machine.index > 0 else None
+    connect_by = partial(_connect_to_first, assignment, hello, reporter)
+    to_first = partial(connect_by, assignment.spec.training.transport) if machine.index > 0 else None
     handler = ServerHandler(machine, hello, reporter, local=not by_grpc, to_first=to_first)
     local = None if by_grpc else LocalService(handler, socket_name(str(assignment.task), hello))
     service = GrpcService(
@@ -268,6 +278,7 @@ def serve(assignment: TaskAssignment) -> None:
         local_name=local.name if local else str,
     )
     try:
+        reporter.introduce()
         reporter.running()
         reporter.waiting(f"{assignment.cluster.leader} to initialise the variables")
         if assignment.task.index > 0:
@@ -289,15 +300,16 @@ def serve(assignment: TaskAssignment) -> None:
         raise PeerLostError(handler.failure)
 
 
-def _connect_to_first(assignment: TaskAssignment, hello: Hello, transport: str, timeout_s: float) -> Channel:
-    channel = connect("ps:0", assignment.cluster.servers[0], hello, timeout_s, transport)
+def _connect_to_first(assignment: TaskAssignment, hello: Hello, reporter: Reporter, transport: str, timeout_s: float) -> Channel:
+    address = assignment.cluster.servers[0]
+    channel = connect("ps:0", address, hello, timeout_s, transport, partial(reporter.unreached, "ps:0", address))
     return through_link(channel, assignment.spec.simulate, str(assignment.task))
 
 
 def _join_first_server(assignment: TaskAssignment, hello: Hello, reporter: Reporter) -> HeartbeatLink:
     transport = heartbeat_transport(assignment.spec.training.transport, assignment.cluster.servers[0])
     try:
-        heart = partial(_connect_to_first, assignment, hello, transport)
+        heart = partial(_connect_to_first, assignment, hello, reporter, transport)
         return HeartbeatLink(heart, reporter, connect_s=PEER_CONNECT_S, patience_s=float("inf"))
     except DtrainError as error:
         raise type(error)(f"{assignment.task} cannot join the run: {error}") from None

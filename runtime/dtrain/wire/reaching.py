@@ -1,0 +1,147 @@
+"""Addresses before anything is said there: why a server cannot be reached, and why one cannot listen."""
+
+import errno
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dtrain.errors import SpecError, WaitTimeoutError
+
+Tell = Callable[[str | None], None]
+"""Told why somebody is not reached, again and again while that is so, and None when he is."""
+
+PROBE_S = 2.0
+"""How long an address may take to accept a connection: as long as an attempt of gRPC."""
+PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.5
+"""How soon to look again, at first and later: a name server is asked each time."""
+_NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
+
+
+def obstacle(address: str, timeout_s: float = PROBE_S) -> str | None:
+    """Return why no connection can be opened to an address; None if one was accepted.
+
+    Args:
+        address: ``host:port``, or ``[::1]:port``.
+        timeout_s: for each of the addresses that the name stands for.
+    """
+    try:
+        places = _places(address)
+    except OSError as error:
+        return unresolved(address, error)
+    reason = ""
+    for family, place in places:
+        with socket.socket(family) as probe:  # create_connection would load the tables of IDNA
+            probe.settimeout(timeout_s)
+            try:
+                probe.connect(place)
+            except OSError as error:
+                reason = _named(error)
+            else:
+                return None
+    return reason
+
+
+def reach(peer: str, address: str, timeout_s: float, tell: Tell) -> None:
+    """Wait until a server accepts connections.
+
+    Raises:
+        WaitTimeoutError: none does within `timeout_s`; the last reason is named.
+    """
+    deadline_s, pause_s = time.monotonic() + timeout_s, PAUSE_S
+    while (reason := obstacle(address)) is not None:
+        tell(reason)
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise not_reached(peer, address, timeout_s, reason)
+        time.sleep(min(pause_s, left_s))
+        pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
+
+
+def not_reached(peer: str, address: str, timeout_s: float, reason: str) -> WaitTimeoutError:
+    """Make the error of who has waited for a server in vain."""
+    return WaitTimeoutError(f"{peer} at {address} did not accept a connection within {timeout_s:.3g} s: {reason}")
+
+
+def wait_for_name(address: str, timeout_s: float, tell: Tell) -> None:
+    """Wait until the host of an address can be resolved: that of a new machine or pod may be published seconds after its start.
+
+    Raises:
+        SpecError: it cannot within `timeout_s`.
+    """
+    deadline_s, pause_s = time.monotonic() + timeout_s, PAUSE_S
+    while (reason := name_obstacle(address)) is not None:
+        tell(reason)
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise SpecError(f"cannot listen at {address}: {reason}; looked for {timeout_s:g} s (wait.start_s)")
+        time.sleep(min(pause_s, left_s))
+        pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
+    tell(None)
+
+
+def unresolved(address: str, error: OSError) -> str:
+    """Say in words what getaddrinfo found wrong with the host of an address."""
+    host = address.rpartition(":")[0]
+    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN:
+        return f"the name {host} cannot be looked up now ({error.strerror})"
+    return f"no such name: {host} ({error.strerror or error})"
+
+
+def name_obstacle(address: str) -> str | None:
+    """Return why the host of an address cannot be resolved; None if it can."""
+    try:
+        _places(address)
+    except OSError as error:
+        return unresolved(address, error)
+    return None
+
+
+def listening_obstacle(address: str) -> str | None:
+    """Return why no server of this machine can listen at an address; None if one can.
+
+    Of a name that stands for several addresses one must be free, and none in use.
+    """
+    try:
+        places = _places(address)
+    except OSError as error:
+        return unresolved(address, error)
+    errors: list[OSError] = []
+    for family, place in places:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have just ended are no hindrance
+            try:
+                probe.bind(place)
+                probe.listen(1)
+            except OSError as error:
+                errors.append(error)
+    taken = [error for error in errors if error.errno == errno.EADDRINUSE]
+    refused = taken or (errors if len(errors) == len(places) else [])
+    return _not_bound(refused[0]) if refused else None
+
+
+def _places(address: str) -> list[tuple[socket.AddressFamily, Any]]:
+    host, _, port = address.rpartition(":")
+    # As bytes: a text is put through the tables of IDNA first, which are a megabyte.
+    found = socket.getaddrinfo(host.strip("[]").encode(), int(port), type=socket.SOCK_STREAM)
+    return [(family, place) for family, _, _, _, place in found]
+
+
+def _named(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if error.errno == errno.ECONNREFUSED:
+        return "refused: nothing listens there"
+    if error.errno in _NO_ROUTE:
+        return f"no route to it ({error.strerror})"
+    return error.strerror or str(error)
+
+
+def _not_bound(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "another process listens there; end it, or give this task another address"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "this machine does not have that address; start the task where it belongs, or correct the address"
+    if error.errno == errno.EACCES:
+        return "the port is reserved for the administrator; give this task one above 1023"
+    return error.strerror or str(error)

@@ -1,0 +1,62 @@
+"""What a task that was started by hand says: who it is, where it listens, for whom it waits and why, and that it came too late."""
+
+from pathlib import Path
+
+from clusters.hand import HandCluster
+from clusters.watching import LINE
+from launching import wait_until
+
+
+class Heard:
+    """A task whose stderr can be read while it lives."""
+
+    def __init__(self, cluster: HandCluster, task: str, *words: str) -> None:
+        self.path = Path(cluster.launcher.folder, f"{task}.err")
+        options = ["--run-dir", str(cluster.run_dir)] if task == cluster.leader else []
+        with self.path.open("w") as file:
+            role = task.partition(":")[0]
+            cluster.start_python(task, "-m", "dtrain_cli.main", role, *options, *words, stderr=file)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.path.read_text().splitlines()
+
+    def wait_for(self, text: str) -> None:
+        wait_until(lambda: any(text in line for line in self.lines), text)
+
+
+def test_tasks_by_hand_say_who_they_are_and_for_whom_they_wait(launcher):
+    """Each comes only when all before it have said that they wait for it."""
+    cluster = HandCluster(launcher, ps=1, chief=1, worker=1)
+    spec, program, (address,) = cluster.spec(), (LINE, "--max_steps", "50"), cluster.addresses["ps"]
+    whole = "1 chief, 1 worker, 1 ps"
+    worker = Heard(cluster, "worker:0", "--spec", spec, *program)
+    worker.wait_for(f"dtrain: worker:0: waits for ps:0 at {address}: refused: nothing listens there")
+    server = Heard(cluster, "ps:0", "--spec", spec)
+    server.wait_for("dtrain: ps:0: waits for chief:0 to initialise the variables")
+    worker.wait_for("dtrain: worker:0: ps:0 is there")
+    worker.wait_for("dtrain: worker:0: waits for chief:0")
+    chief = Heard(cluster, "chief:0", "--spec", spec, *program)
+    cluster.succeed()
+    pids = {task: command.process.pid for task, command in cluster.commands.items()}
+    assert f"process {pids['worker:0']} of run " in worker.lines[0]
+    assert worker.lines[0].endswith(f"which is {whole}; connects to ps:0 at {address} and listens nowhere")
+    assert f"process {pids['ps:0']} of run " in server.lines[0]
+    assert server.lines[0].endswith(f"which is {whole}; listens at {address}")
+    assert f"dtrain: chief:0: leads the run; its files are in {cluster.run_dir}" in chief.lines
+    assert "dtrain: ps:0: chief:0 is there and training begins at step 0" in server.lines
+    assert any(line.startswith("dtrain: chief:0: the run has succeeded after ") for line in chief.lines)
+    assert chief.lines[-1].endswith(" at step 50")
+
+
+def test_a_worker_that_comes_after_the_end_says_so_in_one_line(launcher):
+    cluster = HandCluster(launcher, ps=1, chief=1, worker=2)
+    spec = cluster.spec()
+    for task in ("ps:0", "worker:0", "chief:0"):
+        cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], LINE, "--max_steps", "50")
+    assert [cluster.commands[task].end() for task in ("chief:0", "worker:0")] == [0, 0]
+    cluster.start("worker:1", "--spec", spec, "--index", "1", LINE, "--max_steps", "50")
+    cluster.succeed()
+    said = "dtrain: worker:1: training had ended at step 50 before this task came: nothing is left for it to do"
+    assert cluster.commands["worker:1"].err.splitlines().count(said) == 1
+    assert "had ended" not in cluster.commands["worker:0"].err

@@ -1,0 +1,75 @@
+"""What a task without a launcher says of its waits: CONTRACT section 3, "Standalone"."""
+
+from itertools import pairwise
+
+from dtrain.announcing import AGAIN_S, LONGEST_S, Announcements, Unreached, introduction
+from dtrain.assignment import TaskAssignment
+from dtrain.cluster import ClusterSpec, TaskId
+
+REFUSED = "refused: nothing listens there"
+CLUSTER = ClusterSpec.from_lists(chief=["c:1"], worker=["w:1", "w:2"], ps=["p:1", "p:2", "p:3", "p:4"])
+
+
+class Listener:
+    """Hears a task's announcements twice a second, as its reporter asks for them."""
+
+    def __init__(self):
+        self.announcements, self.now_s, self.heard = Announcements(), 0.0, []
+
+    def listen(self, until_s, reason=None, whom=None, since_s=0.0):
+        while self.now_s < until_s:
+            found = {"ps:0": Unreached("p:1", reason, since_s, self.now_s)} if reason else {}
+            waiting = (whom, since_s) if whom else None
+            self.heard += [(self.now_s, text) for text in self.announcements.look(self.now_s, found, waiting)]
+            self.now_s += 0.5
+        return [text for _, text in self.heard]
+
+
+def test_a_wait_is_told_from_the_second_second_with_its_reason():
+    listener = Listener()
+    assert listener.listen(1.0, REFUSED, "ps:0") == []
+    assert listener.listen(2.0, REFUSED, "ps:0") == [f"waits for ps:0 at p:1: {REFUSED}"]
+
+
+def test_a_change_of_the_reason_is_told_at_once_and_the_end_of_the_wait_too():
+    listener = Listener()
+    listener.listen(2.0, REFUSED)
+    assert listener.listen(2.5, "no such name: p")[1:] == ["waits for ps:0 at p:1: no such name: p"]
+    assert listener.listen(3.0)[2:] == ["ps:0 is there"]
+    assert len(listener.listen(100.0)) == 3
+
+
+def test_a_long_wait_is_told_again_ever_more_rarely():
+    listener = Listener()
+    listener.listen(600.0, REFUSED)
+    times = [time_s for time_s, _ in listener.heard]
+    pauses = [later - before for before, later in pairwise(times)]
+    assert pauses[0] == AGAIN_S
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == LONGEST_S
+    assert listener.heard[1][1] == f"waits for ps:0 at p:1: {REFUSED} (6 s so far)"
+
+
+def test_who_waits_at_every_step_says_so_as_rarely_as_in_one_wait():
+    once, at_every_step = Listener(), Listener()
+    once.listen(60.0, whom="worker:1 (at ps:0)")
+    while at_every_step.now_s < 60.0:
+        begun_s = at_every_step.now_s
+        at_every_step.listen(begun_s + 2.0, whom=f"worker:{begun_s % 3:g} (at ps:0)", since_s=begun_s)
+    assert 1 < len(at_every_step.heard) <= len(once.heard)
+
+
+def test_a_server_that_nobody_tries_to_reach_any_more_is_not_told_of():
+    announcements = Announcements()
+    given_up = {"ps:0": Unreached("p:1", REFUSED, since_s=0.0, seen_s=2.0)}
+    assert list(announcements.look(2.0, given_up, None)) == [f"waits for ps:0 at p:1: {REFUSED}"]
+    assert list(announcements.look(1000.0, given_up, None)) == []
+
+
+def test_a_task_says_who_it_is_and_where_it_listens():
+    def said(task):
+        return introduction(TaskAssignment.by_hand(CLUSTER, TaskId.parse(task)), pid=77)
+
+    who = f"process 77 of run hand-{CLUSTER.hash}, which is 1 chief, 2 workers, 4 ps"
+    assert said("ps:1") == f"{who}; listens at p:2"
+    assert said("worker:1") == f"{who}; connects to ps:0 at p:1, ps:1 at p:2, ps:2 at p:3 and 1 more and listens nowhere"
