@@ -121,7 +121,7 @@ def _custom_objects(path: str | None) -> dict[str, Any]:
 
 def _inputs(model: Model) -> dict[str, Shape]:
     """Names of the inputs, and the shape of an example."""
-    return {str(step.layer.name): step.shapes[0] for step in model.network.graph.inputs}
+    return {step.path: step.shapes[0] for step in model.network.graph.inputs}
 
 
 if __name__ == "__main__":

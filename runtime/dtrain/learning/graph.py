@@ -1,82 +1,70 @@
-"""How layers are wired: a list of steps, each of which uses a layer on outputs of earlier steps.
+"""How layers are wired: a list of uses, each of which reads outputs of earlier ones.
 
 A stack of layers and a graph with branches are the same thing here. A graph is data: `Graph.get_config` and back.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.arrays import Shape, fits, shape_text
-from dtrain.learning.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
-from dtrain.learning.layers import CLASSES, InputLayer, Layer, SymbolicTensor, Weight
+from dtrain.learning import graph_config
+from dtrain.learning.arrays import Shape
+from dtrain.learning.configuration import NO_OBJECTS, CustomObjects
+from dtrain.learning.depth_order import by_depth
+from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor, Weight
 from dtrain.learning.layers.base import Node
 from dtrain.learning.layers.pooled_convolution import pooled
-
-
-class Slot(NamedTuple):
-    """One output of one step."""
-
-    step: int
-    output: int
-
-
-@dataclass(slots=True, eq=False)
-class Step:
-    """One use of a layer.
-
-    Attributes:
-        inputs: earlier steps' outputs.
-        shapes: of the outputs, for one example; empty until the graph is built.
-        weights: what the layer declared, and the model's name of each.
-        trained: those that have gradients, unless the layer is frozen.
-    """
-
-    layer: Layer
-    inputs: tuple[Slot, ...] = ()
-    shapes: list[Shape] = field(default_factory=list)
-    weights: tuple[tuple[Weight, str], ...] = ()
-    trained: tuple[tuple[Weight, str], ...] = ()
+from dtrain.learning.wiring import Part, Slot, Submodel, Use, flat, flattened, named
 
 
 class Graph:
-    """Steps, and which of their outputs are the model's.
+    """Uses of layers and of models, and which of their outputs are the model's.
 
-    Layers without a name are given Keras's: ``dense``, ``dense_1``, ..., numbered within this graph.
+    Layers without a name are given Keras's: ``dense``, ``dense_1``, ..., numbered within this graph; see `named`.
 
     Attributes:
-        steps: in an order in which they can run.
+        uses: in an order in which they can run, which is the order in which their weights are created.
+        names: of the layers and models that are used, within this graph.
+        steps: what runs: the layers, also those of models within, in the same order.
         inputs: the steps at which data enters.
-        outputs: the model's outputs.
+        outputs: the model's outputs, of the steps.
+        leaving: the same, of the uses.
         built: whether shapes and weights are known.
         regularized: the weights with a penalty, and the model's name of each.
+        submodel: how the model stands in others; None: in none.
     """
 
-    def __init__(self, steps: Sequence[Step], outputs: Sequence[Slot]) -> None:
-        self.steps = tuple(steps)
-        self.outputs = tuple(outputs)
-        self.inputs = tuple(step for step in steps if isinstance(step.layer, InputLayer))
+    def __init__(self, uses: Sequence[Use], outputs: Sequence[Slot]) -> None:
+        self.uses = tuple(uses)
+        self.leaving = tuple(outputs)
         self.built = False
         self.regularized: tuple[tuple[Weight, str], ...] = ()
+        self.submodel: Submodel | None = None
         self._check_wiring()
-        _name_layers(self.layers)
+        self.names = named(list(dict.fromkeys(use.part for use in uses)))
+        steps, self._ends = flattened(self.uses, self.names)
+        self.steps, self.outputs = tuple(steps), tuple(flat(slot, self._ends) for slot in self.leaving)
+        self.inputs = tuple(step for step in steps if isinstance(step.layer, InputLayer))
         shapes = [step.layer.input_shape for step in self.inputs]
         if all(shape is not None for shape in shapes):
             self.build(shapes if len(shapes) > 1 else shapes[0])
 
     @classmethod
-    def of_stack(cls, layers: Sequence[Layer | SymbolicTensor]) -> Self:
-        """Layers one after the other; an `InputLayer` is put in front if there is none, nor an ``Input(...)``."""
-        stack = [item.node.layer if isinstance(item, SymbolicTensor) else item for item in layers]
+    def of_stack(cls, layers: Sequence[Part | SymbolicTensor]) -> Self:
+        """Layers and models one after the other; an `InputLayer` is put in front if there is neither one nor an ``Input``."""
+        stack: list[Part] = [item.node.part if isinstance(item, SymbolicTensor) else item for item in layers]
         if not stack:
             raise SpecError("a network needs at least one layer")
-        if not isinstance(stack[0], InputLayer):
-            stack.insert(0, InputLayer(input_shape=stack[0].input_shape))
-        steps = [Step(layer, (Slot(index - 1, 0),) if index else ()) for index, layer in enumerate(stack)]
-        return cls(steps, [Slot(len(steps) - 1, 0)])
+        first = stack[0] if isinstance(stack[0], Layer) else stack[0].graph.inputs[0].layer
+        if first is not stack[0] or not isinstance(first, InputLayer):
+            stack.insert(0, InputLayer(input_shape=first.input_shape))
+        if several := [part.label for part in stack[:-1] if isinstance(part, Submodel) and len(part.graph.outputs) > 1]:
+            raise SpecError(f"{several[0]}: expected one output of a model on which a stack goes on, found several")
+        uses = [Use(part, (Slot(index - 1, 0),) if index else ()) for index, part in enumerate(stack)]
+        n_outputs = len(stack[-1].graph.outputs) if isinstance(stack[-1], Submodel) else 1
+        return cls(uses, [Slot(len(uses) - 1, output) for output in range(n_outputs)])
 
     @classmethod
     def between(cls, inputs: Any, outputs: Any) -> Self:
@@ -88,32 +76,28 @@ class Graph:
         sources = [node for node in nodes if not node.inputs]
         if sources != [tensor.node for tensor in entering]:
             raise SpecError(f"the outputs depend on {len(sources)} inputs, but {len(entering)} were named: name each of them once")
-        steps = [Step(node.layer, tuple(Slot(nodes[t.node], t.index) for t in node.inputs)) for node in nodes]
-        return cls(steps, [Slot(nodes[t.node], t.index) for t in leaving])
+        uses = [Use(node.part, tuple(Slot(nodes[t.node], t.index) for t in node.inputs), node.training) for node in nodes]
+        return cls(uses, [Slot(nodes[t.node], t.index) for t in leaving])
 
     def replayed(self, entering: Sequence[SymbolicTensor]) -> list[SymbolicTensor]:
-        """The outputs of the same layers for other inputs, within another graph.
-
-        Raises:
-            InputError: there are more or fewer inputs, or a shape is another.
-        """
-        if len(entering) != len(self.inputs):
-            raise InputError(f"expected {len(self.inputs)} inputs, found {len(entering)}")
-        for step, tensor in zip(self.inputs, entering, strict=True):
-            if step.shapes and not fits(tuple(length or -1 for length in tensor.shape), step.shapes[0]):
-                label, found = step.layer.label, shape_text(tensor.shape)
-                raise InputError(f"{label}: expected an input of shape {shape_text(step.shapes[0])}, found {found}")
+        """The outputs of the same layers and models for other symbolic inputs, of the same shapes."""
         source, produced = iter(entering), list[list[SymbolicTensor]]()
-        for step in self.steps:
-            arriving = [produced[slot.step][slot.output] for slot in step.inputs]
-            result = step.layer(arriving if step.layer.takes_list else arriving[0]) if arriving else next(source)
+        for use in self.uses:
+            arriving = [produced[slot.step][slot.output] for slot in use.inputs]
+            result: Any = next(source) if not arriving else _called(use, arriving)
             produced.append(result if isinstance(result, list) else [result])
-        return [produced[slot.step][slot.output] for slot in self.outputs]
+        return [produced[slot.step][slot.output] for slot in self.leaving]
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """Every layer once, in order of first use."""
+        """Every layer once, also those of models within, in order of first use."""
         return tuple(dict.fromkeys(step.layer for step in self.steps))
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """Every layer and model that is used once, in Keras's order; see `depth_order`."""
+        inputs = [number for number, use in enumerate(self.uses) if isinstance(use.part, InputLayer)]
+        return tuple(by_depth(self.uses, inputs, self.leaving))
 
     def build(self, input_shape: Any) -> None:
         """Work out all shapes and weights for inputs of `input_shape`: of one example, a list of shapes for several inputs.
@@ -121,27 +105,59 @@ class Graph:
         Raises:
             InputError: a layer cannot take the shape; it is named.
         """
-        shapes = list(input_shape) if len(self.inputs) > 1 else [input_shape]
-        if len(shapes) != len(self.inputs):
-            raise InputError(f"expected shapes of {len(self.inputs)} inputs, found {len(shapes)}")
-        for step, shape in zip(self.inputs, shapes, strict=True):
+        given = list(input_shape) if len(self.inputs) > 1 else [input_shape]
+        if len(given) != len(self.inputs):
+            raise InputError(f"expected shapes of {len(self.inputs)} inputs, found {len(given)}")
+        for step, shape in zip(self.inputs, given, strict=True):
             step.layer.input_shape = tuple(shape)
-            step.shapes = [tuple(shape)]
         declared: dict[Layer, tuple[Weight, ...]] = {}
+        for step, shapes in zip(self.steps, list(self._shapes([tuple(shape) for shape in given])), strict=True):
+            step.shapes = shapes
+        self._build_submodels()
         for step in self.steps:
             if not step.inputs:
                 continue
             arriving = [self.steps[slot.step].shapes[slot.output] for slot in step.inputs]
-            shape = arriving if step.layer.takes_list else arriving[0]
-            produced = step.layer.output_shape(shape)
-            step.shapes = produced if isinstance(produced, list) else [produced]
-            weights = tuple(step.layer.declare(shape))
+            weights = tuple(step.layer.declare(arriving if step.layer.takes_list else arriving[0]))
             if declared.setdefault(step.layer, weights) != weights:
                 raise InputError(f"{step.layer.label}: is used twice, on shapes that need different weights")
-            step.weights = tuple((weight, f"{step.layer.name}/{weight.name}") for weight in weights)
+            step.weights = tuple((weight, f"{step.path}/{weight.name}") for weight in weights)
             step.trained = tuple((weight, name) for weight, name in step.weights if weight.trainable)
         self.regularized = tuple((weight, name) for _, weight, name in self.weights() if weight.regularizer is not None)
         self.built = True
+
+    def _build_submodels(self) -> None:
+        """Check that what arrives at models within is what they know, and build those that know nothing."""
+        for use in self.uses:
+            if isinstance(use.part, Submodel):
+                arriving = [self.shapes_of(slot.step)[slot.output] for slot in use.inputs]
+                use.part.check(arriving)
+                if not use.part.graph.built:
+                    use.part.graph.build(arriving if len(arriving) > 1 else arriving[0])
+
+    def shapes_of(self, number: int) -> list[Shape]:
+        """The shapes of the outputs of a use, for one example."""
+        end = self._ends[number]
+        return self.steps[end].shapes if isinstance(end, int) else [self.steps[s.step].shapes[s.output] for s in end]
+
+    def output_shapes_for(self, entering: Sequence[Shape]) -> list[Shape]:
+        """Of one example of each output, for inputs of these shapes.
+
+        Raises:
+            InputError: a layer cannot take the shape; it is named.
+        """
+        produced = list(self._shapes(entering))
+        return [produced[slot.step][slot.output] for slot in self.outputs]
+
+    def _shapes(self, entering: Sequence[Shape]) -> Iterator[list[Shape]]:
+        """Of the outputs of each step."""
+        source, produced = iter(entering), list[list[Shape]]()
+        for step in self.steps:
+            arriving = [produced[slot.step][slot.output] for slot in step.inputs]
+            layer = step.layer
+            shape: Any = layer.output_shape(arriving if layer.takes_list else arriving[0]) if arriving else next(source)
+            produced.append(shape if isinstance(shape, list) else [shape])
+            yield produced[-1]
 
     def weights(self) -> Iterable[tuple[Layer, Weight, str]]:
         """Every weight once, in creation order: its layer, what was declared, its name."""
@@ -151,8 +167,19 @@ class Graph:
                 yield step.layer, weight, name
             seen.add(step.layer)
 
+    def names_by_depth(self) -> list[str]:
+        """The names of all weights in Keras's order: by `parts`, and those of a layer that are trained first."""
+        names: dict[Layer, list[str]] = {}
+        for layer, _, name in sorted(self.weights(), key=lambda each: not each[1].trainable):
+            names.setdefault(layer, []).append(name)
+        return [name for layer in self._layers_by_depth() for name in names.pop(layer, ())]
+
+    def _layers_by_depth(self) -> Iterator[Layer]:
+        for part in self.parts:
+            yield from [part] if isinstance(part, Layer) else part.graph._layers_by_depth()
+
     @cached_property
-    def uses(self) -> dict[Layer, int]:
+    def counts(self) -> dict[Layer, int]:
         """How often each layer is used."""
         return dict(Counter(step.layer for step in self.steps))
 
@@ -169,11 +196,11 @@ class Graph:
 
     @cached_property
     def output_names(self) -> list[str]:
-        """Of the outputs' layers, numbered where a layer has several."""
+        """Of the outputs' layers or models, numbered where one has several."""
         names: list[str] = []
-        for slot in self.outputs:
-            base = str(self.steps[slot.step].layer.name)
-            numbered = (f"{base}_{number}" if number else base for number in range(len(self.outputs)))
+        for slot in self.leaving:
+            base = self.names[self.uses[slot.step].part]
+            numbered = (f"{base}_{number}" if number else base for number in range(len(self.leaving)))
             names.append(next(name for name in numbered if name not in names))
         return names
 
@@ -183,13 +210,8 @@ class Graph:
         return sum(slot.step == number for slot in read)
 
     def get_config(self) -> dict[str, Any]:
-        """The graph in JSON types: its layers, and for each step the layer's number and where its inputs come from."""
-        number = {layer: index for index, layer in enumerate(self.layers)}
-        return {
-            "layers": [to_data(layer) for layer in self.layers],
-            "steps": [{"layer": number[step.layer], "inputs": [list(slot) for slot in step.inputs]} for step in self.steps],
-            "outputs": [list(slot) for slot in self.outputs],
-        }
+        """Return the graph in JSON types; see `graph_config`."""
+        return graph_config.to_config(self)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
@@ -198,38 +220,26 @@ class Graph:
         Raises:
             SpecError: an unknown layer, or a config that is none.
         """
-        try:
-            layers = [from_data(each, "layer", CLASSES, custom_objects) for each in config["layers"]]
-            steps = [Step(layers[step["layer"]], tuple(Slot(*slot) for slot in step["inputs"])) for step in config["steps"]]
-            return cls(steps, [Slot(*slot) for slot in config["outputs"]])
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise SpecError(f"the config of a network does not have its form: {error!r}") from error
+        return graph_config.from_config(config, cls, custom_objects)
 
     def _check_wiring(self) -> None:
-        for index, step in enumerate(self.steps):
-            label = step.layer.label
-            if isinstance(step.layer, InputLayer) == bool(step.inputs):
-                raise SpecError(f"step {index}, {label}: input layers, and only they, read no other step")
-            if not all(0 <= slot.step < index and slot.output >= 0 for slot in step.inputs):
-                raise SpecError(f"step {index}, {label}: reads {step.inputs}, which are not all outputs of earlier steps")
-            if len(step.inputs) > 1 and not step.layer.takes_list:
-                raise SpecError(f"step {index}, {label}: expected one input, found {len(step.inputs)}")
-        if not self.outputs or not all(0 <= slot.step < len(self.steps) and slot.output >= 0 for slot in self.outputs):
-            raise SpecError(f"a network needs outputs of its {len(self.steps)} steps, found {self.outputs}")
+        for index, use in enumerate(self.uses):
+            where = f"step {index}, {use.part.label}"
+            if isinstance(use.part, InputLayer) == bool(use.inputs):
+                raise SpecError(f"{where}: input layers, and only they, read no other step")
+            if not all(0 <= slot.step < index and slot.output >= 0 for slot in use.inputs):
+                raise SpecError(f"{where}: reads {use.inputs}, which are not all outputs of earlier steps")
+            takes = len(use.part.graph.inputs) if isinstance(use.part, Submodel) else 1
+            if len(use.inputs) not in (0, takes) and not (isinstance(use.part, Layer) and use.part.takes_list):
+                raise SpecError(f"{where}: expected {takes} input{'s' if takes > 1 else ''}, found {len(use.inputs)}")
+        if not self.leaving or not all(0 <= slot.step < len(self.uses) and slot.output >= 0 for slot in self.leaving):
+            raise SpecError(f"a network needs outputs of its {len(self.uses)} steps, found {self.leaving}")
 
 
-def _name_layers(layers: Sequence[Layer]) -> None:
-    given = Counter(layer.name for layer in layers if layer.name is not None)
-    if twice := sorted(name for name, count in given.items() if count > 1):
-        raise SpecError(f"names of layers must be unique; found twice: {twice}; give the layers names of their own")
-    taken, numbers = set(given), Counter[str]()
-    for layer in layers:
-        while layer.name is None:
-            number = numbers[layer.base_name]
-            name = f"{layer.base_name}_{number}" if number else layer.base_name
-            numbers[layer.base_name] += 1
-            if name not in taken:
-                layer.name = name
+def _called(use: Use, arriving: list[SymbolicTensor]) -> Any:
+    if isinstance(use.part, Submodel):
+        return use.part(arriving, use.training)
+    return use.part(arriving if use.part.takes_list else arriving[0], use.training)
 
 
 def _collect(node: Node, nodes: dict[Node, int]) -> None:

@@ -7,6 +7,7 @@ each has scratch memory of its own, see `dtrain.learning.passes`.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any, Self
 
@@ -17,12 +18,13 @@ from dtrain.learning import initializers, regularizers
 from dtrain.learning.arrays import Array, Shape, fits, of_rank, shape_text
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.drawn_table import DrawnTable
-from dtrain.learning.graph import Graph, Slot, Step
+from dtrain.learning.graph import Graph
 from dtrain.learning.heads import Head, Losses, OutputLoss, by_output
 from dtrain.learning.layers import Layer, SymbolicTensor, Weight
 from dtrain.learning.losses import Loss
 from dtrain.learning.passes import OnGradients, Pass, ScratchPool, only
 from dtrain.learning.sparse_rows import SparseRows
+from dtrain.learning.wiring import Part, Slot, Step
 from dtrain.variables import DTYPE_BYTES, TABLE_BYTES, VariableSpec
 
 
@@ -52,7 +54,7 @@ class Network:
     Keras's: ``dense``, ``dense_1``, ..., numbered within this network.
     """
 
-    def __init__(self, layers: Sequence[Layer | SymbolicTensor] | Graph) -> None:
+    def __init__(self, layers: Sequence[Part | SymbolicTensor] | Graph) -> None:
         self.graph = layers if isinstance(layers, Graph) else Graph.of_stack(layers)
         self._scratch = ScratchPool(len(self.graph.steps))
         self._headed: tuple[Losses, list[Head], dict[int, Layer]] | None = None
@@ -75,7 +77,7 @@ class Network:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """Every layer once, in order of first use."""
+        """Every layer once, also those of models within, in order of first use."""
         return self.graph.layers
 
     @property
@@ -122,7 +124,7 @@ class Network:
     @property
     def input_names(self) -> list[str]:
         """Of the layers at which data enters."""
-        return [str(step.layer.name) for step in self.graph.inputs]
+        return [step.path for step in self.graph.inputs]
 
     @property
     def output_names(self) -> list[str]:
@@ -138,9 +140,12 @@ class Network:
 
     # Running
 
-    def predict(self, weights: Mapping[str, Array], x: Any) -> Any:
-        """The outputs for a batch `x` in inference mode: a new array, or a list of them if the model has several outputs."""
-        run = Pass(self.graph, self._scratch, weights, training=False, stand_ins=self.graph.stand_ins)
+    def predict(self, weights: Mapping[str, Array], x: Any, *, training: bool = False) -> Any:
+        """The outputs for a batch `x`: a new array, or a list of them if the model has several outputs.
+
+        With `training` layers compute as in training, and chance is a source of the network's own.
+        """
+        run = Pass(self.graph, self._scratch, weights, training=training, rng=self._own_chance, stand_ins=self.graph.stand_ins)
         run.forward(self._entering(x))
         return only([np.array(output) for output in run.outputs])
 
@@ -152,14 +157,14 @@ class Network:
 
     def outputs_of_layers(self, weights: Mapping[str, Array], x: Any) -> Iterator[tuple[Layer, list[Array]]]:
         """Every use of a layer, in order, with what it gives in inference mode: scratch memory."""
-        run = Pass(self.graph, self._scratch, weights, training=False)
+        run = Pass(self.graph, self._scratch, weights, training=False, rng=self._own_chance)
         run.forward(self._entering(x))
         yield from run.values()
 
     def loss_and_outputs(self, weights: Mapping[str, Array], x: Any, y: Any, loss: Losses, sample_weight: Any = None) -> StepResult:
         """The loss of a batch, with the penalties of regularizers, and the outputs, in inference mode."""
         heads, stand_ins = self._heads(loss)
-        run = Pass(self.graph, self._scratch, weights, training=False, stand_ins=stand_ins)
+        run = Pass(self.graph, self._scratch, weights, training=False, rng=self._own_chance, stand_ins=stand_ins)
         run.forward(self._entering(x))
         lost = [head.value(*given) for head, given in self._given(heads, run, y, sample_weight)]
         return StepResult(self._total(weights, heads, lost), self._named(heads, lost), self._outputs(heads, run))
@@ -208,6 +213,11 @@ class Network:
         penalties = [(regularizers.get(weight.regularizer), name) for weight, name in self.graph.regularized]
         return sum([penalty(weights[name]) for penalty, name in penalties if penalty is not None])
 
+    @cached_property
+    def _own_chance(self) -> np.random.Generator:
+        """For layers that drop values in inference too: of every process the same."""
+        return np.random.default_rng(0)
+
     def _heads(self, loss: Losses) -> tuple[list[Head], dict[int, Layer]]:
         """Each output with its loss, and the layers that stand in for others; the same as long as the loss is."""
         headed = self._headed
@@ -252,10 +262,9 @@ class Network:
             raise InputError("the network is not built: give its first layer an input_shape, or call build")
         steps = self.graph.inputs
         if isinstance(x, Mapping):
-            missing = [step.layer.name for step in steps if step.layer.name not in x]
-            if missing:
-                raise InputError(f"expected inputs named {[step.layer.name for step in steps]}, found {list(x)}")
-            given = [x[step.layer.name] for step in steps]
+            if not all(step.path in x for step in steps):
+                raise InputError(f"expected inputs named {self.input_names}, found {list(x)}")
+            given = [x[step.path] for step in steps]
         else:
             given = [x] if len(steps) == 1 else list(x)
         if len(given) != len(steps):

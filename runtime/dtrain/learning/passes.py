@@ -12,9 +12,10 @@ import numpy as np
 from dtrain.errors import ProgramError
 from dtrain.learning import regularizers
 from dtrain.learning.arrays import Array, as_float32
-from dtrain.learning.graph import Graph, Slot, Step
+from dtrain.learning.graph import Graph
 from dtrain.learning.layers import Call, Layer
 from dtrain.learning.sparse_rows import SparseRows
+from dtrain.learning.wiring import Slot, Step
 
 OnGradients = Callable[[tuple[str, ...]], None]
 
@@ -71,7 +72,8 @@ class Pass:
         for step, memory in zip(graph.steps, self._scratch, strict=True):
             before = True in [self._needed[slot.step] for slot in step.inputs]
             self._needed.append(before or (step.layer.trainable and bool(step.trained)))
-            self._calls.append(Call(training, rng, before, memory=memory))
+            trains = training if step.training is None else step.training
+            self._calls.append(Call(trains, rng, before, memory=memory))
 
     def __del__(self) -> None:
         if self._scratch is not None:
@@ -89,7 +91,7 @@ class Pass:
     def state_updates(self) -> dict[str, Array]:
         """What the layers want their untrained weights to become."""
         steps = zip(self._graph.steps, self._calls, strict=True)
-        return {f"{step.layer.name}/{name}": value for step, call in steps for name, value in call.updates.items()}
+        return {f"{step.path}/{name}": value for step, call in steps for name, value in call.updates.items()}
 
     def forward(self, entering: Iterable[Array]) -> None:
         """First step first; the weights of each are read when its turn has come, for they may still be on their way."""
@@ -117,7 +119,7 @@ class Pass:
         arrived = Arrived(self._values)
         for slot, gradient in zip(self._graph.outputs, upstream, strict=True):
             arrived.add(slot, gradient)
-        collected = Collected(gradients, dict(self._graph.uses))
+        collected = Collected(gradients, dict(self._graph.counts))
         for index in reversed(range(len(self._graph.steps))):
             step, weights, call = self._graph.steps[index], self._weights[index], self._calls[index]
             if not self._needed[index]:

@@ -6,14 +6,15 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.learning.layers import Layer
 from dtrain.learning.networks import Network
 from dtrain.learning.passes import only
+from dtrain.learning.wiring import Submodel
 from dtrain.saving.destination import FilePath, source, tell_format
 from dtrain.saving.weights import load_weights, save_weights
 from dtrain.strategies.choice import get_strategy
 from dtrain.strategy import Array, Strategy
 from dtrain.training.batches import Batches
+from dtrain.training.submodels import shown
 from dtrain.training.summary import LINE_LENGTH, summary
 from dtrain.variables import VariableSpec
 
@@ -45,19 +46,19 @@ class Architecture:
         return self._network is not None
 
     @property
-    def layers(self) -> tuple[Layer, ...]:
-        """Every layer once, in the order of use."""
-        return self.network.layers
+    def layers(self) -> tuple[Any, ...]:
+        """Every layer, and every model that is used like one, once: in Keras's order, see `dtrain.learning.depth_order`."""
+        return tuple(map(shown, self.network.graph.parts))
 
     @property
     def trainable(self) -> bool:
         """Whether any layer is; set it to freeze or thaw all of them."""
-        return any(layer.trainable for layer in self.layers)
+        return any(layer.trainable for layer in self.network.layers)
 
     @trainable.setter
     def trainable(self, trainable: bool) -> None:
         """Freeze or thaw every layer."""
-        for layer in self.layers:
+        for layer in self.network.layers:
             layer.trainable = trainable
 
     @property
@@ -70,17 +71,17 @@ class Architecture:
         """Of a batch, whose size is None; a list for several outputs."""
         return only([(None, *shape) for shape in self._built_network().output_shapes])
 
-    def get_layer(self, name: str | None = None, index: int | None = None) -> Layer:
-        """The layer of this name, or the one with this number in `layers`.
+    def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
+        """The layer (or the model that is used like one) of this name, or the one with this number in `layers`.
 
         Raises:
             InputError: there is none.
         """
-        found = self.layers[index : index + 1] if index is not None else [each for each in self.layers if each.name == name]
+        names = {layer: name for part, name in self.network.graph.names.items() if (layer := shown(part)) in self.layers}
+        found = self.layers[index : index + 1] if index is not None else [each for each in self.layers if names[each] == name]
         if not found:
-            raise InputError(
-                f"{self.name}: has no layer {name or index}; it has {', '.join(str(each.name) for each in self.layers)}"
-            )
+            wanted = name if index is None else index
+            raise InputError(f"{self.name}: has no layer {wanted}; it has {', '.join(names.values())}")
         return found[0]
 
     def count_params(self) -> int:
@@ -89,7 +90,16 @@ class Architecture:
 
     @property
     def variables(self) -> tuple[VariableSpec, ...]:
-        """What is trained, and what is kept beside it, in the order of creation."""
+        """What is trained, and what is kept beside it, in Keras's order, in which `get_weights` gives their values.
+
+        Checkpoints, files and the placement on servers follow `created_variables`.
+        """
+        created = {spec.name: spec for spec in self.network.variables}
+        return tuple(created[name] for name in self.network.graph.names_by_depth())
+
+    @property
+    def created_variables(self) -> tuple[VariableSpec, ...]:
+        """The same variables in the order of creation: that of a stack; in a graph each behind those on which it depends."""
         return self.network.variables
 
     @property
@@ -117,7 +127,8 @@ class Architecture:
         if values is None:
             self._know_shapes()
             first = self.initial_values(self.strategy.seed)
-            values = self.weights = first | {name: theirs[name] for _, names, theirs in self._sharing() for name in names}
+            shared = {ours: values[theirs] for _, names, values in self._sharing() for ours, theirs in names.items()}
+            values = self.weights = first | shared
         return values
 
     @weights.setter
@@ -127,18 +138,29 @@ class Architecture:
         So do other models that use the same layers.
         """
         self._values = values
-        for other, names, theirs in self._sharing():
-            other._values = {**theirs, **{name: values[name] for name in names}}
-        for layer in self.layers if self.has_layers else ():
+        for other, names, others in self._sharing():
+            other._values = {**others, **{theirs: values[ours] for ours, theirs in names.items()}}
+        for layer in self.network.layers if self.has_layers else ():
             layer.used_by.add(self)
+        self._hand_down(values)
 
-    def _sharing(self) -> "Iterator[tuple[Architecture, list[str], dict[str, Array]]]":
-        """Other models that have values for layers of this one; these variables' names; and all of the other's values."""
-        layers = self.layers if self.has_layers else ()
+    def _hand_down(self, values: dict[str, Array]) -> None:
+        """Give the models that stand in this one their values, if they have none: these outlive this model then."""
+        for part in self.network.graph.names if self.has_layers else ():
+            if isinstance(part, Submodel) and part.model is not None and part.model._values is None:
+                ours = {(layer, weight.name): name for layer, weight, name in self.network.graph.weights()}
+                theirs = {name: (layer, weight.name) for layer, weight, name in part.graph.weights()}
+                if all(place in ours for place in theirs.values()):
+                    part.model.weights = {name: values[ours[place]] for name, place in theirs.items()}
+
+    def _sharing(self) -> "Iterator[tuple[Architecture, dict[str, str], dict[str, Array]]]":
+        """Other models that have values of layers of this one; these variables' names here and there; all their values."""
+        layers = self.network.layers if self.has_layers else ()
         others: set[Architecture] = {user for layer in layers for user in layer.used_by if user is not self}
         for other in others:
-            shared = set(layers) & set(other.layers)
-            yield other, [name for layer, _, name in self.network.graph.weights() if layer in shared], other.weights
+            theirs = {(layer, weight.name): name for layer, weight, name in other.network.graph.weights()}
+            ours = {name: (layer, weight.name) for layer, weight, name in self.network.graph.weights()}
+            yield other, {name: theirs[place] for name, place in ours.items() if place in theirs}, other.weights
 
     def initial_values(self, seed: int) -> dict[str, Array]:
         """The first value of every variable: of a seed always the same."""
@@ -149,11 +171,11 @@ class Architecture:
         return {"name": self.name, **self.network.get_config()}
 
     def get_weights(self) -> list[Array]:
-        """Copies of every variable, in the order of creation."""
+        """Copies of every variable, in the order of `variables`, which is Keras's."""
         return [np.array(self.weights[spec.name]) for spec in self.variables]
 
     def set_weights(self, weights: Sequence[Any]) -> None:
-        """Set every variable, in the order of creation.
+        """Set every variable, in the order of `variables`, which is Keras's.
 
         Raises:
             InputError: there are more or fewer, or a shape differs.
@@ -174,7 +196,7 @@ class Architecture:
         """
         if self.strategy.is_leader:
             tell_format(filepath)
-        save_weights(filepath, self.variables, self.weights, self.strategy, overwrite=overwrite)
+        save_weights(filepath, self.created_variables, self.weights, self.strategy, overwrite=overwrite)
 
     def load_weights(self, filepath: FilePath, skip_mismatch: bool = False, by_name: bool = False) -> None:
         """Set the variables from a file of `save_weights` or `save`, or a checkpoint; see `dtrain.saving.weights.load_weights`.

@@ -105,7 +105,7 @@ class Fit:
     def _variables(self) -> tuple[VariableSpec, ...]:
         """As they are placed: a table travels by rows if it is large, or if the optimizer treats rows that are not read apart."""
         every = self.compiled.optimizer.sparse_differs
-        return tuple(replace(v, sparse=v.sparse and (every or v.nbytes >= TABLE_BYTES)) for v in self.model.variables)
+        return tuple(replace(v, sparse=v.sparse and (every or v.nbytes >= TABLE_BYTES)) for v in self.model.created_variables)
 
     def _resume_from(self) -> Path | None:
         """Where a callback has left a training that broke off."""

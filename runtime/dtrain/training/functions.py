@@ -70,6 +70,11 @@ class FunctionModel(Model):
         """As `init` made them."""
         return self._variables
 
+    @property
+    def created_variables(self) -> tuple[VariableSpec, ...]:
+        """The same, in the same order."""
+        return self._variables
+
     def initial_values(self, seed: int) -> dict[str, Array]:
         """What `init` makes with this seed."""
         return {str(key): np.array(value) for key, value in self._functions.init(np.random.default_rng(seed)).items()}

@@ -30,6 +30,7 @@ from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import NO_CALLBACKS, Validation, evaluate, predict
 from dtrain.training.fitting import Fit, OptimizerOwner
 from dtrain.training.steps import EvaluationStep, Logs, TrainingStep
+from dtrain.training.submodels import CLASSES, submodel
 
 
 class Model(Architecture):
@@ -190,14 +191,20 @@ class Model(Architecture):
         step = lambda batch: EvaluationStep(self, None, batch, self.weights)  # noqa: E731
         return self._predicted(predict(batches.once(steps), step, self.predict_step, hooks))
 
-    def __call__(self, x: Any) -> Any:
-        """The outputs for one batch, in inference mode; for results of `dt.Input` and of layers, those of this model's layers."""
+    def __call__(self, x: Any, training: bool | None = None) -> Any:
+        """The outputs for one batch; for results of `dt.Input` and of layers, symbolic ones: the model is used like a layer.
+
+        Args:
+            x: the batch, or the results; several in a list, or in a dict by the inputs' names.
+            training: for a batch, whether dropout drops and batches are normalized by themselves. For symbolic inputs
+                False and True hold whenever the model around this one runs, and None means as that one does.
+        """
         tensors = list(x.values()) if isinstance(x, Mapping) else list(x) if isinstance(x, list | tuple) else [x]
         if not all(isinstance(tensor, SymbolicTensor) for tensor in tensors):
-            return self.predict_on_batch(x)
+            return self._trained_on(x) if training else self.predict_on_batch(x)
         if isinstance(x, Mapping):
             tensors = [x[name] for name in self.network.input_names]
-        return self._predicted(only(self.network.graph.replayed(tensors)))
+        return self._predicted(only(submodel(self)(tensors, training)))
 
     @property
     def input(self) -> Any:
@@ -307,9 +314,15 @@ class Model(Architecture):
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
         """A model of the layers that `get_config` described."""
-        model = cls(name=config["name"])
-        model._network = Network.from_config(config, custom_objects)
+        model = cls.of_network(Network.from_config(config, custom_objects), config["name"])
         model._outputs_by_name = bool(config.get("outputs_by_name"))
+        return model
+
+    @classmethod
+    def of_network(cls, network: Network, name: str) -> Self:
+        """A model of these layers."""
+        model = cls(name=name)
+        model._network = network
         return model
 
     def get_config(self) -> dict[str, Any]:
@@ -321,6 +334,12 @@ class Model(Architecture):
         self._owner = OptimizerOwner(state)
 
     # Inner parts
+
+    def _trained_on(self, x: Any) -> Any:
+        """The outputs for one batch in training mode; no moving average moves."""
+        batch = Batch(x)
+        self.build(batch.input_shape)
+        return self._predicted(self.network.predict(self.weights, batch.x, training=True))
 
     def _ends(self) -> tuple[list[SymbolicTensor], list[SymbolicTensor]]:
         if self._symbols is None:
@@ -334,7 +353,7 @@ class Model(Architecture):
 
     def _saved(self, compiled: Compiled | None, state: OptimizerState | None = None) -> SavedModel:
         values = self.weights
-        return SavedModel(describe(self, compiled), {spec.name: values[spec.name] for spec in self.variables}, state)
+        return SavedModel(describe(self, compiled), {spec.name: values[spec.name] for spec in self.created_variables}, state)
 
     def _compiled(self) -> Compiled:
         if self.compiled is None:
@@ -357,6 +376,9 @@ class Model(Architecture):
         return InputContext(replicas, max(self.strategy.rank, 0), self.strategy.num_replicas_in_sync)
 
 
+CLASSES["Model"] = Model
+
+
 def in_order(tensors: Any, what: str) -> Any:
     """Symbolic tensors in a list, in the order of their names where they stand in a dict.
 
@@ -366,9 +388,9 @@ def in_order(tensors: Any, what: str) -> Any:
     if not isinstance(tensors, Mapping):
         return tensors
     for key, tensor in tensors.items():
-        if isinstance(tensor, SymbolicTensor) and tensor.node.layer.name != key:
+        if isinstance(tensor, SymbolicTensor) and tensor.node.part.name != key:
             raise SpecError(
-                f"{what}: expected the names of layers, found {key!r} for {tensor.node.layer.label}; give it name={key!r}"
+                f"{what}: expected the names of layers, found {key!r} for {tensor.node.part.label}; give it name={key!r}"
             )
     return [tensors[key] for key in sorted(tensors)]
 

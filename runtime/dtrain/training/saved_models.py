@@ -13,10 +13,9 @@ from dtrain.saving.destination import FilePath, source
 from dtrain.saving.model_file import SavedModel, read_model
 from dtrain.saving.weights import fitted
 from dtrain.strategies.choice import get_strategy
+from dtrain.training import sequential  # noqa: F401 - which adds its class
 from dtrain.training.models import Model
-from dtrain.training.sequential import Sequential
-
-CLASSES: dict[str, type[Model]] = {"Model": Model, "Sequential": Sequential}
+from dtrain.training.submodels import CLASSES
 
 
 def load_model(filepath: FilePath, custom_objects: CustomObjects | None = None, compile: bool = True) -> Model:  # noqa: A002

@@ -5,7 +5,7 @@ from math import prod
 
 from dtrain.learning.arrays import Shape
 from dtrain.learning.graph import Graph
-from dtrain.learning.layers import InputLayer
+from dtrain.learning.layers import InputLayer, Layer
 from dtrain.variables import VariableSpec
 
 LINE_LENGTH = 65
@@ -14,7 +14,7 @@ UNITS = ("Byte", "KB", "MB", "GB", "TB")
 
 def summary(name: str, graph: Graph, variables: Iterable[VariableSpec], line_length: int = LINE_LENGTH) -> str:
     """The table of a built graph, as wide as its cells and at least `line_length`; a stack's has no column of connections."""
-    is_stack = all([slot.step for slot in step.inputs] == [index - 1] for index, step in enumerate(graph.steps) if step.inputs)
+    is_stack = all([slot.step for slot in use.inputs] == [index - 1] for index, use in enumerate(graph.uses) if use.inputs)
     rows = _rows(graph, is_stack)
     widths = [max(len(row[column]) for row in rows) + 2 for column in range(len(rows[0]))]
     length = max(line_length, sum(widths))
@@ -29,15 +29,19 @@ def summary(name: str, graph: Graph, variables: Iterable[VariableSpec], line_len
 
 
 def _rows(graph: Graph, is_stack: bool) -> list[list[str]]:
-    """The header, and a row for each step; a layer that is used again has its parameters in its first row."""
-    rows, counted = [["Layer (type)", "Output Shape", "Param #", "Connected to"]], set()
-    for step in graph.steps:
-        if is_stack and isinstance(step.layer, InputLayer):
+    """The header, and a row for each use; what is used again has its parameters in its first row."""
+    rows, sizes = [["Layer (type)", "Output Shape", "Param #", "Connected to"]], dict[Layer, int]()
+    for layer, weight, _ in graph.weights():
+        sizes[layer] = sizes.get(layer, 0) + prod(weight.shape)
+    for number, use in enumerate(graph.uses):
+        if is_stack and isinstance(use.part, InputLayer):
             continue
-        count = 0 if step.layer in counted else sum(prod(weight.shape) for weight, _ in step.weights)
-        counted.add(step.layer)
-        sources = [f"{graph.steps[slot.step].layer.name}[{slot.output}]" for slot in step.inputs]
-        rows.append([step.layer.label, ", ".join(map(_shape, step.shapes)), str(count), ", ".join(sources)])
+        kind = type(use.part).__name__ if isinstance(use.part, Layer) else use.part.kind
+        layers = [use.part] if isinstance(use.part, Layer) else use.part.graph.layers
+        count = sum(sizes.pop(layer, 0) for layer in layers)
+        sources = [f"{graph.names[graph.uses[slot.step].part]}[{slot.output}]" for slot in use.inputs]
+        shapes = ", ".join(map(_shape, graph.shapes_of(number)))
+        rows.append([f"{graph.names[use.part]} ({kind})", shapes, str(count), ", ".join(sources)])
     return [row[:3] for row in rows] if is_stack else rows
 
 

@@ -82,10 +82,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One use of a layer in a graph."""
+    """One use of a layer in a graph, or of a model as if it were one.
 
-    layer: "Layer"
+    Attributes:
+        part: a `Layer`, or a `dtrain.learning.wiring.Submodel`.
+        training: whether it trains in this use; None: as the whole model does.
+    """
+
+    part: Any
     inputs: tuple["SymbolicTensor", ...]
+    training: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,6 +138,7 @@ class Layer(Configurable):
 
     any_dtype: ClassVar[bool] = False
     takes_list: ClassVar[bool] = False
+    numbered = False  # whether a graph has chosen the name
 
     @property
     def assumed_input_shape(self) -> Shape | None:
@@ -158,8 +165,12 @@ class Layer(Configurable):
         """This layer without the activation function that it ends with, and that function; None if there is none."""
         return self, None
 
-    def __call__(self, inputs: SymbolicTensor | Sequence[SymbolicTensor]) -> Any:
-        """Use the layer in a functional model: the symbolic output (a list of them if the layer has several)."""
+    def __call__(self, inputs: SymbolicTensor | Sequence[SymbolicTensor], training: bool | None = None) -> Any:
+        """Use the layer in a functional model: the symbolic output (a list of them if the layer has several).
+
+        With `training` False it always computes as in inference (batch normalization by its moving averages, no dropout), with True
+        always as in training; with None as the whole model does.
+        """
         tensors = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
         if not all(isinstance(tensor, SymbolicTensor) for tensor in tensors):
             raise ProgramError(f"{self.label}: expected the result of Input() or of another layer, found {type(inputs).__name__}")
@@ -167,7 +178,7 @@ class Layer(Configurable):
         if not self.takes_list and len(shapes) != 1:
             raise InputError(f"{self.label}: expected one input, found {len(shapes)}")
         shape = self.output_shape(shapes if self.takes_list else shapes[0])
-        node = Node(self, tensors)
+        node = Node(self, tensors, training)
         outputs = [SymbolicTensor(node, index, each) for index, each in enumerate(shape if isinstance(shape, list) else [shape])]
         self.output = outputs if isinstance(shape, list) else outputs[0]
         return self.output

@@ -9,8 +9,9 @@ from onnx import ModelProto, TensorProto, checker, helper
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import layers as known
 from dtrain.learning.arrays import Array, Shape
-from dtrain.learning.graph import Graph, Slot, Step
+from dtrain.learning.graph import Graph
 from dtrain.learning.layers import Embedding, InputLayer, IntegerLookup, Layer, StringLookup
+from dtrain.learning.wiring import Slot, Step
 from dtrain.saving.onnx_export import arranging, functions, lookups, merging, recurrent, windows
 from dtrain.saving.onnx_export.graph import OnnxGraph, Use
 
@@ -100,11 +101,11 @@ class _Writer:
         self._types: dict[str, int] = {}
         self.inputs = [self._input(step) for step in graph.steps if isinstance(step.layer, InputLayer)]
         for step in graph.steps:
-            self._names.append([str(step.layer.name)] if isinstance(step.layer, InputLayer) else self._step(step))
-        self.outputs = [self._output(slot) for slot in graph.outputs]
+            self._names.append([step.path] if isinstance(step.layer, InputLayer) else self._step(step))
+        self.outputs = [self._output(slot, name) for slot, name in zip(graph.outputs, graph.output_names, strict=True)]
 
     def _input(self, step: Step) -> Any:
-        name, onnx_type = str(step.layer.name), self._input_type(step)
+        name, onnx_type = step.path, self._input_type(step)
         self._types[name] = onnx_type
         return helper.make_tensor_value_info(name, onnx_type, _lengths(name, step.shapes[0]))
 
@@ -125,7 +126,9 @@ class _Writer:
         layer = step.layer
         if type(layer) not in CONVERTERS:
             raise SpecError(f"{layer.label}: cannot be exported: ONNX has no form of this layer")
-        self.onnx.scope = str(layer.name)
+        if step.training:
+            raise SpecError(f"{layer.label}: cannot be exported: it was called with training=True, and ONNX files infer")
+        self.onnx.scope = step.path
         arriving = [self._names[slot.step][slot.output] for slot in step.inputs]
         if not layer.any_dtype:
             arriving = [self._as_float(name) for name in arriving]
@@ -155,10 +158,9 @@ class _Writer:
             return int(TensorProto.INT64 if layer.output_mode == "int" else TensorProto.FLOAT)
         return int(TensorProto.FLOAT) if not layer.any_dtype or isinstance(layer, Embedding) else self._types[arriving]
 
-    def _output(self, slot: Slot) -> Any:
+    def _output(self, slot: Slot, wanted: str) -> Any:
         step, value = self._graph.steps[slot.step], self._names[slot.step][slot.output]
         taken = {name for node in self.onnx.nodes for name in node.output} | {each.name for each in self.inputs}
-        wanted = str(step.layer.name)
         name = next(each for each in (wanted, *(f"{wanted}_{number}" for number in range(1, len(taken) + 2))) if each not in taken)
         self.onnx.nodes.append(helper.make_node("Identity", [value], [name], name=f"{name}/output"))
         return helper.make_tensor_value_info(name, self._types[value], _lengths(name, step.shapes[slot.output]))
