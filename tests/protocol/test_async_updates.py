@@ -117,14 +117,16 @@ def test_who_is_refused_and_for_whom_all_wait_is_what_a_look_at_every_clock_says
             gate.hold()
         elif kind == "release":
             gate.until = None
-        elif rank in gate.holders:
+        elif gate.request(rank):
+            live.add(rank)
             gate.settle(rank, kind == "push")
         without = [refused(gate, other) for other in live - gate.holders]
         assert gate.awaited(live) >= set().union(*filter(None, without))
         if None not in without:
             assert gate.awaited(live) == set().union(*without)
         if gate.standing == before[0]:
-            freed = [o for o in live - gate.holders - {rank} if before[1][o] is not None and refused(gate, o) is None]
+            others = live - gate.holders - {rank}
+            freed = [other for other in others if before[1][other] is not None and refused(gate, other) is None]
             assert not freed, "nothing told those who wait"
 
 

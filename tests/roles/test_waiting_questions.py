@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from roles.by_hand import TASKS, Hand
 
 from dtrain.learning import optimizers
-from dtrain.messages import Conclude, Control, Farewell, Hold, Lookup, Mark, Pull, Snapshot
+from dtrain.messages import Conclude, Control, Farewell, Hold, Lookup, Mark, Pull, Reply, Snapshot
 from dtrain.roles.parameter_server.questions import Questions
 
 
@@ -32,7 +32,8 @@ class Run:
         self.orders = self.sequence = self.term = 0
 
     def pull(self, task, number):
-        return self.hand.pull(task, at_least=self.version + number // 2, wait_s=1.0 + number)
+        at_least = self.version + number // 4
+        return self.hand.say(task, Pull(1, at_least, 1.0 + number, self.term * (number % 2)), caller=f"{task} pulls")
 
     def concluded(self, task, number):
         return self.hand.say(task, Pull(1, 12, 3.0, 0, concluded=True), caller=f"{task} at the end")
@@ -46,6 +47,12 @@ class Run:
         self.sequence += 1
         base = max(0, self.version - number // 3)
         return self.hand.push(task, self.sequence, base, term=self.term, finite=number > 0)
+
+    def step(self, task, number):
+        """A push, and a pull where no ticket comes with its answer: what a replica does."""
+        found = self.push(task, 1)
+        without = any(isinstance(action.message, Reply) and not action.message.ticket for action in found[:1])
+        return [*found, *(self.hand.say(task, Pull(1, 0, 30.0, self.term), caller=f"{task} waits") if without else ())]
 
     def beat(self, task, number):
         return self.hand.beat(task, 0 if number == 0 else 1, leaving=number == 5)
@@ -93,9 +100,10 @@ class Run:
         return self.hand.version() if self.hand.servers[0].held else 0
 
 
-ACTS = ["pull", "pull", "pull", "push", "push", "push", "push", "beat", "beat", "time", "initialise", "hold", "release"]
-RARE = ["concluded", "lookup", "mark", "snapshot", "conclude", "farewell", "disconnect"]
-HISTORY = st.lists(st.tuples(st.sampled_from(ACTS * 2 + RARE), st.sampled_from(TASKS), st.integers(0, 5)), max_size=60)
+OFTEN = ["step"] * 12 + ["pull", "pull", "beat", "beat"]
+ONCE = ["push", "time", "initialise", "hold", "release", "concluded", "lookup", "mark", "snapshot", "conclude"]
+RARE = ["farewell", "disconnect"]
+HISTORY = st.lists(st.tuples(st.sampled_from(OFTEN * 2 + ONCE * 2 + RARE), st.sampled_from(TASKS), st.integers(0, 5)), max_size=60)
 RULES = st.sampled_from(
     [
         {"updates": "sync"},
