@@ -18,7 +18,7 @@ class ScanningQuestions(Questions):
 
 def two_hands(**training):
     """The shipped server, and one with the twin."""
-    hands = Hand(max_steps=12, **training), Hand(max_steps=12, **training)
+    hands = Hand(max_steps=6, **training), Hand(max_steps=6, **training)
     server = hands[1].servers[0]
     server._questions = ScanningQuestions(server.attendance, server._snapshots)
     return hands
@@ -36,7 +36,7 @@ class Run:
         return self.hand.say(task, Pull(1, at_least, 1.0 + number, self.term * (number % 2)), caller=f"{task} pulls")
 
     def concluded(self, task, number):
-        return self.hand.say(task, Pull(1, 12, 3.0, 0, concluded=True), caller=f"{task} at the end")
+        return self.hand.say(task, Pull(1, 6, 3.0, 0, concluded=True), caller=f"{task} at the end")
 
     def lookup(self, task, number):
         return self.hand.say(task, Lookup(1, (), 2.0), caller=f"{task} looks up")
@@ -55,11 +55,11 @@ class Run:
         return [*found, *(self.hand.say(task, Pull(1, 0, 30.0, self.term), caller=f"{task} waits") if without else ())]
 
     def beat(self, task, number):
-        return self.hand.beat(task, 0 if number == 0 else 1, leaving=number == 5)
+        return self.hand.beat(task, 0 if number == 0 else 1, leaving=number > 3)
 
     def initialise(self, task, number):
         self.term += number % 2
-        version = min(self.version, 12)
+        version = min(self.version, 6)
         message = self.hand.initialisation(term=self.term, version=version)
         return self.hand.say("chief:0", message, self.hand.blocks())
 
@@ -100,7 +100,7 @@ class Run:
         return self.hand.version() if self.hand.servers[0].held else 0
 
 
-OFTEN = ["step"] * 12 + ["pull", "pull", "beat", "beat"]
+OFTEN = ["step"] * 10 + ["pull"] * 3 + ["beat"] * 4
 ONCE = ["push", "time", "initialise", "hold", "release", "concluded", "lookup", "mark", "snapshot", "conclude"]
 RARE = ["farewell", "disconnect"]
 HISTORY = st.lists(st.tuples(st.sampled_from(OFTEN * 2 + ONCE * 2 + RARE), st.sampled_from(TASKS), st.integers(0, 5)), max_size=60)
@@ -108,6 +108,7 @@ RULES = st.sampled_from(
     [
         {"updates": "sync"},
         {"updates": "sync", "too_few": "shrink", "backup_workers": 1},
+        {"updates": "sync", "too_few": "fail"},
         {"updates": "async"},
         {"updates": "async", "warmup_steps": 4},
         {"updates": "async", "staleness_bound": 1},
@@ -115,7 +116,7 @@ RULES = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=600)
 @given(HISTORY, RULES, st.booleans())
 def test_each_question_is_answered_when_a_look_at_all_of_them_would_answer_it(history, rule, initialised):
     runs = [Run(hand) for hand in two_hands(**rule)]
