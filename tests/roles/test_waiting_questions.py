@@ -128,3 +128,21 @@ def test_each_question_is_answered_when_a_look_at_all_of_them_would_answer_it(hi
 def seen(actions):
     """Answers in a form that can be compared."""
     return [repr(action) for action in actions]
+
+
+def test_one_that_waits_for_a_version_is_told_at_once_that_too_few_are_left():
+    hand = Hand(updates="sync", too_few="fail")
+    hand.initialise()
+    assert hand.pull("worker:0", at_least=1) == []
+    answers = hand.beat("worker:1", 1, leaving=True)
+    assert [answer.message.reason[:16] for answer in answers[1:]] == ["too few replicas"]
+
+
+def test_one_that_waits_for_a_ticket_has_it_when_it_is_back():
+    hand = Hand(updates="async")
+    hand.initialise()
+    hand.beat("worker:0", 1)
+    hand.beat("worker:0", 1, leaving=True)
+    assert hand.pull("worker:0") == []
+    answers = hand.beat("worker:0", 1)
+    assert [answer.message.ticket for answer in answers[1:]] == [True]
