@@ -15,32 +15,31 @@ def first_line(message: str) -> str:
     return line if len(line) <= WORD_MAX else f"{line[:WORD_MAX]} ..."
 
 
-def lost_text(task: Mapping[str, Any]) -> str:
-    """Return what became of one lost task of a run's report, in one line."""
-    state = "was stopped" if task["state"] == "stopped" else "failed"
-    where = "" if task["step"] is None else f" at step {task['step']}"
-    log = f" (log: {task['log']})" if task["log"] else ""
-    return f"{task['task']} {state}{where}: {first_line(task['message'])}{log}"
+def lost_texts(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return what became of lost tasks of a run's report, one text for all that were lost for the same reason."""
+    alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for task in tasks:
+        alike.setdefault((task["state"], task["message"]), []).append(task)
+    return [_text(group) for group in alike.values()]
 
 
 def lost_on_the_way(lives: Iterable[TaskLife]) -> str:
     """Return all tasks that a run has lost, the first one first; empty if it has lost none."""
-    lost = sorted((life for life in lives if life.lost), key=lambda life: life.lost.monotonic_s if life.lost else 0.0)
-    alike: dict[tuple[str, str], list[TaskLife]] = {}
-    for life in lost:
-        alike.setdefault((life.state, life.lost.message if life.lost else ""), []).append(life)
-    groups = list(alike.values())
-    texts = [_group_text(group) for group in groups[:NAMED_MAX]]
-    more = sum(map(len, groups[NAMED_MAX:]))
-    return "; ".join([*texts, *([f"{more} tasks more were lost"] if more else [])])
+    lost = sorted(((life.lost.monotonic_s, life.state, life.lost) for life in lives if life.lost), key=lambda entry: entry[0])
+    texts = lost_texts(
+        {"task": why.task, "state": state, "step": why.step, "message": why.message, "log": why.log} for _, state, why in lost
+    )
+    more = len(texts) - NAMED_MAX
+    return "; ".join([*texts[:NAMED_MAX], *([f"{more} reasons more: `dtrain status` shows them"] if more > 0 else [])])
 
 
-def _group_text(lives: Sequence[TaskLife]) -> str:
-    """Return what became of tasks that were lost for the same reason."""
-    first, *others = lives
-    why = first.lost
-    assert why is not None
-    text = lost_text({"task": why.task, "state": first.state, "step": why.step, "message": why.message, "log": why.log})
-    names = ", ".join(str(life.task) for life in others[:NAMED_MAX])
+def _text(tasks: Sequence[Mapping[str, Any]]) -> str:
+    """Return for example ``worker:1 failed at step 137: ValueError: bad batch (log: ...), likewise worker:2``."""
+    first, *others = tasks
+    state = "was stopped" if first["state"] == "stopped" else "failed"
+    where = "" if first["step"] is None else f" at step {first['step']}"
+    log = f" (log: {first['log']})" if first["log"] else ""
+    text = f"{first['task']} {state}{where}: {first_line(first['message'])}{log}"
+    names = ", ".join(str(task["task"]) for task in others[:NAMED_MAX])
     more = f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else ""
     return f"{text}, likewise {names}{more}" if others else text

@@ -60,7 +60,7 @@ def main() -> NoReturn:
         _say(str(error) if isinstance(error, SpecError) else f"dtrain: {error}")
         code = error.exit_code
     except click.ClickException as error:
-        error.show()
+        _show(error)
         code = error.exit_code
     except OSError as error:
         _say(f"dtrain: {error.filename or 'the system'}: {error.strerror or error}")
@@ -69,6 +69,15 @@ def main() -> NoReturn:
         code = 130
     _drop_unread_output()
     sys.exit(code)
+
+
+def _show(error: click.ClickException) -> None:
+    """Print in one line what click refuses, as everything that dtrain says; the help that it gives for a bare `dtrain` as it is."""
+    context = getattr(error, "ctx", None)
+    if context is None or type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    else:
+        _say(f"{context.command_path}: {error.format_message()} See `{context.command_path} --help`.")
 
 
 def _say(message: str) -> None:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dtrain_cli.live_table import duration_text, evaluation_text
-from dtrain_cli.lost_tasks import lost_text
+from dtrain_cli.lost_tasks import lost_texts
 from dtrain_cli.run_report import LIVE_RUN_STATES
 
 STYLES = {
@@ -87,10 +87,9 @@ def status_table(report: Mapping[str, Any], width: int) -> Group:
     parts += [table] if rows else []
     if report["evaluation"]:
         parts.append(Text(f"evaluation: {evaluation_text(report['evaluation'], report['global_step'])}"))
-    for task in report["tasks"]:
-        if task["message"] and task["state"] in ("failed", "stopped"):
-            parts.append(Text(lost_text(task), style="red", overflow="fold"))
-    if report["failure"] and report["failure"]["task"] not in {task["task"] for task in report["tasks"] if task["message"]}:
+    lost = [task for task in report["tasks"] if task["message"] and task["state"] in ("failed", "stopped")]
+    parts += [Text(text, style="red", overflow="fold") for text in lost_texts(lost)]
+    if report["failure"] and report["failure"]["task"] not in {task["task"] for task in lost}:
         parts.append(Text(f"{report['failure']['task']} failed: {report['failure']['message']}", style="red"))
     parts.append(Text(f"files in {report['run_dir']}", style="dim", overflow="fold"))
     return Group(*parts)

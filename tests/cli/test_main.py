@@ -89,6 +89,9 @@ def test_help_shows_an_example(command):
     ("arguments", "said"),
     [
         (["launch"], "expected a program, such as"),
+        (["launch", "--wrong", "PROGRAM"], "dtrain launch: No such option '--wrong'."),
+        (["nonsense"], "dtrain: No such command 'nonsense'. See `dtrain --help`."),
+        (["chaos"], "dtrain chaos: Missing argument 'RUN'. See `dtrain chaos --help`."),
         (["launch", "--"], "expected a command after --"),
         (["launch", "--", "no-such-thing"], "no-such-thing: no such executable"),
         (["launch", "no.py"], "no.py: cannot read the program: No such file or directory"),

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from dtrain.cluster import TaskId
-from dtrain.run_files import FailureRecord, RunFiles, RunRecord, TaskRecord, TaskStatus, started_s, write_record
+from dtrain.run_files import FailureRecord, RunFiles, RunRecord, TaskRecord, TaskStatus, read_record, started_s, write_record
 
 DTRAIN = [sys.executable, "-m", "dtrain_cli.main"]
 SLEEPER = [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"]
@@ -89,6 +89,24 @@ def test_the_table_fits_80_columns_and_names_the_failure(make_run, dtrain):
     assert any(line.split()[:3] == ["worker:0", "succeeded", "7"] for line in lines)
     assert "worker:0 failed: ValueError: boom" in lines
     assert "\x1b" not in done.stdout
+
+
+def test_status_says_why_each_task_was_lost_also_of_a_run_that_succeeded(make_run, dtrain):
+    files = make_run(state="succeeded")
+    record = read_record(files.run, RunRecord)
+    for task in record.tasks[:2]:
+        task.state, task.exit_code, task.message = "failed", 1, "ValueError: bad batch"
+    record.tasks[2].exit_code = 143
+    write_record(files.run, record)
+    lines = dtrain("status", columns=None).stdout.splitlines()
+    log = files.log(TaskId.parse("chief:0"), 0)
+    assert f"chief:0 failed at step 7: ValueError: bad batch (log: {log}), likewise worker:0" in lines
+    assert not any("143" in line for line in lines if line.startswith("ps:0")), "it was told to stop: no news"
+    assert [task["message"] for task in json.loads(dtrain("status", "--json").stdout)["tasks"]] == [
+        "ValueError: bad batch",
+        "ValueError: bad batch",
+        None,
+    ]
 
 
 def test_watch_ends_with_the_run(make_run, dtrain):

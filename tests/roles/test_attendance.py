@@ -49,7 +49,7 @@ def test_those_who_wait_are_told_who_has_gone_and_how():
     hand.tick()
     failed = only(hand.beat("chief:0", 1)).failed
     assert failed.startswith("too few replicas: 3 contributions are needed for version 1 and at most")
-    assert failed.endswith("(training.too_few: wait): worker:0 has not been heard of for 5 s, worker:1 left at step 9")
+    assert failed.endswith("(training.too_few: wait): worker:0 has not been heard of for more than 5 s, worker:1 left at step 9")
 
 
 def test_shrink_makes_the_version_of_those_who_live():

@@ -138,7 +138,7 @@ class Attendance:
         if self.membership.state(task) is MemberState.LEFT:
             step = self.statuses.get(task, {}).get("step")
             return f"{task} left" + (f" at step {step}" if step is not None else "")
-        return f"{task} has not been heard of" + (f" for {LEASE_S:g} s" if task in self.statuses else "")
+        return f"{task} has not been heard of" + (f" for more than {LEASE_S:g} s" if task in self.statuses else "")
 
     def conclude(self, message: Conclude) -> None:
         """The last step of a generation is saved."""
