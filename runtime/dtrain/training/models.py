@@ -9,7 +9,7 @@ from dtrain.callbacks import Callback, CallbackList, History, ProgressBar
 from dtrain.callbacks.callback_list import as_callbacks
 from dtrain.data.input_context import InputContext
 from dtrain.data.user_data import check_lengths
-from dtrain.errors import InputError, SpecError
+from dtrain.errors import InputError
 from dtrain.learning import optimizers
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.graph import as_list
@@ -30,7 +30,7 @@ from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import NO_CALLBACKS, Validation, evaluate, predict
 from dtrain.training.fitting import Fit, OptimizerOwner
 from dtrain.training.steps import EvaluationStep, Logs, TrainingStep
-from dtrain.training.submodels import CLASSES, submodel
+from dtrain.training.submodels import CLASSES, in_order, submodel
 
 
 class Model(Architecture):
@@ -377,22 +377,6 @@ class Model(Architecture):
 
 
 CLASSES["Model"] = Model
-
-
-def in_order(tensors: Any, what: str) -> Any:
-    """Symbolic tensors in a list, in the order of their names where they stand in a dict.
-
-    Raises:
-        SpecError: a key is not the name of its tensor's layer.
-    """
-    if not isinstance(tensors, Mapping):
-        return tensors
-    for key, tensor in tensors.items():
-        if isinstance(tensor, SymbolicTensor) and tensor.node.part.name != key:
-            raise SpecError(
-                f"{what}: expected the names of layers, found {key!r} for {tensor.node.part.label}; give it name={key!r}"
-            )
-    return [tensors[key] for key in sorted(tensors)]
 
 
 def _reported(results: Mapping[str, float], return_dict: bool) -> Any:

@@ -1,8 +1,10 @@
-"""Models that stand in others as if they were layers."""
+"""Models that stand in others as if they were layers, and the symbolic tensors between which a model lies."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from dtrain.learning.layers import Layer
+from dtrain.errors import SpecError
+from dtrain.learning.layers import Layer, SymbolicTensor
 from dtrain.learning.networks import Network
 from dtrain.learning.wiring import Part, Submodel
 
@@ -27,3 +29,19 @@ def shown(part: Part) -> Any:
     if part.model is None:
         part.model = CLASSES[part.kind].of_network(Network(part.graph), part.name)
     return part.model
+
+
+def in_order(tensors: Any, what: str) -> Any:
+    """Symbolic tensors in a list, in the order of their names where they stand in a dict.
+
+    Raises:
+        SpecError: a key is not the name of its tensor's layer.
+    """
+    if not isinstance(tensors, Mapping):
+        return tensors
+    for key, tensor in tensors.items():
+        if isinstance(tensor, SymbolicTensor) and tensor.node.part.name != key:
+            raise SpecError(
+                f"{what}: expected the names of layers, found {key!r} for {tensor.node.part.label}; give it name={key!r}"
+            )
+    return [tensors[key] for key in sorted(tensors)]
