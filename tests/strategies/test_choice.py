@@ -15,6 +15,7 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.cluster.tf_config import write_tf_config
 from dtrain.config import ClusterSection, RunSpec, TrainingSection
 from dtrain.config.wishes import LAID_OUT
+from dtrain.distribute import partitioners
 from dtrain.errors import SpecError
 from dtrain.run_files import RunFiles, read_record, write_record
 
@@ -144,6 +145,26 @@ def test_none_and_null_are_the_same():
     training = dt.ParameterServerStrategy(staleness_bound="none", partitioner="none", max_staleness=None, compression=None).training
     assert (training.staleness_bound, training.partitioner, training.max_staleness) == (None, None, None)
     assert training.compression == "none"
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "meant"),
+    [
+        (partitioners.FixedShardsPartitioner(2), {"fixed_shards": 2}),
+        (partitioners.MinSizePartitioner(1024, max_shards=3), {"min_size": 1024, "max_shards": 3}),
+        (partitioners.MaxSizePartitioner(1024), {"max_size": 1024}),
+        (partitioners.MaxSizePartitioner(1024, max_shards=3), {"max_size": 1024, "max_shards": 3}),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize("name", ["partitioner", "variable_partitioner"])
+def test_partitioners_are_taken_under_tensorflows_name_too(name, partitioner, meant):
+    assert dt.ParameterServerStrategy(**{name: partitioner}).training.partitioner == meant
+
+
+def test_a_partitioner_is_given_once():
+    message = refused(partitioner={"fixed_shards": 2}, variable_partitioner=partitioners.FixedShardsPartitioner(2))
+    assert "give either partitioner or variable_partitioner, not both" in message
 
 
 def test_a_process_alone_trains_as_its_program_wishes():

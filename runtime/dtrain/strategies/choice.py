@@ -17,6 +17,7 @@ from dtrain.run_files import RunFiles, write_record
 from dtrain.strategies.single import SingleStrategy
 from dtrain.strategies.threads import share_cores
 from dtrain.strategy import Strategy, current_strategy
+from dtrain.variables.partitioning import partitioner_config
 
 CONSTRUCTOR = "ParameterServerStrategy"
 
@@ -41,7 +42,8 @@ class ParameterServerStrategy(Strategy):
     call, and a later one with the same wishes, or none, returns it. Compare `tf.distribute.ParameterServerStrategy`.
 
     Args:
-        training: fields of the spec's `training` section. What the spec or the command line says of them, whatever it is, wins.
+        training: fields of the spec's `training` section; `partitioner`, by TensorFlow's name `variable_partitioner`, may be one of
+            `dt.distribute.partitioners`. What the spec or the command line says of them, whatever it is, wins.
 
     Raises:
         SpecError: there is no such field, or its value is wrong; the process has a strategy with other wishes; the launcher has
@@ -50,7 +52,7 @@ class ParameterServerStrategy(Strategy):
 
     def __new__(cls, **training: Any) -> Any:
         """Return the strategy of this process."""
-        wishes = checked_wishes(training, CONSTRUCTOR)
+        wishes = checked_wishes(_with_plain_partitioner(training), CONSTRUCTOR)
         strategy = current_strategy(lambda: _make(wishes))
         if (name := different_wish(strategy.wishes, wishes)) is not None:
             before = f"{name}={strategy.wishes[name]!r}" if name in strategy.wishes else f"{name} left at its default"
@@ -62,6 +64,18 @@ class ParameterServerStrategy(Strategy):
 
 
 ParameterServerStrategy.register(SingleStrategy)
+
+
+def _with_plain_partitioner(training: Wishes) -> Wishes:
+    """Name a partitioner as a spec does; TensorFlow's name for the argument is another one."""
+    plain = dict(training)
+    if "variable_partitioner" in plain:
+        if "partitioner" in plain:
+            raise SpecError(f"{CONSTRUCTOR}: give either partitioner or variable_partitioner, not both")
+        plain["partitioner"] = plain.pop("variable_partitioner")
+    if (config := partitioner_config(plain.get("partitioner"))) is not None:
+        plain["partitioner"] = config
+    return plain
 
 
 def _make(wishes: Wishes) -> Strategy:

@@ -127,6 +127,18 @@ def partitioner_from_config(config: Mapping[str, int]) -> Partitioner:
     )
 
 
+def partitioner_config(partitioner: object) -> dict[str, int] | None:
+    """Return how a spec names a partitioner of this module; None for anything else. The inverse of `partitioner_from_config`."""
+    match partitioner:
+        case FixedShardsPartitioner(num_shards=shards):
+            return {"fixed_shards": shards}
+        case MinSizePartitioner(min_shard_bytes=nbytes, max_shards=shards):
+            return {"min_size": nbytes, "max_shards": shards}
+        case MaxSizePartitioner(max_shard_bytes=nbytes, max_shards=most):
+            return {"max_size": nbytes} if most is None else {"max_size": nbytes, "max_shards": most}
+    return None
+
+
 def shard_count(variable: VariableSpec, partitioner: Partitioner | None) -> int:
     """How many shards a variable is cut into; 1 for scalars and for variables without elements.
 
