@@ -9,7 +9,7 @@ import click
 
 from dtrain.errors import DtrainError, SpecError
 from dtrain_cli import shell_completion
-from dtrain_cli.commands import chaos, checks, environment, launch, models, roles, runs
+from dtrain_cli.commands import chaos, checks, environment, launch, models, removal, roles, runs
 
 EPILOG = """\b
 Examples:
@@ -37,6 +37,7 @@ for command in (
     *launch.COMMANDS,
     *roles.COMMANDS,
     *runs.COMMANDS,
+    *removal.COMMANDS,
     *models.COMMANDS,
     *chaos.COMMANDS,
     *checks.COMMANDS,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dtrain.errors import RunError, RunNotFoundError
-from dtrain.run_files import RunFiles, RunRecord, read_record
+from dtrain.run_files import RUNS_DIR, RunFiles, RunRecord, read_record
 
 _NAMED_MAX = 5
 
@@ -31,14 +31,14 @@ class KnownRun:
 def known_runs(runs_dir: Path) -> list[KnownRun]:
     """All readable runs, the newest first."""
     runs = []
-    for directory in runs_dir.iterdir() if runs_dir.is_dir() else ():
+    for directory in _entries(runs_dir):
         try:
             record = read_record(directory / "run.json", RunRecord)
         except (RunError, OSError):  # damaged, or somebody else's: it can still be named by its path
             continue
         if record is not None:
             runs.append(KnownRun(RunFiles(directory.resolve()), record))
-    return sorted(runs, key=lambda run: (_instant(run.started), run.record.run), reverse=True)
+    return sorted(runs, key=lambda run: (instant(run.started), run.record.run), reverse=True)
 
 
 def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
@@ -51,7 +51,7 @@ def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
     runs = known_runs(runs_dir)
     if reference is None:
         if not runs:
-            raise RunNotFoundError(f"no run below {runs_dir} yet; start one with `dtrain launch PROGRAM.py`")
+            raise RunNotFoundError(no_run_below(runs_dir))
         return runs[0]
     for matches in (
         [run for run in runs if run.record.run == reference],
@@ -65,8 +65,39 @@ def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
     record = read_record(Path(reference) / "run.json", RunRecord)
     if record is not None:
         return KnownRun(RunFiles(Path(reference).resolve()), record)
-    newest = f"the newest are {_names(runs)}" if runs else "there are none"
+    newest = f"the newest are {_names(runs)}" if runs else unreadable(runs_dir) or "there are none"
     raise RunNotFoundError(f"no run with the id, name or path {reference!r} below {runs_dir}; {newest}")
+
+
+def no_run_below(runs_dir: Path) -> str:
+    """Say that no run is known, and what to do."""
+    if strange := unreadable(runs_dir):
+        return f"no run below {runs_dir} can be read: {strange}; say where your own are with --runs-dir or {RUNS_DIR}"
+    return f"no run below {runs_dir} yet; start one with `dtrain launch PROGRAM.py`"
+
+
+def unreadable(runs_dir: Path) -> str:
+    """Name the directories that this user may not read; nothing where there are none."""
+    names = []
+    for directory in _entries(runs_dir):
+        try:
+            (directory / "run.json").stat()
+        except PermissionError:
+            names.append(directory.name)
+        except OSError:
+            continue
+    more = f" and {len(names) - 1} more" if names[1:] else ""
+    return f"{names[0]}{more} may not be read by this user" if names else ""
+
+
+def _entries(runs_dir: Path) -> list[Path]:
+    try:
+        return sorted(runs_dir.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        text = f"{runs_dir} cannot be read: {error.strerror}; say where your runs are with --runs-dir or {RUNS_DIR}"
+        raise RunError(text) from None
 
 
 def register_run(files: RunFiles, runs_dir: Path, run_id: str) -> None:
@@ -84,7 +115,8 @@ def register_run(files: RunFiles, runs_dir: Path, run_id: str) -> None:
         return
 
 
-def _instant(text: str) -> datetime:
+def instant(text: str) -> datetime:
+    """Read an ISO time; what is none is long ago, and what names no zone is local."""
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:

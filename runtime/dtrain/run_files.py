@@ -23,6 +23,7 @@ Small JSON files are replaced as a whole (written aside, then renamed), so a rea
 import contextlib
 import errno
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,10 @@ RUNS_DIR = "DTRAIN_RUNS_DIR"
 RESERVE_BYTES = 64 * 1024
 RESERVES = {"run.json": 1, "failure.json": 3}
 """How many last words of a name find room on a full disk."""
+
+_OWN_NAME = re.compile(
+    r"lock|(run|join|spec|plan)\.json|(events|metrics)\.jsonl|checkpoints|tasks|reserve-.+|\.(run|join|spec|plan)\.json\.\d+"
+)
 
 Record = TypeVar("Record")
 
@@ -276,6 +281,10 @@ class RunFiles:
         numbers = (path.name.removeprefix("attempt-") for path in self.task(task).glob("attempt-*"))
         yield from sorted(int(number) for number in numbers if number.isdecimal())
 
+    def is_own(self, name: str) -> bool:
+        """Whether a name in the directory is one that dtrain gives."""
+        return _OWN_NAME.fullmatch(name) is not None
+
     def create(self) -> None:
         """Make the directory, readable by its owner only.
 
@@ -285,7 +294,9 @@ class RunFiles:
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"cannot make the run directory {self.directory}: {error.strerror or error}") from None
+            chosen = default_runs_dir() not in self.directory.parents
+            way_out = "" if chosen else f"; say where runs are to be kept with --runs-dir or {RUNS_DIR}"
+            raise RunError(f"cannot make the run directory {self.directory}: {error.strerror or error}{way_out}") from None
         if not os.access(self.directory, os.W_OK | os.X_OK):
             raise RunError(f"the run directory {self.directory} is not writable; give another with --run-dir")
 

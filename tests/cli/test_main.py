@@ -58,6 +58,7 @@ COMMANDS = [
     "logs",
     "stop",
     "runs",
+    "rm",
     "evaluate",
     "predict",
     "export",

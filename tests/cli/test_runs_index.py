@@ -72,6 +72,35 @@ def test_no_run_at_all(tmp_path):
         find_run(None, tmp_path)
 
 
+def test_runs_that_may_not_be_read_are_said(runs, monkeypatch):
+    for name in ("a1-digits", "a2-digits", "b1-line", "b1"):
+        (runs / name / "run.json").unlink()
+    read, stat = Path.read_bytes, Path.stat
+
+    def refused(path, original, **options):
+        if path.parent.name == "b1":
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path, **options)
+
+    monkeypatch.setattr(Path, "read_bytes", lambda path: refused(path, read))
+    monkeypatch.setattr(Path, "stat", lambda path, **options: refused(path, stat, **options))
+    with pytest.raises(
+        RunNotFoundError, match="can be read: b1 may not be read by this user; say where your own are with --runs-dir"
+    ):
+        find_run(None, runs)
+    with pytest.raises(RunNotFoundError, match=r"'digits' below .*; b1 may not be read by this user"):
+        find_run("digits", runs)
+
+
+def test_a_directory_of_runs_that_cannot_be_read_is_said(runs, monkeypatch):
+    def refused(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(RunError, match="cannot be read: Permission denied; say where your runs are with --runs-dir or DTRAIN_RUNS"):
+        find_run(None, runs)
+
+
 def test_a_run_with_its_own_directory_is_known_by_a_link(runs, tmp_path_factory):
     own = tmp_path_factory.mktemp("own")
     write_record(own / "run.json", RunRecord("c1", "own", started="2026-11-22T00:00:00+00:00"))

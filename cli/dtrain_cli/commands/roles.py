@@ -100,6 +100,7 @@ def _become_task(
 
     from dtrain.cluster.tf_config import write_tf_config
     from dtrain.run_files import RunFiles
+    from dtrain_cli.run_directory import check_fit
 
     flags = [f"--{name}={value}" for name in _CLASSIC if (value := options.pop(name)) is not None]
     limits: dict[str, str] = {}
@@ -116,7 +117,9 @@ def _become_task(
         assignment = joining_worker(find(join, runs_dir), os.environ)
         limits = threads_beside(assignment, os.environ)
     if assignment.run_dir is not None:
-        RunFiles(assignment.run_dir).create()
+        files = RunFiles(assignment.run_dir)
+        check_fit(files)
+        files.create()
     environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_RUN}
     environment |= limits | assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
     program = str(words.program) if words.program else "-"  # a server runs none

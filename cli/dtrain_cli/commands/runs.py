@@ -29,6 +29,11 @@ def find(reference: str | None, runs_dir: Path | None) -> "KnownRun":
     return find_run(reference, runs_dir or default_runs_dir())
 
 
+def runs_text(count: int) -> str:
+    """How many runs, as people say it."""
+    return f"{count} run{'' if count == 1 else 's'}"
+
+
 @click.command(
     short_help="Show every task of a run.",
     epilog="\b\nExamples:\n  dtrain status\n  dtrain status digits --watch\n  dtrain status --json | jq .global_step\n",
@@ -167,21 +172,25 @@ def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
 def runs(as_json: bool, runs_dir: Path | None) -> None:
     """List the runs that this machine knows, the newest first."""
     from dtrain.run_files import default_runs_dir
+    from dtrain_cli.run_removal import bytes_of
     from dtrain_cli.run_report import read_report
-    from dtrain_cli.runs_index import known_runs
+    from dtrain_cli.runs_index import known_runs, no_run_below
 
     fields = ("run", "name", "state", "started", "ended", "exit_code", "global_step", "run_dir")
     directory = runs_dir or default_runs_dir()
-    reports = [read_report(run.files.directory) for run in known_runs(directory)]
+    known = known_runs(directory)
+    reports = [read_report(run.files.directory) for run in known]
     listed = [{name: report[name] for name in fields} for report in reports]
     if as_json:
         click.echo(json.dumps(listed))
     elif not listed:
-        click.echo(f"no run below {directory} yet; start one with `dtrain launch PROGRAM.py`", err=True)
+        click.echo(no_run_below(directory), err=True)
     else:
-        from dtrain_cli.run_table import runs_table, stdout_console
+        from dtrain_cli.run_table import bytes_text, runs_table, stdout_console
 
         stdout_console().print(runs_table(listed))
+        used = bytes_text(sum(bytes_of(run, directory) for run in known))
+        click.echo(f"{runs_text(len(known))} in {used} below {directory}; `dtrain rm --older-than 7d` removes old ones", err=True)
 
 
 COMMANDS = (status, logs, stop, runs)
