@@ -1,5 +1,6 @@
 """The last thing on stderr when a run has failed: one box with the earliest cause."""
 
+import re
 from datetime import datetime
 from io import StringIO
 
@@ -10,6 +11,8 @@ LINES_MAX = 40
 NAMED_MAX = 5
 TITLES = {"timeout": "not finished in time", "start_timeout": "not up in time", "launcher": "the launcher failed"}
 """Of failures that are no task's."""
+_MARKS = re.compile(r"\s*[~^]+\s*")
+"""The marks under a line of a traceback, which point nowhere when that line is folded."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in range(32) if chr(code) not in "\n\t"}
 
 
@@ -59,7 +62,7 @@ def render(failure: FailureRecord, width: int, colour: bool) -> str:
 
 def _shorten(lines: list[str]) -> str:
     """The beginning and the end of what is too long for a box."""
-    lines = [line.translate(_CONTROLS) for line in lines]
+    lines = [line.translate(_CONTROLS) for line in lines if not _MARKS.fullmatch(line)]
     if len(lines) <= LINES_MAX:
         return "\n".join(lines)
     kept = LINES_MAX // 2

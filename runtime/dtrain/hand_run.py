@@ -50,6 +50,7 @@ class HandRun:
         self.files = RunFiles(assignment.run_dir or default_runs_dir() / run)
         self.files.create()
         self._step = 0
+        self._lost: dict[str, str] = {}
         self._begun_s = time.monotonic()
         self._lock = os.open(self.files.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -75,9 +76,9 @@ class HandRun:
         offer_to_join(self.files, JoinRecord(assignment.run_id, False, cluster, assignment.secret))
 
     def update(self, reply: HeartbeatReply) -> list[str]:
-        """Write down what ps:0 knows of everybody; return the others who are there for the first time."""
+        """Write down what ps:0 knows of everybody; return what is new of others: who has come, and who was lost and why."""
         known = {record.task: record for record in self._record.tasks}
-        come = []
+        come, lost = [], []
         self._step = reply.version
         for data in reply.statuses:
             status = msgspec.convert(data, TaskStatus, strict=False)
@@ -87,12 +88,17 @@ class HandRun:
                 self._record.tasks.append(record)
             if record.pid is None and status.task != str(self._assignment.task):
                 come.append(status.task)
-            record.state, record.pid, record.host = PHASE_STATES.get(status.phase, "running"), status.pid, status.host
-            record.attempt = status.attempt
+            before, record.message = record.message, _why_lost(status)
+            record.state, record.pid, record.host = _state(status, record.message), status.pid, status.host
+            record.attempt, record.exit_code = status.attempt, status.exit_code
+            self._lost.pop(status.task, None)
+            if record.message is not None and status.task != str(self._assignment.task):
+                self._lost[status.task] = _lost_text(status, record)
+                lost += [] if before else [self._lost[status.task]]
             self._write_status(TaskId.parse(status.task), status)
         with contextlib.suppress(OSError):
             write_record(self.files.run, self._record)
-        return come
+        return [*([f"{', '.join(come)} {'is' if len(come) == 1 else 'are'} there"] if come else []), *lost]
 
     def _write_status(self, task: TaskId, status: TaskStatus) -> None:
         if task == self._assignment.task:
@@ -115,7 +121,7 @@ class HandRun:
         for record in self._record.tasks:
             if record.task == str(self._assignment.task):
                 record.state, record.exit_code = state, code
-            elif record.pid is not None:
+            elif record.pid is not None and record.message is None:
                 record.state = "succeeded" if state == "succeeded" else "stopped"
         self._record.state, self._record.exit_code = state, code
         self._record.ended = datetime.now().astimezone().isoformat(timespec="seconds")
@@ -124,4 +130,25 @@ class HandRun:
         self.files.give_room_back()
         self.files.join.unlink(missing_ok=True)
         os.close(self._lock)
-        return f"the run has {state} after {time.monotonic() - self._begun_s:.1f} s at step {self._step}"
+        words = f"the run has {state} after {time.monotonic() - self._begun_s:.1f} s at step {self._step}"
+        return "; ".join([words, *self._lost.values()])
+
+
+def _why_lost(status: TaskStatus) -> str | None:
+    """Return why a task that has ended was lost to the run; None: it was not."""
+    if status.message is None and status.phase == "finished" and status.fits_ended < status.fits_begun:
+        last = f" ({status.max_steps})" if status.max_steps else ""
+        return f"left before the last step{last}, with exit code 0"
+    return status.message
+
+
+def _state(status: TaskStatus, lost: str | None) -> str:
+    if lost is not None:
+        return "stopped" if status.exit_code in STOPPED else "failed"
+    return PHASE_STATES.get(status.phase, "running")
+
+
+def _lost_text(status: TaskStatus, record: TaskRecord) -> str:
+    where = "" if status.step is None else f" at step {status.step}"
+    what = "was stopped" if record.state == "stopped" else "failed"
+    return f"{status.task} {what}{where}: {(record.message or '').partition(chr(10))[0]}"

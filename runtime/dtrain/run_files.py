@@ -147,6 +147,8 @@ class TaskStatus:
         evaluation: the newest evaluation: ``global_step`` and one number a metric.
         fits_begun: how many calls of `fit` the task has come to.
         fits_ended: how many of these have reached their last step, or the one with which the leader ended them.
+        exit_code: of the task's program; None: it has not ended.
+        message: why it did not end well.
     """
 
     task: str
@@ -171,6 +173,8 @@ class TaskStatus:
     evaluation: dict[str, int | float] | None = None
     fits_begun: int = 0
     fits_ended: int = 0
+    exit_code: int | None = None
+    message: str | None = None
 
 
 PHASE_STATES = {"starting": "starting", "running": "running", "finished": "succeeded"}

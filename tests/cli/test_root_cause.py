@@ -47,6 +47,15 @@ def test_the_box_holds_the_record_and_shortens_what_is_too_long():
     assert all(len(line) <= 80 for line in box.splitlines())
 
 
+def test_the_box_shows_no_marks_that_folding_moves_and_no_codes_that_change_the_terminal():
+    record = failure("worker:1", 1.0)
+    record.traceback = '  File "x.py", line 1, in <module>\n    f(\x1b[2J)\n    ~^^^^^\nValueError: \x07'
+    box = render(record, width=80, colour=False)
+    assert "\\x1b[2J" in box
+    assert "^" not in box
+    assert not {"\x1b", "\x07"} & set(box)
+
+
 def test_the_box_names_those_that_failed_likewise_and_says_nothing_twice():
     record = failure("worker:1", 1.0)
     record.likewise = [f"worker:{index}" for index in range(2, 9)]

@@ -2,6 +2,7 @@
 
 import re
 
+from clusters.hand import HandCluster
 from clusters.watching import report_of, succeeded, tasks_of
 
 PROGRAM = """
@@ -62,3 +63,26 @@ def test_in_sync_the_run_ends_at_once_and_says_who_has_left(launcher):
     assert "worker:1 failed at step 4: left before the last step (60), with exit code 0" in last_line
     assert launch.record()["failure"]["task"] == "worker:1"
     launch.wait_gone()
+
+
+def test_the_leader_of_tasks_that_were_started_by_hand_names_who_was_lost(launcher):
+    (launcher.folder / "lossy.py").write_text(PROGRAM)
+    cluster = HandCluster(launcher, ps=1, chief=1, worker=3)
+    spec = cluster.spec()
+    words = ("lossy.py", "raise", "exit", "")
+    cluster.start_all(lambda task: cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], *words))
+    assert cluster.end() == {"ps:0": 0, "chief:0": 0, "worker:0": 1, "worker:1": 0, "worker:2": 0}
+    left = "left before the last step (60), with exit code 0"
+    said = cluster.commands["chief:0"].err.splitlines()
+    for why in (r"worker:0 failed at step \d+: ValueError: bad batch", rf"worker:1 failed at step \d+: {re.escape(left)}"):
+        assert re.search(why, said[-1]), said[-1]
+        assert any(re.search(f"chief:0: {why}$", line) for line in said[:-1]), "at once"
+    status = cluster.status()
+    assert status["state"] == "succeeded"
+    assert {task["task"]: (task["state"], task["message"]) for task in status["tasks"]} == {
+        "chief:0": ("succeeded", None),
+        "worker:0": ("failed", "ValueError: bad batch"),
+        "worker:1": ("failed", left),
+        "worker:2": ("succeeded", None),
+        "ps:0": ("succeeded", None),
+    }

@@ -1,5 +1,6 @@
 """Of an error that dtrain raises on purpose the program's own lines are shown, however dtrain came to raise it."""
 
+import bdb
 from pathlib import Path
 
 import numpy as np
@@ -72,12 +73,15 @@ def test_what_dtrain_was_doing_when_it_failed_stays(capsys):
     assert shown.endswith("TypeError: object of type 'numpy.int64' has no len()\n")
 
 
-def test_a_system_without_threads_left_is_told_with_the_remedy(capsys):
-    error = RuntimeError("can't start new thread")
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [(RuntimeError("can't start new thread"), "`ulimit -u`"), (bdb.BdbQuit(), "run the program alone, by `python PROGRAM`")],
+)
+def test_what_can_be_done_is_said_where_python_does_not(capsys, error, hint):
     failure.show(error)
-    assert "`ulimit -u`" in capsys.readouterr().err
+    assert hint in capsys.readouterr().err
     cluster = ClusterSpec.from_lists(worker=["a:1"])
-    assert "`ulimit -u`" in failure.describe(error, TaskAssignment.by_hand(cluster, TaskId.parse("worker:0"))).message
+    assert hint in failure.describe(error, TaskAssignment.by_hand(cluster, TaskId.parse("worker:0"))).message
 
 
 def _line_of(text):

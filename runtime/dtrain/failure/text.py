@@ -7,10 +7,13 @@ from pathlib import Path
 from dtrain.errors import DtrainError
 from dtrain.failure.frames import LEFT_OUT, choose_frames, users_frames
 
-THREADS_HINT = (
-    "the system allows no more threads or processes: raise the limit (`ulimit -u`, pids.max of the group), or start fewer tasks"
-)
-_THREAD_REFUSED = "can't start new thread"
+HINTS = {
+    "RuntimeError: can't start new thread": (
+        "the system allows no more threads or processes: raise the limit (`ulimit -u`, pids.max of the group), or start fewer tasks"
+    ),
+    "BdbQuit": "a task has no terminal for breakpoint(): run the program alone, by `python PROGRAM`",
+}
+"""What can be done, by how an error's words begin, where Python does not say it."""
 _MARK = re.compile(rf'  File "{re.escape(LEFT_OUT)}", line (\d+), in .*\n')
 _PACKAGE = Path(__file__).parents[1]
 
@@ -38,9 +41,18 @@ def shortened(text: str, limit: int) -> str:
 
 
 def headline(error: BaseException) -> str:
-    """Return ``ValueError: bad batch``, and what can be done where the system refuses threads."""
-    words = f"{type(error).__name__}: {text_of(error)}".rstrip(": ")
-    return f"{words}; {THREADS_HINT}" if isinstance(error, RuntimeError) and _THREAD_REFUSED in words else words
+    """Return ``ValueError: bad batch``, and what can be done about it where that is known."""
+    words, hint = _words(error), _hint(error)
+    return f"{words}; {hint}" if hint else words
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {text_of(error)}".rstrip(": ")
+
+
+def _hint(error: BaseException) -> str | None:
+    words = _words(error)
+    return next((hint for begin, hint in HINTS.items() if words.startswith(begin)), None)
 
 
 def traceback_text(error: BaseException) -> str | None:
@@ -51,8 +63,8 @@ def traceback_text(error: BaseException) -> str | None:
     on_purpose = isinstance(error, DtrainError)
     try:
         whole = traceback.TracebackException(type(error), error, users_frames(error.__traceback__))
-        if isinstance(error, RuntimeError) and _THREAD_REFUSED in text_of(error):
-            whole.__notes__ = [*(whole.__notes__ or ()), THREADS_HINT]
+        if hint := _hint(error):
+            whole.__notes__ = [*(whole.__notes__ or ()), hint]
         choose_frames(whole, on_purpose)
         if on_purpose and not whole.stack:
             return None

@@ -181,8 +181,8 @@ class ParameterServerStrategy(Strategy):
         """Leader: ps:0 has told of everybody."""
         if self._metrics is not None:
             self._metrics.update(reply)
-        if self._hand_run is not None and (come := self._hand_run.update(reply)):
-            self.reporter.announce(f"{', '.join(come)} {'is' if len(come) == 1 else 'are'} there")
+        for text in self._hand_run.update(reply) if self._hand_run is not None else ():
+            self.reporter.announce(text)
 
     def _server_is_silent(self, server: int) -> None:
         """Leader: a server has not answered for a lease. It may be there and stand still: then it must be started again."""
@@ -281,15 +281,18 @@ class ParameterServerStrategy(Strategy):
         """See `Strategy.close`."""
         if self._reading is not None:
             self._reading.close()
+        status = self.reporter.status
+        status.phase, status.exit_code = "finished", failure.exit_code(error) if error else 0
+        if error is not None and status.exit_code:
+            status.message = failure.describe(error, self.assignment).message
         for link in self._heartbeats:
             link.close()
         self._heartbeats.clear()
         if self._metrics is not None:
             self._metrics.flush()
         if self._leader is not None:
-            code = failure.exit_code(error) if error else 0
             # A leader that failed may be started again, by the launcher or by hand: the servers wait for it.
-            if code == 0 or (self._hand_run is not None and code in STOPPED):
+            if status.exit_code == 0 or (self._hand_run is not None and status.exit_code in STOPPED):
                 self._leader.farewell()
             self._leader.close()
             self._leader = None
