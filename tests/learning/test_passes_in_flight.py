@@ -12,6 +12,7 @@ from dtrain.errors import ProgramError
 from dtrain.learning import layers as L
 from dtrain.learning.losses import MeanSquaredError
 from dtrain.learning.networks import Network
+from dtrain.learning.wiring import Submodel
 
 MSE = MeanSquaredError()
 
@@ -40,6 +41,14 @@ def embedded():
     return Network.from_graph(x, L.SimpleRNN(3)(L.Add()([table(x), table(x)])))
 
 
+def nested():
+    """A model that stands in another twice, once as in inference."""
+    inner = stack((4,), L.Dense(4, activation="relu"), L.BatchNormalization(), L.Dropout(0.5)).graph
+    part, x = Submodel("inner", "Sequential", inner), L.Input((4,))
+    [once], [again] = part([x]), part([L.Dense(4)(x)], training=False)
+    return Network.from_graph(x, L.Dense(2)(L.Multiply()([once, again])))
+
+
 NETWORKS = {
     "dense": lambda: stack((6,), L.Dense(8, activation="relu"), L.Dense(5, activation="gelu"), L.Dense(3)),
     "dropout": lambda: stack((6,), L.Dense(8, activation="relu"), L.Dropout(0.5), L.Dense(3)),
@@ -54,6 +63,7 @@ NETWORKS = {
     "recurrent": with_states,
     "embedding": embedded,
     "inputs": two_inputs,
+    "nested": nested,
 }
 
 

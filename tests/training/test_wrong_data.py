@@ -115,6 +115,24 @@ def test_one_gradient_that_is_not_finite_is_told_of_and_left_out(capsys):
     ]
 
 
+def test_a_later_fit_says_how_it_counts_the_step(capsys):
+    x = np.concatenate([X] * 4)
+    made = model()
+    made.fit(x, np.concatenate([Y] * 4), batch_size=8, verbose=0)
+    x[9, 1] = np.nan
+    made.fit(x, np.concatenate([Y] * 4), batch_size=8, shuffle=False, verbose=0)
+    assert capsys.readouterr().err.startswith("dtrain: step 2 of this fit (global step 6): a gradient was not applied: ")
+
+
+def test_a_layer_of_a_model_within_is_named_with_it(capsys):
+    inner = dt.Sequential([dt.layers.Dense(4, input_shape=(3,)), dt.layers.Dense(4)], name="inner")
+    made = dt.Sequential([inner, dt.layers.Dense(2)])
+    made.compile(dt.optimizers.SGD(0.1), "mse")
+    made.set_weights([np.full(spec.shape, 1e30) for spec in made.variables])
+    with pytest.raises(NonFiniteGradientError, match=r"outputs of inner/dense_1 \(Dense\): expected finite numbers, found inf"):
+        made.fit(np.abs(np.concatenate([X] * 20)), np.concatenate([X] * 20)[:, :2], batch_size=1, epochs=2, verbose=0)
+
+
 @pytest.mark.parametrize(
     ("x", "y", "weight", "message"),
     [

@@ -155,11 +155,12 @@ class Network:
         run.forward(self._entering(x))
         return run
 
-    def outputs_of_layers(self, weights: Mapping[str, Array], x: Any) -> Iterator[tuple[Layer, list[Array]]]:
-        """Every use of a layer, in order, with what it gives in inference mode: scratch memory."""
+    def outputs_of_layers(self, weights: Mapping[str, Array], x: Any) -> Iterator[tuple[str, list[Array]]]:
+        """The label of every use of a layer, in order, with what it gives in inference mode: scratch memory."""
         run = Pass(self.graph, self._scratch, weights, training=False, rng=self._own_chance)
         run.forward(self._entering(x))
-        yield from run.values()
+        for step, outputs in run.values():
+            yield f"{step.path} ({type(step.layer).__name__})", outputs
 
     def loss_and_outputs(self, weights: Mapping[str, Array], x: Any, y: Any, loss: Losses, sample_weight: Any = None) -> StepResult:
         """The loss of a batch, with the penalties of regularizers, and the outputs, in inference mode."""

@@ -69,11 +69,12 @@ class Pass:
         self._weights: list[dict[str, Array]] = []
         self._needed: list[bool] = []  # for each step: whether it, or anything before it, is trained
         self._calls: list[Call] = []
+        needed, calls = self._needed, self._calls
         for step, memory in zip(graph.steps, self._scratch, strict=True):
-            before = True in [self._needed[slot.step] for slot in step.inputs]
-            self._needed.append(before or (step.layer.trainable and bool(step.trained)))
+            before = True in [needed[slot.step] for slot in step.inputs]
+            needed.append(before or (step.layer.trainable and bool(step.trained)))
             trains = training if step.training is None else step.training
-            self._calls.append(Call(trains, rng, before, memory=memory))
+            calls.append(Call(trains, rng, before, memory=memory))
 
     def __del__(self) -> None:
         if self._scratch is not None:
@@ -84,9 +85,9 @@ class Pass:
         """The model's outputs: scratch memory, which `backward` gives back."""
         return [self._values[slot.step][slot.output] for slot in self._graph.outputs]
 
-    def values(self) -> Iterator[tuple[Layer, list[Array]]]:
-        """Every use of a layer, and its outputs."""
-        return zip(self._layers, self._values, strict=True)
+    def values(self) -> Iterator[tuple[Step, list[Array]]]:
+        """Every step, and its outputs."""
+        return zip(self._graph.steps, self._values, strict=True)
 
     def state_updates(self) -> dict[str, Array]:
         """What the layers want their untrained weights to become."""

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.learning.networks import Network
+from dtrain.strategy import Session
 from dtrain.training.steps import TrainingStep
 
 
@@ -26,6 +27,12 @@ def why_not_finite(network: Network | None, step: TrainingStep) -> str:
     return "the loss alone is not finite"
 
 
+def step_in_work(session: Session) -> str:
+    """Name the step that comes next: as this call of `fit` counts, and as all calls together do if that differs."""
+    step, done = session.global_step + 1, session.first_step
+    return f"step {step - done} of this fit (global step {step})" if done else f"step {step}"
+
+
 def _places(network: Network | None, step: TrainingStep) -> Iterator[tuple[str, Any]]:
     """Everything that a gradient is made of, in the order of cause and effect."""
     for place, given in (("inputs", step.x), ("targets", step.y), ("sample weights", step.sample_weight)):
@@ -33,6 +40,6 @@ def _places(network: Network | None, step: TrainingStep) -> Iterator[tuple[str, 
         yield from ((place, part) for part in (parts if isinstance(parts, list | tuple) else [parts]))
     yield from ((f"variable {name}", weight) for name, weight in step.weights.items())
     if network is not None:
-        for layer, outputs in network.outputs_of_layers(step.weights, step.x):
-            yield from ((f"outputs of {layer.label}", output) for output in outputs)
+        for label, outputs in network.outputs_of_layers(step.weights, step.x):
+            yield from ((f"outputs of {label}", output) for output in outputs)
     yield from ((f"gradient of {name}", gradient) for name, gradient in step.gradients.items())

@@ -13,6 +13,7 @@ from dtrain.errors import NonFiniteGradientError
 from dtrain.messages import Verdict
 from dtrain.strategy import Session
 from dtrain.training.batches import Batch, BatchStream
+from dtrain.training.diagnosis import step_in_work
 from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import Totals
 from dtrain.training.steering import Steering
@@ -125,7 +126,7 @@ class TrainingLoop:
         self.refused += 1
         if not self.explained:
             self.explained = self.explain(step)
-            where = f"step {self.session.global_step + 1}"
+            where = step_in_work(self.session)
             print(f"dtrain: {where}: a gradient was not applied: {self.explained}", file=sys.stderr, flush=True)
         if self.refused == MAX_REFUSED:
             raise NonFiniteGradientError(f"{MAX_REFUSED} gradients in a row held NaN or infinity; the first: {self.explained}")
