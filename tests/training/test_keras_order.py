@@ -79,6 +79,19 @@ def test_layers_of_a_model_within_stay_together():
     assert names(model) == ["early", "late", *(f"branches/{name}" for name in names(inner))]
 
 
+def test_a_model_within_has_all_its_weights_also_where_one_of_its_outputs_is_read():
+    y = L.Input((WIDTH,))
+    inner = dt.Model(y, [dense("read")(y), dense("left")(y)], name="inner")
+    x = L.Input((WIDTH,))
+    model = dt.Model(x, dense("last")(inner(x)[0]))
+    assert names(model) == ["inner/read", "inner/left", "last"]
+    model.compile(dt.optimizers.SGD(0.1), "mse")
+    before = model.get_weights()
+    model.fit(np.ones((4, WIDTH)), np.ones((4, WIDTH)), verbose=0)
+    changed = [not np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True)]
+    assert changed == [True, True, False, False, True, True]
+
+
 def test_trained_weights_of_a_layer_come_before_the_others():
     class Counted(L.Layer):
         def declare(self, input_shape):
