@@ -53,6 +53,17 @@ def test_merging_layers_agree(tmp_path, cls, seed):
     assert_agrees(merged(cls, seed), tmp_path / "model.onnx")
 
 
+def test_models_within_agree(tmp_path):
+    tower = dt.Sequential([L.Dense(3, input_shape=(4,)), L.BatchNormalization(), L.Dropout(0.5), L.Dense(2)], name="tower")
+    a, b = L.Input((4,), name="a"), L.Input((4,), name="b")
+    made = dt.Model([a, b], [tower(a), L.subtract([tower(b, training=False), L.Dense(2)(a)])])
+    x = [np.random.default_rng(seed).normal(size=(5, 4)).astype(np.float32) for seed in SEEDS[:2]]
+    path = tmp_path / "model.onnx"
+    assert_agrees(Example(made, x), path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    assert [each.name for each in session.get_outputs()] == ["tower", "subtract"] == made.network.output_names
+
+
 def test_a_merge_of_inputs_of_different_ranks_agrees(tmp_path):
     rng = np.random.default_rng(0)
     a, b = L.Input((3, 4)), L.Input((4,))

@@ -77,11 +77,11 @@ class Architecture:
         Raises:
             InputError: there is none.
         """
-        names = {layer: name for part, name in self.network.graph.names.items() if (layer := shown(part)) in self.layers}
-        found = self.layers[index : index + 1] if index is not None else [each for each in self.layers if names[each] == name]
+        layers, names = self.layers, {shown(part): each for part, each in self.network.graph.names.items()}
+        found = layers[index : index + 1] if index is not None else [each for each in layers if names[each] == name]
         if not found:
             wanted = name if index is None else index
-            raise InputError(f"{self.name}: has no layer {wanted}; it has {', '.join(names.values())}")
+            raise InputError(f"{self.name}: has no layer {wanted}; it has {', '.join(names[each] for each in layers)}")
         return found[0]
 
     def count_params(self) -> int:

@@ -193,7 +193,7 @@ class TrainingStep(EvaluationStep):
             InputError: a variable's is missing, has no variable, or has another shape.
         """
         name, arrays = self._model.name, self._session.gradients
-        tables = {spec.name for spec in self._model.variables if spec.sparse and spec.trainable}
+        tables = {spec.name for spec in self._model.created_variables if spec.sparse and spec.trainable}
         rows = {key: each.summed() for key, each in gradients.items() if key in tables and isinstance(each, SparseRows)}
         gradients = {key: each for key, each in gradients.items() if key not in rows}
         for key in tables & set(arrays) & set(rows):
