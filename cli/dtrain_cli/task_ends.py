@@ -94,10 +94,9 @@ class TaskEnds:
     def _early_end(self, life: TaskLife) -> FailureRecord:
         """Return the record of a replica that ended with exit code 0 although there were steps to make. It is kept."""
         launch, status = life.launch, life.status
-        last = f" ({status.max_steps})" if status and status.max_steps else ""
         record = FailureRecord(
             str(launch.task),
-            f"left before the last step{last}, with exit code 0",
+            f"left {_when(status)}, with exit code 0",
             kind="exit",
             time=now_text(),
             monotonic_s=time.monotonic(),
@@ -122,3 +121,12 @@ def left_early(said: TaskStatus | None, others: Iterable[TaskStatus]) -> bool:
     """Return whether a replica that ended with exit code 0 had a step to make yet, in a `fit` of its own or of the others."""
     ended = said.fits_ended if said else 0
     return ended < max((status.fits_begun for status in (said, *others) if status), default=0)
+
+
+def _when(said: TaskStatus | None) -> str:
+    """Return where in its training a replica left early."""
+    if said is None or not said.fits_begun:
+        return "without having trained"
+    if said.fits_ended < said.fits_begun:
+        return "before the last step" + (f" ({said.max_steps})" if said.max_steps else "")
+    return f"before call {said.fits_ended + 1} of fit, which others have begun"

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from launching import SOURCES
@@ -129,6 +130,9 @@ def test_start_timeout_names_whom_it_waited_for(launcher):
         """
     )
     launch = launcher.start(*SMALL, "--start-timeout", "8", program)
+    launch.wait_for(lambda: launch.task("worker:0")["pid"], "the worker")
+    masks = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{launch.warm_process()}/status").read_text())
+    assert int(masks[1], 16) >> (signal.SIGUSR1 - 1) & 1, "a task without a log would write its stacks to the terminal"
     assert launch.end() == 125
     assert re.search(r"waiting \d s for .*worker:0", launch.err)
     assert "worker:0 (waits for ps:7)" in launch.err

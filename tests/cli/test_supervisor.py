@@ -227,6 +227,13 @@ def test_a_worker_that_leaves_before_the_others_next_fit_has_failed(tmp_path):
     stage = Stage({"worker:1": Part(1, fits=(1, 1)), "worker:0": Part(5, fits=(2, 2)), "chief:0": Part(5, fits=(2, 2))})
     supervisor, _ = perform(tmp_path, stage)
     assert [state(supervisor, f"worker:{index}") for index in (0, 1)] == ["succeeded", "failed"]
+    assert "left before call 2 of fit, which others have begun, with exit code 0" in lost(supervisor)
+
+
+def test_a_worker_that_never_trained_has_failed_when_the_others_do(tmp_path):
+    stage = Stage({"worker:1": Part(1), "worker:0": Part(5, fits=(1, 1)), "chief:0": Part(5, fits=(1, 1))})
+    supervisor, _ = perform(tmp_path, stage)
+    assert "worker:1 failed at step 9: left without having trained, with exit code 0" in lost(supervisor)
 
 
 def test_where_every_replica_is_needed_the_run_ends_at_once_when_one_leaves(tmp_path):
