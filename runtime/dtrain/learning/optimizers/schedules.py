@@ -119,7 +119,11 @@ class CosineDecay(LearningRateSchedule):
 
 @dataclass
 class CosineDecayRestarts(LearningRateSchedule):
-    """Half cosines one after another, each `t_mul` times as long and `m_mul` times as high as the one before (SGDR)."""
+    """Half cosines one after another, each `t_mul` times as long and `m_mul` times as high as the one before (SGDR).
+
+    With `t_mul` below 1 all periods together end after `first_decay_steps / (1 - t_mul)` steps. A later step raises SpecError;
+    TensorFlow goes on with a rate of NaN.
+    """
 
     initial_learning_rate: float
     first_decay_steps: float
@@ -137,7 +141,12 @@ class CosineDecayRestarts(LearningRateSchedule):
             restarts = math.floor(periods)
             fraction = periods - restarts
         else:
-            restarts = math.floor(math.log(1 - periods * (1 - self.t_mul)) / math.log(self.t_mul))
+            left = 1 - periods * (1 - self.t_mul)
+            if left <= 0:
+                end = self.first_decay_steps / (1 - self.t_mul)
+                found = f"with t_mul {self.t_mul} the last period ends at step {end:.6g}, found step {step}"
+                raise SpecError(f"CosineDecayRestarts: {found}. Use a longer first_decay_steps, or a t_mul of 1 or more.")
+            restarts = math.floor(math.log(left) / math.log(self.t_mul))
             start = (1 - self.t_mul**restarts) / (1 - self.t_mul)
             fraction = (periods - start) / self.t_mul**restarts
         cosine = 0.5 * self.m_mul**restarts * (1 + math.cos(math.pi * fraction))
