@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conformance.damage import damaged
 from conformance.golden import golden_dir, load_json
 
 from dtrain.crc32c import masked_crc32c
@@ -108,27 +109,12 @@ def test_what_tensorflow_refuses_to_parse_is_refused(case):
         parse_single_example(PAYLOADS[0], feature)
 
 
-def damaged(case, whole):
-    """The bytes of the file of a case; record 1 begins after the 16 bytes around record 0's data."""
-    start = RECORDS[0]["length"] + 16
-    middle = start + 12 + RECORDS[1]["length"] // 2
-    flip = {"flip_data_byte_of_record_1": middle, "flip_length_byte_of_record_1": start}.get(case)
-    if flip is not None:
-        return whole[:flip] + bytes([whole[flip] ^ 0xFF]) + whole[flip + 1 :]
-    ends = {
-        "truncated_in_data_of_record_1": middle,
-        "truncated_in_header_of_record_1": start + 6,
-        "empty_file": 0,
-        "missing_last_crc_byte": len(whole) - 1,
-    }
-    return whole[: ends[case]]
-
-
 @pytest.mark.parametrize("case", GOLDEN["corrupt"], ids=lambda case: case["case"])
 def test_damaged_files(case, tmp_path):
     path = tmp_path / "file"
     if case["case"] != "no_such_file":
-        path.write_bytes(damaged(case["case"], (golden_dir() / PLAIN).read_bytes()))
+        lengths = [record["length"] for record in RECORDS[:2]]
+        path.write_bytes(damaged(case["case"], (golden_dir() / PLAIN).read_bytes(), *lengths))
     found = []
     if case["error"] is None:
         found += TFRecordDataset(path)
