@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dtrain as dt
+from dtrain.saving.weights import stored_weights
 from dtrain.strategies.single import SingleStrategy
 
 L = dt.layers
@@ -112,6 +113,25 @@ def test_weights_are_got_and_set_in_this_order():
     for ours, theirs in zip(model.get_weights(), values, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert [int(model.weights[f"{name}/kernel"][0, 0]) for name in ("a1", "b1", "a2", "b2", "o")] == [0, 2, 4, 6, 8]
+
+
+def test_files_checkpoints_and_placement_follow_the_order_of_creation(tmp_path, monkeypatch):
+    placed, opened = [], SingleStrategy.open
+
+    def watched(strategy, problem):
+        placed.append([spec.name for spec in problem.variables])
+        return opened(strategy, problem)
+
+    monkeypatch.setattr(SingleStrategy, "open", watched)
+    model = branches()
+    model.compile("sgd", "mse")
+    model.fit(np.ones((4, WIDTH)), np.ones((4, WIDTH)), verbose=0)
+    created = [spec.name for spec in model.created_variables]
+    assert placed == [created]
+    assert created != [spec.name for spec in model.variables]
+    model.save_weights(tmp_path / "weights")
+    model.save(tmp_path / "model")
+    assert list(stored_weights(tmp_path / "weights")[0]) == list(stored_weights(tmp_path / "model")[0]) == created
 
 
 def test_files_come_back_whatever_the_order(tmp_path):
