@@ -24,6 +24,8 @@ from click.shell_completion import CompletionItem
 
 from dtrain.errors import SpecError
 
+GIVEN = "dtrain_cli.given"
+"""Under which name a click context holds what was written behind the name of a `ProgramCommand`."""
 SPEC_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 
 
@@ -155,6 +157,8 @@ class ProgramCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Give click the options alone."""
         options, words = self._split(args)
+        named = [str(path) for path in (words.spec, words.program) if path is not None]
+        ctx.meta[GIVEN] = (*options, *named, *(["--"] if words.foreign else []), *words.arguments)
         super().parse_args(ctx, options)
         ctx.params["words"] = words
         return []

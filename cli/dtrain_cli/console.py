@@ -78,8 +78,21 @@ class Console:
             self._next_table_s = now_s + TABLE_EVERY_S
             self._draw_table()
 
-    def finish(self, failure: FailureRecord | None, last_word: str | None, report: str | None) -> None:
-        """All that is left of the logs, a last table, dtrain's last word, the report on stdout, and the failure box."""
+    def finish(
+        self,
+        failure: FailureRecord | None,
+        last_word: str | None,
+        report: str | None,
+        way_on: str | None = None,
+    ) -> None:
+        """Show all that is left of the logs, a last table, and what there is to say at the end.
+
+        Args:
+            failure: what the box tells, the last thing on stderr.
+            last_word: dtrain's own.
+            report: a last line on stdout.
+            way_on: a command line that goes on with the run; in one piece, for people copy it.
+        """
         deadline_s = time.monotonic() + LAST_WORDS_S[self._err.is_terminal]
         while (more := self._show_lines(until_s=deadline_s, to_the_end=True)) and time.monotonic() < deadline_s:
             self._out.flush()
@@ -93,6 +106,8 @@ class Console:
             self._table_height = 0
         if last_word:
             self.say(last_word)
+        if way_on:
+            self._err.write(f"dtrain: go on with  {way_on}\n")
         if report is not None:
             self._out.write(report + "\n")
         if failure is not None:

@@ -1,5 +1,6 @@
 """What the user asked of `dtrain launch`, as the command line said it: nothing is read or checked yet."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ class LaunchOptions:
         stall_timeout: seconds without progress after which the tasks show their stacks.
         grace: seconds between the order to stop and SIGKILL.
         json: print the final status as the last line of stdout.
+        given: all of this as it was written, for a command line that goes on with the run.
     """
 
     spec: Path | None = None
@@ -39,6 +41,15 @@ class LaunchOptions:
     stall_timeout: float = 300.0
     grace: float = 10.0
     json: bool = False
+    given: tuple[str, ...] = ()
+
+    def line_to_resume(self, run_id: str) -> str:
+        """The command line that goes on with a run which this one has started."""
+        kept = list(self.given)
+        if self.resume is not None:
+            kept.remove(f"--resume={self.resume}")
+        resume = ["--resume"] if self.run_dir is not None else ["--resume", run_id]
+        return shlex.join(["dtrain", "launch", *resume, *kept])
 
     @property
     def foreign(self) -> bool:

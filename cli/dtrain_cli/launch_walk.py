@@ -126,13 +126,15 @@ def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes
     journal = Journal(files, record, console.say)
     limits = Limits(options.timeout, options.start_timeout, options.stall_timeout, options.grace)
     supervisor = Supervisor(plan, processes, journal, console, limits)
-    console.say(f"run {plan.run.run_id}: {plan.spec.cluster}")
+    console.say(f"run {plan.run.run_id}{' goes on' if options.resume is not None else ''}: {plan.spec.cluster}")
     console.say(f"files in {files.directory}; {_threads(plan)}")
     outcome = supervisor.run()
     last_word = _last_word(outcome, time.monotonic() - supervisor.started_s, supervisor.progress)
     if lost := lost_on_the_way(supervisor.lives.values()):
         last_word += f"; {lost}"
-    console.finish(outcome.failure, last_word, _report(files) if options.json else None)
+    resumable = outcome.state == "stopped" and any(files.checkpoints.glob("ckpt-*"))
+    way_on = options.line_to_resume(plan.run.run_id) if resumable else None
+    console.finish(outcome.failure, last_word, _report(files) if options.json else None, way_on)
     return outcome.exit_code
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import socket
 from pathlib import Path
 
@@ -153,9 +154,29 @@ def test_a_run_that_was_interrupted_goes_on(launcher):
     first.wait_gone()
     reached = saved_steps(first.run_dir)[-1]
     assert reached >= 10
+    line = shlex.join(["dtrain", "launch", "--resume", "--run-dir", "mine", *SMALL, str(PACED)])
+    assert first.err.splitlines()[-1] == f"dtrain: go on with  {line}"
     again = launcher.start("--run-dir", "mine", "--resume", *SMALL, PACED, "--steps", str(reached + 7), run_dir=first.run_dir)
     succeeded(again)
     assert saved_steps(again.run_dir)[-1] == reached + 7
+    assert f"goes on from step {reached} of {reached + 7}\n" in again.out
+    nothing = launcher.start("--run-dir", "mine", "--resume", *SMALL, PACED, "--steps", str(reached + 7), run_dir=first.run_dir)
+    succeeded(nothing)
+    assert f"nothing is left to train: the newest checkpoint is of the last step, {reached + 7}\n" in nothing.out
+    assert "go on with" not in nothing.err
+
+
+def test_one_process_says_where_it_goes_on(launcher):
+    for steps, said in (
+        ("5", None),
+        ("9", "goes on from step 5 of 9\n"),
+        ("9", "nothing is left to train: the newest checkpoint is of"),
+    ):
+        words = ("--strategy", "single", "--run-dir", "one", *(["--resume"] if said else []))
+        launch = launcher.start(*words, PACED, "--steps", steps, run_dir=launcher.folder / "one")
+        assert launch.end() == 0, launch.err
+        launch.wait_gone()
+        assert said in launch.out if said else "goes on" not in launch.out
 
 
 MAPPED = """

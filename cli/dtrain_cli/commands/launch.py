@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dtrain.errors import DtrainError
-from dtrain_cli.command_line import ProgramCommand, Words
+from dtrain_cli.command_line import GIVEN, ProgramCommand, Words
 from dtrain_cli.commands.spec_options import DIRECTORY, Seconds, runs_dir_option, spec_options
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def launch(words: Words, sets: tuple[str, ...], as_json: bool, **options: Any) -
             program=words.program,
             arguments=words.arguments,
             json=as_json,
+            given=click.get_current_context().meta[GIVEN],
             **options,
         )
     )

@@ -216,6 +216,8 @@ class ParameterServerStrategy(Strategy):
         else:
             if start.warning:
                 self.reporter.warn(start.warning)
+            if found is Beginning.RESTORE:
+                self.reporter.warn(start.where(max_steps))
             keeper.begin(start, save=found is Beginning.START)
         self._keeper = keeper
 

@@ -229,6 +229,8 @@ class SingleStrategy(Strategy):
         generation = Generation(self._generation, plan, self.training, problem.optimizer, steps, steps, problem.model)
         if self._last is None and (passed := self._passed_over(problem)) is not None:
             return passed
+        folder = RunFiles(self.directory).checkpoints if self.directory else None
+        goes_on = self._last is None and folder is not None and bool(checkpoints.list_checkpoints(folder))
         start = self._start(generation, problem)
         self._owner = problem.owner
         generation = replace(generation, max_steps=start.lineage.first_step + problem.max_steps)
@@ -237,6 +239,8 @@ class SingleStrategy(Strategy):
             directory, section = RunFiles(self.directory).checkpoints, self._assignment.spec.checkpoint
             if start.warning:
                 self._reporter.warn(start.warning)
+            if goes_on:
+                self._reporter.warn(start.where(generation.max_steps))
             warn = self._reporter.warn
             session.saver = CheckpointThread(session.saver_into(directory, section, warn), section, warn)
             session.saver.save_first(start)

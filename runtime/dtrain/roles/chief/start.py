@@ -64,6 +64,12 @@ class Start:
         """How far the optimizer has come."""
         return OptimizerState(self.version - self.lineage.origin, self.slots)
 
+    def where(self, max_steps: int) -> str:
+        """Say from which step training goes on, or that it has ended already."""
+        if self.version >= max_steps:
+            return f"nothing is left to train: the newest checkpoint is of the last step, {self.version}"
+        return f"goes on from step {self.version} of {max_steps}"
+
     def table(self, name: str) -> dict[str, Any]:
         """Of a sparse variable: its rows under ``""``, and each slot under its name."""
         slots = {slot: by_variable[name] for slot, by_variable in self.slots.items() if name in by_variable}
