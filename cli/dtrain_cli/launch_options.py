@@ -21,9 +21,7 @@ class LaunchOptions:
         run_dir: the run directory itself.
         resume: None: start anew; "": resume the newest run of this name; else the run to resume.
         timeout: seconds until the run is stopped; None for never.
-        start_timeout: seconds within which all tasks must be up.
         stall_timeout: seconds without progress after which the tasks show their stacks.
-        grace: seconds between the order to stop and SIGKILL.
         json: print the final status as the last line of stdout.
         given: all of this as it was written, for a command line that goes on with the run.
     """
@@ -37,9 +35,7 @@ class LaunchOptions:
     run_dir: Path | None = None
     resume: str | None = None
     timeout: float | None = None
-    start_timeout: float = 60.0
     stall_timeout: float = 300.0
-    grace: float = 10.0
     json: bool = False
     given: tuple[str, ...] = ()
 

@@ -124,7 +124,8 @@ def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes
     record = RunRecord(plan.run.run_id, plan.spec.name, started=now_text(), launcher_pid=os.getpid())
     record.launcher_started = started_s(os.getpid())
     journal = Journal(files, record, console.say)
-    limits = Limits(options.timeout, options.start_timeout, options.stall_timeout, options.grace)
+    wait = plan.spec.wait
+    limits = Limits(options.timeout, wait.start_s, options.stall_timeout, wait.grace(launched=True))
     supervisor = Supervisor(plan, processes, journal, console, limits)
     console.say(f"run {plan.run.run_id}{' goes on' if options.resume is not None else ''}: {plan.spec.cluster}")
     console.say(f"files in {files.directory}; {_threads(plan)}")

@@ -24,6 +24,8 @@ SHORTCUTS = {
     "updates": ("training", "updates"),
     "backup_workers": ("training", "backup_workers"),
     "staleness_bound": ("training", "staleness_bound"),
+    "start_timeout": ("wait", "start_s"),
+    "grace": ("wait", "grace_s"),
     "name": ("name",),
 }
 """Which field each shortcut of the command line gives."""

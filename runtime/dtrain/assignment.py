@@ -97,6 +97,12 @@ class TaskAssignment:
         """Whether a launcher watches this task and tells its user how it is; else the task does so itself."""
         return self.launched and not self.joined
 
+    @property
+    def connect_s(self) -> float:
+        """How long another task may take to appear. A launcher ends a start that takes too long; its tasks do not forestall it."""
+        wait = self.spec.wait
+        return wait.start_s + wait.server_s if self.watched else wait.start_s
+
     def hello(self) -> Hello:
         """What this task says on opening a connection."""
         return Hello(self.run_id, self.cluster.hash, str(self.task), self.secret)

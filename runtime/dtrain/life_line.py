@@ -3,14 +3,18 @@
 Two ties hold a task, because each misses a case. PR_SET_PDEATHSIG kills it when its parent dies, but not what it started
 itself. The *life line* is a pipe whose other end only the launcher holds: at its end-of-file the task kills its whole group.
 What leaves the group as well (a session of its own) is caught by whoever adopts orphans: launcher, warm process, guardian.
+
+A task that nobody owns ends itself when it has been told to stop and its time is over (`limit_leaving`).
 """
 
 import contextlib
 import ctypes
+import faulthandler
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -44,6 +48,33 @@ def _kill_group_at_end(life_line: int) -> None:
     while os.read(life_line, 1):
         pass
     os.killpg(0, signal.SIGKILL)
+
+
+def limit_leaving(grace_s: float, last_word: str) -> Callable[[], None]:
+    """Return what starts the clock: `grace_s` after it is called this process is killed, whatever it does.
+
+    Args:
+        grace_s: seconds.
+        last_word: what is written on stderr then, below the stacks of all threads.
+
+    The handler of a signal may call it: it takes no lock.
+    """
+    reading_end, writing_end = os.pipe()
+    threading.Thread(target=_kill_later, args=(reading_end, grace_s, last_word), name="dtrain-grace", daemon=True).start()
+
+    def start() -> None:
+        os.write(writing_end, b".")
+
+    return start
+
+
+def _kill_later(order: int, grace_s: float, last_word: str) -> None:
+    os.read(order, 1)
+    time.sleep(grace_s)
+    with contextlib.suppress(OSError, ValueError):  # the program has closed its stderr
+        faulthandler.dump_traceback(all_threads=True)
+        os.write(2, f"{last_word}\n".encode())
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def kill_children(patience_s: float = 2.0) -> None:

@@ -129,7 +129,7 @@ def test_start_timeout_names_whom_it_waited_for(launcher):
         the_place_where_it_hangs()
         """
     )
-    launch = launcher.start(*SMALL, "--start-timeout", "8", program)
+    launch = launcher.start(*SMALL, "--set", "wait.start_s=8", program)
     launch.wait_for(lambda: launch.task("worker:0")["pid"], "the worker")
     masks = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{launch.warm_process()}/status").read_text())
     assert int(masks[1], 16) >> (signal.SIGUSR1 - 1) & 1, "a task without a log would write its stacks to the terminal"

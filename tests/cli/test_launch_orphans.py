@@ -52,7 +52,7 @@ def test_a_task_that_ignores_sigterm_is_killed_when_the_grace_is_over(launcher):
             print("saved", flush=True)
         """
     )
-    launch = launcher.start(*SMALL, "--grace", "1", program)
+    launch = launcher.start(*SMALL, "--set", "wait.grace_s=1", program)
     launch.wait_running()
     launch.send(signal.SIGINT)
     assert launch.end() == 130

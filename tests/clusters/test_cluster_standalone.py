@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from clusters.hand import HandCluster
 from clusters.watching import LINE
 from launching import wait_until
@@ -47,6 +48,7 @@ def test_tasks_by_hand_say_who_they_are_and_for_whom_they_wait(launcher):
     assert "dtrain: ps:0: chief:0 is there and training begins at step 0" in server.lines
     assert any(line.startswith("dtrain: chief:0: the run has succeeded after ") for line in chief.lines)
     assert chief.lines[-1].endswith(" at step 50")
+    assert not any("had ended" in line for line in worker.lines)
 
 
 def test_a_worker_that_comes_after_the_end_says_so_in_one_line(launcher):
@@ -59,4 +61,46 @@ def test_a_worker_that_comes_after_the_end_says_so_in_one_line(launcher):
     cluster.succeed()
     said = "dtrain: worker:1: training had ended at step 50 before this task came: nothing is left for it to do"
     assert cluster.commands["worker:1"].err.splitlines().count(said) == 1
-    assert "had ended" not in cluster.commands["worker:0"].err
+
+
+@pytest.mark.parametrize("role", ["ps", "worker"])
+def test_a_name_that_cannot_be_resolved_is_named(launcher, role):
+    hosts = ("--ps_hosts", "nosuch.invalid:2222", "--worker_hosts", "127.0.0.1:2223", "--task_index", "0")
+    words = ("--set", "wait.start_s=2", *hosts, *([LINE] if role == "worker" else []))
+    task = launcher.dtrain(role, *words)
+    assert task.end() == (2 if role == "ps" else 1)
+    whom = "its own name" if role == "ps" else "ps:0"
+    waits, last = (line for line in task.err.splitlines() if "nosuch.invalid" in line and "connects to" not in line)
+    assert waits.startswith(f"dtrain: {role}:0: waits for {whom} at nosuch.invalid:2222: ")
+    assert "name nosuch.invalid cannot be looked up" in last or "no such name: nosuch.invalid" in last
+
+
+STAYS = """
+import sys, time
+import dtrain as dt
+dt.get_strategy()
+
+def stay():
+    print("here", flush=True)
+    while True:
+        time.sleep(0.05)
+
+while True:
+    try:
+        stay()
+    except SystemExit:
+        print("told", file=sys.stderr, flush=True)
+"""
+
+
+def test_a_task_by_hand_that_does_not_leave_is_killed_when_its_grace_is_over(launcher):
+    (launcher.folder / "stays.py").write_text(STAYS)
+    cluster = HandCluster(launcher, ps=1, chief=1, worker=1)
+    task = Heard(cluster, "worker:0", "--spec", cluster.spec(), "--grace", "0.5", "stays.py")
+    process = cluster.commands["worker:0"].process
+    assert process.stdout.readline() == "here\n"
+    process.terminate()
+    assert cluster.end() == {"worker:0": -9}
+    assert "told" in task.lines
+    assert any('stays.py", line ' in line for line in task.lines), "its stacks"
+    assert task.lines[-1] == "dtrain: worker:0: has not left 0.5 s after it was told to (wait.grace_s): it is killed"

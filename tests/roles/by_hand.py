@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.config import TrainingSection
+from dtrain.config import TrainingSection, WaitSection
 from dtrain.learning import optimizers
 from dtrain.messages import Heartbeat, Initialise, Pull, Push, Reply, Values
 from dtrain.protocol import placement
@@ -26,7 +26,9 @@ TASKS = ("chief:0", "worker:0", "worker:1")
 class Hand:
     """All servers of a cluster of a chief and some workers; the clock stands where `now` says."""
 
-    def __init__(self, workers=2, servers=1, max_steps=10, optimizer=None, variables=VARIABLES, evaluators=0, **training):
+    def __init__(
+        self, workers=2, servers=1, max_steps=10, optimizer=None, variables=VARIABLES, evaluators=0, wait=None, **training
+    ):
         self.training = TrainingSection(**training)
         names = {"chief": ["c:0"], "worker": [f"w:{i}" for i in range(workers)], "ps": [f"p:{i}" for i in range(servers)]}
         self.cluster = ClusterSpec.from_lists(**names)
@@ -36,7 +38,8 @@ class Hand:
         self.now = 0.0
         self.processes = {}
         self.batches = {}
-        self.servers = [ParameterServer(i, self.cluster, self.training, self.now, evaluators) for i in range(servers)]
+        about = (self.cluster, self.training, self.now, evaluators, wait or WaitSection())
+        self.servers = [ParameterServer(i, *about) for i in range(servers)]
 
     def blocks(self, server=0, value=0):
         return [np.full(group.size, value, group.dtype) for group in self.plan.layout(server).groups]

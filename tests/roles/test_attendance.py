@@ -3,10 +3,12 @@
 import pytest
 from roles.by_hand import TASKS, Hand, lost, only, sync
 
+from dtrain.config import WaitSection
 from dtrain.messages import Farewell, Refusal, Snapshot
-from dtrain.protocol.membership import JOIN_S, LEASE_S
+from dtrain.protocol.membership import LEASE_S, MemberState
 from dtrain.roles.parameter_server.actions import End
-from dtrain.roles.parameter_server.attendance import LEADER_GRACE_S
+
+WAIT = WaitSection()
 
 
 def test_wait_goes_on_when_the_lost_one_is_back():
@@ -147,9 +149,9 @@ def test_after_the_farewell_the_first_server_waits_for_who_has_not_come_yet():
 def test_who_does_not_come_at_all_is_awaited_for_as_long_as_a_start_may_take():
     hand = trained()
     hand.say("chief:0", Farewell())
-    hand.now = JOIN_S - 0.1
+    hand.now = WAIT.start_s - 0.1
     assert hand.tick(connections=0) == []
-    hand.now = JOIN_S + 0.1
+    hand.now = WAIT.start_s + 0.1
     assert hand.tick(connections=0) == [End()]
 
 
@@ -170,10 +172,30 @@ def test_long_after_the_leader_was_lost_it_ends_by_name(hand):
     hand.beat("chief:0")
     hand.now = LEASE_S + 0.1
     assert hand.tick() == []
-    hand.now += LEADER_GRACE_S - 0.5
+    hand.now += WAIT.leader_s - 0.5
     assert hand.tick() == []
     hand.now += 1.0
     assert hand.tick() == [End("chief:0 has not been heard of for 65 s")]
+
+
+@pytest.mark.parametrize("server", [0, 1])
+def test_a_leader_that_never_comes_is_waited_for_as_the_spec_says(server):
+    hand = Hand(servers=2, chief_trains=False, wait=WaitSection(start_s=20.0, leader_s=7.0))
+    for hand.now in (1.0, 20.1, 27.0):
+        assert hand.tick(server, connections=2) == []
+    hand.now = 27.2
+    assert hand.tick(server, connections=2) == [End("chief:0 did not come within 27 s")]
+
+
+def test_how_long_a_lost_leader_and_a_latecomer_are_waited_for_is_the_specs():
+    hand = Hand(wait=WaitSection(start_s=4.0, leader_s=7.0))
+    hand.initialise()
+    hand.beat("chief:0")
+    hand.now = LEASE_S + 0.1
+    assert hand.tick() == []
+    assert hand.servers[0].attendance.membership.tasks(MemberState.LOST) == ("chief:0", "worker:0", "worker:1")
+    hand.now += 7.1
+    assert hand.tick() == [End("chief:0 has not been heard of for 12 s")]
 
 
 def test_a_leader_that_comes_back_in_time_keeps_it(hand):
@@ -190,7 +212,7 @@ def test_a_leader_that_left_without_a_farewell_is_gone_too(hand):
     hand.beat("chief:0")
     hand.beat("chief:0", 1, leaving=True)
     assert hand.tick() == []
-    hand.now = LEADER_GRACE_S
+    hand.now = WAIT.leader_s
     assert hand.tick() == [End("chief:0 has not been heard of for 65 s")]
 
 
@@ -198,5 +220,5 @@ def test_after_the_farewell_nobody_waits_for_the_leader(hand):
     hand.beat("chief:0")
     hand.say("chief:0", Farewell())
     hand.beat("chief:0", 1, leaving=True)
-    for hand.now in (1.0, 1.0 + LEADER_GRACE_S, 1000.0):
+    for hand.now in (1.0, 1.0 + WAIT.leader_s, 1000.0):
         assert hand.tick(connections=1) == []

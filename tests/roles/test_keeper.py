@@ -88,7 +88,7 @@ def keep(tmp_path, monkeypatch):
     def keep(servers, links, updates="async"):
         said = []
         reporter = SimpleNamespace(status=SimpleNamespace(rolled_back_steps=0), warn=said.append, said=said)
-        place = Place(servers, links.links, reporter, tmp_path, CheckpointSection(every_s=None))
+        place = Place(servers, links.links, reporter, tmp_path, CheckpointSection(every_s=None), server_s=60.0)
         made.append(Keeper(place, Generation(1, PLAN, TrainingSection(updates=updates), OPTIMIZER, MAX, MAX)))
         return made[-1], place
 

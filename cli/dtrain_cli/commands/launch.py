@@ -39,7 +39,6 @@ SECONDS = Seconds(0)
 @click.option("--run-dir", type=DIRECTORY, metavar="DIR", help="The run's own directory, instead of a new one.")
 @click.option("--resume", metavar="[RUN]", help="Go on from the last checkpoint of a run (default: the newest).")
 @click.option("--timeout", type=SECONDS, metavar="S", help="Stop the run after S seconds (exit code 124).")
-@click.option("--start-timeout", type=SECONDS, default=60.0, show_default=True, metavar="S", help="All tasks must be up by then.")
 @click.option(
     "--stall-timeout",
     type=SECONDS,
@@ -48,7 +47,6 @@ SECONDS = Seconds(0)
     metavar="S",
     help="Without a step for so long, tasks log their stacks.",
 )
-@click.option("--grace", type=SECONDS, default=10.0, show_default=True, metavar="S", help="From the order to stop to SIGKILL.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final status as the last line of stdout.")
 def launch(words: Words, sets: tuple[str, ...], as_json: bool, **options: Any) -> int:
     """Start the whole cluster on this machine, watch it, stop it.

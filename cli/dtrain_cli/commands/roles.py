@@ -11,7 +11,7 @@ from dtrain.cluster import Role
 from dtrain.errors import SpecError
 from dtrain_cli.command_line import ProgramCommand, Words, check_program_file
 from dtrain_cli.commands.runs import find
-from dtrain_cli.commands.spec_options import DIRECTORY, RUNS_DIR_HELP, Count
+from dtrain_cli.commands.spec_options import DIRECTORY, RUNS_DIR_HELP, Count, Seconds
 from dtrain_cli.shell_completion import complete_run
 
 FILE = click.Path(path_type=Path)
@@ -21,6 +21,8 @@ _CLASSIC = {
     "job_name": "The role again.",
     "task_index": "The index again.",
 }
+_WAITS = {"start_timeout": "wait.start_s", "grace": "wait.grace_s"}
+"""Which field each shortcut gives."""
 _OF_ANOTHER_RUN = ("DTRAIN_RUN_ID", "DTRAIN_RUN_DIR", "DTRAIN_SECRET")
 _ABOUT = {
     Role.CHIEF: "Start the chief here: it leads the training.",
@@ -63,6 +65,8 @@ def _options(role: Role) -> list[click.Parameter]:
         click.Option(["--spec"], type=FILE, metavar="SPEC", help="A cluster spec that writes addresses."),
         click.Option(["--index"], type=Count(0), metavar="I", help="Which task of this role."),
         click.Option(["--set", "sets"], multiple=True, metavar="KEY=VALUE", help="Set any field of the spec."),
+        click.Option(["--start-timeout"], type=Seconds(0), metavar="S", help="The other tasks must be up by then (default: 60)."),
+        click.Option(["--grace"], type=Seconds(0), metavar="S", help="From the order to stop to SIGKILL (default: 25)."),
         click.Option(["--run-dir"], type=DIRECTORY, metavar="DIR", help="Where this task keeps its files."),
         click.Option(["--secret-file"], type=FILE, metavar="FILE", help="The secret that all tasks of the run share."),
         *(
@@ -103,6 +107,8 @@ def _become_task(
     from dtrain_cli.run_directory import check_fit
 
     flags = [f"--{name}={value}" for name in _CLASSIC if (value := options.pop(name)) is not None]
+    waits = {name: value for name in _WAITS if (value := options.pop(name)) is not None}
+    sets = (*(f"{_WAITS[name]}={value!r}" for name, value in waits.items()), *sets)
     limits: dict[str, str] = {}
     join, runs_dir = options.pop("join", None), options.pop("runs_dir", None)
     if join is None:

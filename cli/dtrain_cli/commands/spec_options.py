@@ -37,6 +37,8 @@ _OPTIONS = (
     click.option("--updates", type=click.Choice(["sync", "async"]), help="When gradients are applied."),
     click.option("--backup-workers", type=Count(0), metavar="N", help="sync: do not wait for the N slowest."),
     click.option("--staleness-bound", type=Count(0), metavar="N", help="async: at most N steps ahead."),
+    click.option("--start-timeout", type=Seconds(0), metavar="S", help="All tasks must be up by then (default: 60)."),
+    click.option("--grace", type=Seconds(0), metavar="S", help="From the order to stop to SIGKILL (default: 10)."),
     click.option("--name", metavar="NAME", help="The run's name."),
 )
 

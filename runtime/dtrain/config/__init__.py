@@ -13,6 +13,7 @@ from dtrain.config.restart_section import DEFAULT_RESTART, RestartSection
 from dtrain.config.run_spec import EMBEDDED_DEFAULT, NO_SERVERS, RunSpec
 from dtrain.config.simulate_section import KillFault, LinkFault, PauseFault, SimulateSection
 from dtrain.config.training_section import TrainingSection
+from dtrain.config.wait_section import WaitSection
 
 __all__ = [
     "DEFAULT_RESTART",
@@ -29,6 +30,7 @@ __all__ = [
     "RunSpec",
     "SimulateSection",
     "TrainingSection",
+    "WaitSection",
     "address_problem",
     "is_none",
     "with_nulls",

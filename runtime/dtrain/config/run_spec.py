@@ -11,6 +11,7 @@ from dtrain.config.problems import STRICT, Problem
 from dtrain.config.restart_section import DEFAULT_RESTART, RestartSection
 from dtrain.config.simulate_section import SimulateSection
 from dtrain.config.training_section import TrainingSection
+from dtrain.config.wait_section import WaitSection
 from dtrain.errors import SpecError
 
 NO_SERVERS = (
@@ -37,6 +38,7 @@ class RunSpec:
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     success: Literal["leader", "all_workers"] = "leader"
     restart: dict[Literal["chief", "worker", "ps", "evaluator"], RestartSection] = field(default_factory=dict)
+    wait: WaitSection = field(default_factory=WaitSection)
     hold_ports: bool = True
     secret_file: str | None = None
     simulate: SimulateSection = field(default_factory=SimulateSection)
@@ -51,7 +53,7 @@ class RunSpec:
             )
         elif self.name.startswith((".", "-")):
             yield ("name",), f"expected a letter or digit first, found {self.name!r}"
-        for section in ("cluster", "training", "checkpoint", "simulate"):
+        for section in ("cluster", "training", "checkpoint", "wait", "simulate"):
             yield from (((section, *path), text) for path, text in getattr(self, section).problems())
         for role, restart in self.restart.items():
             yield from ((("restart", role, *path), text) for path, text in restart.problems())

@@ -23,7 +23,6 @@ class MemberState(StrEnum):
 
 
 LEASE_S = 5.0
-JOIN_S = 60.0
 NO_PROCESS = (-1, 0.0)
 
 

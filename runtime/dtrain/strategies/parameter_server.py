@@ -37,16 +37,12 @@ from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.parameter_server.store import unclippable
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.run_files import RunFiles
-from dtrain.strategies.parameter_server_session import CONNECT_S, ParameterServerSession
+from dtrain.strategies.parameter_server_session import ParameterServerSession
 from dtrain.strategies.passed_over import PassedOverSession
 from dtrain.strategy import Problem, Session, Strategy, scope_of
 from dtrain.wire.channel import Channel
 from dtrain.wire.connecting import connect, heartbeat_transport
 from dtrain.wire.slow_link import through_link
-
-PATIENCE_S = 60.0
-PATIENCE_OF_ONE_WHO_JOINED_S = 15.0
-"""Nobody stops it when the run is stopped: it finds the servers gone, which may only be starting again."""
 
 
 class ParameterServerStrategy(Strategy):
@@ -76,7 +72,7 @@ class ParameterServerStrategy(Strategy):
         rank = cluster.rank(task, self.training.chief_trains)
         self.trains = rank is not None
         self.rank = -1 if rank is None else rank
-        self.patience_s = PATIENCE_OF_ONE_WHO_JOINED_S if assignment.joined else PATIENCE_S
+        self.patience_s = assignment.spec.wait.server_s
         self.has_evaluator = assignment.spec.cluster.count(Role.EVALUATOR) > 0
         self._hand_run = HandRun(assignment) if self.is_leader and not assignment.launched else None
         run_dir = self._hand_run.files.directory if self._hand_run else assignment.run_dir
@@ -93,6 +89,7 @@ class ParameterServerStrategy(Strategy):
         self._heartbeats: list[HeartbeatLink] = []
         self._keeper: Keeper | None = None
         self._generation = 0
+        self._came_late = False
         self._owner: object = None
         self._reading: ReplicaDriver | None = None
         self.pushes_sent = 0
@@ -103,6 +100,11 @@ class ParameterServerStrategy(Strategy):
         if self.training.updates != "sync":
             return 1
         return self.training.replicas_needed(self.num_replicas)
+
+    @property
+    def connect_s(self) -> float:
+        """How long a server may take to accept a connection: to appear, or from the second `fit` on to come back."""
+        return self.assignment.connect_s if self._generation <= 1 else self.patience_s
 
     def scope(self) -> AbstractContextManager[Strategy]:
         """Within it, models belong to this strategy."""
@@ -148,8 +150,9 @@ class ParameterServerStrategy(Strategy):
             if self._keeper is not None:  # else it would go on asking the servers beside the farewell
                 self._keeper.stop(save=isinstance(error, SystemExit | KeyboardInterrupt))
             raise
-        if self._generation == 1 and self.trains and not self.is_leader and session.finished:
-            ended = f"training had ended at step {session.global_step} before this task came"
+        if self._generation == 1 and self._came_late and session.finished:
+            what = "training" if self._heartbeats[0].reply.ended else "this call of fit"
+            ended = f"{what} had ended at step {session.global_step} before this task came"
             self.reporter.warn(f"{ended}: nothing is left for it to do")
         return session
 
@@ -171,10 +174,12 @@ class ParameterServerStrategy(Strategy):
             self.reporter.waiting(server_name(server))
             heart = partial(self._connect_heart, server)
             on_silence = partial(self._server_is_silent, server) if self.is_leader else lambda: None
-            link = HeartbeatLink(heart, self.reporter, connect_s=CONNECT_S, patience_s=self.patience_s, on_silence=on_silence)
+            link = HeartbeatLink(heart, self.reporter, connect_s=self.connect_s, patience_s=self.patience_s, on_silence=on_silence)
             self._heartbeats.append(link)
         if self.is_leader:
             self._heartbeats[0].on_reply = self._write_down
+        first = self._heartbeats[0].reply
+        self._came_late = not self.is_leader and first.generation > 0 and first.version >= first.max_steps
         self.reporter.waiting(None)
 
     def _write_down(self, reply: HeartbeatReply) -> None:
@@ -201,8 +206,9 @@ class ParameterServerStrategy(Strategy):
         if self._run_dir is None:
             raise AssertionError("a leader has a run directory")
         if self._leader is None:
-            self._leader = Leader(len(self.assignment.cluster.servers), self.connect, CONNECT_S)
-        place = Place(self._leader, self._heartbeats, self.reporter, self._run_dir, self.assignment.spec.checkpoint)
+            self._leader = Leader(len(self.assignment.cluster.servers), self.connect, self.connect_s)
+        spec = self.assignment.spec
+        place = Place(self._leader, self._heartbeats, self.reporter, self._run_dir, spec.checkpoint, spec.wait.server_s)
         batches = problem.max_steps * self.num_replicas_in_sync
         attached = found is Beginning.ATTACH
         start = None if attached else self._start(found, plan, problem)

@@ -25,8 +25,6 @@ from dtrain.roles.worker.row_routes import RowRoutes
 from dtrain.strategy import Array, Orders, StepResult, Weights
 from dtrain.wire.connecting import arrays_to_send
 
-CONNECT_S = 60.0
-
 if TYPE_CHECKING:
     from dtrain.strategies.parameter_server import ParameterServerStrategy
 
@@ -77,7 +75,7 @@ class ParameterServerSession:
             gradients,
             strategy.connect,
             strategy.reporter,
-            connect_s=CONNECT_S,
+            connect_s=strategy.connect_s,
             patience_s=strategy.patience_s,
             packing=CompressedPacking(compression, weights, gradients, room) if compression else Packing(weights, gradients),
         )

@@ -15,11 +15,12 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from types import FrameType
 from typing import NoReturn
 
-from dtrain import failure
+from dtrain import failure, life_line
 from dtrain.allocation import keep_freed_memory
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role
@@ -51,6 +52,8 @@ def run(path: str, arguments: list[str]) -> int:
     assignment = None
     try:
         assignment = TaskAssignment.from_environment(os.environ)
+        if assignment is not None and not assignment.launched:
+            signal.signal(signal.SIGTERM, partial(_leave, first=_limit_of(assignment)))
         if assignment is not None and assignment.task.role is Role.PS:
             from dtrain.roles.parameter_server import driver
 
@@ -73,14 +76,23 @@ def _write_stacks_on_request() -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
+def _limit_of(assignment: TaskAssignment) -> Callable[[], None]:
+    """Return what limits the time that a task takes to leave: there is no launcher to do it."""
+    grace_s = assignment.spec.wait.grace(launched=False)
+    last_word = f"dtrain: {assignment.task}: has not left {grace_s:g} s after it was told to (wait.grace_s): it is killed"
+    return life_line.limit_leaving(grace_s, last_word)
+
+
+def _leave(number: int, _frame: FrameType | None, first: Callable[[], None] = lambda: None) -> None:
+    first()
     signal.signal(number, signal.SIG_DFL)
     raise SystemExit(128 + number)
 
 
 def _die_of_sigterm() -> None:
     """What the program forks is no task and dies of SIGTERM, as it would anywhere: a pool waits for its workers to do so."""
-    if signal.getsignal(signal.SIGTERM) is _leave:
+    handler = signal.getsignal(signal.SIGTERM)
+    if getattr(handler, "func", handler) is _leave:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 

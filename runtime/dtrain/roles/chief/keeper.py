@@ -30,19 +30,19 @@ from dtrain.run_files import RunFiles
 from dtrain.wire.answers import next_of
 
 LOOK_S = 0.2
-PATIENCE_S = 60.0
 STOP_S = 5.0
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a leader works: its ways to the servers, and what it keeps."""
+    """Where a leader works: its ways to the servers, and what it keeps; `server_s` is how long it waits for one that is lost."""
 
     leader: Leader
     links: Sequence[HeartbeatLink]
     reporter: Reporter
     run_dir: Path
     section: CheckpointSection
+    server_s: float
 
     @property
     def checkpoints(self) -> Path:
@@ -97,7 +97,7 @@ class Keeper:
         if save:
             self._saver.save_start(start)
         self._until = start.version  # the first order lets training begin
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self._place.server_s
         while True:
             try:
                 self._begin_term(start, reached=0)
@@ -220,7 +220,7 @@ class Keeper:
             self._answer_finish(reached is not None)
         except (PeerLostError, PeerRefusedError, WaitTimeoutError):
             # A server has died; that is seen by its lease. One that will not answer for other reasons is given up.
-            if time.monotonic() - since_s >= PATIENCE_S:
+            if time.monotonic() - since_s >= self._place.server_s:
                 raise
 
     def _answer_finish(self, saved: bool) -> None:

@@ -6,12 +6,12 @@ from itertools import islice
 from typing import Any
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.config import WaitSection
 from dtrain.messages import Conclude, Heartbeat, HeartbeatReply, Lineage
-from dtrain.protocol.membership import JOIN_S, LEASE_S, Membership, MemberState
+from dtrain.protocol.membership import LEASE_S, Membership, MemberState
 from dtrain.roles.parameter_server.actions import Action, End
 from dtrain.roles.parameter_server.held import Held
 
-LEADER_GRACE_S = 60.0
 NAMED = 8
 """How many of the replicas that are waited for are named; the others are counted."""
 
@@ -26,6 +26,7 @@ class Attendance:
         farewell: nobody will train any more.
         concluded_generation: the newest one whose last step is saved.
         evaluators: how many tasks beside those of the cluster will come to ps:0.
+        wait: how long others are waited for.
     """
 
     index: int
@@ -33,6 +34,7 @@ class Attendance:
     chief_trains: bool
     now: float
     evaluators: int = 0
+    wait: WaitSection = field(default_factory=WaitSection)
     ranks: dict[str, int] = field(init=False)
     membership: Membership = field(init=False)
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
@@ -45,8 +47,8 @@ class Attendance:
     def __post_init__(self) -> None:
         self.rank(self.chief_trains)
         evaluators = [str(TaskId(Role.EVALUATOR, index)) for index in range(self.evaluators)]
-        expected = [*self.ranks, *evaluators] if self.index == 0 else []
-        self.membership = Membership(expected, lease_s=LEASE_S, join_s=JOIN_S, now=self.now)
+        expected = dict.fromkeys([*self.ranks, self.leader, *evaluators] if self.index == 0 else [self.leader])
+        self.membership = Membership(expected, lease_s=LEASE_S, join_s=self.wait.start_s, now=self.now)
 
     @property
     def leader(self) -> str:
@@ -169,5 +171,10 @@ class Attendance:
             self._leader_lost_since_s = None
         elif self._leader_lost_since_s is None:
             self._leader_lost_since_s = now
-        elif now - self._leader_lost_since_s >= LEADER_GRACE_S:
-            yield End(f"{self.leader} has not been heard of for {LEASE_S + LEADER_GRACE_S:g} s")
+        elif now - self._leader_lost_since_s >= self.wait.leader_s:
+            yield End(self._leader_is_gone())
+
+    def _leader_is_gone(self) -> str:
+        if self.membership.members[self.leader].incarnation > 0:
+            return f"{self.leader} has not been heard of for {LEASE_S + self.wait.leader_s:g} s"
+        return f"{self.leader} did not come within {self.wait.start_s + self.wait.leader_s:g} s"

@@ -35,7 +35,7 @@ from dtrain.wire.slow_link import through_link
 TICK_S = 0.5
 """How late a lease or a deadline may be noticed; the end is noticed at once."""
 PEER_CONNECT_S = 60.0
-START_S = 60.0
+"""How long one attempt may take to follow ps:0; there is another one after it."""
 RECONNECT_PAUSE_S = 0.05
 UNINITIALISED_LIMIT_BYTES = 1 << 37
 MESSAGE_LIMIT_BYTES = 1 << 20
@@ -261,10 +261,11 @@ def serve(assignment: TaskAssignment) -> None:
     policy = ThreadPolicy(time.monotonic())
     reporter = Reporter(assignment)
     tell = partial(reporter.unreached, "its own name", address)
-    in_own_thread(partial(wait_for_name, address, START_S, tell), "own name")
+    in_own_thread(partial(wait_for_name, address, assignment.spec.wait.start_s, tell), "own name")
     hello = assignment.hello()
-    evaluators = assignment.spec.cluster.count(Role.EVALUATOR)
-    machine = ParameterServer(assignment.task.index, assignment.cluster, assignment.spec.training, time.monotonic(), evaluators)
+    spec, now_s = assignment.spec, time.monotonic()
+    evaluators = spec.cluster.count(Role.EVALUATOR)
+    machine = ParameterServer(assignment.task.index, assignment.cluster, spec.training, now_s, evaluators, spec.wait)
     by_grpc = assignment.spec.training.transport == "grpc"
     connect_by = partial(_connect_to_first, assignment, hello, reporter)
     to_first = partial(connect_by, assignment.spec.training.transport) if machine.index > 0 else None
@@ -310,7 +311,7 @@ def _join_first_server(assignment: TaskAssignment, hello: Hello, reporter: Repor
     transport = heartbeat_transport(assignment.spec.training.transport, assignment.cluster.servers[0])
     try:
         heart = partial(_connect_to_first, assignment, hello, reporter, transport)
-        return HeartbeatLink(heart, reporter, connect_s=PEER_CONNECT_S, patience_s=float("inf"))
+        return HeartbeatLink(heart, reporter, connect_s=assignment.connect_s, patience_s=float("inf"))
     except DtrainError as error:
         raise type(error)(f"{assignment.task} cannot join the run: {error}") from None
 

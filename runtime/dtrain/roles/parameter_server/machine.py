@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.config import TrainingSection
+from dtrain.config import TrainingSection, WaitSection
 from dtrain.errors import DtrainError, InputError
 from dtrain.messages import (
     AnyMessage,
@@ -72,6 +72,7 @@ class ParameterServer:
         held: None before the leader has initialised it.
         room: where values are kept.
         evaluators: how many tasks beside those of the cluster will come to ps:0.
+        wait: how long others are waited for.
     """
 
     index: int
@@ -79,6 +80,7 @@ class ParameterServer:
     training: TrainingSection
     now: float
     evaluators: int = 0
+    wait: WaitSection = field(default_factory=WaitSection)
     room: Room = field(default_factory=Room)
     attendance: Attendance = field(init=False)
     held: Held | None = field(default=None, init=False)
@@ -88,7 +90,7 @@ class ParameterServer:
     _questions: Questions = field(init=False)
 
     def __post_init__(self) -> None:
-        self.attendance = Attendance(self.index, self.cluster, self.training.chief_trains, self.now, self.evaluators)
+        self.attendance = Attendance(self.index, self.cluster, self.training.chief_trains, self.now, self.evaluators, self.wait)
         self._questions = Questions(self.attendance, self._snapshots)
 
     # What is held
