@@ -32,6 +32,7 @@ from dtrain_cli.live_table import LiveTable, evaluation_text
 from dtrain_cli.lost_tasks import lost_on_the_way
 from dtrain_cli.outcome import Outcome
 from dtrain_cli.outlet import Outlet
+from dtrain_cli.patience import Limits
 from dtrain_cli.plan import Machine, RunIdentity, RunPlan, Workload, build_plan
 from dtrain_cli.ports import hold_addresses, pick_master_port
 from dtrain_cli.processes import SignalInbox, TaskProcesses
@@ -40,7 +41,7 @@ from dtrain_cli.run_progress import RunProgress
 from dtrain_cli.run_report import read_report
 from dtrain_cli.runs_index import find_run, register_run
 from dtrain_cli.spec_file import read_spec
-from dtrain_cli.supervisor import Limits, Supervisor
+from dtrain_cli.supervisor import Supervisor
 
 FILES_OF_OUR_OWN = 64
 FILES_PER_TASK = 2

@@ -1,4 +1,4 @@
-"""The words for tasks that were lost on the way: ``worker:1 failed at step 137: ValueError: bad batch (log: ...)``. Pure."""
+"""The words for tasks that were lost on the way: ``worker:1 failed at step 137: ValueError: bad batch``. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ def first_line(message: str) -> str:
 
 
 def lost_texts(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return what became of lost tasks of a run's report, one text for all that were lost for the same reason."""
+    """Return what became of lost tasks of a report, one text for all that were lost for the same reason."""
     alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for task in tasks:
         alike.setdefault((task["state"], task["message"]), []).append(task)
@@ -34,7 +34,7 @@ def lost_on_the_way(lives: Iterable[TaskLife]) -> str:
 
 
 def _text(tasks: Sequence[Mapping[str, Any]]) -> str:
-    """Return for example ``worker:1 failed at step 137: ValueError: bad batch (log: ...), likewise worker:2``."""
+    """Return ``worker:1 failed at step 137: ValueError: bad batch (log: ...), likewise worker:2``."""
     first, *others = tasks
     state = "was stopped" if first["state"] == "stopped" else "failed"
     where = "" if first["step"] is None else f" at step {first['step']}"

@@ -16,7 +16,7 @@ _NOT_THE_PROGRAMS = (sysconfig.get_path("stdlib"), str(Path(dtrain.__file__).par
 
 
 class Standing:
-    """Notes where each task stands, and finds later the line at which those stood that were asked for their stacks."""
+    """Notes where each task stands, and finds later the line at which those stood that were asked."""
 
     def __init__(self, lives: Iterable[TaskLife], asked: Iterable[TaskLife]) -> None:
         self._places = {life.task: _place(life) for life in lives}
@@ -43,7 +43,7 @@ def _place(life: TaskLife) -> str:
 
 
 def innermost_frame(log: Path, begin: int = 0, others_count: bool = True) -> str | None:
-    """Return the innermost line of the program in the stack of the main thread that a task has written to its log.
+    """Return the innermost line of the program in the main thread's stack that a task has written to its log.
 
     Args:
         log: of the task.

@@ -1,15 +1,15 @@
 """The supervisor of a run: one queue, one loop, one owner of all state.
 
-An event comes (a process started or ended, a signal, a moment has passed), a pure policy decides (`restart_policy`,
-`success_rule`, `ordered_stop`, `start_watch`, `stall_watch`), and only here something is done about it.
+An event comes (a process started or ended, a signal, a moment has passed), a pure policy decides (`task_ends`,
+`success_rule`, `ordered_stop`, `patience`), and only here something is done about it.
 """
 
 import contextlib
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import RunSpec
@@ -23,33 +23,20 @@ from dtrain_cli.journal import Journal, now_text
 from dtrain_cli.lost_tasks import first_line
 from dtrain_cli.ordered_stop import StopOrder, Told
 from dtrain_cli.outcome import Outcome, outcome_of
+from dtrain_cli.patience import Late, Limits, Patience
 from dtrain_cli.plan import RunPlan
 from dtrain_cli.processes import Event, SignalArrived, TaskProcesses, WarmProcessDied, needs_own_interpreter
 from dtrain_cli.root_cause import MemoryKills
 from dtrain_cli.run_progress import RunProgress
-from dtrain_cli.stall_watch import StallWatch
 from dtrain_cli.standing import Standing
-from dtrain_cli.start_watch import StartWatch
 from dtrain_cli.task_ends import TaskEnds
 from dtrain_cli.task_life import TaskLife
 
 TICK_S = 0.2
 STATUS_EVERY_S = 0.5
 NOT_EXECUTED = 127
-TIMEOUT, START_TIMEOUT = 124, 125
 LAST_LINES_S = {True: 5.0, False: 1.0}
 """How long the workers of a program (True) or foreign command may take to end by themselves after the leader's success."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The times of one launch, in seconds; `timeout_s` is None for no limit."""
-
-    timeout_s: float | None
-    start_timeout_s: float
-    stall_timeout_s: float
-    grace_s: float
-    evaluator_grace_s: float = 60.0
 
 
 class Supervisor:
@@ -82,8 +69,7 @@ class Supervisor:
         self._memory_kills = MemoryKills()
         self._ends = TaskEnds(self.spec, self.foreign, self.lives, self._memory_kills)
         self._standing: Standing | None = None
-        self._start_watch = StartWatch(limits.start_timeout_s, self.started_s)
-        self._stall_watch = StallWatch(limits.stall_timeout_s)
+        self._patience = Patience(limits, self.lives, self.started_s)
         self._faults = FaultSchedule(plan.spec.simulate)
 
     def run(self) -> Outcome:
@@ -120,7 +106,7 @@ class Supervisor:
         elif isinstance(event, WarmProcessDied):
             if self._order is None:
                 text = f"the warm process (pid {event.pid}), from which every program is forked, has died"
-                self._give_up("launcher", text, 1, now_s)
+                self._give_up(Late("launcher", text, 1, ()), now_s)
         else:
             life = self.lives[TaskId.parse(event.task)]
             if event.attempt != life.launch.attempt or not life.has_process:
@@ -254,32 +240,19 @@ class Supervisor:
             self._stop(StopOrder("succeeded", 0, now_s, limits.grace_s, leave_s), None)
 
     def _check_patience(self, now_s: float) -> None:
-        limits, order = self._limits, self._order
-        late = limits.timeout_s is not None and now_s - self.started_s >= limits.timeout_s
-        if late and (order is None or order.patient):
-            stalled = f"; {self._stall_watch.stalled}" if self._stall_watch.stalled else ""
-            text = f"not finished within {limits.timeout_s:g} s (--timeout){stalled}"
-            self._give_up("timeout", text, TIMEOUT, now_s, [life for life in self.lives.values() if life.has_process])
-        elif order is None and self.state == "starting":
-            self._check_start(now_s)
-        elif order is None:
-            self._check_progress(now_s)
-
-    def _check_start(self, now_s: float) -> None:
-        missing = {task: life.status.waiting_for if life.status else None for task, life in self.lives.items() if not life.is_up}
-        if word := self._start_watch.word(missing, now_s):
-            self._console.say(word)
-        if late := self._start_watch.failure(missing, now_s):
-            self._give_up("start_timeout", late, START_TIMEOUT, now_s, [self.lives[task] for task in missing])
-
-    def _check_progress(self, now_s: float) -> None:
-        running = {str(task): life.status for task, life in self.lives.items() if life.state == "running" and life.status}
-        text = self._stall_watch.look(running, now_s)
-        self._journal.record.stalled = self._stall_watch.stalled
-        if text:
-            self._console.say(text)
-            self._journal.event("stalled", message=text)
-            self._ask_for_stacks([life for life in self.lives.values() if life.state == "running"])
+        starting = self.state == "starting"
+        if late := self._patience.late(now_s, starting, self._order):
+            self._give_up(late, now_s)
+        elif self._order is None and starting:
+            if word := self._patience.word(now_s):
+                self._console.say(word)
+        elif self._order is None:
+            text = self._patience.stall(now_s)
+            self._journal.record.stalled = self._patience.stalled
+            if text:
+                self._console.say(text)
+                self._journal.event("stalled", message=text)
+                self._ask_for_stacks([life for life in self.lives.values() if life.state == "running"])
 
     def _ask_for_stacks(self, lives: Iterable[TaskLife]) -> None:
         """Tasks write the stacks of their threads to their logs; a foreign command, and who is no task yet, would die of it."""
@@ -299,6 +272,9 @@ class Supervisor:
             if life.stop_s is None:
                 life.stop_s, life.state = now_s, "stopping"
                 self._journal.event("told to stop", task=str(task), signal=signal.Signals(number).name)
+                if order.patient and task.role is Role.EVALUATOR and not self.foreign:
+                    late = f"{self._limits.evaluator_grace_s:g} s after the leader"
+                    self._console.say(f"{task} is told to stop: it has not ended {late}; its last evaluation may be missing")
             self._processes.signal(task, number)
             self._processes.signal(task, signal.SIGCONT)  # a paused task cannot leave
 
@@ -335,16 +311,16 @@ class Supervisor:
             if life.state in ("pending", "restarting"):
                 life.state = "succeeded" if order.state == "succeeded" else "stopped"
 
-    def _give_up(self, kind: str, text: str, code: int, now_s: float, late: Sequence[TaskLife] = ()) -> None:
+    def _give_up(self, late: Late, now_s: float) -> None:
         """End the run for a reason of the launcher's own, which no later failure of a task replaces."""
-        failure = self._launcher_failure(kind, text, code)
+        failure, text = self._launcher_failure(late.kind, late.text, late.code), late.text
         failure.monotonic_s = 0.0
         self._causes.append(failure)
-        if late:
-            self._standing = Standing(self.lives.values(), late)
-            self._ask_for_stacks(late)
+        if late.tasks:
+            self._standing = Standing(self.lives.values(), late.tasks)
+            self._ask_for_stacks(late.tasks)
             text += "" if self.foreign else "; the tasks' stacks are in their logs"
-        self._stop(StopOrder("failed", code, now_s, self._limits.grace_s, {}), text)
+        self._stop(StopOrder("failed", late.code, now_s, self._limits.grace_s, {}), text)
 
     def _launcher_failure(self, kind: str, text: str, code: int, task: str = "launcher") -> FailureRecord:
         return FailureRecord(task, text, kind=kind, time=now_text(), monotonic_s=self._clock(), exit_code=code)

@@ -1,4 +1,4 @@
-"""What follows from the end of a task's process: it has succeeded, has failed or was stopped, and may be started again."""
+"""What follows from the end of a task's process: success, failure, a stop, or another attempt."""
 
 import contextlib
 import time
@@ -59,7 +59,7 @@ class TaskEnds:
         return Judgement("failed" if failure else "succeeded", failure)
 
     def _while_stopping(self, life: TaskLife, end: Exited, order: StopOrder, now_s: float) -> Judgement:
-        """Judge by the time: what a task did before it was told to stop is its own end, also after the leader's success."""
+        """Judge by the time: what a task did before it was told to stop is its own end, also after a success."""
         own = own_record(life.launch)
         by_itself = life.stop_s is None or (own is not None and own.monotonic_s < life.stop_s)
         if by_itself and (failure := self._failure(life, end, now_s)):
@@ -67,7 +67,7 @@ class TaskEnds:
         return Judgement("succeeded" if end.status == 0 or order.state == "succeeded" else "stopped")
 
     def left_behind(self, life: TaskLife) -> FailureRecord | None:
-        """Return why a worker has failed that ended well and after which the others have begun another `fit`; None: it has not."""
+        """Return why a worker has failed that ended well, but before a `fit` of the others; None: it has not."""
         if life.task.role is Role.WORKER and life.state == "succeeded" and self._left_early(life):
             return self._early_end(life)
         return None
@@ -92,7 +92,7 @@ class TaskEnds:
         return left_early(life.status, (other.status for other in self._lives.values() if other.task.trains and other.status))
 
     def _early_end(self, life: TaskLife) -> FailureRecord:
-        """Return the record of a replica that ended with exit code 0 although there were steps to make. It is kept."""
+        """Make and keep the record of a replica that ended with exit code 0 although there were steps to make."""
         launch, status = life.launch, life.status
         record = FailureRecord(
             str(launch.task),
@@ -112,13 +112,13 @@ class TaskEnds:
         return record
 
     def _was_told(self, life: TaskLife, end: Exited, failure: FailureRecord) -> bool:
-        """Return whether somebody else has told this task to stop, and it has left in order; a leader's run ends with it."""
+        """Return whether somebody else told this task to stop, and it left in order; a leader's run ends with it."""
         leaves = life.task.role in (Role.WORKER, Role.EVALUATOR) and life.task != success_rule.leader(self._spec)
         return leaves and failure.kind == "signal" and end.status == TOLD_TO_STOP
 
 
 def left_early(said: TaskStatus | None, others: Iterable[TaskStatus]) -> bool:
-    """Return whether a replica that ended with exit code 0 had a step to make yet, in a `fit` of its own or of the others."""
+    """Return whether a replica that ended with exit code 0 had a step to make, in its own `fit` or another's."""
     ended = said.fits_ended if said else 0
     return ended < max((status.fits_begun for status in (said, *others) if status), default=0)
 

@@ -14,7 +14,7 @@ _AT = " (at "
 def awaited_in_the_end(statuses: Mapping[str, TaskStatus], now_s: float) -> list[str]:
     """Return the tasks for which the others wait, found by following what each says it waits for.
 
-    Where those who wait do so in a circle, these are the servers at which they wait: none of them gets its answer there.
+    Where those who wait do so in a circle, these are the servers at which they wait and get no answer.
 
     Args:
         statuses: by task, of those that run.

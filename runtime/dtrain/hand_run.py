@@ -76,7 +76,7 @@ class HandRun:
         offer_to_join(self.files, JoinRecord(assignment.run_id, False, cluster, assignment.secret))
 
     def update(self, reply: HeartbeatReply) -> list[str]:
-        """Write down what ps:0 knows of everybody; return what is new of others: who has come, and who was lost and why."""
+        """Write down what ps:0 knows of everybody; return what is new: who has come, who was lost and why."""
         known = {record.task: record for record in self._record.tasks}
         come, lost = [], []
         self._step = reply.version

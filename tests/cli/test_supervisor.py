@@ -13,10 +13,11 @@ from dtrain.config import ClusterSection, RunSpec, TrainingSection
 from dtrain.run_files import FailureRecord, KillOrder, RunFiles, RunRecord, TaskStatus, write_record
 from dtrain.start_orders import Exited, Refused, Started
 from dtrain_cli.lost_tasks import lost_on_the_way
+from dtrain_cli.patience import Limits
 from dtrain_cli.plan import Machine, RunIdentity, Workload, build_plan
 from dtrain_cli.processes import SignalArrived
 from dtrain_cli.success_rule import ENDED
-from dtrain_cli.supervisor import Limits, Supervisor
+from dtrain_cli.supervisor import Supervisor
 
 SPEC = RunSpec(cluster=ClusterSection(chief=1, worker=2, ps=1, evaluator=1))
 NAMES = ["chief:0", "worker:0", "worker:1", "ps:0", "evaluator:0"]
@@ -133,6 +134,8 @@ def test_the_evaluator_has_sixty_seconds_and_the_servers_outlive_it(tmp_path):
     supervisor, outcome = perform(tmp_path, stage)
     assert (outcome.state, outcome.exit_code) == ("succeeded", 0)
     assert [(round(at_s - 1000), name) for at_s, name, _ in stage.sent] == [(65, "evaluator:0"), (65, "ps:0")]
+    late = "evaluator:0 is told to stop: it has not ended 60 s after the leader; its last evaluation may be missing"
+    assert late in stage.said
     assert {life.state for life in supervisor.lives.values()} == {"succeeded"}
 
 

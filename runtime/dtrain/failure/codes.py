@@ -8,7 +8,7 @@ SIGNALS = {130: "interrupted (SIGINT)", 143: "asked to stop (SIGTERM)"}
 def exit_code(error: BaseException) -> int:
     """Return what `python PROGRAM` would exit with, had it raised `error`; a `DtrainError` knows its own code.
 
-    The system keeps 8 bits of an exit code, so that ``sys.exit(256)`` would end as success. It is a failure here: code 1.
+    The system keeps 8 bits of an exit code, so that ``sys.exit(256)`` would end as success. Here it is a failure.
     """
     if isinstance(error, KeyboardInterrupt):
         return 130

@@ -13,14 +13,14 @@ _RUNNERS = (f"{_PACKAGE / 'task'}/", "<frozen runpy>")
 
 
 def users_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the program's (or the server's) first line on: what ran it tells the user nothing."""
+    """Return the traceback from the program's (or the server's) first line on, without what ran it."""
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_RUNNERS):
         trace = trace.tb_next
     return trace
 
 
 def is_theirs(file: str) -> bool:
-    """Return whether a line is the program's: neither dtrain's, nor one of Python's own library, through which dtrain goes."""
+    """Return whether a line is the program's: neither dtrain's nor one of Python's own library."""
     if file.startswith((f"{_PACKAGE}/", "<frozen")):
         return False
     return not file.startswith(f"{_PYTHON}/") or "/site-packages/" in file
@@ -31,8 +31,9 @@ def choose_frames(error: traceback.TracebackException, on_purpose: bool) -> None
 
     Args:
         error: as it was raised.
-        on_purpose: whether dtrain raised it, which is explained by its message: then only the program's lines are kept, and of
-            the errors before it those that have one. Else dtrain's lines are left out only between those of the program.
+        on_purpose: whether dtrain raised it, so that its message explains it: then only the program's lines are
+            kept, and of the errors before it those that have one. Else dtrain's lines are left out only between
+            those of the program.
     """
     waiting, seen = [error], {id(error)}
     while waiting:
@@ -48,7 +49,7 @@ def choose_frames(error: traceback.TracebackException, on_purpose: bool) -> None
 
 
 def _between_left_out(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    """Return the frames, those of dtrain between two of the program as one; what follows the last one of the program stays."""
+    """Return the frames, those of dtrain between two of the program as one; what follows the last of these stays."""
     theirs = [number for number, frame in enumerate(stack) if is_theirs(frame.filename)]
     kept, begun = [], 0
     for number, frame in enumerate(stack):
@@ -68,7 +69,7 @@ def _placeholder(count: int) -> traceback.FrameSummary:
 
 
 def _drop_those_without_lines(error: traceback.TracebackException) -> None:
-    """Forget causes that have no line of the program: the message of an error that dtrain raised has their text."""
+    """Forget causes without a line of the program: the message of an error that dtrain raised has their text."""
     each: traceback.TracebackException | None = error
     while each is not None:
         while each.__cause__ is not None and not each.__cause__.stack:

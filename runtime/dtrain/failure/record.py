@@ -19,7 +19,7 @@ from dtrain.run_files import FailureRecord, RunFiles
 
 MESSAGE_MAX = 2_000
 TRACEBACK_MAX = 6_000
-"""Characters of a record, each of at most six bytes: it has to fit into the room that is held on a full disk."""
+"""Characters, each of at most six bytes: a record has to fit into the room that is held on a full disk."""
 
 
 def show(error: BaseException) -> None:

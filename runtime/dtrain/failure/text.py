@@ -1,4 +1,4 @@
-"""An error in words. Whatever the error is, there are some: each step that runs the user's code may raise anything."""
+"""An error in words. There are some whatever it is: each step that runs the user's code may raise anything."""
 
 import re
 import traceback
@@ -58,7 +58,7 @@ def _hint(error: BaseException) -> str | None:
 def traceback_text(error: BaseException) -> str | None:
     """Return what Python would print, without dtrain's own frames between those of the program.
 
-    None for an error that dtrain raised on purpose and that no line of the program led to: its message says what to do.
+    None for an error that dtrain raised on purpose and that no line of the program led to.
     """
     on_purpose = isinstance(error, DtrainError)
     try:

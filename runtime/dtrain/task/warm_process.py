@@ -54,7 +54,7 @@ _READ_BYTES = 1 << 16
 
 def serve(orders_fd: int, life_line_fd: int) -> StartOrder:
     """Take orders until the launcher is gone. Returns in each child, with its order; never in the warm process itself."""
-    # Who is asked for its stacks before it writes to a log of its own would write them where the launcher does.
+    # A task that is asked for its stacks before it has a log would write them where the launcher does.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     _import_all()
     life_line.adopt_orphans()
