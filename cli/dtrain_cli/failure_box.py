@@ -5,15 +5,16 @@ from datetime import datetime
 from io import StringIO
 
 from dtrain.run_files import FailureRecord
+from dtrain_cli.lost_tasks import CONTROLS
 
 WIDTH_MAX = 110
 LINES_MAX = 40
+LINE_MAX = 500
 NAMED_MAX = 5
 TITLES = {"timeout": "not finished in time", "start_timeout": "not up in time", "launcher": "the launcher failed"}
 """Of failures that are no task's."""
-_MARKS = re.compile(r"\s*[~^]+\s*")
+_MARKS = re.compile(r"[\s|]*[~^]+\s*")
 """The marks under a line of a traceback, which point nowhere when that line is folded."""
-_CONTROLS = {code: f"\\x{code:02x}" for code in range(32) if chr(code) not in "\n\t"}
 
 
 def render(failure: FailureRecord, width: int, colour: bool) -> str:
@@ -30,7 +31,7 @@ def render(failure: FailureRecord, width: int, colour: bool) -> str:
     from rich.text import Text
 
     message = failure.message.partition("\n")[0] if failure.traceback else failure.message
-    parts = [Text(message.translate(_CONTROLS), style="bold", overflow="fold")]
+    parts = [Text(_shorten(message.splitlines()), style="bold", overflow="fold")]
     if failure.standing:
         parts += [Text("\nwhere each task stood:", style="dim"), Text(_shorten(failure.standing), overflow="fold")]
     if failure.likewise:
@@ -60,9 +61,15 @@ def render(failure: FailureRecord, width: int, colour: bool) -> str:
     return out.getvalue()
 
 
+def _cut(line: str) -> str:
+    """Return a line that is short enough for a box and leaves the terminal as it is."""
+    line = line.translate(CONTROLS)
+    return line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]} ..."
+
+
 def _shorten(lines: list[str]) -> str:
     """The beginning and the end of what is too long for a box."""
-    lines = [line.translate(_CONTROLS) for line in lines if not _MARKS.fullmatch(line)]
+    lines = [_cut(line) for line in lines if not _MARKS.fullmatch(line)]
     if len(lines) <= LINES_MAX:
         return "\n".join(lines)
     kept = LINES_MAX // 2

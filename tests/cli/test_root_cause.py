@@ -56,6 +56,13 @@ def test_the_box_shows_no_marks_that_folding_moves_and_no_codes_that_change_the_
     assert not {"\x1b", "\x07"} & set(box)
 
 
+def test_one_endless_line_does_not_fill_the_screen():
+    record = failure("worker:1", 1.0)
+    record.message = "ValueError: " + "x" * 2000
+    record.traceback = "Traceback (most recent call last):\n" + record.message
+    assert len(render(record, width=80, colour=False).splitlines()) < 25
+
+
 def test_the_box_names_those_that_failed_likewise_and_says_nothing_twice():
     record = failure("worker:1", 1.0)
     record.likewise = [f"worker:{index}" for index in range(2, 9)]
