@@ -39,7 +39,7 @@ class Console:
         self._colour = live and not os.environ.get("NO_COLOR")
         self._lines_to_terminal = stdout.is_terminal
         self._table = table if live and not stdout.is_pipe else None
-        self._table_height = 0
+        self._table_widths: list[int] = []
         self._next_batch_s = self._next_table_s = 0.0
         self._label_width = 0
         self._tails: dict[TaskId, list[LogTail]] = {}
@@ -63,7 +63,7 @@ class Console:
 
     def forget_screen(self) -> None:
         """Somebody else has written to the terminal: what stands there is not erased, and the table begins anew below."""
-        self._table_height = 0
+        self._table_widths = []
 
     def pump(self) -> None:
         """Show what has been printed since the last call, and the table when it is due."""
@@ -103,7 +103,7 @@ class Console:
         self._tell_trouble()
         if self._table:
             self._draw_table()
-            self._table_height = 0
+            self._table_widths = []
         if last_word:
             self.say(last_word)
         if way_on:
@@ -160,19 +160,21 @@ class Console:
         return f"\x1b[{colour}m{padded}\x1b[0m"
 
     def _erase_table(self) -> None:
-        if self._table_height:
-            self._err.write(f"\r\x1b[{self._table_height}A\x1b[J")  # the terminal itself may have written ^C
-            self._table_height = 0
+        if self._table_widths:
+            columns = self._size().columns  # where it has become narrower, the terminal has broken the long lines
+            height = sum(max(1, -(-width // columns)) for width in self._table_widths)
+            self._err.write(f"\r\x1b[{height}A\x1b[J")  # the terminal itself may have written ^C
+            self._table_widths = []
             self._next_table_s = 0.0
 
     def _draw_table(self) -> None:
         if self._table is None:
             return
         size = self._size()
-        text = self._table(size.columns, size.lines, self._colour)
+        lines = [line.rstrip() for line in self._table(size.columns, size.lines, self._colour).splitlines()]
         self._erase_table()
-        self._err.write(text)
-        self._table_height = text.count("\n")
+        self._err.write("".join(f"{line}\n" for line in lines))
+        self._table_widths = [len(without_colours(line)) for line in lines]
         self._next_table_s = time.monotonic() + TABLE_EVERY_S
 
     def _between_words(self, text: str) -> str:

@@ -3,6 +3,7 @@
 import math
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import StringIO
@@ -27,7 +28,8 @@ _SMALL_LOSS = "{:.2e}"
 _FIRST_TO_GO = ("staleness", "ex/s", "loss", REMARK)
 _GAP = 2
 _LOSSES_MAX = 24
-_OTHER_LINES = 5
+_OTHER_LINES = 4
+"""Those of the heading, the progress, and one that is not the table's."""
 _BAR_MIN, _BAR_MAX = 10, 30
 
 
@@ -65,7 +67,7 @@ class LiveTable:
         from rich.table import Table
         from rich.text import Text
 
-        shown = _most_telling(rows, max(1, height - _OTHER_LINES))
+        shown = most_telling(rows, height - _OTHER_LINES)
         slow = slow_replicas(rows)
         cells = [_cells(row, slow.get(row.task)) for row in shown]
         names = _columns_that_fit(cells, width - 1)
@@ -159,18 +161,29 @@ def slow_replicas(rows: list[Row]) -> dict[TaskId, float]:
     return factors
 
 
-def _most_telling(rows: list[Row], count: int) -> list[Row]:
-    """All of them, or those in trouble, those that wait, those that are no workers, and the workers furthest behind."""
-    if len(rows) <= count:
+def most_telling(rows: list[Row], lines: int) -> list[Row]:
+    """Choose the rows for so many lines; where not all fit, one of these is for the number of the others.
+
+    First those in trouble, then those that wait, then one of each role in turn: of the workers the one that is furthest behind.
+    """
+    if len(rows) <= lines:
         return rows
+    taken: dict[Role, int] = defaultdict(int)
+    turns: dict[TaskId, tuple[int, tuple[int, int]]] = {}
+    for row in sorted(rows, key=lambda row: (_step(row) if row.task.role is Role.WORKER else 0, row.task)):
+        turns[row.task] = taken[row.task.role], row.task.sort_key
+        taken[row.task.role] += 1
 
-    def calmness(row: Row) -> tuple[bool, bool, bool, int]:
+    def calmness(row: Row) -> tuple[bool, bool, tuple[int, tuple[int, int]]]:
         waits = row.status is not None and row.status.waiting_for is not None
-        step = row.status.step if row.status is not None and row.status.step is not None else 1 << 62
-        return row.state == "running", not waits, row.task.role is Role.WORKER, step
+        return row.state == "running", not waits, turns[row.task]
 
-    chosen = {row.task for row in sorted(rows, key=calmness)[: count - 1]}
+    chosen = {row.task for row in sorted(rows, key=calmness)[: max(1, lines - 1)]}
     return [row for row in rows if row.task in chosen]
+
+
+def _step(row: Row) -> int:
+    return row.status.step if row.status is not None and row.status.step is not None else 1 << 62
 
 
 def _cells(row: Row, slowness: float | None) -> dict[str, str]:

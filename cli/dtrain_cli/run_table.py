@@ -11,7 +11,9 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from dtrain_cli.live_table import duration_text, evaluation_text
+from dtrain.cluster import TaskId
+from dtrain.run_files import TaskStatus
+from dtrain_cli.live_table import Row, duration_text, evaluation_text, most_telling
 from dtrain_cli.lost_tasks import lost_texts
 from dtrain_cli.run_report import LIVE_RUN_STATES
 
@@ -26,6 +28,8 @@ STYLES = {
     "stopping": "yellow",
 }
 _GAP = 2
+_LINES_BESIDE_ROWS = 3
+"""The two of a table's heading, and the last of the screen, where the cursor stands."""
 PIPE_WIDTH = 1000
 
 
@@ -73,10 +77,33 @@ COLUMNS: Mapping[str, tuple[int, str, Callable[[Any], str]]] = {
 _LEFT = {"task", "state", "host", "waiting_for"}
 
 
-def status_table(report: Mapping[str, Any], width: int) -> Group:
-    """The whole report, at most `width` columns wide."""
+def screen_of(report: Mapping[str, Any], console: Console) -> Group:
+    """The report as far as a terminal has lines for it; of the tasks those that the live table would choose."""
+    lines = len(console.render_lines(status_table(report, console.width, tasks=()), pad=False))
+    rows = [
+        Row(
+            TaskId.parse(task["task"]),
+            task["state"],
+            task["restarts"],
+            TaskStatus(task["task"], 0, "", step=task["step"], waiting_for=task["waiting_for"]),
+        )
+        for task in report["tasks"]
+    ]
+    chosen = {str(row.task) for row in most_telling(rows, console.height - lines - _LINES_BESIDE_ROWS)}
+    return status_table(report, console.width, [task for task in report["tasks"] if task["task"] in chosen])
+
+
+def status_table(report: Mapping[str, Any], width: int, tasks: Sequence[Mapping[str, Any]] | None = None) -> Group:
+    """The whole report, at most `width` columns wide.
+
+    Args:
+        report: of `run_report`.
+        width: in columns.
+        tasks: those that have a row, the others being counted; None: all. Without any there is no table at all.
+    """
     parts: list[Any] = [_headline(report)]
-    rows = [{name: _cell(task, name) for name in COLUMNS} for task in report["tasks"]]
+    tasks = report["tasks"] if tasks is None else tasks
+    rows = [{name: _cell(task, name) for name in COLUMNS} for task in tasks]
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
     shown = _columns_that_fit(rows, width)
     for name in shown:
@@ -85,6 +112,8 @@ def status_table(report: Mapping[str, Any], width: int) -> Group:
     for row in rows:
         table.add_row(*(Text(row[name], style=STYLES.get(row[name], "") if name == "state" else "") for name in shown))
     parts += [table] if rows else []
+    if rows and len(rows) < len(report["tasks"]):
+        parts.append(Text(f"and {len(report['tasks']) - len(rows)} tasks more", style="dim"))
     if report["evaluation"]:
         parts.append(Text(f"evaluation: {evaluation_text(report['evaluation'], report['global_step'])}"))
     lost = [task for task in report["tasks"] if task["message"] and task["state"] in ("failed", "stopped")]

@@ -76,6 +76,18 @@ def test_a_small_terminal_shows_those_in_trouble():
     assert any("tasks more" in line for line in lines)
 
 
+def test_the_default_cluster_fits_the_smallest_terminal_and_a_smaller_one_shows_every_role():
+    names = ["chief:0", "worker:0", "worker:1", "ps:0", "ps:1", "evaluator:0"]
+    default = [Row(TaskId.parse(name), "running", 0, TaskStatus(name, 1, "here", step=7)) for name in names]
+    default[2].status.step = 3
+    lines = plain(LiveTable("my-run").render(default, width=40, height=10, colour=False))
+    assert [line.split()[0] for line in lines[2:-1]] == names
+    assert len(lines) < 10
+    lines = plain(LiveTable("my-run").render(default, width=40, height=9, colour=False))
+    assert [line.split()[0] for line in lines[2:-2]] == ["chief:0", "worker:1", "ps:0", "evaluator:0"], "the one that is behind"
+    assert lines[-2] == "and 2 tasks more"
+
+
 def test_a_sparkline_goes_from_the_least_to_the_greatest_and_leaves_out_what_is_no_number():
     assert sparkline([3.0, 2.0, float("nan"), 1.0, float("inf")]) == "█▄ ▁ "
     assert sparkline([1.0, 1.0]) == "▁▁"

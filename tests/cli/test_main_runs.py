@@ -5,11 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from dtrain.cluster import TaskId
 from dtrain.run_files import FailureRecord, RunFiles, RunRecord, TaskRecord, TaskStatus, read_record, started_s, write_record
+from dtrain_cli.run_report import build_report
+from dtrain_cli.run_table import screen_of, status_table
 
 DTRAIN = [sys.executable, "-m", "dtrain_cli.main"]
 SLEEPER = [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"]
@@ -221,3 +225,22 @@ def test_the_name_gives_way_where_there_is_little_room_and_nothing_does_in_a_pip
     assert "succeeded" in row
     assert "…" not in dtrain("runs", columns=None).stdout
     assert "digits" in dtrain("runs", columns=None).stdout
+
+
+@pytest.mark.parametrize("height", [16, 12])
+def test_watching_shows_no_more_tasks_than_there_are_lines(tmp_path, height):
+    names = ["chief:0", *(f"worker:{index}" for index in range(30)), "ps:0", "ps:1", "evaluator:0"]
+    record = RunRecord("r1", "digits", "running", tasks=[TaskRecord(name, "running") for name in names])
+    statuses = {name: TaskStatus(name, 1, "here", step=100, loss=0.25) for name in names}
+    statuses["worker:17"].waiting_for = "ps:1"
+    statuses["worker:23"].step = 50
+    report = build_report(RunFiles(tmp_path), record, statuses, {}, True, 0.0)
+    console = Console(file=StringIO(), width=60, height=height)
+    console.print(screen_of(report, console))
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) < height
+    assert lines[0].startswith("run r1  running  step 100")
+    shown = [line.split()[0] for line in lines if ":" in line.split()[0]]
+    assert {"chief:0", "worker:17", "worker:23", "ps:0"} <= set(shown)
+    assert f"and {len(names) - len(shown)} tasks more" in lines
+    assert len(status_table(report, 60).renderables[1].rows) == len(names), "a pipe gets them all"

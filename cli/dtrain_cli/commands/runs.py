@@ -76,12 +76,12 @@ def _reports(directory: Path, watch: bool) -> Iterator[dict[str, Any]]:
 
 
 def _show(report: dict[str, Any], clear: bool = False) -> None:
-    from dtrain_cli.run_table import status_table, stdout_console
+    from dtrain_cli.run_table import screen_of, status_table, stdout_console
 
     console = stdout_console()
     if clear:
         console.clear()
-    console.print(status_table(report, console.width))
+    console.print(screen_of(report, console) if clear else status_table(report, console.width))
 
 
 @click.command(
