@@ -5,11 +5,14 @@ import os
 import sys
 from typing import NoReturn
 
-import click
+try:
+    import click
 
-from dtrain.errors import DtrainError, SpecError
-from dtrain_cli import shell_completion
-from dtrain_cli.commands import chaos, checks, environment, launch, models, removal, roles, runs
+    from dtrain.errors import DtrainError, SpecError
+    from dtrain_cli import shell_completion
+    from dtrain_cli.commands import chaos, checks, environment, launch, models, removal, roles, runs
+except KeyboardInterrupt:  # these take a while on a busy machine
+    sys.exit(130)
 
 EPILOG = """\b
 Examples:
@@ -33,6 +36,19 @@ def cli() -> None:
     """Turn one training program into a cluster: on this laptop as processes, on real machines as one task each."""
 
 
+@click.command("help", short_help="Show this list, or the help of a command.", epilog="\b\nExample:\n  dtrain help launch\n")
+@click.argument("name", metavar="[COMMAND]", required=False)
+@click.pass_context
+def show_help(context: click.Context, name: str | None) -> None:
+    """Show the list of commands, or the help of COMMAND."""
+    above = context.parent
+    assert above is not None
+    found = cli if name is None else cli.get_command(above, name)
+    if found is None:
+        raise click.UsageError(f"No such command {name!r}.", above)
+    click.echo(found.get_help(above if found is cli else click.Context(found, info_name=name, parent=above)))
+
+
 for command in (
     *launch.COMMANDS,
     *roles.COMMANDS,
@@ -42,6 +58,7 @@ for command in (
     *chaos.COMMANDS,
     *checks.COMMANDS,
     *environment.COMMANDS,
+    show_help,
 ):
     cli.add_command(command)
 
@@ -49,8 +66,8 @@ for command in (
 def main() -> NoReturn:
     """Run the command line and end the process with its exit code; a user's mistake is a message, never a traceback."""
     stdout = sys.stdout
-    shell_completion.install()
     try:
+        shell_completion.install()
         code = cli.main(prog_name="dtrain", standalone_mode=False) or 0
     except BrokenPipeError:
         code = 0

@@ -66,7 +66,34 @@ COMMANDS = [
     "check",
     "env",
     "completion",
+    "help",
 ]
+
+
+def test_help_is_a_command_too():
+    assert dtrain("help").stdout == dtrain("--help").stdout
+    assert dtrain("help", "launch").stdout == dtrain("launch", "--help").stdout
+    done = dtrain("help", "lunch")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "No such command 'lunch'" in done.stderr
+
+
+@pytest.mark.parametrize("module", ["click", "dtrain.errors", "dtrain_cli.commands.launch", "dtrain_cli.launch_walk"])
+def test_ctrl_c_while_modules_are_being_read_is_no_traceback(program, module):
+    code = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from dtrain_cli.main import main\n"
+        "main()\n"
+    )
+    words = [sys.executable, "-c", code, "launch", "--runs-dir", program.parent / "runs", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (130, "")
+    assert not (program.parent / "runs").exists()
 
 
 def test_every_command_has_help_with_an_example():
