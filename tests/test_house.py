@@ -20,6 +20,7 @@ FLOORS = {
     "cluster": 1,
     "config": 1,
     "run_files": 1,
+    "task_states": 1,
     "claims": 1,
     "verdict": 1,
     "messages": 1,

@@ -14,7 +14,6 @@ from typing import Any
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunNotFoundError
 from dtrain.run_files import (
-    PHASE_STATES,
     RunFiles,
     RunRecord,
     TaskRecord,
@@ -23,6 +22,7 @@ from dtrain.run_files import (
     read_record,
     started_s,
 )
+from dtrain.task_states import state_of, why_lost
 
 LIVE_RUN_STATES = frozenset({"pending", "starting", "running", "stopping"})
 LIVE_TASK_STATES = frozenset({"starting", "running", "restarting", "stopping"})
@@ -99,8 +99,9 @@ def _joined(files: RunFiles, record: RunRecord, alive: bool) -> list[TaskRecord]
     joined = []
     for status in filter(None, found):
         speaks = status.phase == "finished" or (alive and time.monotonic() - status.monotonic_s < SILENCE_S)
-        state = PHASE_STATES.get(status.phase, "running") if speaks else "stopped"
-        joined.append(TaskRecord(status.task, state, status.pid, status.host))
+        state = state_of(status) if speaks else "stopped"
+        why = why_lost(status)
+        joined.append(TaskRecord(status.task, state, status.pid, status.host, exit_code=status.exit_code, message=why))
     return joined
 
 

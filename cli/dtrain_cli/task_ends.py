@@ -9,6 +9,7 @@ from dtrain.cluster import Role, TaskId
 from dtrain.config import RestartSection, RunSpec
 from dtrain.run_files import FailureRecord, RunFiles, TaskStatus
 from dtrain.start_orders import Exited
+from dtrain.task_states import where_in_training
 from dtrain_cli import restart_policy, success_rule
 from dtrain_cli.journal import now_text
 from dtrain_cli.ordered_stop import StopOrder
@@ -96,7 +97,7 @@ class TaskEnds:
         launch, status = life.launch, life.status
         record = FailureRecord(
             str(launch.task),
-            f"left {_when(status)}, with exit code 0",
+            f"left {where_in_training(status)}, with exit code 0",
             kind="exit",
             time=now_text(),
             monotonic_s=time.monotonic(),
@@ -121,12 +122,3 @@ def left_early(said: TaskStatus | None, others: Iterable[TaskStatus]) -> bool:
     """Return whether a replica that ended with exit code 0 had a step to make, in its own `fit` or another's."""
     ended = said.fits_ended if said else 0
     return ended < max((status.fits_begun for status in (said, *others) if status), default=0)
-
-
-def _when(said: TaskStatus | None) -> str:
-    """Return where in its training a replica left early."""
-    if said is None or not said.fits_begun:
-        return "without having trained"
-    if said.fits_ended < said.fits_begun:
-        return "before the last step" + (f" ({said.max_steps})" if said.max_steps else "")
-    return f"before call {said.fits_ended + 1} of fit, which others have begun"

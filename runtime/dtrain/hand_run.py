@@ -19,7 +19,6 @@ from dtrain.cluster import TaskId
 from dtrain.errors import RunInUseError
 from dtrain.messages import HeartbeatReply
 from dtrain.run_files import (
-    PHASE_STATES,
     JoinRecord,
     RunFiles,
     RunRecord,
@@ -30,9 +29,7 @@ from dtrain.run_files import (
     started_s,
     write_record,
 )
-
-STOPPED = (129, 130, 131, 143)
-"""Exit codes of a leader that was asked to stop."""
+from dtrain.task_states import STOPPED, state_of, why_lost
 
 
 class HandRun:
@@ -88,8 +85,8 @@ class HandRun:
                 self._record.tasks.append(record)
             if record.pid is None and status.task != str(self._assignment.task):
                 come.append(status.task)
-            before, record.message = record.message, _why_lost(status)
-            record.state, record.pid, record.host = _state(status, record.message), status.pid, status.host
+            before, record.message = record.message, why_lost(status)
+            record.state, record.pid, record.host = state_of(status), status.pid, status.host
             record.attempt, record.exit_code = status.attempt, status.exit_code
             self._lost.pop(status.task, None)
             if record.message is not None and status.task != str(self._assignment.task):
@@ -132,20 +129,6 @@ class HandRun:
         os.close(self._lock)
         words = f"the run has {state} after {time.monotonic() - self._begun_s:.1f} s at step {self._step}"
         return "; ".join([words, *self._lost.values()])
-
-
-def _why_lost(status: TaskStatus) -> str | None:
-    """Return why a task that has ended was lost to the run; None: it was not."""
-    if status.message is None and status.phase == "finished" and status.fits_ended < status.fits_begun:
-        last = f" ({status.max_steps})" if status.max_steps else ""
-        return f"left before the last step{last}, with exit code 0"
-    return status.message
-
-
-def _state(status: TaskStatus, lost: str | None) -> str:
-    if lost is not None:
-        return "stopped" if status.exit_code in STOPPED else "failed"
-    return PHASE_STATES.get(status.phase, "running")
 
 
 def _lost_text(status: TaskStatus, record: TaskRecord) -> str:

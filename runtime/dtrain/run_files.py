@@ -177,10 +177,6 @@ class TaskStatus:
     message: str | None = None
 
 
-PHASE_STATES = {"starting": "starting", "running": "running", "finished": "succeeded"}
-"""A task's state, from what it says itself, where no launcher knows better."""
-
-
 @dataclass(frozen=True)
 class SlowOrder:
     """From now on a task's own computation takes `factor` times as long, in place of what the spec's `simulate.slow` says."""

@@ -39,6 +39,8 @@ def test_a_worker_that_has_joined_may_leave(launcher):
     launch.wait_for(lambda: joined_worker(launcher, launch)["step"], "it did not join")
     joined.send(signal.SIGTERM)
     assert joined.end() == 143, joined.err
+    found = joined_worker(launcher, launch)
+    assert (found["state"], found["exit_code"], found["message"]) == ("stopped", 143, "asked to stop (SIGTERM)")
     step = step_of(launch)
     launch.wait_for(lambda: step_of(launch) > step + 5, "the others wait for one that has left")
     assert launcher.dtrain("stop", str(launch.run_dir)).end() == 0

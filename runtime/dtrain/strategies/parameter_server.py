@@ -17,7 +17,7 @@ from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role, TaskId
 from dtrain.config import NO_SERVERS
 from dtrain.errors import SpecError
-from dtrain.hand_run import STOPPED, HandRun
+from dtrain.hand_run import HandRun
 from dtrain.messages import HeartbeatReply
 from dtrain.metrics_log import MetricsLog
 from dtrain.protocol import placement
@@ -40,6 +40,7 @@ from dtrain.run_files import RunFiles
 from dtrain.strategies.parameter_server_session import ParameterServerSession
 from dtrain.strategies.passed_over import PassedOverSession
 from dtrain.strategy import Problem, Session, Strategy, scope_of
+from dtrain.task_states import STOPPED
 from dtrain.wire.channel import Channel
 from dtrain.wire.connecting import connect, heartbeat_transport
 from dtrain.wire.slow_link import through_link
