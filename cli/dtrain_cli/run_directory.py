@@ -26,7 +26,7 @@ def check_fit(files: RunFiles) -> None:
     """
     if strange := _strange(files):
         raise SpecError(f"{files.directory} cannot be a run's directory: {strange}; give a new or empty one with --run-dir")
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
         files.directory.chmod(0o700)
 
 
@@ -34,15 +34,16 @@ def _strange(files: RunFiles) -> str | None:
     """What makes an existing directory unfit for a run; None: nothing, or it is not there."""
     try:
         facts = files.directory.stat()
-        names = sorted(path.name for path in files.directory.iterdir())
-    except FileNotFoundError:
+    except OSError:  # why it cannot be had is said when it is made
         return None
-    except OSError as error:
-        return error.strerror
     if facts.st_uid != os.geteuid():
         return f"it belongs to another user (uid {facts.st_uid})"
     if facts.st_mode & 0o022:
         return f"others may write to it (mode {facts.st_mode & 0o777:04o}; `chmod go-w` mends that)"
+    try:
+        names = sorted(path.name for path in files.directory.iterdir())
+    except OSError as error:
+        return error.strerror
     if files.run.name not in names and (alien := [name for name in names if not files.is_own(name)]):
         return f"it holds {alien[0]}{f' and {len(alien) - 1} more' if alien[1:] else ''}, which no run has made"
     return None

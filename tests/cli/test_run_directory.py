@@ -64,5 +64,6 @@ def test_a_home_that_cannot_be_written_is_said_with_the_way_out(tmp_path, monkey
     (tmp_path / "home").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("DTRAIN_RUNS_DIR", raising=False)
-    with pytest.raises(RunError, match="Not a directory; say where runs are to be kept with --runs-dir or DTRAIN_RUNS_DIR"):
-        RunFiles(default_runs_dir() / "run").create()
+    said = "Not a directory; say where runs are to be kept with --runs-dir or DTRAIN_RUNS_DIR"
+    with pytest.raises(RunError, match=said), locked_run_directory(default_runs_dir() / "run", resume=False):
+        pass
