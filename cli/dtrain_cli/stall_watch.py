@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dtrain.cluster import TaskId
-from dtrain.run_files import TaskStatus
+from dtrain.run_files import TaskStatus, global_step
 from dtrain_cli.waits import awaited_in_the_end
 
 
@@ -35,7 +35,7 @@ class StallWatch:
         newest_s = max((status.progress_monotonic_s for status in training), default=now_s)
         before, self.stalled = self.stalled, None
         if now_s - newest_s >= self.timeout_s:
-            step = max(status.step or 0 for status in training)
+            step = global_step(statuses.values()) or 0
             whom = ", ".join(awaited_in_the_end(statuses, now_s))
             self.stalled = f"stalled at step {step}" + (f", waiting for {whom}" if whom else "")
         if before or not self.stalled:

@@ -29,6 +29,12 @@ def test_a_stall_is_told_once_and_again_after_progress():
     assert watch.look(running(121.0), 131.0) is not None
 
 
+def test_the_step_is_the_one_that_the_servers_have_made():
+    statuses = {**running(100.0, step=5), "ps:0": running(100.0, step=8)["worker:0"]}
+    statuses["ps:0"].task = "ps:0"
+    assert StallWatch(timeout_s=10.0).look(statuses, 110.0).startswith("stalled at step 8:")
+
+
 def test_nobody_stalls_before_the_first_step_or_after_the_last():
     watch = StallWatch(timeout_s=10.0)
     assert watch.look({}, 1000.0) is None
