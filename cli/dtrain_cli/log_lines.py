@@ -46,8 +46,8 @@ class LogTail:
             to_the_end: the task is gone: when there is no more, the last line counts also if no newline has ended it.
         """
         size, shown = self._size(), []
-        if size - self._offset > LAG_BYTES_MAX:
-            shown = [f"[{self._skip(size - LAG_BYTES_MAX // 2)} lines not shown; see {self.path}]"]
+        if size - self._offset > LAG_BYTES_MAX and (left_out := self._skip(size - LAG_BYTES_MAX // 2)):
+            shown = [f"[{left_out} lines not shown; see {self.path}]"]
         while not shown and size > self._offset and (data := self._take(_CHUNK_BYTES)):
             ended, newline, rest = data.rpartition(b"\n")
             if newline:

@@ -86,6 +86,12 @@ def test_a_line_is_whole_or_left_out_for_a_reader_that_is_a_program(tmp_path: Pa
     assert whole == [long, "last"] if lag > len(long) else set(whole) <= {long, "last"}
 
 
+def test_a_line_that_is_longer_than_the_lag_is_still_one_line(tmp_path: Path):
+    path, long = tmp_path / "output.log", "x" * (2 * log_lines.LAG_BYTES_MAX)
+    path.write_text(f"{long}\n")
+    assert LogTail(W0, path, line_bytes_max=None).read() == [long]
+
+
 def test_equal_lines_of_several_tasks_are_shown_once():
     lines = [(W0, "restored"), (W1, "restored"), (W0, "restored"), (CHIEF, "go"), (W0, "go"), (W1, "alone")]
     assert collapse(lines) == [
