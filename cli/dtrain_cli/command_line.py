@@ -221,10 +221,11 @@ class ProgramCommand(click.Command):
 
 
 def _knows(program: Path, option: str) -> bool:
-    """Whether a program writes the name of an option as a text, as argparse and its kin want it: then it is its own."""
+    """Whether a program writes the name of an option as argparse and click want it (``--x/--no-x``): then it is its own."""
     with _no_warnings():
         tree = ast.parse(program.read_bytes())
-    return any(isinstance(node, ast.Constant) and node.value == option for node in ast.walk(tree))
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return any(text.startswith("-") and option in text.split("/") for text in texts)
 
 
 def _is_spec(word: str) -> bool:

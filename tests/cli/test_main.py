@@ -162,6 +162,7 @@ def test_a_wrong_command_line_is_one_line_and_exit_code_2(program, arguments, sa
         ("", ["--", "--workers", "3", "right.yaml"], ["--workers", "3", "right.yaml"]),
         ("", ["--steps", "3", "--", "--name", "x"], ["--steps", "3", "--", "--name", "x"]),
         ("add_argument('--name')", ["--name", "x"], ["--name", "x"]),
+        ("option('--json/--no-json')", ["--json"], ["--json"]),
         ("", ["--data", "notes.yaml", "absent.yaml", "--workers-of-mine", "-n"], None),
     ],
 )
