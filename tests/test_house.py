@@ -29,6 +29,7 @@ FLOORS = {
     "start_orders": 1,
     "model_order": 1,
     "life_line": 1,
+    "living": 1,
     "crc32c": 1,
     "records": 1,
     "learning": 2,

@@ -14,6 +14,7 @@ import msgspec
 from dtrain.cluster import ClusterSpec, Role
 from dtrain.config import RunSpec
 from dtrain.errors import RunError
+from dtrain.living import started_s
 from dtrain.run_files import (
     JoinRecord,
     RunFiles,
@@ -21,7 +22,6 @@ from dtrain.run_files import (
     default_runs_dir,
     offer_to_join,
     read_record,
-    started_s,
     write_record,
 )
 from dtrain_cli.console import Console

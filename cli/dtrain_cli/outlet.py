@@ -53,8 +53,12 @@ class Outlet:
 
     def write(self, text: str) -> None:
         """Take `text` and write what can be written now."""
+        self.write_bytes(text.encode(errors="replace"))
+
+    def write_bytes(self, data: bytes) -> None:
+        """The same, of what is not to be changed."""
         if not self.closed:
-            self._pending += text.encode(errors="replace")
+            self._pending += data
             self.flush()
 
     def flush(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunNotFoundError
+from dtrain.living import lives, started_s
 from dtrain.run_files import (
     RunFiles,
     RunRecord,
@@ -20,17 +21,13 @@ from dtrain.run_files import (
     TaskStatus,
     global_step,
     read_record,
-    started_s,
 )
-from dtrain.task_states import state_of, why_lost
+from dtrain_cli.joined_tasks import with_joined
 
 LIVE_RUN_STATES = frozenset({"pending", "starting", "running", "stopping"})
 LIVE_TASK_STATES = frozenset({"starting", "running", "restarting", "stopping"})
 EXIT_CODES = {"failed": 1, "stale": 1, "stopped": 4}
 """What `dtrain status` ends with, by state; 0 for every other."""
-
-SILENCE_S = 10.0
-"""A worker that has joined and has written nothing for so long is gone."""
 
 
 @dataclass(frozen=True)
@@ -85,24 +82,11 @@ def read_report(directory: Path, meter: ProcessMeter | None = None) -> dict[str,
     if record.state in LIVE_RUN_STATES and not alive:
         record = read_record(files.run, RunRecord) or record  # it may have ended between the two looks
     meter = meter or ProcessMeter()
-    record.tasks += _joined(files, record, alive)
+    record.tasks = with_joined(files, record.tasks)
     statuses = {task.task: read_record(files.status(TaskId.parse(task.task)), TaskStatus) for task in record.tasks}
     pids = [task.pid for task in record.tasks if alive and task.pid and task.state in LIVE_TASK_STATES]
     usage = {pid: used for pid in pids if (used := meter.measure(pid)) is not None}
     return build_report(files, record, statuses, usage, alive, time.monotonic())
-
-
-def _joined(files: RunFiles, record: RunRecord, alive: bool) -> list[TaskRecord]:
-    """Workers that have joined the run: nobody but they themselves says how they are."""
-    known = {task.task for task in record.tasks}
-    found = [read_record(files.status(task), TaskStatus) for task in files.tasks() if str(task) not in known]
-    joined = []
-    for status in filter(None, found):
-        speaks = status.phase == "finished" or (alive and time.monotonic() - status.monotonic_s < SILENCE_S)
-        state = state_of(status) if speaks else "stopped"
-        why = why_lost(status)
-        joined.append(TaskRecord(status.task, state, status.pid, status.host, exit_code=status.exit_code, message=why))
-    return joined
 
 
 def is_alive(files: RunFiles, record: RunRecord) -> bool:
@@ -115,7 +99,7 @@ def is_alive(files: RunFiles, record: RunRecord) -> bool:
 
 def launcher_lives(record: RunRecord) -> bool:
     """Whether the process of that pid and start time exists."""
-    return bool(record.launcher_pid and record.launcher_started and started_s(record.launcher_pid) == record.launcher_started)
+    return bool(record.launcher_pid and record.launcher_started and lives(record.launcher_pid, record.launcher_started))
 
 
 def _is_locked(lock: Path) -> bool:

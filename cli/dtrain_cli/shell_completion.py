@@ -77,10 +77,12 @@ def complete_run_or_task(context: click.Context, parameter: click.Parameter, beg
 
 def _tasks(context: click.Context, run: str | None, begin: str) -> list[str]:
     from dtrain.errors import RunError
+    from dtrain_cli.joined_tasks import with_joined
     from dtrain_cli.runs_index import find_run
 
     try:
-        tasks = [task.task for task in find_run(run, _runs_dir(context)).record.tasks]
+        found = find_run(run, _runs_dir(context))
+        tasks = [task.task for task in with_joined(found.files, found.record.tasks)]
     except RunError:
         return []
     return sorted(task for task in tasks if task.startswith(begin))

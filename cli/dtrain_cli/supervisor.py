@@ -19,6 +19,7 @@ from dtrain.start_orders import Exited, Refused, Started
 from dtrain_cli import ordered_stop, success_rule
 from dtrain_cli.console import Console
 from dtrain_cli.fault_schedule import FaultSchedule
+from dtrain_cli.joined_tasks import JoinedTasks
 from dtrain_cli.journal import Journal, now_text
 from dtrain_cli.lost_tasks import first_line
 from dtrain_cli.ordered_stop import StopOrder, Told
@@ -66,6 +67,7 @@ class Supervisor:
         self._order: StopOrder | None = None
         self._causes: list[FailureRecord] = []
         self._next_status_s = 0.0
+        self._joined = JoinedTasks(RunFiles(plan.run.run_dir))
         self._memory_kills = MemoryKills()
         self._ends = TaskEnds(self.spec, self.foreign, self.lives, self._memory_kills)
         self._standing: Standing | None = None
@@ -264,8 +266,10 @@ class Supervisor:
     def _advance_stop(self, order: StopOrder, now_s: float) -> None:
         there = [Told(life.task, life.stop_s) for life in self.lives.values() if life.has_process]
         self._warn_of(ordered_stop.reluctant(order, there, now_s))
-        for task, number in ordered_stop.due(order, there, now_s):
-            life = self.lives[task]
+        for task, number in ordered_stop.due(order, [*there, *self._joined.there()], now_s):
+            if (life := self.lives.get(task)) is None:
+                self._joined.signal(task, number, now_s)
+                continue
             if life.pid is None:  # still being started: it is told as soon as it is there
                 life.state = "stopped" if number == signal.SIGKILL else life.state
                 continue
@@ -326,7 +330,9 @@ class Supervisor:
         return FailureRecord(task, text, kind=kind, time=now_text(), monotonic_s=self._clock(), exit_code=code)
 
     def _over(self) -> bool:
-        return self._order is not None and not any(life.has_process for life in self.lives.values())
+        if self._order is None or any(life.has_process for life in self.lives.values()):
+            return False
+        return not self._joined.there()
 
     def _conclude(self) -> Outcome:
         assert self._order is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError, SpecError
 from dtrain.run_files import RunFiles, RunRecord, SlowOrder, TaskRecord, TaskStatus, read_record, write_record
+from dtrain_cli.joined_tasks import JoinedRecord, with_joined
 from dtrain_cli.journal import Journal
 from dtrain_cli.run_report import LIVE_RUN_STATES, LIVE_TASK_STATES, is_alive
 
@@ -34,6 +35,7 @@ class RunningTask:
         self.task = task
         self._files = RunFiles(directory)
         self._run = _read_live(self._files)
+        self._tasks = with_joined(self._files, self._run.tasks)
         record = self._record()
         if record.state not in LIVE_TASK_STATES or record.pid is None:
             raise RunError(f"{task} of run {self._run.run} is not running: it is {record.state}")
@@ -75,14 +77,14 @@ class RunningTask:
         self._note("slow", factor=factor)
 
     def _record(self) -> TaskRecord:
-        for record in self._run.tasks:
+        for record in self._tasks:
             if record.task == str(self.task):
                 return record
-        names = ", ".join(record.task for record in self._run.tasks) or "no tasks"
+        names = ", ".join(record.task for record in self._tasks) or "no tasks"
         raise SpecError(f"run {self._run.run} has no {self.task}; it has {names}")
 
     def _check_identity(self) -> None:
-        """A number in a file may by now be a stranger's: only the leader of a session below the launcher is meant."""
+        """A number in a file may by now be a stranger's: only the leader of a session below its owner is meant."""
         import psutil
 
         try:
@@ -90,7 +92,8 @@ class RunningTask:
             leads = os.getsid(self.pid) == self.pid
         except (psutil.Error, ProcessLookupError):
             raise RunError(f"{self.task} has ended meanwhile (pid {self.pid})") from None
-        if self._run.launcher_pid not in ancestors or not leads:
+        joined = read_record(self._files.joined(self.task), JoinedRecord)
+        if (joined.owner_pid if joined else self._run.launcher_pid) not in ancestors or not leads:
             raise RunError(
                 f"process {self.pid} was not started by the launcher of run {self._run.run}; nothing was done to it "
                 "(tasks started by hand are signalled by hand)"

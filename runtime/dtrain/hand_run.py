@@ -17,6 +17,7 @@ from dtrain import failure
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import TaskId
 from dtrain.errors import RunInUseError
+from dtrain.living import started_s
 from dtrain.messages import HeartbeatReply
 from dtrain.run_files import (
     JoinRecord,
@@ -26,7 +27,6 @@ from dtrain.run_files import (
     TaskStatus,
     default_runs_dir,
     offer_to_join,
-    started_s,
     write_record,
 )
 from dtrain.task_states import STOPPED, state_of, why_lost

@@ -12,6 +12,7 @@
         checkpoints/                ckpt-<step>/
         tasks/worker-0/
             status.json             `TaskStatus`: written by the task itself about twice a second
+            joined.json             `JoinedRecord`: of a worker that has joined the run, written by the command that started it
             attempt-0/output.log    stdout and stderr of one attempt, together and complete
             attempt-0/failure.json  `FailureRecord`: why the attempt died, written by the task or by who reaped it
             attempt-0/slow.json     `SlowOrder`: how slow the attempt is to be from now on, written by `dtrain chaos`
@@ -256,6 +257,15 @@ class RunFiles:
         """A task's `TaskStatus`."""
         return self.task(task) / "status.json"
 
+    def joined(self, task: TaskId) -> Path:
+        """The `JoinedRecord` of a worker that has joined."""
+        return self.task(task) / "joined.json"
+
+    def joined_tasks(self) -> list[TaskId]:
+        """Every worker that has joined, also one that has left again."""
+        found = self.directory.glob("tasks/worker-*/joined.json")
+        return sorted(TaskId.parse(path.parent.name.replace("-", ":")) for path in found)
+
     def attempt(self, task: TaskId, attempt: int) -> Path:
         """The folder of one attempt of a task."""
         return self.task(task) / f"attempt-{attempt}"
@@ -365,15 +375,6 @@ def _write(path: Path, record: Any, room: Path | None = None) -> None:
         aside.unlink(missing_ok=True)
         error.filename = str(path)
         raise
-
-
-def started_s(pid: int) -> float | None:
-    """When a process started, in seconds since the machine did, which no change of the clock moves; None: it is not there."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    return int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of proc_pid_stat(5)
 
 
 def offer_to_join(files: RunFiles, record: JoinRecord) -> None:

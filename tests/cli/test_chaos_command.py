@@ -14,8 +14,9 @@ from launching import wait_until
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import RunSpec, SimulateSection
+from dtrain.living import started_s
 from dtrain.reporting import Reporter
-from dtrain.run_files import RunFiles, RunRecord, SlowOrder, TaskRecord, TaskStatus, started_s, write_record
+from dtrain.run_files import RunFiles, RunRecord, SlowOrder, TaskRecord, TaskStatus, write_record
 
 PACED = str(Path(__file__).parents[1] / "clusters" / "paced_line.py")
 SLEEPER = [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"]

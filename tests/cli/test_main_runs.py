@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from dtrain.cluster import TaskId
-from dtrain.run_files import FailureRecord, RunFiles, RunRecord, TaskRecord, TaskStatus, read_record, started_s, write_record
+from dtrain.living import started_s
+from dtrain.run_files import FailureRecord, RunFiles, RunRecord, TaskRecord, TaskStatus, read_record, write_record
 from dtrain_cli.run_report import build_report
 from dtrain_cli.run_table import screen_of, status_table
 

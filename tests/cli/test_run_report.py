@@ -8,7 +8,8 @@ import pytest
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunNotFoundError
-from dtrain.run_files import FailureRecord, RunFiles, RunRecord, TaskRecord, TaskStatus, started_s, write_record
+from dtrain.living import started_s
+from dtrain.run_files import FailureRecord, RunFiles, RunRecord, TaskRecord, TaskStatus, write_record
 from dtrain_cli.run_report import ProcessMeter, ProcessUsage, build_report, is_alive, read_report
 
 FILES = RunFiles(Path("/runs/r"))

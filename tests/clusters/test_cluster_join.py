@@ -22,6 +22,12 @@ def test_a_worker_joins_and_ends_with_the_run(launcher, updates, joined_says):
     launch.wait_for(lambda: joined_worker(launcher, launch).get(joined_says), "it did not join")
     (launcher.folder / "go").touch()
     assert joined.end() == 0, joined.err
+    joined.wait_gone()
+    run = report_of(launcher, launch.run_dir)["run"]
+    assert joined.err.startswith(f"dtrain: worker:1: joins run {run}; its log is ")
+    printed = launcher.dtrain("logs", str(launch.run_dir), "worker:1")
+    assert printed.end() == 0
+    assert printed.out == joined.out != ""
     succeeded(launch)
     report = report_of(launcher, launch.run_dir)
     tasks = tasks_of(report)
@@ -45,6 +51,50 @@ def test_a_worker_that_has_joined_may_leave(launcher):
     launch.wait_for(lambda: step_of(launch) > step + 5, "the others wait for one that has left")
     assert launcher.dtrain("stop", str(launch.run_dir)).end() == 0
     assert launch.end() == 143
+
+
+def test_a_worker_that_has_joined_is_killed_started_again_and_stopped_like_all_others(launcher):
+    launch = launcher.start(*OPTIONS, "--updates", "async", PACED)
+    launch.wait_for(lambda: step_of(launch) > 5, "no step")
+    joined = launcher.dtrain("worker", "--join", str(launch.run_dir), PACED)
+    launch.wait_for(lambda: joined_worker(launcher, launch)["step"], "it did not join")
+    chaos = launcher.dtrain("chaos", str(launch.run_dir), "kill", "worker:1")
+    assert chaos.end() == 0, chaos.err
+
+    def is_back():
+        worker = joined_worker(launcher, launch)
+        return worker["restarts"] == 1 and worker["state"] == "running" and worker["heartbeat_age_s"] is not None
+
+    launch.wait_for(is_back, "it was not started again")
+    assert launcher.dtrain("stop", str(launch.run_dir)).end() == 0
+    assert joined.end() == 143, joined.err
+    joined.wait_gone()
+    assert launch.end() == 143
+    assert "; restarting in 1 s (1 of 3)" in joined.err
+    assert "PeerLostError" not in joined.out + joined.err
+    assert (joined_worker(launcher, launch)["state"], joined_worker(launcher, launch)["exit_code"]) == ("stopped", 143)
+    assert "dtrain: worker:1: killed by SIGKILL" in joined.err
+
+
+def test_a_worker_that_has_joined_dies_with_the_launcher_or_with_its_own_command(launcher):
+    launch = launcher.start(*OPTIONS, "--updates", "async", PACED)
+    launch.wait_for(lambda: step_of(launch) > 5, "no step")
+    first, second = (launcher.dtrain("worker", "--join", str(launch.run_dir), PACED) for _ in range(2))
+
+    def steps():
+        tasks = tasks_of(report_of(launcher, launch.run_dir))
+        return [tasks.get(task, {}).get("step") for task in ("worker:1", "worker:2")]
+
+    launch.wait_for(lambda: all(steps()), "they did not join")
+    first.send(signal.SIGKILL)
+    assert first.end() == -9
+    first.wait_gone()
+    launch.send(signal.SIGKILL)
+    assert second.end() == 137, second.err
+    second.wait_gone()
+    assert " is gone, and its tasks with it" in second.err
+    assert launch.end() == -9
+    launch.wait_gone()
 
 
 def test_what_cannot_be_joined_is_said(launcher):

@@ -1,9 +1,12 @@
-"""`dtrain chief|worker|ps|evaluator`: one task, here. The command becomes the task: same pid, its signals, its exit code."""
+"""`dtrain chief|worker|ps|evaluator`: one task, here. The command becomes the task: same pid, its signals, its exit code.
+
+A worker that joins a run is owned by its command instead, as all others of that run are by its launcher.
+"""
 
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -13,6 +16,10 @@ from dtrain_cli.command_line import ProgramCommand, Words, check_program_file
 from dtrain_cli.commands.runs import find
 from dtrain_cli.commands.spec_options import DIRECTORY, RUNS_DIR_HELP, Count, Seconds
 from dtrain_cli.shell_completion import complete_run
+
+if TYPE_CHECKING:
+    from dtrain.assignment import TaskAssignment
+    from dtrain_cli.runs_index import KnownRun
 
 FILE = click.Path(path_type=Path)
 _CLASSIC = {
@@ -37,8 +44,8 @@ Its place in the cluster comes from --spec and --index, or the classic flags, or
 
 
 def _role_command(role: Role) -> click.Command:
-    def run(words: Words, spec: Path | None, sets: tuple[str, ...], **options: Any) -> None:
-        _become_task(role, command, words, spec, sets, options)
+    def run(words: Words, spec: Path | None, sets: tuple[str, ...], **options: Any) -> int:
+        return _start(role, command, words, spec, sets, options)
 
     program = "" if role is Role.PS else " train.py --epochs 3"
     epilog = f"\b\nExamples:\n  dtrain {role} --spec cluster_specs/two_hosts.yaml --index 0{program}\n"
@@ -86,14 +93,15 @@ def _spellings(flag: str) -> list[str]:
     return [f"--{flag.replace('_', '-')}", f"--{flag}"]
 
 
-def _become_task(
+def _start(
     role: Role,
     command: ProgramCommand,
     words: Words,
     spec: Path | None,
     sets: tuple[str, ...],
     options: dict[str, Any],
-) -> None:
+) -> int:
+    """Become the task, which then ends with an exit code of its own; with `--join`, own it and return that."""
     if words.foreign:
         raise SpecError(f"`dtrain {role}` runs a Python program; start any other executable yourself with TF_CONFIG set")
     if words.program is not None:
@@ -101,36 +109,46 @@ def _become_task(
         words = command.check_arguments(words)
     elif role is not Role.PS:
         raise SpecError(f"expected a program, such as `dtrain {role} --spec SPEC --index 0 PROGRAM.py`")
-
-    from dtrain.cluster.tf_config import write_tf_config
-    from dtrain.run_files import RunFiles
-    from dtrain_cli.run_directory import check_fit
-
-    flags = [f"--{name}={value}" for name in _CLASSIC if (value := options.pop(name)) is not None]
+    classic = [f"--{name}={value}" for name in _CLASSIC if (value := options.pop(name)) is not None]
     waits = {name: value for name in _WAITS if (value := options.pop(name)) is not None}
     sets = (*(f"{_WAITS[name]}={value!r}" for name, value in waits.items()), *sets)
-    limits: dict[str, str] = {}
     join, runs_dir = options.pop("join", None), options.pop("runs_dir", None)
     if join is None:
         from dtrain_cli.hand_start import HandStart
 
-        assignment = HandStart(role, spec=spec, sets=sets, flags=(*words.arguments, *flags), **options).assignment(os.environ)
-    else:
-        from dtrain_cli.join_start import joining_worker, threads_beside
+        flags = (*words.arguments, *classic)
+        _become_task(HandStart(role, spec=spec, sets=sets, flags=flags, **options).assignment(os.environ), words)
+    if spec or sets or classic or any(value is not None for value in options.values()):
+        raise SpecError("--join takes the worker's place and everything else from the run; give only --runs-dir beside it")
+    return _join(words, find(join, runs_dir))
 
-        if spec or sets or flags or any(value is not None for value in options.values()):
-            raise SpecError("--join takes the worker's place and everything else from the run; give only --runs-dir beside it")
-        assignment = joining_worker(find(join, runs_dir), os.environ)
-        limits = threads_beside(assignment, os.environ)
+
+def _become_task(assignment: "TaskAssignment", words: Words) -> NoReturn:
+    from dtrain.cluster.tf_config import write_tf_config
+    from dtrain.run_files import RunFiles
+    from dtrain_cli.run_directory import check_fit
+
     if assignment.run_dir is not None:
         files = RunFiles(assignment.run_dir)
         check_fit(files)
         files.create()
     environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_RUN}
-    environment |= limits | assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
+    environment |= assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
     program = str(words.program) if words.program else "-"  # a server runs none
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", "dtrain.task", program, *words.arguments], environment)
+
+
+def _join(words: Words, run: "KnownRun") -> int:
+    """Own one more worker of a run to its end."""
+    from dtrain_cli.join_run import JoinRun
+    from dtrain_cli.join_start import joining_worker
+
+    assert words.program is not None
+    assignment = joining_worker(run, os.environ)
+    for name in _OF_ANOTHER_RUN:
+        os.environ.pop(name, None)
+    return JoinRun(assignment, run.record, words.program, words.arguments).run()
 
 
 COMMANDS = tuple(_role_command(role) for role in Role)

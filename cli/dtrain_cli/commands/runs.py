@@ -94,11 +94,12 @@ def _show(report: dict[str, Any], clear: bool = False) -> None:
 @runs_dir_option
 def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_dir: Path | None) -> None:
     """Show what tasks of RUN have printed, in all attempts; default: every task of the newest run."""
+    from dtrain_cli.joined_tasks import with_joined
     from dtrain_cli.log_files import TaskOutput
 
     words = list(run_and_tasks)
     run = find(words.pop(0) if words and not _is_task(words[0]) else None, runs_dir)
-    known = [TaskId.parse(task.task) for task in run.record.tasks]
+    known = [TaskId.parse(task.task) for task in with_joined(run.files, run.record.tasks)]
     tasks = [TaskId.parse(word) for word in words] or known
     for task in tasks:
         if task not in known:
