@@ -4,6 +4,7 @@ The worker's output goes to its log, where `dtrain logs` finds it, and from ther
 run's restart rule, ends with this command, and this command ends with the run's launcher.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -83,7 +84,11 @@ class JoinRun:
     def _start(self) -> None:
         self._restart_s, self._started_s = None, time.monotonic()
         self._write("starting")
-        self._processes.start(self.launch)
+        try:
+            self._processes.start(self.launch)
+        except OSError as error:
+            self._say(f"cannot be started: {error.strerror} ({error.filename or 'fork'})")
+            self._end("failed", NOT_EXECUTED)
 
     def _handle(self, event: Event, now_s: float) -> None:
         if isinstance(event, SignalArrived):
@@ -156,7 +161,8 @@ class JoinRun:
 
     def _write(self, state: str) -> None:
         self._record.task.state = state
-        write_record(self._files.joined(self.launch.task), self._record)
+        with contextlib.suppress(OSError):  # a full disk must not stop training
+            write_record(self._files.joined(self.launch.task), self._record)
 
     def _show(self) -> None:
         self._outlet.flush()

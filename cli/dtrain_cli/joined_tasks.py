@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dtrain.cluster import TaskId
+from dtrain.errors import RunError
 from dtrain.living import lives
 from dtrain.run_files import RunFiles, TaskRecord, read_record
 from dtrain_cli.ordered_stop import Told
@@ -32,11 +33,18 @@ class JoinedRecord:
 
 def joined_records(files: RunFiles) -> list[JoinedRecord]:
     """Every worker that has joined; one whose command was killed has stopped."""
-    found = [record for task in files.joined_tasks() if (record := read_record(files.joined(task), JoinedRecord)) is not None]
+    found = [record for task in files.joined_tasks() if (record := _read(files, task)) is not None]
     for record in found:
         if record.task.state in LIVE and not is_owned(record):
             record.task.state = "stopped"
     return found
+
+
+def _read(files: RunFiles, task: TaskId) -> JoinedRecord | None:
+    """A record that is damaged is nobody's: it must not end the launcher that looks for it."""
+    with contextlib.suppress(RunError, OSError):
+        return read_record(files.joined(task), JoinedRecord)
+    return None
 
 
 def with_joined(files: RunFiles, tasks: Iterable[TaskRecord]) -> list[TaskRecord]:
@@ -65,7 +73,7 @@ class JoinedTasks:
     def signal(self, task: TaskId, number: int, now_s: float) -> None:
         """Tell one to stop, or kill it with its owner: the worker dies with it."""
         self._told_s.setdefault(task, now_s)
-        record = read_record(self._files.joined(task), JoinedRecord)
+        record = _read(self._files, task)
         if record is None:
             return
         with contextlib.suppress(OSError):  # it has ended

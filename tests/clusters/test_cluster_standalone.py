@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from clusters.hand import HandCluster
-from clusters.watching import LINE
+from clusters.watching import LINE, PACED
 from launching import wait_until
 
 
@@ -104,3 +104,15 @@ def test_a_task_by_hand_that_does_not_leave_is_killed_when_its_grace_is_over(lau
     assert "told" in task.lines
     assert any('stays.py", line ' in line for line in task.lines), "its stacks"
     assert task.lines[-1] == "dtrain: worker:0: has not left 0.5 s after it was told to (wait.grace_s): it is killed"
+
+
+def test_a_lost_leader_and_a_lost_server_are_waited_for_as_the_spec_says(launcher):
+    cluster = HandCluster(launcher, ps=1, chief=1, worker=1)
+    spec = cluster.spec(wait={"leader_s": 0.5, "server_s": 0.7})
+    cluster.start_all(lambda task: cluster.start(task, "--spec", spec, PACED, "--steps", "1000000"))
+    wait_until(lambda: (cluster.run_dir / "run.json").exists() and (cluster.status()["global_step"] or 0) > 5, "no step")
+    cluster.commands["chief:0"].process.kill()
+    assert cluster.end() == {"ps:0": 1, "worker:0": 1, "chief:0": -9}
+    assert "PeerLostError: chief:0 has not been heard of for 5.5 s" in cluster.commands["ps:0"].err
+    said = cluster.commands["worker:0"].err
+    assert "it did not come back within 0.7 s" in said or "it has been away for 0.7 s" in said
