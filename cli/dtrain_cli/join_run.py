@@ -16,6 +16,7 @@ from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role
 from dtrain.cluster.tf_config import write_tf_config
 from dtrain.config import RestartSection
+from dtrain.errors import RunError
 from dtrain.living import started_s
 from dtrain.run_files import RunFiles, RunRecord, TaskRecord, TaskStatus, read_record, write_record
 from dtrain.start_orders import Exited, Refused, Started
@@ -63,6 +64,7 @@ class JoinRun:
         self._restart_s: float | None = None
         self._started_s = 0.0
         self._told: int | None = None
+        self._told_with_all = False
         self._kill_s = float("inf")
         self._exit_code: int | None = None
         record = TaskRecord(str(self.launch.task), host=socket.gethostname())
@@ -94,7 +96,7 @@ class JoinRun:
         if isinstance(event, SignalArrived):
             self._interrupted(event.number, now_s)
         elif isinstance(event, Started):
-            self._record.task.pid = event.pid
+            self._record.task.pid, self._record.task.message = event.pid, None
             self._write("running")
             if self._told is not None:  # while it was being started
                 self._processes.signal(self.launch.task, signal.SIGTERM)
@@ -112,6 +114,7 @@ class JoinRun:
             self._kill_s = now_s
             return
         self._told, self._kill_s = number, now_s + self._grace_s
+        self._told_with_all = self._run_is_stopping()
         if self._record.task.state == "restarting":
             self._end("stopped", 128 + number)
             return
@@ -122,7 +125,8 @@ class JoinRun:
     def _exited(self, end: Exited, now_s: float) -> None:
         code = restart_policy.exit_code(end.status)
         self._record.task.pid = None
-        message = self._record.task.message = self._why(end)
+        message = self._why(end)
+        self._record.task.message = None if self._told_with_all else message
         if self._told is not None:
             self._end("stopped" if code else "succeeded", 128 + self._told if code else 0)
             return
@@ -136,6 +140,13 @@ class JoinRun:
         self._restart_s, self._restarts = restart.at_s, restart.count
         self._say(f"{message}; restarting in {restart.at_s - now_s:g} s ({restart.count} of {self._rule.max})")
         self._write("restarting")
+
+    def _run_is_stopping(self) -> bool:
+        """Whether the whole run is being stopped: then nobody was lost."""
+        with contextlib.suppress(RunError):
+            run = read_record(self._files.run, RunRecord)
+            return run is not None and run.state == "stopping"
+        return False
 
     def _why(self, end: Exited) -> str | None:
         """Return in one line why the worker was lost; None: it ended well."""

@@ -72,7 +72,8 @@ def test_a_worker_that_has_joined_is_killed_started_again_and_stopped_like_all_o
     assert launch.end() == 143
     assert "; restarting in 1 s (1 of 3)" in joined.err
     assert "PeerLostError" not in joined.out + joined.err
-    assert (joined_worker(launcher, launch)["state"], joined_worker(launcher, launch)["exit_code"]) == ("stopped", 143)
+    worker = joined_worker(launcher, launch)
+    assert (worker["state"], worker["exit_code"], worker["message"]) == ("stopped", 143, None)
     assert "dtrain: worker:1: killed by SIGKILL" in joined.err
 
 
