@@ -309,6 +309,7 @@ class Supervisor:
         self._order = order
         self._journal.record.state = "stopping"
         self._journal.event("stopping", because=order.state)
+        self._journal.save()  # before anybody is told: a worker that has joined looks whether the whole run is stopping
         if word:
             self._console.say(word)
         for life in self.lives.values():
