@@ -3,8 +3,8 @@
     strategy = dt.get_strategy()
     session = strategy.open(problem)             # variables exist, first values are in `session.weights`
     while not session.finished:
-        ... write gradients into session.gradients ...
-        result = session.step(loss, examples)    # session.weights now hold the next version
+        ... write gradients of part session.part into session.gradients ...
+        result = session.step(contribution)      # session.weights now hold the next version
     session.close()
 
 Nothing above this file knows parameter servers; a new strategy is one file in `strategies/` that implements these two classes.
@@ -25,7 +25,9 @@ import numpy as np
 
 from dtrain.learning.passes import OnGradients
 from dtrain.learning.sparse_rows import SparseRows
-from dtrain.messages import Verdict
+from dtrain.messages import Row, Sums, Verdict
+from dtrain.protocol.batch_cut import BatchCut
+from dtrain.protocol.tally import Open
 from dtrain.roles.chief.start import OptimizerState
 from dtrain.roles.evaluator.machine import CheckpointWeights, Pace
 from dtrain.variables import VariableSpec
@@ -47,6 +49,9 @@ class Problem:
         state: of an optimizer that begins, if it does not begin anew.
         owner: the same for every `fit` of one model with one optimizer: only then the optimizer goes on where it was.
         resume_from: a folder of checkpoints to begin from, where the run itself has none.
+        steps_per_epoch: global steps; 0 where the numbers of epochs are not kept.
+        first_epoch: the number of the first one.
+        alone: whether the replica of rank 0 computes every part of every batch.
     """
 
     variables: tuple[VariableSpec, ...]
@@ -57,6 +62,26 @@ class Problem:
     model: Mapping[str, Any] | None = None
     state: OptimizerState | None = None
     resume_from: Path | None = None
+    steps_per_epoch: int = 0
+    first_epoch: int = 0
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What a replica says of the gradients that it has computed.
+
+    Attributes:
+        loss: for `dtrain status`.
+        examples: of how many examples they are the mean; at least one.
+        empty: how many of the parts of their batch have no examples.
+        sums: loss and metrics of the examples, for the epoch's numbers.
+    """
+
+    loss: float
+    examples: int
+    empty: int = 0
+    sums: Sums | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +126,6 @@ class Session(Protocol):
             each once. A variable without an entry had none of its rows read.
         updates: one array for each dense variable that is not trainable: its new value, to be written before `step`.
         rank: of this replica; replicas are numbered from 0, the chief first.
-        replicas: how many train (T).
-        batches_per_step: how many of the replicas' batches make one global step: N in sync, 1 in async.
         entered_step: the global step when this task came to the training; others may have gone on since.
     """
 
@@ -113,8 +136,6 @@ class Session(Protocol):
     row_gradients: dict[str, SparseRows]
     updates: dict[str, Array]
     rank: int
-    replicas: int
-    batches_per_step: int
     entered_step: int
 
     @property
@@ -134,15 +155,37 @@ class Session(Protocol):
         """The global step at which this call of `fit` began: 0, or where the one before it ended."""
 
     @property
-    def batch(self) -> int:
-        """Which batch of the stream that all replicas share this one is to compute next; after a step it may be the same again."""
+    def part(self) -> int:
+        """The number of the part to compute next; after a step it may be the same again. See `protocol.part_dealer`."""
+
+    @property
+    def cut(self) -> BatchCut:
+        """How every batch is cut."""
+
+    @property
+    def weighs_examples(self) -> bool:
+        """Whether the mean of a step's parts is that over their examples, or that of their means; `training.weighting`."""
+
+    @property
+    def tally(self) -> Open:
+        """Leader: the sums of the epochs that it has not recorded, as of `weights`."""
+
+    @property
+    def rows(self) -> Mapping[int, Row]:
+        """The numbers of every epoch that is recorded, by epoch. Leader: at the beginning; others: when it is finished."""
 
     @property
     def finished(self) -> bool:
         """Whether the last step is done; `weights` are final unless the leader's callbacks change them."""
 
-    def step(self, loss: float, examples: int) -> StepResult:
+    def step(self, contribution: Contribution) -> StepResult:
         """Contribute the gradients, and wait for the next weights, which may not have arrived whole when this returns."""
+
+    def pass_over(self, empty: int) -> StepResult:
+        """Say that the part has no examples, as `empty` parts of its batch have none; wait as `step` does."""
+
+    def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
+        """Leader: keep the numbers of epochs that have ended; those from `epoch` on have not (any more)."""
 
     def arrive(self) -> None:
         """Wait until all `weights` are there."""
@@ -187,7 +230,7 @@ class Strategy(Protocol):
         run_id: of the run; None for a process that trains alone.
         seed: of the run.
         rank: of this replica; -1 for a task that does not train.
-        num_replicas: how many train (T).
+        num_replicas: how many train at the start (T); those that join later do not count.
         wishes: what the program said in its constructor, by the names of the `training` section.
     """
 
@@ -200,6 +243,7 @@ class Strategy(Protocol):
     seed: int
     rank: int
     num_replicas: int
+    followed_rows: Mapping[int, Row]
     wishes: Mapping[str, Any] = MappingProxyType({})
 
     @property

@@ -130,7 +130,8 @@ def test_a_rate_that_was_in_force_is_part_of_the_backup():
         fit(model(), halve, dt.callbacks.BackupAndRestore("backup"), cut_power(2), epochs=4)
     with SingleStrategy().scope():
         history = fit(model(), halve, dt.callbacks.BackupAndRestore("backup"), epochs=4)
-    assert history.history["lr"] == [0.1 / 8, 0.1 / 16]
+    assert history.history["lr"] == [0.1 / 2, 0.1 / 4, 0.1 / 8, 0.1 / 16]
+    assert history.epoch == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("verbose", [1, 2, "auto"])

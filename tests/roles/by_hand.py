@@ -37,7 +37,7 @@ class Hand:
         self.max_steps = max_steps
         self.now = 0.0
         self.processes = {}
-        self.batches = {}
+        self.parts = {}
         about = (self.cluster, self.training, self.now, evaluators, wait or WaitSection())
         self.servers = [ParameterServer(i, *about) for i in range(servers)]
 
@@ -48,7 +48,9 @@ class Hand:
         """What the leader says to every server."""
         training = msgspec.to_builtins(self.training)
         message = Initialise(1, self.plan.to_dict(), training, optimizers.serialize(self.optimizer), 0, self.max_steps, "run-dir")
-        return msgspec.structs.replace(message, **changes)
+        parts = self.training.replicas_needed(len(self.cluster.replicas(self.training.chief_trains)))
+        dealt = (parts if self.training.updates == "sync" else 1, 0, ())
+        return msgspec.structs.replace(message, **{"dealt": dealt, **changes})
 
     def initialise(self, **changes):
         """Say it; returns the answers."""
@@ -58,7 +60,7 @@ class Hand:
     def say(self, task, message, blocks=(), server=0, caller=None):
         """Hand a message to a server; returns its actions, with their blocks as they are now.
 
-        The batches that are dealt are left out of them and stand in `batches`, by caller.
+        The parts that are dealt are left out of them and stand in `parts`, by caller.
         """
         actions = list(self.servers[server].receive(caller or task, TaskId.parse(task), message, blocks, self.now))
         return [self._noted(action) if isinstance(action, Send) else action for action in actions]
@@ -66,15 +68,30 @@ class Hand:
     def _noted(self, action):
         message = action.message
         if isinstance(message, Values | Reply):
-            self.batches[action.caller] = message.batch
-            message = msgspec.structs.replace(message, batch=-1)
+            if message.part >= 0:
+                self.parts[action.caller] = message.part
+            implied = self.training.updates == "sync" and isinstance(message, Reply)  # there the permission is the part
+            message = msgspec.structs.replace(message, part=-1, ticket=implied or message.ticket)
         return Send(action.caller, message, [block.copy() for block in action.blocks])
 
     def push(self, task, sequence=1, base=0, value=1, server=0, caller=None, blocks=None, **changes):
-        """A gradient of equal numbers; returns the actions."""
+        """A gradient of equal numbers, of the part that ps:0 has dealt; returns the actions."""
+        if "part" not in changes:
+            changes["part"] = self.dealt(task, caller)
         message = Push(1, 1, sequence, base, self.plan.hash)
         blocks = self.blocks(server, value) if blocks is None else blocks
         return self.say(task, msgspec.structs.replace(message, **changes), blocks, server, caller)
+
+    def dealt(self, task, caller=None):
+        """The part that a replica has; it asks for one if it has none."""
+        if self.servers[0].held is None:
+            return -1
+        dealer = self.servers[0].held.dealer
+        rank = self.servers[0].attendance.ranks.get(task, -1)
+        if caller not in self.parts and rank not in dealer.current:
+            self.parts.pop(task, None)
+            self.servers[0].held.pushes.permit(rank)
+        return self.parts.get(caller, dealer.current.get(rank, self.parts.get(task, -1)))
 
     def pull(self, task, at_least=0, wait_s=5.0, server=0):
         return self.say(task, Pull(1, at_least, wait_s), server=server)

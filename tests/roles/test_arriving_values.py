@@ -65,7 +65,7 @@ def test_a_variable_is_read_as_soon_as_it_is_there():
     assert np.all(replica.arriving["kernel"] == 1)
     line.arriving.reached(10_000)
     replica.arrive()
-    replica.push()
+    replica.push(1, 0, None)
     line.arriving.reached(nbytes(replica, "kernel"))
     assert np.all(replica.arriving["kernel"] == 2)
     line.arriving.reached(10_000)
@@ -116,7 +116,7 @@ def test_after_the_last_step_everything_is_there():
         return frame
 
     first.receive = break_off
-    assert replica.push().verdict is Verdict.ACCEPTED
+    assert replica.push(1, 0, None).verdict is Verdict.ACCEPTED
     assert replica.machine.phase is Phase.FINISHED
     assert np.all(replica.arriving["kernel"] == 3)
 

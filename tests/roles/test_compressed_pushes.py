@@ -128,10 +128,10 @@ def test_a_push_is_repeated_to_the_bit_and_counts_once_in_what_is_kept(config):
     replica = ReplicaDriver(machine, weights, gradients, lambda server, timeout_s: next(lines), Silent(), **ways)
     replica.start()
     gradients.variables["kernel"][...] = [[1, 2], [3, 0.5]]
-    replica.push()
+    replica.push(1, 0, None)
     assert new.sent[0] == old.sent[-1]
     gradients.variables["kernel"][...] = 0
-    replica.push()
+    replica.push(1, 0, None)
     if config == {"top_k": 0.4}:
         assert [sent[1][:2] for sent in new.sent] == [[[0, 1, 2], [1, 2, 3]], [[3], [0.5]]], "what was kept goes out"
 

@@ -125,7 +125,7 @@ def test_a_push_brings_what_has_not_left_and_all_of_it_on_a_new_connection():
     replica.start()
     for _ in range(2):
         replica.complete(("bias",))
-        replica.push()
+        replica.push(1, 0, None)
     assert first.went == [(4, 7), 4] * 2
     assert again.went == []
     assert again.sent == [first.sent[-1]]
@@ -139,7 +139,7 @@ def test_what_has_left_of_a_void_step_is_forgotten():
     assert not replica.is_void()
     replica.overtaken = True
     assert replica.is_void()
-    replica.push()
+    replica.push(1, 0, None)
     assert line.went == [(4, 7)]
 
 

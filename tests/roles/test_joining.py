@@ -1,49 +1,49 @@
-"""A worker that the cluster does not name joins: it ranks above all others, and T changes at a version boundary."""
+"""A worker that the cluster does not name joins: it ranks above all others, and computes parts of the same batches."""
 
-from roles.by_hand import Hand, only
+from roles.by_hand import TASKS, Hand, only
 
 from dtrain.messages import Values, Verdict
 from dtrain.protocol.membership import LEASE_S
 
 
-def test_in_async_it_trains_from_its_first_pull_on():
-    hand = Hand(updates="async")
+def begun(**training):
+    hand = Hand(**training)
     hand.initialise()
+    for task in TASKS:
+        hand.beat(task)
+    return hand
+
+
+def test_in_async_it_trains_from_its_first_pull_on():
+    hand = begun(updates="async")
     hand.beat("worker:2")
     assert isinstance(only(hand.pull("worker:2")), Values)
-    assert hand.batches["worker:2"] == 0
-    assert only(hand.push("worker:2", batch=0)).verdict is Verdict.ACCEPTED
+    assert hand.parts["worker:2"] == 0
+    assert only(hand.push("worker:2")).verdict is Verdict.ACCEPTED
 
 
-def test_in_sync_a_version_waits_for_it_from_the_next_one_on():
-    hand = Hand(updates="sync")
-    hand.initialise()
-    tasks = ["chief:0", "worker:0", "worker:1"]
-    for task in tasks:
-        hand.beat(task)
+def test_in_sync_a_batch_is_cut_as_before_and_a_part_may_be_the_new_workers():
+    hand = begun(updates="sync")
     hand.beat("worker:5")
-    for task in tasks:
+    for task in ("chief:0", "worker:0", "worker:5"):
+        hand.pull(task)
         hand.push(task)
     assert hand.version() == 1
-    for task in tasks:
-        hand.push(task, sequence=2, base=1)
-    assert hand.version() == 1
-    hand.push("worker:5", base=1)
-    assert hand.version() == 2
+    assert hand.servers[0].held.dealer.export() == (3, 6, (3, 4, 5))
 
 
-def test_when_it_is_lost_nobody_waits_for_it():
-    hand = Hand(updates="sync")
-    hand.initialise()
-    tasks = ["chief:0", "worker:0", "worker:1"]
-    for task in [*tasks, "worker:2"]:
-        hand.beat(task)
-    for version in range(2):
-        for task in tasks:
-            hand.push(task, sequence=version + 1, base=version)
-    assert hand.version() == 1
+def test_it_takes_the_place_of_one_that_is_lost():
+    hand = begun(updates="sync")
+    for task in TASKS:
+        hand.pull(task)
+    hand.push("chief:0")
+    hand.push("worker:0")
+    hand.beat("worker:2")
+    assert hand.pull("worker:2", wait_s=60.0) == []
     hand.now += LEASE_S + 0.1
-    for task in tasks:
+    for task in ("chief:0", "worker:0", "worker:2"):
         hand.beat(task, incarnation=1, process=1)
-    hand.tick()
-    assert hand.version() == 2
+    [answer] = hand.tick()
+    assert (answer.caller, answer.message.part) == ("worker:2", 2)
+    hand.push("worker:2", part=2)
+    assert hand.version() == 1

@@ -26,7 +26,7 @@ class Server:
             caller.outbox.get()
 
     def push(self, index, sequence, base):
-        frame = Frame(Push(1, 1, sequence, base, self.hand.plan.hash), self.hand.blocks(value=1))
+        frame = Frame(Push(1, 1, sequence, base, self.hand.plan.hash, part=index), self.hand.blocks(value=1))
         self.handler.received(self.callers[index], frame)
 
     @property

@@ -196,7 +196,7 @@ def test_rows_come_from_the_servers_that_have_them_each_asked_once():
     replica.row_gradients["table"] = SparseRows(np.array([1, 3]), np.ones((2, 2), np.float32))
     for line in lines:
         line.answers.append((Reply(Verdict.ACCEPTED, 1), 0))
-    replica.push()
+    replica.push(1, 0, None)
     assert [line.sent[-1][1][-2:] for line in lines] == [[[1], [1, 1]], [[0], [1, 1]]]
     assert not replica.row_gradients
 

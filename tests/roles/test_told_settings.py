@@ -23,6 +23,7 @@ WISHES = {
     "updates": {"updates": "sync"},
     "backup_workers": {"updates": "sync", "backup_workers": 1},
     "replicas_to_aggregate": {"updates": "sync", "replicas_to_aggregate": 2},
+    "weighting": {"updates": "sync", "weighting": "examples"},
     "chief_trains": {"updates": "sync", "chief_trains": False},
     "too_few": {"updates": "sync", "too_few": "shrink"},
     "too_few_timeout_s": {"updates": "sync", "too_few_timeout_s": 1.0},
@@ -38,6 +39,7 @@ WISHES = {
     "partitioner": {"partitioner": {"fixed_shards": 2}},
     "compression": {"compression": "bf16"},
     "transport": {"transport": "grpc"},
+    "validation": {"validation": "evaluator"},
     "seed": {"seed": 5},
 }
 """For each key of `training` what a program would say that wants another value than the default."""
@@ -63,11 +65,13 @@ class TwoServers(Hand):
                 case Send(message=Reply(version=version)):
                     self.newest[server, action.caller] = version
             if not isinstance(message, Heartbeat):
-                self.said.append((server, repr(action), dict(self.batches)))
+                self.said.append((server, repr(action), dict(self.parts)))
         return actions
 
 
-SHOWN = sorted(set(WISHES) - {"strategy", "transport", "placement", "partitioner", "nan_policy", "deterministic", "seed"})
+SHOWN = sorted(
+    set(WISHES) - {"strategy", "transport", "placement", "partitioner", "nan_policy", "deterministic", "validation", "seed"}
+)
 """What a server's own doings show; the others are the replicas' business."""
 
 
@@ -79,17 +83,21 @@ def story(hand):
     """
     assert hand.initialise() == [Initialised(-1), Initialised(-1)]
     hand.say("ps:1", Subscribe(1, 0, 0), caller="ps:1")
-    for server in (1, 0):  # ps:0, which deals the batches, is the last one heard
+    for server in (1, 0):  # ps:0, which deals the parts, is the last one heard
         for task in TASKS:
             hand.pull(task, server=server)
     for sequence, tasks in ((1, TASKS), (2, TASKS), (3, TASKS[:2]), (4, TASKS[:1]), (5, TASKS[:1])):
         for number, task in enumerate(tasks):
-            batch = max(0, hand.batches[task])
+            part = max(0, hand.parts.get(task, 0))
             for server in (1, 0):
                 base, value = hand.newest.get((server, task), 0), 1.0 + number + sequence / 7
-                hand.push(task, sequence, base, value, server, batch=batch)
+                hand.push(task, sequence, base, value, server, part=part, examples=number + 1)
     for server in (0, 1):
-        hand.push("worker:1", 3, hand.newest.get((server, "worker:1"), 0), 9, server, finite=False, batch=11)
+        hand.push(
+            "worker:1", 3, hand.newest.get((server, "worker:1"), 0), 9, server, finite=False, part=hand.parts.get("worker:1", 0)
+        )
+    for server in (1, 0):
+        hand.push("chief:0", 6, hand.newest.get((server, "chief:0"), 0), 3, server, part=hand.parts.get("chief:0", 0))
     hand.said.append(repr(lost(hand, "worker:1")))
     hand.now += 2.0
     hand.said.append([repr(hand.tick(server)) for server in (0, 1)])

@@ -231,8 +231,11 @@ def test_a_later_generation_means_that_this_one_is_over(pushing):
     talk = ready() if pushing else Talk()
     if pushing:
         talk.push()
-    assert talk.values(0, 0, generation=2) == []
-    assert (talk.phase, talk.machine.unanswered) == (Phase.FINISHED, {})
+    asked = Pull(1, 0, 5.0, concluded=True)
+    assert talk.values(0, 0, generation=2) == [(0, asked)]
+    assert (talk.phase, talk.machine.unanswered) == (Phase.CLOSING, {0: asked})
+    assert talk.hear(0, Conclude(1, {0: {"loss": 0.5}})) == []
+    assert (talk.phase, talk.machine.rows) == (Phase.FINISHED, {0: {"loss": 0.5}})
     assert talk.machine.outcome.verdict is Verdict.FINISHED
     assert talk.machine.global_step == talk.machine.max_steps
 

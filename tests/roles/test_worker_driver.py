@@ -104,7 +104,7 @@ def test_gradients_go_out_of_memory_and_weights_come_into_it():
     replica.start()
     assert set(np.concatenate([a.ravel() for a in replica._weights.variables.values()])) == {1}
     replica._gradients.variables["bias"][...] = 7
-    assert replica.push().verdict is Verdict.ACCEPTED
+    assert replica.push(1, 0, None).verdict is Verdict.ACCEPTED
     message, blocks = line.sent[1]
     assert message == Push(1, 1, 1, 0, PLAN.hash)
     assert blocks == [[0] * 4 + [7] * 3, [0, 0]]
@@ -117,7 +117,7 @@ def test_a_gradient_that_is_not_finite_is_said_to_be_so():
     replica = driver(line)
     replica.start()
     replica._gradients.variables["kernel"][0, 0] = math.nan
-    replica.push()
+    replica.push(1, 0, None)
     assert not line.sent[1][0].finite
 
 
@@ -125,7 +125,7 @@ def test_what_was_not_answered_is_said_again_on_a_new_connection():
     old, new = Line(values(), PeerLostError("lost ps:0")), Line(reply(1, 3))
     replica = driver(old, WaitTimeoutError("not yet"), new)
     replica.start()
-    replica.push()
+    replica.push(1, 0, None)
     assert new.sent == [old.sent[-1]]
     assert replica.machine.global_step == 1
 
@@ -147,7 +147,7 @@ def test_what_one_server_has_not_heard_is_said_again_while_another_one_is_waited
     zero, broken, again = Waits(values(), reply(1, 3)), Line(values()), Line(reply(1, 3))
     replica = driver(zero, broken, again, servers=2)
     replica.start()
-    assert replica.push().verdict is Verdict.ACCEPTED
+    assert replica.push(1, 0, None).verdict is Verdict.ACCEPTED
     assert replica.machine.versions == [1, 1]
     assert len(again.sent) == 1
 
@@ -182,7 +182,7 @@ def test_after_giving_up_nothing_is_opened_and_nothing_waits():
     replica.start()
     replica.abort("too few replicas")
     with pytest.raises(PeerLostError, match="too few replicas"):
-        replica.push()
+        replica.push(1, 0, None)
 
 
 def test_giving_up_while_a_connection_is_being_opened_is_not_forgotten():

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dtrain.protocol.batch_dealer import NOTHING_DEALT, Dealt
 from simulation.model import State
 
 from dtrain.messages import Lineage
-from dtrain.protocol.batch_dealer import NOTHING_DEALT, Dealt
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from dtrain.protocol.batch_dealer import Dealt
 from simulation.disk import Saved
 from simulation.model import Model, State
 
 from dtrain.learning.optimizers import Optimizer
-from dtrain.protocol.batch_dealer import Dealt
 from dtrain.roles.parameter_server.table import VALUES
 
 Array = np.ndarray[Any, Any]

@@ -23,6 +23,8 @@ CLUSTER = ClusterSpec.from_lists(chief=["127.0.0.1:1"], worker=["127.0.0.1:2", "
 COUNTS = ClusterSection(chief=1, worker=2, ps=2)
 OTHERS = {
     "updates": "sync",
+    "weighting": "examples",
+    "validation": "evaluator",
     "backup_workers": 1,
     "replicas_to_aggregate": 2,
     "chief_trains": False,

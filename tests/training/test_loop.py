@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dtrain.callbacks import CallbackList, LambdaCallback
+from dtrain.callbacks import CallbackList, History, LambdaCallback
 from dtrain.data import Dataset
 from dtrain.learning.losses import MeanSquaredError
 from dtrain.learning.optimizers import SGD, serialize
-from dtrain.messages import Verdict
+from dtrain.messages import Sums, Verdict
+from dtrain.protocol.batch_cut import BatchCut
 from dtrain.strategy import StepResult
 from dtrain.training.batches import Batches
 from dtrain.training.compiled import Compiled
@@ -21,6 +22,10 @@ from dtrain.training.steering import Steering
 from dtrain.training.steps import TrainingStep
 
 
+def totals():
+    return Totals(Compiled.of(["output"], SGD(), MeanSquaredError()))
+
+
 @dataclass
 class OthersTrainToo:
     """A session in which each of this replica's steps finds the global step where `course` says."""
@@ -28,7 +33,12 @@ class OthersTrainToo:
     course: list[int]
     entered_step: int = 0
     first_step: int = 0
-    batch: int = 0
+    part: int = 0
+    rank: int = 0
+    cut: BatchCut = BatchCut()
+    weighs_examples: bool = False
+    tally: tuple = ()
+    rows: dict = field(default_factory=dict)
     weights: dict = field(default_factory=dict)
     gradients: dict = field(default_factory=dict)
     row_gradients: dict = field(default_factory=dict)
@@ -57,9 +67,12 @@ class OthersTrainToo:
     def conclude(self):
         return True
 
-    def step(self, loss, examples):
+    def record(self, epoch, rows):
+        self.rows = {number: row for number, row in self.rows.items() if number < epoch} | dict(rows)
+
+    def step(self, contribution):
         self.course.pop(0)
-        self.batch += 1
+        self.part += 1
         return StepResult(Verdict.ACCEPTED, self.global_step)
 
 
@@ -70,7 +83,7 @@ class OthersTrainToo:
         ([0, 5, 6], 0, [0, 1, 2], [0, 1, 2]),
         ([3, 6], 0, [0, 1, 2], [0, 1, 2]),  # the others began before it had its first values
         ([6], 0, [0, 1, 2], [0, 1, 2]),
-        ([4, 6], 4, [2], [2]),  # it has taken up a training under way
+        ([4, 6], 4, [0, 1, 2], [0, 1, 2]),  # it has taken up a training of which no epoch was recorded
     ],
 )
 def test_every_epoch_begins_and_ends_once(course, entered, begun, ended):
@@ -79,23 +92,62 @@ def test_every_epoch_begins_and_ends_once(course, entered, begun, ended):
         on_epoch_begin=lambda epoch: seen["begin"].append(epoch), on_epoch_end=lambda epoch, logs: seen["end"].append(epoch)
     )
 
-    def step(batch):
+    def step(part, batch):
         made = TrainingStep(None, None, batch, session, np.random.default_rng(0))
         assert made.gradients == {}
         return made
 
-    loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=3), step, lambda step: {"loss": 1.0}, str)
-    loop.log, loop.callbacks = EpochLog(Totals(Compiled.of(["output"], SGD(), MeanSquaredError()))), CallbackList([note], None, {})
+    loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=3), step, lambda step: {"loss": 1.0}, str, totals())
+    loop.log, loop.callbacks = EpochLog(session, totals(), History()), CallbackList([note], None, {})
     model = SimpleNamespace(stop_training=False, weights=session.weights)
     loop.steering = Steering(model, SGD(), session, holds=True)
-    loop.run(Batches(Dataset.range(10).batch(1)).stream(replicas=1))
+    loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut))
     assert seen == {"begin": begun, "end": ended}
+
+
+def sums(examples, loss):
+    return Sums(("loss",), np.array([examples, examples * loss], "<f8").tobytes())
+
+
+def followed(session, monitored):
+    """Run the loop of a leader whose callback notes the logs of epochs; returns them."""
+    seen = {}
+    note = LambdaCallback(on_epoch_end=lambda epoch, logs: seen.setdefault(epoch, dict(logs)))
+    make = lambda part, batch: TrainingStep(None, None, batch, session, np.random.default_rng(0))  # noqa: E731
+
+    def train_step(step):
+        assert step.gradients == {}
+        return {"loss": 1.0}
+
+    loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=3), make, train_step, str, totals())
+    loop.log, loop.callbacks = EpochLog(session, totals(), monitored), CallbackList([note], None, {})
+    loop.steering = Steering(SimpleNamespace(stop_training=False, weights=session.weights), SGD(), session, holds=True)
+    loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut))
+    return seen
+
+
+def test_an_epoch_s_numbers_are_those_of_every_contribution_to_it_and_never_of_another():
+    """Findings K-D2 and K-D3: the leader has a batch of the first epoch only."""
+    session, history = OthersTrainToo([0, 5, 6]), History()
+    session.tally = ((0, sums(1, 2.0)), (0, sums(3, 6.0)), (1, sums(2, 4.0)), (2, sums(2, 1.0)))
+    seen = followed(session, history)
+    assert {epoch: logs["loss"] for epoch, logs in seen.items()} == {0: 5.0, 1: 4.0, 2: 1.0}
+    assert session.rows == {0: {"loss": 5.0}, 1: {"loss": 4.0}, 2: {"loss": 1.0}}
+
+
+def test_a_leader_that_was_started_again_ends_the_epoch_that_its_predecessor_had_not_recorded():
+    session, history = OthersTrainToo([4, 6], entered_step=4, rows={0: {"loss": 9.0, "val_loss": 8.0}}), History()
+    session.tally = ((1, sums(2, 4.0)), (2, sums(2, 1.0)))
+    assert sorted(followed(session, history)) == [1, 2]
+    assert session.rows[0] == {"loss": 9.0, "val_loss": 8.0}
+    history.take(session.rows)
+    assert (history.epoch, history.history) == ([0, 1, 2], {"loss": [9.0, 4.0, 1.0], "val_loss": [8.0]})
 
 
 def test_a_void_step_is_computed_again_with_the_same_chance():
     class FirstIsVoid(OthersTrainToo):
-        def step(self, loss, examples):
-            return StepResult(Verdict.VOID, 0) if len(drawn) == 1 else super().step(loss, examples)
+        def step(self, contribution):
+            return StepResult(Verdict.VOID, 0) if len(drawn) == 1 else super().step(contribution)
 
     session, rng, drawn = FirstIsVoid([0, 1, 2], late=True), np.random.default_rng(0), []
 
@@ -105,6 +157,8 @@ def test_a_void_step_is_computed_again_with_the_same_chance():
         return {"loss": 1.0}
 
     epochs = Epochs(steps_per_epoch=2, epochs=1)
-    loop = TrainingLoop(session, epochs, lambda batch: TrainingStep(None, None, batch, session, rng), train_step, str)
-    loop.run(Batches(Dataset.range(10).batch(1)).stream(replicas=1))
+    loop = TrainingLoop(
+        session, epochs, lambda part, batch: TrainingStep(None, None, batch, session, rng), train_step, str, totals()
+    )
+    loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut))
     assert drawn == [drawn[0], *np.random.default_rng(0).random(2)]

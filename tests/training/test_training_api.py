@@ -1,8 +1,5 @@
 """What `fit`, `evaluate`, `predict` and the single batches take, return and refuse."""
 
-import math
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -95,14 +92,6 @@ def test_train_on_batch_is_a_step_of_fit():
         np.testing.assert_array_equal(one, other)
     assert by_hand.test_on_batch(X, LABELS, return_dict=True) == by_hand.evaluate(X, LABELS, return_dict=True)
     np.testing.assert_allclose(by_hand.predict_on_batch(X), by_hand.predict(X, batch_size=7), rtol=1e-6)
-
-
-def test_where_others_made_all_the_steps_train_on_batch_reports_what_its_batch_gives_now(monkeypatch):
-    made = classifier(metrics=["accuracy"])
-    now = made.test_on_batch(X[:8], LABELS[:8])
-    others = SimpleNamespace(run=lambda *_: SimpleNamespace(history={"loss": [math.nan]}))
-    monkeypatch.setattr(made, "_fit", lambda **_: others)
-    assert made.train_on_batch(X[:8], LABELS[:8]) == now
 
 
 def test_training_ends_with_the_moving_average():

@@ -1,10 +1,16 @@
 """What `fit` returns."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from dtrain.callbacks.callback import Callback, Logs
 
 
 class History(Callback):
-    """`epoch`, the numbers of the epochs, and `history`, a list a number. See `tf.keras.callbacks.History`."""
+    """`epoch`, the numbers of the epochs, and `history`, a list a number. See `tf.keras.callbacks.History`.
+
+    It is the same in every task of a run, also in one that was started again.
+    """
 
     def __init__(self) -> None:
         self.epoch: list[int] = []
@@ -15,3 +21,9 @@ class History(Callback):
         self.epoch.append(epoch)
         for name, value in (logs or {}).items():
             self.history.setdefault(name, []).append(value)
+
+    def take(self, rows: Mapping[int, Mapping[str, Any]]) -> None:
+        """Hold these numbers, by epoch, and no others."""
+        self.epoch, self.history = [], {}
+        for epoch in sorted(rows):
+            self.on_epoch_end(epoch, dict(rows[epoch]))

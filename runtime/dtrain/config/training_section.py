@@ -20,6 +20,7 @@ class TrainingSection:
     updates: Literal["sync", "async"] = "async"
     backup_workers: int = 0
     replicas_to_aggregate: int | None = None
+    weighting: Literal["replicas", "examples"] = "replicas"
     chief_trains: bool = True
     too_few: Literal["wait", "shrink", "fail"] = "wait"
     too_few_timeout_s: float = 60.0
@@ -35,6 +36,7 @@ class TrainingSection:
     partitioner: dict[str, int] | None = None
     compression: Literal["none", "bf16", "fp16"] | dict[str, float] = "none"
     transport: Literal["auto", "grpc", "local"] = "auto"
+    validation: Literal["leader", "evaluator"] = "leader"
     seed: int = 0
 
     def problems(self) -> Iterator[Problem]:
@@ -94,3 +96,7 @@ class TrainingSection:
     def replicas_needed(self, replicas: int) -> int:
         """N of rule 1: how many contributions make one synchronous update when `replicas` train."""
         return self.replicas_to_aggregate or replicas - self.backup_workers
+
+    def has_backups(self, replicas: int) -> bool:
+        """Return whether a synchronous update does not wait for every replica."""
+        return self.replicas_needed(replicas) < replicas

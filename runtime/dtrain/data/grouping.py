@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
 from typing import Any
 
-from dtrain.data.node import INFINITE, UNKNOWN, Iteration, Node, spec_of_first
+from dtrain.data.node import INFINITE, UNKNOWN, Iteration, Node, RowsOf, spec_of_first
 from dtrain.data.sources import Slices
 from dtrain.data.structure import Element, TensorSpec, arrays_of, as_arrays, concatenate, map_arrays, stack
 from dtrain.errors import InputError
@@ -79,6 +79,15 @@ class Batched(Node):
         if self._source.cardinality >= 0:
             stop = min(stop, self._source.cardinality)
         return self._source.elements(range(start, stop), iteration)
+
+    def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
+        start, size = index * self._size, self._size
+        if self._source.cardinality >= 0:
+            size = min(size, self._source.cardinality - start)
+        wanted = rows(size)
+        if not wanted:
+            return None, size
+        return self._source.elements(range(start + wanted.start, start + wanted.stop), iteration), size
 
 
 class Unbatched(Node):

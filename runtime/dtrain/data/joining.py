@@ -6,7 +6,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from dtrain.data.grouping import call
-from dtrain.data.node import INFINITE, UNKNOWN, Iteration, Node, spec_of_first
+from dtrain.data.node import INFINITE, UNKNOWN, Iteration, Node, RowsOf, spec_of_first
 from dtrain.data.structure import Element, map_arrays
 from dtrain.errors import InputError
 
@@ -61,6 +61,10 @@ class Concatenated(Node):
     def element(self, index: int, iteration: Iteration) -> Element:
         beyond = index - self._first.cardinality
         return self._first.element(index, iteration) if beyond < 0 else self._second.element(beyond, iteration)
+
+    def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
+        beyond = index - self._first.cardinality
+        return self._first.part(index, iteration, rows) if beyond < 0 else self._second.part(beyond, iteration, rows)
 
 
 class Interleaved(Node):

@@ -7,12 +7,12 @@ An `iteration` says how often the dataset, and each `repeat` inside it, has been
 outside in. Everything random follows from it and a seed, so all replicas see the same order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from dtrain.data.structure import Element, spec_of, stack
+from dtrain.data.structure import Element, arrays_of, map_arrays, spec_of, stack
 from dtrain.errors import InputError
 
 INFINITE = -1
@@ -50,6 +50,24 @@ class Node:
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
         """The elements of these indices stacked along a new first axis, of an addressable node."""
         return stack([self.element(int(index), iteration) for index in indices])
+
+    def part(self, index: int, iteration: Iteration, rows: "RowsOf") -> tuple[Element | None, int]:
+        """Return rows of element `index`, which is a batch, and how many it has in all; None where the part has no row.
+
+        Where elements are made of others that are addressable, as by `batch`, only the rows that are asked for are computed.
+        """
+        return rows_of(self.element(index, iteration), rows)
+
+
+RowsOf = Callable[[int], range]
+"""Which rows are wanted of a batch of so many."""
+
+
+def rows_of(batch: Element, rows: RowsOf) -> tuple[Element | None, int]:
+    """Return rows of a batch, which are views of it, and how many it has in all; None where there is no row."""
+    size = len(arrays_of(batch)[0])
+    wanted = rows(size)
+    return (map_arrays(lambda array: array[wanted.start : wanted.stop], batch) if wanted else None), size
 
 
 def spec_of_first(node: Node) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.node import INFINITE, UNKNOWN, Indices, Iteration, Node, affine
+from dtrain.data.node import INFINITE, UNKNOWN, Indices, Iteration, Node, RowsOf, affine
 from dtrain.data.structure import Element, concatenate
 from dtrain.errors import InputError
 
@@ -32,6 +32,9 @@ class Picked(Node):
 
     def element(self, index: int, iteration: Iteration) -> Element:
         return self._source.element(index * self._stride + self._start, iteration)
+
+    def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
+        return self._source.part(index * self._stride + self._start, iteration, rows)
 
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
         return self._source.elements(affine(indices, self._stride, self._start), iteration)
@@ -76,6 +79,10 @@ class Repeated(Node):
         past, inner = divmod(index, self._source.cardinality)
         return self._source.element(inner, (*iteration, past))
 
+    def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
+        past, inner = divmod(index, self._source.cardinality)
+        return self._source.part(inner, (*iteration, past), rows)
+
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
         length = self._source.cardinality
         if isinstance(indices, range) and len(indices) and indices[0] // length == indices[-1] // length:
@@ -118,6 +125,9 @@ class Shuffled(Node):
 
     def element(self, index: int, iteration: Iteration) -> Element:
         return self._source.element(int(self._order(iteration)[index]), iteration)
+
+    def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
+        return self._source.part(int(self._order(iteration)[index]), iteration, rows)
 
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
         order = self._order(iteration)

@@ -12,6 +12,22 @@ from dtrain.learning.layers import Layer
 from dtrain.learning.losses import Loss
 
 
+class LossScale(NamedTuple):
+    """What makes the mean over the parts of a batch the gradient of the batch, where a loss is no mean over examples.
+
+    Attributes:
+        sums: factor of losses whose reduction is ``sum`` or ``none``: a sum over all parts is divided by nothing.
+        penalties: factor of the gradients of regularizers, which parts without examples leave to the others.
+    """
+
+    sums: float = 1.0
+    penalties: float = 1.0
+
+
+WHOLE = LossScale()
+"""A batch that is not cut."""
+
+
 class OutputLoss(NamedTuple):
     """The loss of one output, and its part in the model's: the sum of all, each times its weight."""
 
@@ -42,17 +58,20 @@ class Head(NamedTuple):
     stand_in: Layer | None = None
     activation: Activation | None = None
 
-    def value_and_gradient(self, target: Any, value: Array, sample_weight: Any) -> tuple[float, Array | None]:
-        """The loss and the gradient, by the value, of its part in the model's."""
+    def value_and_gradient(
+        self, target: Any, value: Array, sample_weight: Any, scale: LossScale = WHOLE
+    ) -> tuple[float, Array | None]:
+        """Return the loss and the gradient, by the value, of its part in the model's."""
         if self.loss is None:
             return 0.0, None
         try:
             lost, gradient = self.loss.value_and_gradient(target, value, sample_weight)
         except InputError as error:
             raise InputError(f"{self.label}: {error}") from None
-        if self.weight != 1.0:
-            gradient = gradient * self.weight
-        return lost, as_float32(gradient, self.label)
+        factor = 1.0 if self.loss.is_mean else scale.sums
+        if self.weight * factor != 1.0:
+            gradient = gradient * (self.weight * factor)
+        return lost * factor, as_float32(gradient, self.label)
 
     def value(self, target: Any, value: Array, sample_weight: Any) -> float:
         """The loss alone."""

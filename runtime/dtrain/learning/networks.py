@@ -19,7 +19,7 @@ from dtrain.learning.arrays import Array, Shape, fits, of_rank, shape_text
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.drawn_table import DrawnTable
 from dtrain.learning.graph import Graph
-from dtrain.learning.heads import Head, Losses, OutputLoss, by_output
+from dtrain.learning.heads import WHOLE, Head, Losses, LossScale, OutputLoss, by_output
 from dtrain.learning.layers import Layer, SymbolicTensor, Weight
 from dtrain.learning.losses import Loss
 from dtrain.learning.passes import OnGradients, Pass, ScratchPool, only
@@ -181,6 +181,7 @@ class Network:
         sample_weight: Any = None,
         rng: np.random.Generator,
         on_gradients: OnGradients | None = None,
+        scale: LossScale = WHOLE,
     ) -> StepResult:
         """One training step on one batch: fill `gradients` and return the rest.
 
@@ -194,6 +195,7 @@ class Network:
             rng: for dropout and the like.
             on_gradients: called with names of variables as soon as their gradients are complete, last layer first; gradients
                 of `sparse_variables` without an array come with the result only.
+            scale: of a batch that is a part of another one.
 
         Raises:
             InputError: x does not fit, or is empty.
@@ -204,9 +206,9 @@ class Network:
         heads, stand_ins = self._heads(loss)
         run = Pass(self.graph, self._scratch, weights, training=True, rng=rng, stand_ins=stand_ins)
         run.forward(entering)
-        found = [head.value_and_gradient(*given) for head, given in self._given(heads, run, y, sample_weight)]
+        found = [head.value_and_gradient(*given, scale) for head, given in self._given(heads, run, y, sample_weight)]
         lost, outputs = [lost for lost, _ in found], self._outputs(heads, run)
-        rows = run.backward([gradient for _, gradient in found], gradients, on_gradients)
+        rows = run.backward([gradient for _, gradient in found], gradients, on_gradients, scale.penalties)
         return StepResult(self._total(weights, heads, lost), self._named(heads, lost), outputs, run.state_updates(), rows)
 
     def regularization_loss(self, weights: Mapping[str, Array]) -> float:

@@ -108,7 +108,11 @@ class Pass:
             self._caches.append(cache)
 
     def backward(
-        self, upstream: Iterable[Array | None], gradients: Mapping[str, Array], on_gradients: OnGradients | None
+        self,
+        upstream: Iterable[Array | None],
+        gradients: Mapping[str, Array],
+        on_gradients: OnGradients | None,
+        penalty_scale: float = 1.0,
     ) -> dict[str, SparseRows]:
         """Last step first: fill `gradients`, and return those that are sparse.
 
@@ -120,7 +124,7 @@ class Pass:
         arrived = Arrived(self._values)
         for slot, gradient in zip(self._graph.outputs, upstream, strict=True):
             arrived.add(slot, gradient)
-        collected = Collected(gradients, dict(self._graph.counts))
+        collected = Collected(gradients, dict(self._graph.counts), penalty_scale)
         for index in reversed(range(len(self._graph.steps))):
             step, weights, call = self._graph.steps[index], self._weights[index], self._calls[index]
             if not self._needed[index]:
@@ -162,7 +166,8 @@ class Arrived:
 class Collected:
     """The gradients by the weights. A frozen layer's, and those of a layer's second use, go to scratch memory first."""
 
-    def __init__(self, gradients: Mapping[str, Array], uses: dict[Layer, int]) -> None:
+    def __init__(self, gradients: Mapping[str, Array], uses: dict[Layer, int], penalty_scale: float = 1.0) -> None:
+        self._penalty_scale = penalty_scale
         self.rows: dict[str, SparseRows] = {}
         self._gradients = gradients
         self._uses_left = uses
@@ -193,7 +198,7 @@ class Collected:
             elif layer in self._begun:
                 self._gradients[name][...] += places[weight.name]
             if complete and weight.regularizer is not None and (penalty := regularizers.get(weight.regularizer)) is not None:
-                penalty.add_gradient(weights[weight.name], self._gradients[name])
+                penalty.add_gradient(weights[weight.name], self._gradients[name], self._penalty_scale)
         self._begun.add(layer)
         return complete
 

@@ -18,8 +18,8 @@ class Regularizer(Configurable):
         """The penalty, in the loss's unit."""
         raise NotImplementedError
 
-    def add_gradient(self, weight: Array, gradient: Array) -> None:
-        """Add the penalty's gradient to `gradient`, in place."""
+    def add_gradient(self, weight: Array, gradient: Array, scale: float = 1.0) -> None:
+        """Add `scale` times the penalty's gradient to `gradient`, in place."""
         raise NotImplementedError
 
 
@@ -38,12 +38,12 @@ class L1L2(Regularizer):
         penalty = self.l1 * float(np.abs(weight).sum()) if self.l1 else 0.0
         return penalty + (self.l2 * float(np.vdot(weight, weight)) if self.l2 else 0.0)
 
-    def add_gradient(self, weight: Array, gradient: Array) -> None:
-        """l1 * sign(w) + 2 * l2 * w."""
+    def add_gradient(self, weight: Array, gradient: Array, scale: float = 1.0) -> None:
+        """Add l1 * sign(w) + 2 * l2 * w."""
         if self.l1:
-            gradient += np.float32(self.l1) * np.sign(weight)
+            gradient += np.float32(self.l1 * scale) * np.sign(weight)
         if self.l2:
-            gradient += np.float32(2 * self.l2) * weight
+            gradient += np.float32(2 * self.l2 * scale) * weight
 
 
 class L1(L1L2):

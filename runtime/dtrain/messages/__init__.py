@@ -12,7 +12,8 @@ The life of a run, in messages:
     leader     -> every server   Load / Loaded: rows of tables, to be drawn or as they come, before the term begins
     replica    -> every server   Pull until initialised; then Push / Reply, one pair a step and server (rules 1-5, 8)
     anybody    -> every server   Lookup / Rows: the rows of a table that a batch needs
-    ps:i       -> ps:0           Complete;  ps:0 -> ps:i  Commit (rule 2)
+    ps:i       -> ps:0           Complete;  ps:0 -> ps:i  Release, Commit (rule 2)
+    leader     -> ps:0           Record / Recorded: the numbers of epochs that have ended (rule 14)
     everybody  -> ps:0           Heartbeat / HeartbeatReply each second, beside the tensors (rule 6)
     leader     -> every server   Mark / Marked (async), Snapshot / SnapshotReply, SnapshotRows / Rows, for a checkpoint (rule 11)
     leader     -> every server   Farewell / Farewell at the end (rule 12)
@@ -24,13 +25,13 @@ all servers were given their variables: when one of them dies, the leader begins
 server, and whatever was said in an earlier term is void.
 """
 
-from dtrain.messages.decisions import Commit, Complete, Subscribe
-from dtrain.messages.membership import Conclude, Farewell, Heartbeat, HeartbeatReply
+from dtrain.messages.decisions import Commit, Complete, Release, Subscribe
+from dtrain.messages.membership import Conclude, Farewell, Heartbeat, HeartbeatReply, Record, Recorded
 from dtrain.messages.message import Message, Refusal
-from dtrain.messages.opening import Hello, Initialise, Initialised, Lineage
+from dtrain.messages.opening import Hello, Initialise, Initialised, Lineage, Row
 from dtrain.messages.orders import Control, Controlled, Hold, Holding
 from dtrain.messages.snapshots import Mark, Marked, Snapshot, SnapshotReply, SnapshotRows
-from dtrain.messages.steps import NotReady, Pull, Push, Reply, Values
+from dtrain.messages.steps import NotReady, Pull, Push, Reply, Sums, Values
 from dtrain.messages.tables import Load, Loaded, Lookup, Rows
 from dtrain.verdict import Verdict
 
@@ -50,6 +51,7 @@ AnyMessage = (
     | Complete
     | Subscribe
     | Commit
+    | Release
     | Heartbeat
     | HeartbeatReply
     | Mark
@@ -61,6 +63,8 @@ AnyMessage = (
     | Holding
     | Control
     | Controlled
+    | Record
+    | Recorded
     | Conclude
     | Farewell
     | Refusal
@@ -91,13 +95,18 @@ __all__ = [
     "NotReady",
     "Pull",
     "Push",
+    "Record",
+    "Recorded",
     "Refusal",
+    "Release",
     "Reply",
+    "Row",
     "Rows",
     "Snapshot",
     "SnapshotReply",
     "SnapshotRows",
     "Subscribe",
+    "Sums",
     "Values",
     "Verdict",
 ]

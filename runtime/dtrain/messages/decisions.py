@@ -23,9 +23,22 @@ class Subscribe(Message, frozen=True, gc=False):
 
 
 class Commit(Message, frozen=True, gc=False):
-    """ps:0 to ps:i: these contributions, in rank order, make `version + 1`. Idempotent. Rule 2."""
+    """ps:0 to ps:i: these contributions, in the order of their parts, make `version + 1`. Idempotent. Rule 2.
+
+    `parts` is the divisor of their mean: also the parts of the batch that have no examples count (`weighting: replicas`).
+    """
 
     generation: int
     version: int
     contributors: tuple[tuple[int, int, int], ...]
+    term: int = 0
+    parts: int = 0
+
+
+class Release(Message, frozen=True, gc=False):
+    """ps:0 to ps:i: the replica of this contribution has another part to compute for `version`: answer it now. Idempotent."""
+
+    generation: int
+    version: int
+    contribution: tuple[int, int, int]
     term: int = 0

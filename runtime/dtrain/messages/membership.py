@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import msgspec
+
 from dtrain.messages.message import Message
-from dtrain.messages.opening import Lineage
+from dtrain.messages.opening import Lineage, Row
 
 
 class Heartbeat(Message, frozen=True, gc=False):
@@ -52,10 +54,33 @@ class HeartbeatReply(Message, frozen=True, gc=False):
     heard_of: tuple[str, ...] = ()
 
 
-class Conclude(Message, frozen=True, gc=False):
-    """Leader to ps:0: the last step of this generation is saved; its replicas may go. The server answers with the same."""
+class Record(Message, frozen=True, gc=False):
+    """Leader to ps:0: the numbers of epochs that have ended. The server answers with `Recorded`.
+
+    Attributes:
+        epoch: this and later ones have not ended; None: the leader only asks what was recorded.
+        rows: by epoch; repeating one changes nothing.
+    """
 
     generation: int
+    epoch: int | None = None
+    rows: dict[int, Row] = msgspec.field(default_factory=dict)
+
+
+class Recorded(Message, frozen=True, gc=False):
+    """Server to leader: done; if the leader only asked, the rows of all epochs of this generation that have ended."""
+
+    rows: dict[int, Row]
+
+
+class Conclude(Message, frozen=True, gc=False):
+    """Leader to ps:0: the last step of this generation is saved; its replicas may go. The server answers with the same.
+
+    To a replica that has asked it brings the numbers of every epoch.
+    """
+
+    generation: int
+    rows: dict[int, Row] = msgspec.field(default_factory=dict)
 
 
 class Farewell(Message, frozen=True, gc=False):

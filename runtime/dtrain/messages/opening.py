@@ -5,6 +5,10 @@ from typing import Any
 import msgspec
 
 from dtrain.messages.message import Message
+from dtrain.messages.steps import Sums
+
+Row = dict[str, Any]
+"""The numbers of one epoch by name, as callbacks left them: floats, or lists of floats."""
 
 
 class Hello(Message, frozen=True, gc=False):
@@ -44,8 +48,11 @@ class Initialise(Message, frozen=True, gc=False):
         directory: of the run, where the leader saves; for the evaluator.
         slots: names of the slots that follow as blocks; empty for a fresh start.
         seen: the table of rule 5 from a checkpoint.
-        batches: how many this `fit` takes if none is refused or stale.
-        dealt: which batches have been given out; see `protocol.batch_dealer`.
+        dealt: into how many parts batches are cut and which of them have been dealt; see `protocol.part_dealer`.
+        alone: whether the replica of rank 0 computes every part.
+        steps_per_epoch, first_epoch: loss and metrics belong to the epoch of their step; see `protocol.tally`.
+        tally: the sums of epochs that have not ended.
+        history: by call of `fit`, the numbers of every epoch that has ended.
         drawn: for each sparse variable how its arrays are drawn (`DrawnTable.describe`): its rows under "", slots by name.
         loads: whether `Load` messages follow, for every row of every table. Only the last one begins the term.
         until: as in `Control`: the leader's first order comes before the first version.
@@ -62,13 +69,17 @@ class Initialise(Message, frozen=True, gc=False):
     slots: tuple[str, ...] = ()
     seen: list[tuple[str, int, int]] = msgspec.field(default_factory=list)
     lineage: Lineage = Lineage()
-    batches: int = 0
-    dealt: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    dealt: tuple[int, int, tuple[int, ...]] = (1, 0, ())
     term: int = 0
     drawn: dict[str, dict[str, dict[str, Any]]] = msgspec.field(default_factory=dict)
     loads: bool = False
     until: int | None = None
     heard_of: tuple[str, ...] = ()
+    alone: bool = False
+    steps_per_epoch: int = 0
+    first_epoch: int = 0
+    tally: tuple[tuple[int, Sums], ...] = ()
+    history: dict[int, dict[int, Row]] = msgspec.field(default_factory=dict)
 
 
 class Initialised(Message, frozen=True, gc=False):

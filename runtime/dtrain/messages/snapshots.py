@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from dtrain.messages.message import Message
+from dtrain.messages.opening import Row
+from dtrain.messages.steps import Sums
 
 
 class Mark(Message, frozen=True, gc=False):
@@ -51,7 +53,9 @@ class SnapshotReply(Message, frozen=True, gc=False):
     Attributes:
         slots: names of the optimizer's slots.
         seen: the table of rule 5.
-        dealt: which batches have been given out; see `protocol.batch_dealer`.
+        dealt: which parts have been dealt; see `protocol.part_dealer`. This and the following are told by ps:0 alone.
+        tally: the sums of epochs that have not ended.
+        history: the numbers of every epoch of every call of `fit` that has ended.
         live: as in `Marked`.
         whole: whether it is what was asked for; False if it was not so within the time.
         optimizer: the rule in force.
@@ -60,10 +64,12 @@ class SnapshotReply(Message, frozen=True, gc=False):
     version: int
     slots: tuple[str, ...]
     seen: list[tuple[str, int, int]]
-    dealt: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    dealt: tuple[int, int, tuple[int, ...]] = (0, 0, ())
     live: tuple[str, ...] = ()
     whole: bool = True
     optimizer: dict[str, Any] = msgspec.field(default_factory=dict)
+    tally: tuple[tuple[int, Sums], ...] = ()
+    history: dict[int, dict[int, Row]] = msgspec.field(default_factory=dict)
 
 
 class SnapshotRows(Message, frozen=True, gc=False):

@@ -2,8 +2,23 @@
 
 from typing import Any
 
+import msgspec
+
 from dtrain.messages.message import Message
 from dtrain.verdict import Verdict
+
+
+class Sums(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What examples add to the loss and metrics of their epoch; sums of the same names add up. Rule 14.
+
+    Attributes:
+        names: of the numbers that a training step returned.
+        totals: float64, little-endian: the count of examples; for each name the number times this count; the states of all metrics,
+            flat, in the order in which they were compiled.
+    """
+
+    names: tuple[str, ...]
+    totals: bytes
 
 
 class Pull(Message, frozen=True, gc=False):
@@ -31,9 +46,9 @@ class Values(Message, frozen=True, gc=False):
 
     To a replica that speaks of an earlier generation or term it says, without plan and blocks, that there is a later one.
 
-    `ticket` (async, ps:0 only) is the permission to push once more; without one the replica pulls again. With it ps:0 says
-    which `batch` of the stream is to be computed next; see `protocol.batch_dealer`. `held` tells the leader that the next version
-    waits for its order.
+    `ticket` (ps:0 only) is the permission to push once more; without one the replica pulls again. With it ps:0 says which `part`
+    is to be computed next, every batch being cut into `parts`; see `protocol.part_dealer`. `held` tells the leader that the
+    next version waits for its order. `tally` is for the leader alone: see `protocol.tally`.
     """
 
     generation: int
@@ -41,10 +56,12 @@ class Values(Message, frozen=True, gc=False):
     max_steps: int
     plan: dict[str, Any]
     ticket: bool = True
-    batch: int = -1
+    part: int = -1
     term: int = 0
     first_step: int = 0
     held: bool = False
+    parts: int = 1
+    tally: tuple[tuple[int, Sums], ...] = ()
 
 
 class Push(Message, frozen=True, gc=False):
@@ -53,7 +70,13 @@ class Push(Message, frozen=True, gc=False):
     Then, for each trainable table of the server, row numbers in its shard, ascending, and the gradients of these rows, flat.
 
     `sequence` counts the replica's pushes; `ordinal` those to `base_version` (sync with quotas). `finite` speaks of the whole
-    gradient, so that every server refuses one whose NaN lies on another server (rule 2). `batch` is the one that ps:0 gave.
+    gradient, so that every server refuses one whose NaN lies on another server (rule 2).
+
+    Attributes:
+        part: the one that ps:0 gave; see `protocol.part_dealer`.
+        examples: how many it has. Without any there are no blocks, and nothing is contributed.
+        empty: how many of its batch's parts have none: the last ones.
+        sums: to ps:0: loss and metrics of these examples.
     """
 
     generation: int
@@ -63,8 +86,11 @@ class Push(Message, frozen=True, gc=False):
     plan_hash: str
     ordinal: int = 0
     finite: bool = True
-    batch: int = -1
+    part: int = -1
     term: int = 0
+    examples: int = 1
+    empty: int = 0
+    sums: Sums | None = None
 
 
 class Reply(Message, frozen=True, gc=False):
@@ -78,7 +104,7 @@ class Reply(Message, frozen=True, gc=False):
         accepted: of this replica's contributions to the version just made, how many count (sync with quotas: may exceed 1).
         stale: of them, how many do not.
         ticket: as in `Values`.
-        batch: as in `Values`.
+        part, tally: as in `Values`.
     """
 
     verdict: Verdict
@@ -89,4 +115,5 @@ class Reply(Message, frozen=True, gc=False):
     stale: int = 0
     ticket: bool = True
     reason: str | None = None
-    batch: int = -1
+    part: int = -1
+    tally: tuple[tuple[int, Sums], ...] = ()

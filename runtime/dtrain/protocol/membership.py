@@ -100,6 +100,11 @@ class Membership:
         member = self.members.get(task)
         return member.state if member else None
 
+    def incarnation(self, task: str) -> int:
+        """Return the incarnation by which a task is known; 0 if it was never heard of."""
+        member = self.members.get(task)
+        return member.incarnation if member else 0
+
     def tasks(self, *states: MemberState) -> tuple[str, ...]:
         """The tasks in any of the given states, in the order in which they became known."""
         return tuple(task for task, member in self.members.items() if member.state in states)

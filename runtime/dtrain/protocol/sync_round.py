@@ -1,21 +1,24 @@
-"""Synchronous updates with backup replicas: the newest-version rule.
+"""Synchronous updates: the newest-version rule, over the parts of batches.
 
-    1. T replicas train and N contributions make a version; b = T - N replicas are backups.
-    2. A replica always starts from the newest version and may contribute `quota` times to each (once, unless T < N).
-    3. The first N contributions to version v that are complete on every server make v + 1, on every server and shard.
-    4. What comes later for v is stale: never applied, never silent.
+    1. T replicas train and N0 parts make a version; b = T - N0 replicas are backups.
+    2. A replica always starts from the newest version and contributes at most `quota` parts to it (one, unless fewer replicas
+       than parts share them).
+    3. Without backups a version is made of one batch: of every part of it that is not refused. With backups it is made of the
+       first N0 parts that are complete. A part is complete when every server holds it, and counts once, whoever computed it.
+    4. What comes later for a version is stale: never applied, never silent.
     5. There is no queue of tokens, so no backlog exists and nothing can go stale by waiting.
+    6. Sums are taken in the order of part numbers, so that the result does not show which replica computed a part.
 
 `SyncRound` is what every server does; `SyncDecision` is what ps:0 does besides, once for all servers. A decision over what is
 complete *everywhere* is what keeps training going when a replica dies between two servers: counted shard by shard, or over
 what ps:0 alone holds, one death in some twenty leaves the servers waiting for different sets of replicas for ever.
 
 Source: the accumulators of `tf.compat.v1.train.SyncReplicasOptimizer`, whose token queue this rule replaces (a dead or slow
-replica of four costs 1.5 times per step there, 1.04 here).
+replica of four costs 1.5 times per step there, 1.04 here); `tf.data`'s rebatching for the parts.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Generic, TypeVar
@@ -29,9 +32,9 @@ The incarnation keeps a replica that died halfway and its successor apart: their
 Gradient = TypeVar("Gradient")
 
 
-def quota(needed: int, replicas: int) -> int:
-    """How often one replica may contribute to one version: once, or ceil(N / T) when T < N."""
-    return max(1, ceil(needed / replicas))
+def quota(parts: int, replicas: int) -> int:
+    """Return how many parts one replica may contribute to one version: one, or ceil(N0 / T) when T < N0."""
+    return max(1, ceil(parts / max(1, replicas)))
 
 
 class SyncRound(Generic[Gradient]):
@@ -55,11 +58,11 @@ class SyncRound(Generic[Gradient]):
         return True
 
     def missing(self, version: int, contributors: Iterable[Contribution]) -> list[Contribution]:
-        """Which contributors of a commit this server does not hold; none for a commit that is already carried out."""
+        """Return the contributors of a commit that this server does not hold; none for a commit that is already carried out."""
         return [c for c in contributors if c not in self.held] if version == self.version else []
 
-    def commit(self, version: int, contributors: Collection[Contribution]) -> list[Gradient] | None:
-        """Take the contributors' gradients in rank order and move to the next version; None if that was done before.
+    def commit(self, version: int, contributors: Sequence[Contribution]) -> list[Gradient] | None:
+        """Take the contributors' gradients in their order and move to the next version; None if that was done before.
 
         Raises:
             ValueError: the commit is for a version that this server has not reached, or names a contribution it lacks.
@@ -68,10 +71,23 @@ class SyncRound(Generic[Gradient]):
             return None
         if version > self.version or self.missing(version, contributors):
             raise ValueError(f"commit of version {version} cannot follow version {self.version} with {sorted(self.held)}")
-        gradients = [self.held[contribution] for contribution in sorted(contributors)]
+        gradients = [self.held[contribution] for contribution in contributors]
         self.held.clear()
         self.version += 1
         return gradients
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What makes the next version.
+
+    Attributes:
+        contributors: in the order of their parts.
+        parts: the divisor of the mean: the contributors, and the parts of their batch that have no examples.
+    """
+
+    contributors: tuple[Contribution, ...]
+    parts: int
 
 
 @dataclass(frozen=True)
@@ -85,121 +101,136 @@ class TooFew:
 
 @dataclass
 class SyncDecision:
-    """ps:0's side: which N contributions make the next version.
-
-    What is asked after every report is counted as reports come, so that no answer takes longer with more replicas.
+    """ps:0's side: which contributions make the next version.
 
     Attributes:
         servers: K; a contribution is complete when all of them hold it.
-        needed: N.
-        quota: see `quota`.
-        shrink: with too few live replicas, make a version of all that can come instead of waiting.
+        parts: N0.
+        replicas: T at the start.
+        whole: whether a version is made of one whole batch (no backups).
+        shrink: with too few live replicas, let those that live contribute more parts instead of waiting.
+        open: with `whole`, the parts of the batch that are neither complete nor settled.
+        complete: by part, the first contribution of it that every server holds.
+        completed_by: by rank, how many of these are its own.
         live: ranks of the replicas that are alive or still expected for the first time.
-        holders: by rank: each contribution that was reported, and the servers that hold it.
-        complete: in the order in which they became so.
+        too_few_since_s: since when fewer contributions can come than are needed.
     """
 
     version: int
     servers: int
-    needed: int
-    quota: int = 1
+    parts: int
+    replicas: int
+    whole: bool = True
     shrink: bool = False
+    open: set[int] = field(default_factory=set)
+    complete: dict[int, Contribution] = field(default_factory=dict)
+    completed_by: Counter[int] = field(default_factory=Counter)
     live: Set[int] = frozenset()
-    holders: dict[int, dict[Contribution, set[int]]] = field(default_factory=dict, init=False)
-    complete: list[Contribution] = field(default_factory=list, init=False)
-    _completed_by: Counter[int] = field(default_factory=Counter, init=False)
-    _completed_by_the_dead: int = field(default=0, init=False)
-    _awaited: dict[int, None] = field(default_factory=dict, init=False)
+    _owing: dict[int, None] = field(default_factory=dict, init=False)
     _lacking: Counter[int] = field(default_factory=Counter, init=False)
-    _needed_next: int = field(default=0, init=False)
-    _too_few_since_s: float | None = field(default=None, init=False)
+    _part_of: dict[Contribution, int] = field(default_factory=dict)
+    _holders: dict[Contribution, set[int]] = field(default_factory=dict)
+    _empty: int = 0
+    too_few_since_s: float | None = None
 
     def __post_init__(self) -> None:
-        self._needed_next = self.needed
-        self._awaited = dict.fromkeys(sorted(self.live))
+        self.members_changed(self.live)
 
-    def members_changed(self, live: Collection[int]) -> None:
-        """Only these ranks are alive or still expected for the first time."""
-        changed = set(live) ^ self.live
-        for rank in changed:
-            self._discount(rank)
-        self.live = frozenset(live)
-        for rank in changed:
-            self._count(rank)
+    def members_changed(self, live: Set[int], anew: Collection[int] = ()) -> None:
+        """Note that only these ranks are alive or still expected, and of those in `anew` another process than before."""
+        self.live = live
+        held_by: Counter[int] = Counter(rank for rank, _, _ in self._part_of)
+        self._owing = {rank: None for rank in sorted(live) if rank in anew or held_by[rank] < self.quota}
+        self._lacking.clear()
+        for contribution in self._part_of:
+            if contribution[0] in live and contribution[0] not in anew:
+                self._lacking.update(self._without(contribution))
 
-    def report(self, server: int, contribution: Contribution, version: int) -> None:
-        """A server holds a contribution whole. Reports of earlier versions and repeated ones change nothing."""
+    def _without(self, contribution: Contribution) -> list[int]:
+        """The servers that have not reported a contribution."""
+        holders = self._holders.get(contribution, ())
+        return [server for server in range(1, self.servers) if server not in holders]
+
+    def begin(self, parts: Iterable[int]) -> None:
+        """Begin a batch with these parts (`whole`)."""
+        self.open, self._empty = set(parts), 0
+
+    def offer(self, contribution: Contribution, part: int) -> None:
+        """Learn of which part a contribution is; ps:0 alone hears that, from the push itself."""
+        self._part_of[contribution] = part
+        self._lacking.update(self._without(contribution))
+        if contribution[2] + 1 >= self.quota:
+            self._owing.pop(contribution[0], None)
+
+    def report(self, server: int, contribution: Contribution, version: int) -> int | None:
+        """Note that a server holds a contribution whole; return its part if that is complete now.
+
+        Reports of earlier versions and repeated ones change nothing.
+        """
         if version != self.version:
-            return
-        rank = contribution[0]
-        holders = self.holders.setdefault(rank, {}).setdefault(contribution, set())
-        if server in holders:
-            return
-        self._discount(rank)
-        holders.add(server)
-        if len(holders) == self.servers and self._completed_by[rank] < self.quota:
-            self.complete.append(contribution)
-            self._completed_by[rank] += 1
-        self._count(rank)
-
-    def decide(self, now: float) -> tuple[Contribution, ...] | TooFew | None:
-        """The contributors of the next version in rank order, once there are enough; None while they may still come."""
-        needed = self.needed
-        possible = self._completed_by_the_dead + len(self.live) * self.quota
-        if possible < needed and self.shrink and possible > 0:
-            needed = possible
-        if len(self.complete) >= needed:
-            self._too_few_since_s = None
-            return tuple(sorted(self.complete[:needed]))
-        if possible >= needed:
-            self._too_few_since_s = None
             return None
-        if self._too_few_since_s is None:
-            self._too_few_since_s = now
-        return TooFew(possible, self.needed, self._too_few_since_s)
+        holders = self._holders.setdefault(contribution, set())
+        part = self._part_of.get(contribution)
+        if part is not None and server not in holders and self._lacking[server] > 0:
+            self._lacking[server] -= 1
+        holders.add(server)
+        if part is None or len(holders) < self.servers or part in self.complete or (self.whole and part not in self.open):
+            return None
+        if not self.whole and (len(self.complete) >= self.parts or self.completed_by[contribution[0]] >= self.quota):
+            return None
+        self.complete[part] = contribution
+        self.completed_by[contribution[0]] += 1
+        self.open.discard(part)
+        return part
 
-    def resize(self, needed: int) -> None:
-        """Replicas have joined or left: more are waited for from the next version on, fewer at once (rule 7)."""
-        self._needed_next = needed
-        self.needed = min(self.needed, needed)
+    def settle(self, part: int, *, empty: bool) -> None:
+        """Note that a part will not be contributed: it has no examples, or its gradient was refused."""
+        if part in self.open:
+            self.open.remove(part)
+            self._empty += empty
+
+    @property
+    def quota(self) -> int:
+        """How many parts a replica may contribute to a version."""
+        fewer = self.shrink and 0 < len(self.live) < self.replicas
+        return quota(self.parts, len(self.live) if fewer else self.replicas)
+
+    @property
+    def all_refused(self) -> bool:
+        """Whether the batch has come to nothing (`whole`)."""
+        return self.whole and not self.open and not self.complete
+
+    def decided(self) -> Decided | None:
+        """Return what makes the next version, once there is enough; None before."""
+        enough = self.complete and not self.open if self.whole else len(self.complete) >= self.parts
+        if not enough:
+            return None
+        contributors = tuple(self.complete[part] for part in sorted(self.complete))
+        return Decided(contributors, len(contributors) + self._empty)
+
+    def too_few(self, now: float) -> TooFew | None:
+        """Return whether fewer contributions can come than are needed; `now` in seconds."""
+        needed = len(self.open) + len(self.complete) if self.whole else self.parts
+        by_the_dead = len(self.complete) - sum(self.completed_by[rank] for rank in self.live)
+        possible = by_the_dead + len(self.live) * self.quota
+        if possible >= needed:
+            self.too_few_since_s = None
+            return None
+        if self.too_few_since_s is None:
+            self.too_few_since_s = now
+        return TooFew(possible, needed, self.too_few_since_s)
 
     def committed(self) -> None:
-        """The decision has been sent out: start the next version."""
+        """Start the next version: the decision has been sent out."""
         self.version += 1
-        self.needed = self._needed_next
-        self.holders.clear()
-        self.complete.clear()
-        self._completed_by.clear()
-        self._completed_by_the_dead = 0
-        self._lacking.clear()
-        self._awaited = dict.fromkeys(sorted(self.live))
+        self.too_few_since_s = None
+        for state in (self._part_of, self._holders, self.complete, self.completed_by, self.open):
+            state.clear()
+        self.members_changed(self.live)
 
     def awaited(self) -> tuple[Collection[int], list[int]]:
-        """Of the live ranks that owe a contribution: those of which none is under way, and the servers that lack one of the others.
-
-        Under way is what ps:0 itself holds and another server does not.
-        """
-        return self._awaited.keys(), sorted(server for server, count in self._lacking.items() if count > 0)
-
-    def _count(self, rank: int) -> None:
-        """Add one rank to what is counted of all."""
-        if rank not in self.live:
-            self._completed_by_the_dead += self._completed_by[rank]
-        elif self._completed_by[rank] < self.quota:
-            if lacking := self._lacking_of(rank):
-                self._lacking.update(lacking)
-            else:
-                self._awaited[rank] = None
-
-    def _discount(self, rank: int) -> None:
-        """Take it out again, before anything about it changes."""
-        if rank not in self.live:
-            self._completed_by_the_dead -= self._completed_by[rank]
-        elif self._completed_by[rank] < self.quota:
-            self._lacking.subtract(self._lacking_of(rank))
-            self._awaited.pop(rank, None)
-
-    def _lacking_of(self, rank: int) -> set[int]:
-        """The servers that have not reported what ps:0 itself holds of a rank."""
-        servers = range(self.servers)
-        return {s for held_by in self.holders.get(rank, {}).values() if 0 in held_by for s in servers if s not in held_by}
+        """Return the live ranks that owe a contribution to this version, and the servers that lack one which ps:0 holds."""
+        lacking = sorted(server for server, count in self._lacking.items() if count > 0)
+        if self._owing or lacking:
+            return self._owing.keys(), lacking
+        return sorted({part % self.parts for part in self.open} - self.live), []  # those who live have done their share

@@ -18,7 +18,7 @@ from dtrain.cluster import Role, TaskId
 from dtrain.config import NO_SERVERS
 from dtrain.errors import SpecError
 from dtrain.hand_run import HandRun
-from dtrain.messages import HeartbeatReply
+from dtrain.messages import HeartbeatReply, Row
 from dtrain.metrics_log import MetricsLog
 from dtrain.protocol import placement
 from dtrain.protocol.membership import LEASE_S
@@ -29,7 +29,7 @@ from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.keeper import Keeper, Place
 from dtrain.roles.chief.kill_order import order_kill
 from dtrain.roles.chief.recovery import Beginning, beginning
-from dtrain.roles.chief.start import OptimizerState, Start, continued, fetch_newest, fresh, restored, saved_generation
+from dtrain.roles.chief.start import OptimizerState, Start, continued, fetch_newest, fresh, restored, saved_generation, saved_rows
 from dtrain.roles.evaluator.driver import follow_checkpoints
 from dtrain.roles.evaluator.followed_run import FollowedRun
 from dtrain.roles.evaluator.machine import CheckpointWeights, Pace
@@ -69,7 +69,7 @@ class ParameterServerStrategy(Strategy):
         self.evaluates = task.role is Role.EVALUATOR
         self.is_leader = task == cluster.leader
         replicas = cluster.replicas(self.training.chief_trains)
-        self.num_replicas = len(replicas) + assignment.joined
+        self.num_replicas = len(replicas)
         rank = cluster.rank(task, self.training.chief_trains)
         self.trains = rank is not None
         self.rank = -1 if rank is None else rank
@@ -94,6 +94,7 @@ class ParameterServerStrategy(Strategy):
         self._owner: object = None
         self._reading: ReplicaDriver | None = None
         self.pushes_sent = 0
+        self.followed_rows: Mapping[int, Row] = {}
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -210,13 +211,23 @@ class ParameterServerStrategy(Strategy):
             self._leader = Leader(len(self.assignment.cluster.servers), self.connect, self.connect_s)
         spec = self.assignment.spec
         place = Place(self._leader, self._heartbeats, self.reporter, self._run_dir, spec.checkpoint, spec.wait.server_s)
-        batches = problem.max_steps * self.num_replicas_in_sync
         attached = found is Beginning.ATTACH
         start = None if attached else self._start(found, plan, problem)
         lineage = self._heartbeats[0].reply.lineage if start is None else start.lineage
         self._owner = problem.owner
         max_steps = lineage.first_step + problem.max_steps
-        generation = Generation(self._generation, plan, self.training, problem.optimizer, max_steps, batches, problem.model)
+        generation = Generation(
+            self._generation,
+            plan,
+            self.training,
+            problem.optimizer,
+            max_steps,
+            self.num_replicas_in_sync,
+            problem.model,
+            problem.steps_per_epoch,
+            problem.first_epoch,
+            problem.alone,
+        )
         keeper = Keeper(place, generation)
         if start is None:
             keeper.attach()
@@ -279,6 +290,8 @@ class ParameterServerStrategy(Strategy):
             begun_s = self.reporter.begins()
             yield weights
             self.reporter.slow_down(begun_s)
+        directory = run(True)
+        self.followed_rows = saved_rows(RunFiles(Path(directory)).checkpoints, fit) if directory else {}
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """See `Strategy.evaluated`."""

@@ -1,7 +1,7 @@
 """One call of `fit` on parameter servers, seen from one of the tasks that take part."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Any
 from dtrain import checkpoints
 from dtrain.errors import DtrainError
 from dtrain.learning.passes import OnGradients
-from dtrain.messages import Verdict
+from dtrain.messages import Row, Verdict
+from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.compression import Compression
 from dtrain.protocol.packing import CompressedPacking, Packing
 from dtrain.protocol.placement import Plan
 from dtrain.protocol.replica_memory import ReplicaMemory, cut
 from dtrain.protocol.staleness import StalenessHistogram
+from dtrain.protocol.tally import Open
 from dtrain.roles.chief.keeper import Keeper
 from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
-from dtrain.roles.worker.machine import Phase, Replica
+from dtrain.roles.worker.machine import Outcome, Phase, Replica
 from dtrain.roles.worker.row_routes import RowRoutes
-from dtrain.strategy import Array, Orders, StepResult, Weights
+from dtrain.strategy import Array, Contribution, Orders, StepResult, Weights
 from dtrain.wire.connecting import arrays_to_send
 
 if TYPE_CHECKING:
@@ -55,8 +57,7 @@ class ParameterServerSession:
         self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if spec.trainable}
         self.updates: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if not spec.trainable}
         self.rank = strategy.rank
-        self.replicas = strategy.num_replicas
-        self.batches_per_step = strategy.num_replicas_in_sync
+        self._has_backups = training.updates == "sync" and training.has_backups(strategy.num_replicas)
         self._staleness = StalenessHistogram()
         machine = Replica(
             plan.servers,
@@ -92,6 +93,7 @@ class ParameterServerSession:
         self._reporter.status.stale_gradients = 0
         self._driver.start()
         self.optimizer: dict[str, Any] = self._rule_in_force() if keeper is not None else {}
+        self._recorded: Mapping[int, Row] = self._orders.recorded() if keeper is not None else {}
         self.arrive()
         for name, update in self.updates.items():
             update[...] = self.weights[name]
@@ -118,9 +120,29 @@ class ParameterServerSession:
         return self._driver.machine.first_step
 
     @property
-    def batch(self) -> int:
-        """See `Session.batch`."""
-        return self._driver.machine.batch
+    def part(self) -> int:
+        """See `Session.part`."""
+        return self._driver.machine.part
+
+    @property
+    def cut(self) -> BatchCut:
+        """See `Session.cut`."""
+        return BatchCut(self._driver.machine.parts, self._has_backups)
+
+    @property
+    def weighs_examples(self) -> bool:
+        """See `Session.weighs_examples`."""
+        return self._training.weighting == "examples"
+
+    @property
+    def tally(self) -> Open:
+        """See `Session.tally`."""
+        return self._driver.machine.tally
+
+    @property
+    def rows(self) -> Mapping[int, Row]:
+        """See `Session.rows`."""
+        return self._driver.machine.rows if self._keeper is None else self._recorded
 
     @property
     def finished(self) -> bool:
@@ -200,24 +222,39 @@ class ParameterServerSession:
             self._keeper.save_now()
             checkpoints.copy_latest(self._strategy.checkpoint_folder, directory, time.time())
 
-    def step(self, loss: float, examples: int) -> StepResult:
+    def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
+        """See `Session.record`."""
+        with self._failures_explained():
+            self._orders.record(epoch, rows)
+
+    def step(self, contribution: Contribution) -> StepResult:
         """See `Session.step`.
 
         Raises:
             PeerLostError: a server is gone for good.
             TrainingError: the rules of the spec end training.
         """
+        return self._step(lambda: self._driver.push(contribution.examples, contribution.empty, contribution.sums), contribution)
+
+    def pass_over(self, empty: int) -> StepResult:
+        """See `Session.pass_over`."""
+        return self._step(lambda: self._driver.push_nothing(empty), None)
+
+    def _step(self, push: Callable[[], Outcome], contribution: Contribution | None) -> StepResult:
         self._reporter.slow_down(self._begun_s)
         try:
             self._driver.arrive()
             if self._driver.is_void():
                 return StepResult(Verdict.VOID, self.global_step)
-            outcome = self._driver.push()
+            outcome = push()
             self._orders.repeat_in(self._driver.machine.term)
         except DtrainError as error:
             raise self._explained(error) from None
         verdict = outcome.verdict
-        self._reporter.progress(self.global_step, loss, examples)
+        if contribution is None:
+            self._reporter.progress(self.global_step)
+        else:
+            self._reporter.progress(self.global_step, contribution.loss, contribution.examples)
         status = self._reporter.status
         status.stale_gradients = (status.stale_gradients or 0) + outcome.stale
         if verdict is Verdict.ACCEPTED and self._training.updates == "async":

@@ -9,7 +9,11 @@ from dtrain import checkpoints
 from dtrain.errors import CheckpointError
 from dtrain.learning.passes import OnGradients
 from dtrain.learning.sparse_rows import SparseRows
-from dtrain.strategy import Array, Orders, Problem, StepResult, Strategy
+from dtrain.messages import Row
+from dtrain.protocol.batch_cut import BatchCut
+from dtrain.protocol.tally import Open
+from dtrain.roles.chief.start import saved_rows
+from dtrain.strategy import Array, Contribution, Orders, Problem, StepResult, Strategy
 
 
 class PassedOverSession:
@@ -29,17 +33,26 @@ class PassedOverSession:
         self.row_gradients: dict[str, SparseRows] = {}
         self.updates: dict[str, Array] = {}
         self.rank = strategy.rank
-        self.replicas = strategy.num_replicas
-        self.batches_per_step = strategy.num_replicas_in_sync
         self.global_step = self.entered_step = problem.max_steps
         self.first_step = 0
-        self.batch = -1
+        self.part = -1
+        self.cut = BatchCut()
+        self.weighs_examples = False
+        self.tally: Open = ()
+        self.rows: Mapping[int, Row] = saved_rows(directory, fit)
         self.optimizer = problem.optimizer
         self.finished = True
 
-    def step(self, loss: float, examples: int) -> StepResult:
+    def step(self, contribution: Contribution) -> StepResult:
         """Never called: there is nothing to do."""
         raise AssertionError("a finished session takes no step")
+
+    def pass_over(self, empty: int) -> StepResult:
+        """Never called, as `step`."""
+        raise AssertionError("a finished session takes no step")
+
+    def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
+        """Keep nothing: its epochs are recorded."""
 
     def arrive(self) -> None:
         """They are there."""

@@ -18,10 +18,12 @@ from dtrain.config import CheckpointSection, TrainingSection
 from dtrain.errors import NonFiniteGradientError
 from dtrain.learning.passes import OnGradients
 from dtrain.learning.sparse_rows import SparseRows
-from dtrain.messages import SnapshotReply, SnapshotRows, Verdict
+from dtrain.messages import Row, SnapshotReply, SnapshotRows, Verdict
 from dtrain.protocol import placement
-from dtrain.protocol.batch_dealer import BatchDealer
+from dtrain.protocol.batch_cut import BatchCut
+from dtrain.protocol.part_dealer import PartDealer
 from dtrain.protocol.replica_memory import ReplicaMemory
+from dtrain.protocol.tally import Open, Tally
 from dtrain.reporting import Reporter
 from dtrain.roles.chief.checkpoint_thread import CheckpointThread, Warn
 from dtrain.roles.chief.generation import Generation
@@ -35,15 +37,15 @@ from dtrain.roles.parameter_server.store import Store, any_non_finite
 from dtrain.roles.worker.row_routes import RowRoutes
 from dtrain.run_files import RunFiles
 from dtrain.strategies.passed_over import PassedOverSession
-from dtrain.strategy import Array, Orders, Problem, Session, StepResult, Strategy, scope_of
+from dtrain.strategy import Array, Contribution, Orders, Problem, Session, StepResult, Strategy, scope_of
 
 
 class SingleSession:
     """The variables in this process's memory; see `Session`."""
 
     rank = 0
-    replicas = 1
-    batches_per_step = 1
+    cut = BatchCut()
+    weighs_examples = False
 
     def __init__(self, generation: Generation, start: Start, reporter: Reporter | None) -> None:
         plan = generation.plan
@@ -61,7 +63,12 @@ class SingleSession:
             for array_name, source in start.table(name).items():
                 table.fill(array_name, source)
         self._lock, self._saving = threading.Lock(), threading.Lock()
-        self._dealer = BatchDealer.of(1, 1, generation.batches, start.dealt)
+        self._dealer = PartDealer.of(start.dealt.cut_into(1), whole=False)
+        rows = start.history.get(generation.number, {})
+        first_step, first_epoch = start.lineage.first_step, generation.first_epoch
+        steps, kept = generation.steps_per_epoch, not generation.alone
+        self._tally = Tally.of(first_step, steps, first_epoch, start.tally, rows if kept else {}, kept=kept)
+        self._earlier_rows = start.history
         self._generation = generation
         self._reporter = reporter
         self._step = self.entered_step = start.version
@@ -85,9 +92,30 @@ class SingleSession:
         return self._step
 
     @property
-    def batch(self) -> int:
-        """See `Session.batch`."""
+    def part(self) -> int:
+        """See `Session.part`."""
         return self._dealer.give(0)
+
+    @property
+    def tally(self) -> Open:
+        """See `Session.tally`."""
+        return self._tally.open()
+
+    @property
+    def rows(self) -> Mapping[int, Row]:
+        """See `Session.rows`."""
+        return self._tally.rows
+
+    def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
+        """See `Session.record`."""
+        with self._lock:
+            self._tally.record(epoch, rows)
+
+    @property
+    def history(self) -> dict[int, dict[int, Row]]:
+        """The numbers of every epoch that has ended, by call of `fit`."""
+        own = {self._generation.number: dict(self._tally.rows)} if self._tally.kept and self._tally.rows else {}
+        return {**{fit: dict(rows) for fit, rows in self._earlier_rows.items()}, **own}
 
     @property
     def finished(self) -> bool:
@@ -99,7 +127,7 @@ class SingleSession:
         """In force."""
         return self._store.optimizer_config
 
-    def step(self, loss: float, examples: int) -> StepResult:
+    def step(self, contribution: Contribution) -> StepResult:
         """Apply the gradients at once.
 
         Raises:
@@ -107,23 +135,30 @@ class SingleSession:
         """
         blocks = [*self._gradients.blocks[0], *self._routes.blocks(self.row_gradients)[0]]
         self.row_gradients.clear()
-        self._use_up_batch()
         if any_non_finite(blocks):
-            return self._refuse(loss)
+            with self._lock:
+                self._use_up_batch()
+            return self._refuse(contribution.loss)
         with self._lock:
+            self._use_up_batch()
             self._store.apply(blocks, self._step)
+            self._tally.add(self._step, contribution.sums)
             self._step += 1
         if self._reporter is not None:
-            self._reporter.progress(self._step, loss, examples)
+            self._reporter.progress(self._step, contribution.loss, contribution.examples)
+        return StepResult(Verdict.ACCEPTED, self._step)
+
+    def pass_over(self, empty: int) -> StepResult:
+        """Go on with the next batch: this one has no examples."""
+        with self._lock:
+            self._use_up_batch()
         return StepResult(Verdict.ACCEPTED, self._step)
 
     def arrive(self) -> None:
         """They always are."""
 
     def _use_up_batch(self) -> None:
-        batch = self.batch
-        self._dealer.pushed(0, batch)
-        self._dealer.done(batch)
+        self._dealer.settle(self.part)
 
     def _refuse(self, loss: float) -> StepResult:
         text = f"the gradient of step {self._step + 1} holds NaN or infinity (loss {loss})"
@@ -137,7 +172,16 @@ class SingleSession:
         """Everything between two updates; see `saver.Holder`."""
         with self._lock:
             self._store.mark()
-            return [SnapshotReply(self._step, tuple(self._store.slots), [], self._dealer.export(), optimizer=self.optimizer)]
+            reply = SnapshotReply(
+                self._step,
+                tuple(self._store.slots),
+                [],
+                self._dealer.export(),
+                optimizer=self.optimizer,
+                tally=self.tally,
+                history=self.history,
+            )
+            return [reply]
 
     def conclude(self) -> bool:
         """`close` saves it."""
@@ -178,7 +222,8 @@ class SingleSession:
     def continuation(self, generation: Generation, problem: Problem, *, same_owner: bool) -> Start:
         """Where the next `fit` starts; another model's optimizer, or a new one, starts afresh."""
         state = OptimizerState(self._step - self._store.origin, self._store.all_slots()) if same_owner else problem.state
-        return fresh(generation.plan, problem.optimizer, problem.initial_values(), self._step, state)
+        start = fresh(generation.plan, problem.optimizer, problem.initial_values(), self._step, state)
+        return replace(start, history=self.history)
 
     @property
     def optimizer_state(self) -> OptimizerState:
@@ -208,6 +253,7 @@ class SingleStrategy(Strategy):
     num_replicas = 1
     num_replicas_in_sync = 1
     rank = 0
+    followed_rows: Mapping[int, Row] = {}
 
     def __init__(self, assignment: TaskAssignment | None = None, training: TrainingSection | None = None) -> None:
         """Train alone, by `training`; or as the one task of a launch, whose run directory then holds checkpoints and status."""
@@ -225,8 +271,18 @@ class SingleStrategy(Strategy):
         """See `Strategy.open`."""
         self._generation += 1
         plan = placement.plan(problem.variables, servers=1)
-        steps = problem.max_steps
-        generation = Generation(self._generation, plan, self.training, problem.optimizer, steps, steps, problem.model)
+        generation = Generation(
+            self._generation,
+            plan,
+            self.training,
+            problem.optimizer,
+            problem.max_steps,
+            1,
+            problem.model,
+            problem.steps_per_epoch,
+            problem.first_epoch,
+            problem.alone,
+        )
         if self._last is None and (passed := self._passed_over(problem)) is not None:
             return passed
         folder = RunFiles(self.directory).checkpoints if self.directory else None

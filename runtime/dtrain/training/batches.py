@@ -1,6 +1,6 @@
-"""What fit, evaluate and predict are fed with: batches of (x, y, sample_weight), dealt to replicas."""
+"""What fit, evaluate and predict are fed with: batches of (x, y, sample_weight), whose parts are dealt to replicas."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
@@ -10,18 +10,22 @@ import numpy as np
 from dtrain.data.dataset import Dataset
 from dtrain.data.input_context import InputContext
 from dtrain.data.iterator import DatasetIterator
-from dtrain.data.node import INFINITE, UNKNOWN
+from dtrain.data.node import INFINITE, UNKNOWN, rows_of
 from dtrain.data.user_data import as_dataset
 from dtrain.errors import InputError
+from dtrain.learning.heads import WHOLE, LossScale
+from dtrain.protocol.batch_cut import BatchCut
 
 DEFAULT_BATCH_SIZE = 32
+ITERATION = (0,)
+"""Every call of `fit` reads a stream from its beginning."""
 NESTED = (dict, list, tuple)
 EMPTY = "data: expected at least one batch, found an empty dataset"
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One replica's batch. `x` and `y` are arrays, or lists or dicts of them for models with several inputs or outputs."""
+    """Examples that are computed together. `x` and `y` are arrays; of several inputs or outputs lists or dicts of them."""
 
     x: Any
     y: Any = None
@@ -103,30 +107,68 @@ def _rows(data: Any, rows: slice) -> Any:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What one replica computes of a batch.
+
+    Attributes:
+        batch: its examples; None where it has none.
+        parts: into how many parts the batch is cut.
+        empty: how many of them have no examples: the last ones.
+        batch_size: how many examples the batch has.
+        mixed: whether a step may be made of parts of several batches.
+    """
+
+    batch: Batch | None
+    parts: int = 1
+    empty: int = 0
+    batch_size: int = 0
+    mixed: bool = False
+
+    def scale(self, weighs_examples: bool) -> LossScale:
+        """Return what makes the mean over a step's parts, or over their examples, the gradient of the batch."""
+        if self.batch is None or self.parts == 1:
+            return WHOLE
+        if weighs_examples:
+            return LossScale(sums=self.batch_size / self.batch.size)
+        return LossScale(self.parts, 1.0 if self.mixed else self.parts / (self.parts - self.empty))
+
+
+@dataclass(frozen=True)
 class Batches:
     """A stream of batches, which the replicas share.
 
     Attributes:
         dataset: of batches.
-        own: whether the dataset is this replica's alone (made by a function of an InputContext), so that nothing is dealt.
+        pipelines: how many there are if each replica has a dataset of its own (made by a function of an InputContext), so that
+            nothing is dealt; else 0.
+        make: makes the dataset of a pipeline.
     """
 
     dataset: Dataset
-    own: bool = False
+    pipelines: int = 0
+    make: Callable[[int], Dataset] | None = None
 
     @classmethod
     def of(cls, data: Any, *, batch_size: int | None, shuffle: bool, seed: int, context: InputContext | None = None) -> "Batches":
-        """What the user gave; see `dtrain.data.user_data.as_dataset`."""
+        """Take what the user gave; see `dtrain.data.user_data.as_dataset`."""
         if data is None or isinstance(data, str | bytes | PathLike | int | float):
             raise InputError(f"data: expected (x, y) arrays, a dtrain.data.Dataset or a function that returns one; found {data!r}")
-        dataset = as_dataset(data, DEFAULT_BATCH_SIZE if batch_size is None else batch_size, shuffle, seed, context)
-        return cls(dataset, own=callable(data) and not isinstance(data, Dataset))
+        context = context or InputContext()
+
+        def make(pipeline: int) -> Dataset:
+            of_pipeline = replace(context, input_pipeline_id=pipeline)
+            return as_dataset(data, DEFAULT_BATCH_SIZE if batch_size is None else batch_size, shuffle, seed, of_pipeline)
+
+        own = callable(data) and not isinstance(data, Dataset)
+        pipelines = context.num_input_pipelines if own else 0
+        return cls(make(context.input_pipeline_id), pipelines, make if own else None)
 
     @property
     def count(self) -> int | None:
-        """How many batches one pass has; None if that is unknown or endless."""
-        cardinality = self.dataset.cardinality()
-        return None if cardinality in (INFINITE, UNKNOWN) else cardinality
+        """How many batches one pass has, over all pipelines; None if that is unknown or endless."""
+        others = map(self.make, range(self.pipelines)) if self.make is not None else [self.dataset]
+        counts = [dataset.cardinality() for dataset in others]
+        return None if INFINITE in counts or UNKNOWN in counts else sum(counts)
 
     @property
     def infinite(self) -> bool:
@@ -134,7 +176,7 @@ class Batches:
         return self.dataset.cardinality() == INFINITE
 
     def first(self) -> Batch:
-        """The first batch, to learn the shapes from.
+        """Return the first batch, to learn the shapes from.
 
         Raises:
             InputError: there is none.
@@ -143,60 +185,87 @@ class Batches:
             return Batch.of(element)
         raise InputError(EMPTY)
 
-    def stream(self, replicas: int, class_weight: Mapping[int, float] | None = None) -> "BatchStream":
-        """Pass after pass without end, by the numbers that a session deals."""
-        return BatchStream(self.dataset.repeat(), replicas if self.own else None, class_weight)
+    def stream(self, cut: Callable[[], BatchCut], class_weight: Mapping[int, float] | None = None) -> "PartStream":
+        """Return pass after pass without end, by the numbers that a session deals; `cut` says how batches are cut."""
+        return PartStream(self.dataset.repeat(), self.pipelines, cut, class_weight)
 
     def once(self, limit: int | None = None) -> Iterator[Batch]:
-        """Every batch of one pass, or the first `limit`."""
+        """Return every batch of one pass, or the first `limit`."""
         return map(Batch.of, self.dataset if limit is None else self.dataset.take(limit))
 
 
 OPEN_ITERATORS = 2
-"""A replica's own batches come in order, and so do those in which it helps others."""
+"""A replica's own parts come in order, and so do those that come back from others."""
 
 
-class BatchStream:
-    """Batches by number: at once where the pipeline is addressable, else by reading and dropping what lies between."""
+class PartStream:
+    """Parts of batches by number: at once where the pipeline is addressable, else by reading and dropping what lies between."""
 
-    def __init__(self, dataset: Dataset, own_among: int | None, class_weight: Mapping[int, float] | None = None) -> None:
+    def __init__(
+        self, dataset: Dataset, pipelines: int, cut: Callable[[], BatchCut], class_weight: Mapping[int, float] | None
+    ) -> None:
         """Begin.
 
         Args:
             dataset: of batches, without end.
-            own_among: None if all replicas share the stream; else it is this replica's alone, one of so many, and is read from
-                front to back.
+            pipelines: 0 if all replicas share the stream; else it is this replica's alone, one of so many, and is read from
+                front to back, a batch a part.
+            cut: how batches are cut.
             class_weight: factors of the examples' weights, by class.
         """
         self._class_weight = class_weight
         self._dataset = dataset
-        self._own_among = own_among
+        self._pipelines = pipelines
+        self._cut = cut
         self._iterators: list[DatasetIterator] = []
-        self._last: tuple[int, Batch] | None = None
+        self._last: tuple[int, Part] | None = None
+        self._read: tuple[int, Any] | None = None
 
-    def at(self, number: int) -> Batch:
-        """The batch of a number; asking for the last one again costs nothing."""
+    def at(self, number: int) -> Part:
+        """Return the part of a number; asking for the last one again costs nothing."""
         if self._last is None or self._last[0] != number:
             try:
-                batch = Batch.of(self._own(number) if self._own_among else self._shared(number))
+                self._last = number, self._own(number) if self._pipelines else self._shared(number)
             except StopIteration:  # only reading tells of some datasets that they are empty
                 raise InputError(EMPTY) from None
-            self._last = number, batch if self._class_weight is None else batch.weighted(self._class_weight)
         return self._last[1]
 
-    def _own(self, number: int) -> Any:
+    def _own(self, number: int) -> Part:
         if not self._iterators:
             # The first number says how far training had come; from then on only the order counts.
-            self._open(number // (self._own_among or 1))
-        return next(self._iterators[0])
+            self._open(number // self._pipelines)
+        parts, batch = self._cut().parts, self._weighted(next(self._iterators[0]))
+        return Part(batch, parts, 0, batch.size * parts)
 
-    def _shared(self, number: int) -> Any:
-        before = [iterator for iterator in self._iterators if iterator.position <= number]
-        iterator = max(before, key=lambda iterator: iterator.position) if before else self._open(number)
-        iterator.skip_to(number)
-        return next(iterator)
+    def _shared(self, number: int) -> Part:
+        cut = self._cut()
+        index, part = divmod(number, cut.parts)
+        node = self._dataset.node
+
+        def rows(size: int) -> range:
+            return cut.rows(part, size)
+
+        if node.addressable:
+            element, size = node.part(index, ITERATION, rows)
+        else:
+            element, size = rows_of(self._batch(index), rows)
+        batch = None if element is None else self._weighted(element)
+        return Part(batch, cut.parts, cut.parts - cut.filled(size), size, cut.even)
+
+    def _weighted(self, element: Any) -> Batch:
+        batch = Batch.of(element)
+        return batch if self._class_weight is None else batch.weighted(self._class_weight)
+
+    def _batch(self, index: int) -> Any:
+        """Return a whole batch of a stream that can only be read on."""
+        if self._read is None or self._read[0] != index:
+            before = [iterator for iterator in self._iterators if iterator.position <= index]
+            iterator = max(before, key=lambda iterator: iterator.position) if before else self._open(index)
+            iterator.skip_to(index)
+            self._read = index, next(iterator)
+        return self._read[1]
 
     def _open(self, position: int) -> DatasetIterator:
         del self._iterators[: len(self._iterators) - OPEN_ITERATORS + 1]
-        self._iterators.append(DatasetIterator(self._dataset.node, position=position))
+        self._iterators.append(DatasetIterator(self._dataset.node, ITERATION, position))
         return self._iterators[-1]

@@ -18,18 +18,21 @@ class Epochs:
     initial_epoch: int = 0
 
     @classmethod
-    def of(cls, batches: Batches, steps_per_epoch: int | None, epochs: int, initial_epoch: int, batches_per_step: int) -> "Epochs":
-        """As the user said; by default an epoch sees every batch once, over all replicas.
+    def of(cls, batches: Batches, steps_per_epoch: int | None, epochs: int, initial_epoch: int, parts: int) -> "Epochs":
+        """Take what the user said; by default an epoch sees every batch once, over all replicas.
+
+        A step consumes one batch; where each replica has a pipeline of its own, one batch of each of `parts` pipelines.
 
         Raises:
             InputError: the data are endless and nobody said how long an epoch is, or a number is out of range.
         """
-        if batches.count == 0:
+        if batches.dataset.cardinality() == 0:
             raise InputError("fit: expected at least one batch, found an empty dataset")
         if steps_per_epoch is None:
-            if batches.count is None:
+            count = batches.count
+            if count is None:
                 raise InputError("fit: the dataset's length is unknown or infinite; expected steps_per_epoch")
-            steps_per_epoch = ceil(batches.count / batches_per_step)
+            steps_per_epoch = ceil(count / parts) if batches.pipelines else count
         found = f"steps_per_epoch {steps_per_epoch}, initial_epoch {initial_epoch}, epochs {epochs}"
         if not all(isinstance(number, Integral) for number in (steps_per_epoch, initial_epoch, epochs)):
             raise InputError(f"fit: expected whole numbers, found {found}")
@@ -49,6 +52,10 @@ class Epochs:
     def last_step(self, epoch: int, session: Session) -> int:
         """The global step at which an epoch ends."""
         return session.first_step + (epoch + 1 - self.initial_epoch) * self.steps_per_epoch
+
+    def number(self, step: int, session: Session) -> int:
+        """The epoch of a global step, which is counted from 1."""
+        return self.epoch_at(step - 1, session)
 
     def step_in_epoch(self, step: int, session: Session) -> int:
         """The number of a global step, which is counted from 1, within its epoch, from 0."""

@@ -1,7 +1,8 @@
 """Passes over data with fixed weights: evaluate and predict; and the numbers that come of many batches."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import numpy as np
 from dtrain.callbacks import CallbackList
 from dtrain.errors import InputError
 from dtrain.learning.heads import by_output
+from dtrain.messages import Sums
+from dtrain.protocol.tally import merged
 from dtrain.roles.evaluator.machine import Pace
 from dtrain.training.batches import Batch, Batches
 from dtrain.training.compiled import Compiled
@@ -50,7 +53,7 @@ class Validation:
 
 
 class Totals:
-    """Means over batches: of what the steps returned, and the metrics. They are its own, in their first state."""
+    """Sums over examples: of what the steps returned, and the states of the metrics, which are its own, in their first state."""
 
     def __init__(self, compiled: Compiled) -> None:
         self._names = compiled.names
@@ -65,7 +68,7 @@ class Totals:
             each.metric.reset_state()
 
     def add(self, batch: Batch, step: EvaluationStep, logs: Logs) -> None:
-        """A batch is done."""
+        """Count a batch that is done."""
         self.examples += batch.size
         for name, value in logs.items():
             self._sums[name] = self._sums.get(name, 0.0) + float(value) * batch.size
@@ -82,9 +85,32 @@ class Totals:
             else:
                 each.metric.update_state(targets[each.output], outputs[each.output])
 
+    def of_one(self, batch: Batch, step: EvaluationStep, logs: Logs) -> Sums:
+        """Return the sums of a batch alone."""
+        self.reset()
+        self.add(batch, step, logs)
+        states = [value for each in self._metrics for value in each.metric.state.values()]
+        numbers = [self.examples, *self._sums.values()]
+        flat = np.concatenate([numbers, *(np.ravel(state) for state in states)]) if states else np.array(numbers)
+        return Sums(tuple(self._sums), flat.astype("<f8", copy=False).tobytes())
+
     def results(self) -> dict[str, float]:
-        """The numbers so far, the loss first."""
+        """Return the numbers so far, the loss first."""
         means = {name: total / max(1, self.examples) for name, total in self._sums.items()}
+        return means | {each.label: _number(each.metric.result()) for each in self._metrics}
+
+    def results_of(self, sums: Sequence[Sums]) -> dict[str, float]:
+        """Return the numbers that follow from sums of any batches; a loss of NaN of none."""
+        if not sums:
+            return {"loss": nan}
+        means, states = merged(sums)
+        position = 0
+        for each in self._metrics:
+            state = each.metric.state
+            for name, value in state.items():
+                size = np.size(value)
+                state[name] = states[position : position + size].reshape(np.shape(value))
+                position += size
         return means | {each.label: _number(each.metric.result()) for each in self._metrics}
 
 

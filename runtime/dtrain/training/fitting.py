@@ -52,6 +52,7 @@ class Fit:
         callbacks: run on the leader.
         validation: None if there is none.
         class_weight: factors of the examples' weights, by class.
+        alone: whether the replica of rank 0 computes every part; see `Problem`.
     """
 
     model: Architecture
@@ -63,6 +64,7 @@ class Fit:
     validation: Validation | None = None
     class_weight: Mapping[int, float] | None = None
     verbose: int | str = "auto"
+    alone: bool = False
     history: History = field(default_factory=History)
 
     def __post_init__(self) -> None:
@@ -83,6 +85,9 @@ class Fit:
             description,
             self.owner.state,
             self._resume_from(),
+            epochs.steps_per_epoch,
+            epochs.initial_epoch,
+            self.alone,
         )
         session = strategy.open(problem)
         self.owner.state = None
@@ -91,7 +96,7 @@ class Fit:
             loop = self._loop(session, epochs)
             if loop.callbacks is not None:
                 loop.callbacks.call("on_train_begin")
-            loop.run(batches.stream(session.replicas, self.class_weight))
+            loop.run(batches.stream(lambda: session.cut, self.class_weight))
         except BaseException as error:
             session.close(error)
             raise
@@ -100,6 +105,7 @@ class Fit:
         session.close()
         if loop.callbacks is not None and loop.log is not None:
             loop.callbacks.call("on_train_end", loop.log.ended)
+        self.history.take(session.rows if loop.log is None else loop.log.rows)
         return self.history
 
     def _variables(self) -> tuple[VariableSpec, ...]:
@@ -121,17 +127,18 @@ class Fit:
         loop = TrainingLoop(
             session,
             epochs,
-            make_step=lambda batch: TrainingStep(model, loss, batch, session, rng),
+            make_step=lambda part, batch: TrainingStep(model, loss, batch, session, rng, part.scale(session.weighs_examples)),
             train_step=self.train_step,
             explain=lambda step: why_not_finite(model.network if model.has_layers else None, step),
+            totals=Totals(self.compiled),
             trains=model.strategy.trains,
         )
         if model.strategy.is_leader:
-            monitored = any(callback.monitors_validation() for callback in self.callbacks)
-            validates = self.validation is not None and (monitored or not model.strategy.has_evaluator)
-            loop.log, loop.callbacks = EpochLog(Totals(self.compiled)), self._callbacks(session, epochs, validates)
+            validates = self.validation is not None
+            loop.log = EpochLog(session, Totals(self.compiled), self.history)
+            loop.callbacks = self._callbacks(session, epochs, validates)
             loop.steering = Steering(model, self.compiled.optimizer, session, holds=validates or bool(self.callbacks))
-            if self.validation is not None and validates:
+            if self.validation is not None:
                 loop.validate = self._validate(session, self.validation, loop.callbacks)
         return loop
 
@@ -179,11 +186,11 @@ class Fit:
             results = self.evaluate(model.weights, self.validation.once(), NO_CALLBACKS)
             print(f"evaluation at step {checkpoint.global_step} - {numbers(results)}", flush=True)
             model.strategy.evaluated(checkpoint.global_step, results)
-            self.history.on_epoch_end(checkpoint.global_step, {f"val_{name}": value for name, value in results.items()})
             self.validation.evaluated(checkpoint.global_step, results, False)
             last = checkpoint.global_step, results
         if last is not None:
             self.validation.evaluated(*last, True)
+        self.history.take(model.strategy.followed_rows)
         return self.history
 
 

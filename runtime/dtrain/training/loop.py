@@ -1,18 +1,20 @@
 """The training loop: one replica's part of a call of `fit`, from the first batch to the last global step.
 
-It reads top to bottom: take a batch, compute a gradient, give it to the session, note what came of it.
+It reads top to bottom: take a part of a batch, compute a gradient, give it to the session, note what came of it.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import nan
+from typing import Any
 
-from dtrain.callbacks import CallbackList
+import numpy as np
+
+from dtrain.callbacks import CallbackList, History
 from dtrain.errors import NonFiniteGradientError
-from dtrain.messages import Verdict
-from dtrain.strategy import Session
-from dtrain.training.batches import Batch, BatchStream
+from dtrain.messages import Row, Verdict
+from dtrain.strategy import Contribution, Session
+from dtrain.training.batches import Batch, Part, PartStream
 from dtrain.training.diagnosis import step_in_work
 from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import Totals
@@ -27,21 +29,47 @@ Validate = Callable[[range], dict[str, float]]
 
 @dataclass
 class EpochLog:
-    """The leader's account of the epoch under way; one without a batch of its own shows the numbers of the one before.
+    """The leader's account of epochs: the sums of all replicas' contributions, as the session knows them.
 
     Attributes:
-        ended: all numbers of the epoch that ended last.
+        rows: by epoch, the numbers of those that have ended.
+        ended: those of the epoch that ended last.
     """
 
+    session: Session
     totals: Totals
-    shown: dict[str, float] = field(default_factory=lambda: {"loss": nan})
+    history: History
+    rows: dict[int, Row] = field(default_factory=dict)
     ended: dict[str, float] = field(default_factory=dict)
 
-    def results(self) -> dict[str, float]:
-        """The means so far."""
-        if self.totals.examples:
-            self.shown = self.totals.results()
-        return dict(self.shown)
+    def __post_init__(self) -> None:
+        """Go on where an earlier process of the leader stood."""
+        self.rows = dict(self.session.rows)
+        self.history.take(self.rows)
+
+    def results(self, epoch: int) -> dict[str, float]:
+        """Return the means over all contributions to an epoch that are known so far."""
+        return self.totals.results_of([sums for number, sums in self.session.tally if number == epoch])
+
+    def record(self, epoch: int, results: Mapping[str, Any]) -> None:
+        """Have the numbers of an epoch kept, unless they are kept already."""
+        row = {name: _plain(value) for name, value in results.items()}
+        if self.rows.get(epoch) != row:
+            self.rows[epoch] = row
+            self.session.record(epoch + 1, {epoch: row})
+
+    def go_back_to(self, epoch: int) -> None:
+        """Forget this epoch and later ones: the servers went back to a checkpoint."""
+        self.rows = {number: row for number, row in self.rows.items() if number < epoch}
+        self.history.take(self.rows)
+        self.session.record(epoch, {})
+
+
+def _plain(value: Any) -> Any:
+    """Return a number or an array as it travels and is saved."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    return float(value) if np.ndim(value) == 0 else np.asarray(value).tolist()
 
 
 @dataclass
@@ -50,21 +78,24 @@ class TrainingLoop:
 
     Attributes:
         trains: False for a leader that only looks on.
-        make_step: of a batch.
+        make_step: of a part that has examples.
         train_step: computes the gradients of a step and returns numbers, the loss among them.
         explain: why a step's gradients are not finite.
+        totals: sums up loss and metrics.
         log, callbacks, steering: the leader's.
         validate: numbers to add to those of epochs that end together.
         open: whether an epoch has begun that has not ended.
         refused: how many gradients in a row were not finite.
         explained: why the first of all was not.
+        warned: whether it was said that parts have no examples.
     """
 
     session: Session
     epochs: Epochs
-    make_step: Callable[[Batch], TrainingStep]
+    make_step: Callable[[Part, Batch], TrainingStep]
     train_step: Callable[[TrainingStep], Logs]
     explain: Callable[[TrainingStep], str]
+    totals: Totals
     trains: bool = True
     log: EpochLog | None = None
     callbacks: CallbackList | None = None
@@ -73,11 +104,12 @@ class TrainingLoop:
     open: bool = False
     refused: int = 0
     explained: str = ""
+    warned: bool = False
 
-    def run(self, batches: BatchStream) -> None:
+    def run(self, parts: PartStream) -> None:
         """Train until the session is finished; the leader (who has a log) also accounts for every epoch."""
         session = self.session
-        epoch = self.epochs.epoch_at(session.entered_step, session)
+        epoch = self._first_epoch()
         self._begin_epoch(epoch)
         while True:
             reached = self.epochs.epoch_at(session.global_step, session)
@@ -88,26 +120,41 @@ class TrainingLoop:
                     return
             elif reached > epoch:
                 self._end_epochs(epoch, reached)
-            elif reached < epoch:
-                self._begin_epoch(reached)  # the servers went back to a checkpoint
+            elif reached < epoch:  # the servers went back to a checkpoint
+                if self.log is not None:
+                    self.log.go_back_to(reached)
+                self._begin_epoch(reached)
             elif self.trains:
-                self._contribute(batches.at(session.batch))
+                self._contribute(parts.at(session.part))
             else:
                 session.wait(self.epochs.last_step(epoch, session))
             epoch = reached
 
-    def _contribute(self, batch: Batch) -> None:
-        """One batch: a gradient, a verdict. The next batch may be the same again, on new weights (`on_stale`)."""
-        session, number = self.session, self.session.batch
+    def _first_epoch(self) -> int:
+        """The epoch under way; for a leader that was started again, the first one that the process before it has not ended."""
+        epoch = self.epochs.epoch_at(self.session.entered_step, self.session)
+        if self.log is None:
+            return epoch
+        ended = max(self.log.rows, default=self.epochs.initial_epoch - 1)
+        return min(epoch, ended + 1)
+
+    def _contribute(self, part: Part) -> None:
+        """Compute one part: a gradient, a verdict. The next part may be the same again, on new weights (`on_stale`)."""
+        session, number = self.session, self.session.part
         if self.callbacks is not None:
             self._call_batch("on_train_batch_begin", session.global_step + 1, {})
             if session.finished:
                 return  # a callback has stopped training
-        step = self.make_step(batch)
+        self._warn_of_empty_parts(part)
+        if part.batch is None:
+            session.pass_over(part.empty)
+            return
+        step = self.make_step(part, part.batch)
         logs = self.train_step(step)
         loss = step.contribute(logs)
+        sums = self.totals.of_one(part.batch, step, logs)
         try:
-            answer = session.step(loss, batch.size)
+            answer = session.step(Contribution(loss, part.batch.size, part.empty, sums))
         except NonFiniteGradientError as error:
             raise NonFiniteGradientError(f"{error}; {self.explain(step)}") from error
         if answer.verdict is Verdict.VOID:
@@ -117,9 +164,22 @@ class TrainingLoop:
             self._note_refusal(step)
             return
         self.refused = 0
-        if self.log is not None and answer.verdict is not Verdict.VOID and (session.batch != number or session.finished):
-            self.log.totals.add(batch, step, logs)
+        if self.log is not None and answer.verdict is not Verdict.VOID and (session.part != number or session.finished):
             self._call_batch("on_train_batch_end", session.global_step)
+
+    def _warn_of_empty_parts(self, part: Part) -> None:
+        """Say once that a batch is smaller than the parts it is cut into, where that changes the gradients."""
+        if not part.empty or self.warned or self.session.rank != 0 or self.session.weighs_examples:
+            return
+        self.warned = True
+        share = (part.parts - part.empty) / part.parts
+        has = "has" if part.empty == 1 else "have"
+        print(
+            f"fit: batches of {part.batch_size} over {part.parts} replicas: {part.empty} of {part.parts} {has} no examples; "
+            f"gradients are {share:.2f} of one process's; see training.weighting",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def _note_refusal(self, step: TrainingStep) -> None:
         """A gradient held NaN or infinity; say why, once, and give up when nothing else comes."""
@@ -141,19 +201,22 @@ class TrainingLoop:
     def _end_epochs(self, epoch: int, reached: int) -> None:
         """Close every epoch from `epoch` on that ended before `reached`; others' steps may end several at once."""
         ended = range(epoch, min(reached, self.epochs.epochs))
-        if self.log is None or self.steering is None or not ended:
+        log, steering = self.log, self.steering
+        if log is None or steering is None or not ended:
             return
         self.open = False
         self.session.arrive()
-        results = self.log.results()
-        if self.validate is not None:
-            results.update(self.validate(ended))
-        self.log.totals.reset()
+        numbers = {each: log.results(each) for each in ended}
+        validated = {} if self.validate is None else self.validate(ended)
         for each in ended:
-            self.log.ended = dict(results)
-            self._call("on_epoch_end", each, self.log.ended)
-            if self.steering.stopped or each + 1 == self.epochs.epochs:
-                self.steering.tell_changes()
+            log.ended = numbers[each] | validated
+            log.record(each, log.ended)
+            for callback in self.callbacks.callbacks if self.callbacks is not None else ():
+                self.session.arrive()
+                callback.on_epoch_end(each, log.ended)
+                log.record(each, log.ended)  # what it has added, for the next one, which may save
+            if steering.stopped or each + 1 == self.epochs.epochs:
+                steering.tell_changes()
                 return
             self._begin_epoch(each + 1)
 
@@ -165,11 +228,12 @@ class TrainingLoop:
     def _call_batch(self, hook: str, step: int, numbers: dict[str, float] | None = None) -> None:
         """A hook of batches, about that of a global step; by default with the epoch's means so far."""
         if self.callbacks is not None and self.log is not None and self.steering is not None:
-            batch, log = self.epochs.step_in_epoch(step, self.session), self.log
+            batch, epoch = self.epochs.step_in_epoch(step, self.session), self.epochs.number(step, self.session)
+            log = self.log
 
-            def logs() -> dict[str, float]:  # called only if somebody listens, who may read the weights
+            def logs() -> dict[str, float]:  # called only for a listener, which may read the weights
                 self.session.arrive()
-                return log.results() if numbers is None else numbers
+                return log.results(epoch) if numbers is None else numbers
 
             self.callbacks.call_batch(hook, batch, logs)
             self.steering.tell_changes()

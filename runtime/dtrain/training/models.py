@@ -1,8 +1,7 @@
 """`Model` and `Sequential`: what a program holds. Names, arguments and defaults are Keras's."""
 
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
-from math import isnan
 from typing import Any, Self
 
 from dtrain.callbacks import Callback, CallbackList, History, ProgressBar
@@ -49,6 +48,7 @@ class Model(Architecture):
         self.compiled: Compiled | None = None
         self.history: History | None = None
         self._owner = OptimizerOwner()
+        self._told_of_ignored_batches = False
 
     def compile(
         self,
@@ -122,10 +122,10 @@ class Model(Architecture):
 
         Args:
             x: ``(x, y)`` arrays, a Dataset of batches, or a function of an InputContext that returns one.
-            batch_size: of one replica; only for arrays. 32 by default.
+            batch_size: of one step, over all replicas; only for arrays. 32 by default.
             validation_split: fraction of the arrays, from their end, to validate on.
             class_weight: factors of the examples' weights, by class number.
-            steps_per_epoch: global steps; by default every batch is seen once an epoch over all replicas.
+            steps_per_epoch: global steps, each of which consumes one batch; by default every batch is seen once an epoch.
 
         Raises:
             InputError: data or arguments do not fit.
@@ -245,25 +245,26 @@ class Model(Architecture):
         class_weight: Mapping[int, float] | None = None,
         return_dict: bool = False,
     ) -> Any:
-        """Train on one batch of each replica: a `fit` of its own, which on a cluster costs a round of all tasks.
+        """Train one step on one batch: a `fit` of its own, which on a cluster costs a round of all tasks.
 
         That is two checkpoints and some milliseconds. For a loop of your own over many batches override `train_step` instead.
+        The batch is the leader's (of the replica of rank 0, where the chief does not train): that replica computes all of it, in
+        the parts into which `fit` would cut it.
 
         Returns:
-            Loss and metrics of the leader's batch, as `evaluate`; None in tasks that do not lead.
+            Loss and metrics, as `evaluate`; None in tasks that do not lead.
         """
         strategy = self.strategy
-        batch = Batches.of(joined(x, y, sample_weight), batch_size=Batch(x).size, shuffle=False, seed=0)
-        batches = replace(batch, own=True)
+        batches = Batches.of(joined(x, y, sample_weight), batch_size=Batch(x).size, shuffle=False, seed=0)
         self.build_for(batches)
-        epoch = Epochs(strategy.num_replicas // strategy.num_replicas_in_sync, epochs=1)
-        history = self._fit(class_weight=class_weight, verbose=0).run(batches, epoch).history
+        if strategy.trains and strategy.rank > 0 and not self._told_of_ignored_batches:
+            self._told_of_ignored_batches = True
+            print("train_on_batch: the leader's batch is trained; those of other tasks are not used", file=sys.stderr, flush=True)
+        fit = self._fit(class_weight=class_weight, verbose=0, alone=True)
+        history = fit.run(batches, Epochs(1, epochs=1)).history
         if not strategy.is_leader:
             return None
-        results = {name: values[-1] for name, values in history.items()}
-        if isnan(results["loss"]):  # asynchronous: others' batches may have made all the steps
-            return self.test_on_batch(x, y, sample_weight, return_dict)
-        return _reported(results, return_dict)
+        return _reported({name: values[-1] for name, values in history.items()}, return_dict)
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """Loss and metrics of one batch, as `evaluate`."""
@@ -373,7 +374,7 @@ class Model(Architecture):
     def _input_context(self) -> InputContext:
         """What a data function is told: one pipeline a replica."""
         replicas = self.strategy.num_replicas
-        return InputContext(replicas, max(self.strategy.rank, 0), self.strategy.num_replicas_in_sync)
+        return InputContext(replicas, max(self.strategy.rank, 0) % replicas, self.strategy.num_replicas_in_sync)
 
 
 CLASSES["Model"] = Model

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dtrain.errors import InputError, ProgramError
-from dtrain.learning.heads import Losses
+from dtrain.learning.heads import WHOLE, Losses, LossScale
 from dtrain.learning.networks import StepResult
 from dtrain.learning.passes import Pass
 from dtrain.learning.sparse_rows import SparseRows
@@ -94,11 +94,20 @@ class TrainingStep(EvaluationStep):
         updates: new values of variables that are not trained, by name, such as moving averages; the methods fill it.
     """
 
-    def __init__(self, model: Architecture, loss: Losses | None, batch: Batch, session: Session, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        model: Architecture,
+        loss: Losses | None,
+        batch: Batch,
+        session: Session,
+        rng: np.random.Generator,
+        scale: LossScale = WHOLE,
+    ) -> None:
         super().__init__(model, loss, batch, session.weights)
         self.rng = rng
         self.updates: dict[str, Array] = {}
         self._session = session
+        self._scale = scale
         self._begun = self._last = False
         self._pass: Pass | None = None
         self._chance = rng.bit_generator.state if session.late else None
@@ -151,6 +160,7 @@ class TrainingStep(EvaluationStep):
                 sample_weight=weight,
                 rng=self.rng,
                 on_gradients=complete,
+                scale=self._scale,
             )
         )
         self._last = last
@@ -182,7 +192,7 @@ class TrainingStep(EvaluationStep):
         expected = [output.shape for output in run.outputs]
         if [each.shape for each in upstream] != expected:
             raise InputError(f"{self._model.name}: backward: expected {expected}, found {[each.shape for each in upstream]}")
-        self._add_rows(self.write_gradients(lambda gradients: run.backward(upstream, gradients, None)))
+        self._add_rows(self.write_gradients(lambda gradients: run.backward(upstream, gradients, None, self._scale.penalties)))
 
     def add_gradients(self, gradients: Mapping[str, Any]) -> None:
         """Add gradients that you computed, by the variables' names.

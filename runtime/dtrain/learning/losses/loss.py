@@ -39,6 +39,11 @@ class Loss(Configurable):
         if self.reduction not in REDUCTIONS:
             raise SpecError(f"{type(self).__name__}: expected a reduction of {', '.join(REDUCTIONS)}, found {self.reduction!r}.")
 
+    @property
+    def is_mean(self) -> bool:
+        """Whether it is a mean over examples; else it is a sum."""
+        return self.reduction not in ("sum", "none")
+
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """The reduced loss: a float32 scalar, or with reduction `none` an array of one loss an example.
 

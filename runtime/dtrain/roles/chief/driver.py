@@ -100,13 +100,17 @@ class Leader:
                     tuple(slots),
                     list(start.seen[server]) if start.seen else [],
                     start.lineage,
-                    generation.batches,
-                    start.dealt,
+                    start.dealt.going_on(generation.parts),
                     term,
                     descriptions(tables),
                     bool(parts[server]),
                     until,
                     heard_of,
+                    generation.alone,
+                    generation.steps_per_epoch,
+                    generation.first_epoch,
+                    start.tally,
+                    {fit: dict(rows) for fit, rows in start.history.items()},
                 )
                 channel.send(message, [*values[server], *(slots[name][server][i] for name in slots for i in trainable)])
             frames = [channel.receive() for channel in self._channels]

@@ -14,8 +14,9 @@ class Generation:
 
     Attributes:
         optimizer: as the program says it.
-        batches: how many this `fit` takes if none is refused or stale.
+        parts: into how many parts every batch is cut, unless a checkpoint has begun otherwise.
         model: its description, for checkpoints; None if it is no data.
+        steps_per_epoch, first_epoch, alone: as in `Problem`.
     """
 
     number: int
@@ -23,5 +24,8 @@ class Generation:
     training: TrainingSection
     optimizer: dict[str, Any]
     max_steps: int
-    batches: int
+    parts: int
     model: Mapping[str, Any] | None = None
+    steps_per_epoch: int = 0
+    first_epoch: int = 0
+    alone: bool = False

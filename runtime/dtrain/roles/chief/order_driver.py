@@ -2,14 +2,14 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from dtrain.errors import PeerLostError, WaitTimeoutError
-from dtrain.messages import AnyMessage, Control, Holding
+from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
+from dtrain.messages import AnyMessage, Control, Holding, NotReady, Record, Recorded, Refusal, Row
 from dtrain.roles.chief.order import Order
 from dtrain.wire.channel import Channel
 
@@ -36,6 +36,7 @@ class OrderDriver:
         self._aborted: str | None = None
         self._channels: list[Channel | None] = [None] * servers
         self._in_force: Control | None = None
+        self._rows: dict[int, Row] = {}
         self.term = 0
 
     def look(self) -> Holding:
@@ -63,9 +64,43 @@ class OrderDriver:
         return order.seen.version, order.stops
 
     def repeat_in(self, term: int) -> None:
-        """The servers are in this term: if they have begun it since the last order, give that again."""
+        """Give the last order, and record all rows, again, if the servers have begun this term since."""
         if self._in_force is not None and term != self.term:
+            if self._rows:
+                self._ask_first(Record(self._generation, max(self._rows) + 1, self._rows))
             self._give(self._in_force, ())
+
+    def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
+        """Have ps:0 keep the numbers of epochs that have ended; those from `epoch` on have not.
+
+        Raises:
+            PeerLostError: ps:0 is away for too long.
+            PeerRefusedError: it will not take them.
+        """
+        while self._rows and next(reversed(self._rows)) >= epoch:
+            self._rows.popitem()
+        self._rows.update(rows)
+        self._ask_first(Record(self._generation, epoch, dict(rows)))
+
+    def recorded(self) -> Mapping[int, Row]:
+        """Ask ps:0 for the numbers of the epochs that have ended."""
+        self._rows = self._ask_first(Record(self._generation)).rows
+        return dict(self._rows)
+
+    def _ask_first(self, message: Record) -> Recorded:
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            self._send(0, message, (), deadline)
+            answer = self._answer(0, message, (), deadline)
+            match answer:
+                case Recorded():
+                    return answer
+                case NotReady(reason):
+                    self._pause(deadline, reason)
+                case Refusal(reason):
+                    raise PeerRefusedError(reason)
+                case _:
+                    raise PeerRefusedError(f"ps:0 answered {type(message).__name__} with {type(answer).__name__}")
 
     def _give(self, control: Control | None, values: Sequence[Sequence[Array]]) -> Order:
         self._number = (self._number[0], self._number[1] + 1)

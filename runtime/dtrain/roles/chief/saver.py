@@ -18,7 +18,7 @@ from dtrain.roles.chief.copies_thread import RETRY_S, CopiesThread
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.saved_arrays import SavedArray, saved_arrays
-from dtrain.roles.chief.start import Start
+from dtrain.roles.chief.start import Start, tally_for
 from dtrain.roles.parameter_server.table import VALUES
 from dtrain.variables.lazy_table import row_blocks
 
@@ -92,7 +92,15 @@ class Saver:
         arrays = {name: _streamed(value) for name, value in start.values.items()}
         for slot, by_variable in start.slots.items():
             arrays.update({checkpoints.slot_key(name, slot): _streamed(array) for name, array in by_variable.items()})
-        cut = SnapshotReply(start.version, tuple(start.slots), [], start.dealt, optimizer=start.optimizer)
+        cut = SnapshotReply(
+            start.version,
+            tuple(start.slots),
+            [],
+            start.dealt,
+            optimizer=start.optimizer,
+            tally=start.tally,
+            history={fit: dict(rows) for fit, rows in start.history.items()},
+        )
         self._save(cut, arrays, [list(rows) for rows in start.seen], final=False)
         if self._copies is not None:  # one that takes none is said now, and not at the end
             self._copies.finish()
@@ -158,6 +166,8 @@ class Saver:
             "plan": generation.plan.to_dict(),
             "seen": seen,
             "dealt": cut.dealt,
+            "tally": tally_for(cut.tally),
+            "history": cut.history,
             **msgspec.structs.asdict(self.lineage),
         }
         checkpoints.save(self._directory, cut.version, arrays, extra, final=final, now=time.time())

@@ -13,9 +13,10 @@ from dtrain.errors import CheckpointDamagedError, CheckpointError
 from dtrain.learning import optimizers
 from dtrain.learning.drawn_table import DrawnTable
 from dtrain.learning.initializers import Constant
-from dtrain.messages import Lineage
-from dtrain.protocol.batch_dealer import NOTHING_DEALT, Dealt, dealt_from
+from dtrain.messages import Lineage, Row, Sums
+from dtrain.protocol.part_dealer import NOTHING_DEALT, Dealt, dealt_from
 from dtrain.protocol.placement import Plan
+from dtrain.protocol.tally import Open
 from dtrain.roles.parameter_server.table import VALUES
 from dtrain.variables import VariableSpec
 from dtrain.variables.lazy_table import LazyTable
@@ -47,7 +48,9 @@ class Start:
         optimizer: the rule in force: the program's, with numbers that may have changed since.
         seen: for each server, the table of rule 5; empty where it is not known.
         warning: what is to be said about the checkpoint.
-        dealt: which batches have been used up; see `protocol.batch_dealer`.
+        dealt: which parts have been used up; see `protocol.part_dealer`.
+        tally: the sums of epochs that have not ended; see `protocol.tally`.
+        history: the numbers of the epochs that have, by call of `fit`.
     """
 
     version: int
@@ -58,6 +61,8 @@ class Start:
     warning: str | None = None
     lineage: Lineage = field(default_factory=Lineage)
     dealt: Dealt = NOTHING_DEALT
+    tally: Open = ()
+    history: Mapping[int, Mapping[int, Row]] = field(default_factory=dict)
 
     @property
     def optimizer_state(self) -> OptimizerState:
@@ -139,7 +144,18 @@ def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any]) -> Start
         seen = seen if len(seen) == plan.servers else []
         dealt = dealt_from(extra.get("dealt", NOTHING_DEALT))
         in_force = extra["optimizer"] if extra.get("compiled") == optimizer else dict(optimizer)
-        return Start(checkpoint.step, values, slots, in_force, seen, checkpoint.warning, _lineage(extra), dealt)
+        return Start(
+            checkpoint.step,
+            values,
+            slots,
+            in_force,
+            seen,
+            checkpoint.warning,
+            _lineage(extra),
+            dealt,
+            tally_from(extra.get("tally", ())),
+            history_from(extra.get("history", {})),
+        )
 
 
 def continued(
@@ -154,14 +170,38 @@ def continued(
     """Where the `fit` before ended, with the values that the model has now; a new optimizer, or another model's, starts afresh."""
     values = dict(values)
     with checkpoints.open_checkpoint(directory) as checkpoint:
+        history = history_from(checkpoint.manifest.extra.get("history", {}))
         # What a table of the servers has to say is in the checkpoint too, and stays there when they begin anew.
         for name in [name for name, value in values.items() if type(value) is LazyTable]:
             values[name] = checkpoint.look_into(name)
     if same_owner:
         before = restored(directory, plan, optimizer)
         lineage = Lineage(first_step=before.version, origin=before.lineage.origin)
-        return replace(before, values=values, optimizer=dict(optimizer), lineage=lineage, dealt=NOTHING_DEALT)
-    return fresh(plan, optimizer, values, checkpoint.step, state)
+        return replace(before, values=values, optimizer=dict(optimizer), lineage=lineage, dealt=NOTHING_DEALT, tally=())
+    return replace(fresh(plan, optimizer, values, checkpoint.step, state), history=history)
+
+
+def history_from(data: Mapping[str, Mapping[str, Row]]) -> dict[int, dict[int, Row]]:
+    """Return the numbers of epochs by call of `fit`, as a checkpoint's manifest holds them."""
+    return {int(fit): {int(epoch): dict(row) for epoch, row in rows.items()} for fit, rows in data.items()}
+
+
+def tally_from(data: Sequence[tuple[int, Sequence[str], str]]) -> Open:
+    """Return the sums of epochs that have not ended, as `tally_for` wrote them down."""
+    return tuple((int(epoch), Sums(tuple(names), bytes.fromhex(totals))) for epoch, names, totals in data)
+
+
+def tally_for(tally: Open) -> list[tuple[int, tuple[str, ...], str]]:
+    """Return sums as JSON types."""
+    return [(epoch, sums.names, sums.totals.hex()) for epoch, sums in tally]
+
+
+def saved_rows(directory: Path, fit: int) -> dict[int, Row]:
+    """Return the numbers of the epochs of a call of `fit`, from the newest sound checkpoint of a folder; empty without one."""
+    if not checkpoints.list_checkpoints(directory):
+        return {}
+    with checkpoints.open_checkpoint(directory) as checkpoint:
+        return history_from(checkpoint.manifest.extra.get("history", {})).get(fit, {})
 
 
 def saved_generation(directory: Path) -> int:

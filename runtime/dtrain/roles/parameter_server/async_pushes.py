@@ -12,10 +12,11 @@ import numpy as np
 from dtrain.config import TrainingSection
 from dtrain.messages import Push, Reply, Verdict
 from dtrain.protocol.async_updates import TicketGate
-from dtrain.protocol.batch_dealer import BatchDealer
 from dtrain.protocol.delay_compensation import DelayCompensation
 from dtrain.protocol.exactly_once import Seen, SeenPushes
+from dtrain.protocol.part_dealer import NO_PART, PartDealer
 from dtrain.protocol.staleness import StalenessRule
+from dtrain.protocol.tally import Open, Tally
 from dtrain.roles.parameter_server.actions import Action, Caller, Send
 from dtrain.roles.parameter_server.store import Store
 
@@ -29,7 +30,8 @@ class AsyncPushes:
 
     Attributes:
         version: how many were applied.
-        gate: at ps:0.
+        gate, dealer, tally: at ps:0.
+        leader: its rank; None if it does not train.
         live: at ps:0: the ranks that may have tickets; the ticket of one that is lost would never come back.
         too_few_timeout_s: at ps:0: how long nobody may be alive who could make the next version.
         compensation: with ``stale_gradients: compensate``.
@@ -38,10 +40,12 @@ class AsyncPushes:
     """
 
     store: Store
-    dealer: BatchDealer
     rule: StalenessRule
     version: int
     gate: TicketGate | None = None
+    dealer: PartDealer | None = None
+    tally: Tally | None = None
+    leader: int | None = None
     failed: str | None = None
     live: Set[int] = frozenset()
     too_few_timeout_s: float = 0.0
@@ -54,28 +58,31 @@ class AsyncPushes:
     def of(
         cls,
         store: Store,
-        dealer: BatchDealer,
         training: TrainingSection,
         *,
         version: int,
         max_steps: int,
         server: int,
         until: int | None = None,
+        dealer: PartDealer | None = None,
+        tally: Tally | None = None,
         leader: int | None = None,
+        alone: bool = False,
     ) -> "AsyncPushes":
-        """As the spec says; only ps:0 has a gate."""
-        gate = TicketGate(version, max_steps, training.warmup_steps, training.staleness_bound, until=until, leader=leader)
+        """Begin a term as the spec says; only ps:0 has a gate. With `alone` the replica of rank 0 makes every step."""
+        warmup_steps = max_steps if alone else training.warmup_steps
+        gate = TicketGate(version, max_steps, warmup_steps, training.staleness_bound, until=until, leader=leader)
         compensate = training.stale_gradients == "compensate"
-        compensation = DelayCompensation(training.compensation, store.trainable) if compensate else None
-        rule = StalenessRule(training.stale_gradients, training.max_staleness)
         return cls(
             store,
-            dealer,
-            rule,
+            StalenessRule(training.stale_gradients, training.max_staleness),
             version,
             gate if server == 0 else None,
+            dealer,
+            tally,
+            leader,
             too_few_timeout_s=0.0 if training.too_few == "fail" else training.too_few_timeout_s,
-            compensation=compensation,
+            compensation=DelayCompensation(training.compensation, store.trainable) if compensate else None,
             retry=training.on_stale == "retry_same_batch",
         )
 
@@ -116,7 +123,8 @@ class AsyncPushes:
     def push(
         self, caller: Caller, replica: str, rank: int, push: Push, blocks: Blocks, seen: SeenPushes, now: float
     ) -> Iterator[Action]:
-        """A gradient that has passed every check and has not been seen before."""
+        """Deal with a gradient that has passed every check and has not been seen before."""
+        version = self.version
         if self.gate is not None and self.gate.finished:
             verdict, staleness = Verdict.FINISHED, 0
         else:
@@ -124,10 +132,14 @@ class AsyncPushes:
         seen.record(replica, Seen(push.incarnation, push.sequence, verdict, staleness))
         if self.gate is not None:
             self.gate.settle(rank, verdict is Verdict.ACCEPTED)
-        if verdict is Verdict.STALE and self.retry:
-            self.dealer.repeat(push.batch)
-        else:
-            self.dealer.done(push.batch)
+        if self.tally is not None and verdict is Verdict.ACCEPTED:
+            self.tally.add(version, push.sums)
+        if self.dealer is not None:
+            self.dealer.pushed(rank, push.part)
+            if verdict is Verdict.STALE and self.retry:
+                self.dealer.repeat(push.part)
+            else:
+                self.dealer.settle(push.part)
         yield Send(caller, self.reply(rank, verdict, staleness), self.values_for(rank))
 
     def _judge_and_apply(self, rank: int, push: Push, blocks: Blocks) -> tuple[Verdict, int]:
@@ -141,42 +153,61 @@ class AsyncPushes:
             self.version += 1
         return verdict, staleness
 
-    def reply(self, rank: int, verdict: Verdict, staleness: int, duplicate: bool = False) -> Reply:
-        """The answer to a push, with a ticket for the next one if there is one."""
-        ticket = self.ticket(rank)
+    def reply(self, rank: int, verdict: Verdict, staleness: int) -> Reply:
+        """Answer a push, with a ticket for the next one if there is one."""
+        ticket, part = self.permit(rank)
         return Reply(
             verdict,
             self.version,
             staleness=staleness,
-            duplicate=duplicate,
             accepted=int(verdict is Verdict.ACCEPTED),
             stale=int(verdict is Verdict.STALE),
             ticket=ticket,
-            batch=self.dealer.give(rank) if ticket else -1,
+            part=part,
+            tally=self.told() if rank == self.leader else (),
         )
 
-    def ticket(self, rank: int) -> bool:
-        """Whether `rank` may push next; other servers than ps:0 always say yes."""
-        return self.gate is None or (rank in self.live and self.gate.request(rank))
+    def told(self) -> Open:
+        """ps:0: return the sums of the epochs that the leader has not ended."""
+        return self.tally.open() if self.tally is not None else ()
 
-    def refused(self, rank: int) -> bool:
-        """A push of `rank` was refused: its ticket comes back, and it may ask for another one behind whoever waits."""
+    def permit(self, rank: int) -> tuple[bool, int]:
+        """Return whether a replica may push next, and the part that it is to compute; other servers than ps:0 always say yes."""
+        if self.gate is None or self.dealer is None:
+            return True, NO_PART
+        ticket = rank in self.live and self.gate.request(rank)
+        return ticket, self.dealer.give(rank) if ticket else NO_PART
+
+    def refused(self, rank: int, part: int) -> tuple[bool, int]:
+        """Note that a push of `rank` was refused: its ticket comes back, and it may ask for another one behind whoever waits."""
+        if self.dealer is not None:
+            self.dealer.settle(part)
         if self.gate is not None:
             self.gate.settle(rank, accepted=False)
-        return self.gate is None
+        return self.gate is None, NO_PART
 
-    def members_changed(self, live: Set[int], seen: SeenPushes, now: float) -> Iterator[Action]:
-        """ps:0: only these ranks are alive or still expected; the tickets of all others come back."""
-        self.live = live
-        if self.gate is not None:
+    def members_changed(self, live: Set[int], anew: Collection[int], seen: SeenPushes, now: float) -> Iterator[Action]:
+        """ps:0: only these ranks are alive or still expected; the tickets and parts of all others come back."""
+        if self.gate is not None and self.dealer is not None:
             for rank in (self.gate.holders | self.gate.clocks.keys()) - live:
                 self.gate.leave(rank)
+            for rank in (self.live - live) | set(anew):
+                self.dealer.lose(rank)
+        self.live = live
         return iter(())
 
     @property
     def too_few(self) -> bool:
         """At ps:0: whether nobody is alive who could make the next version."""
         return self._too_few_since_s is not None
+
+    def share_out(self, seen: SeenPushes, now: float) -> Iterator[Action]:
+        """Do nothing: no replica waits for another's part."""
+        return iter(())
+
+    def judge(self, seen: SeenPushes, now: float) -> Iterator[Action]:
+        """Do as `decide`."""
+        return self.decide(seen, now)
 
     def decide(self, seen: SeenPushes, now: float) -> Iterator[Action]:
         """ps:0: gradients need no decision in common; but without anybody who could send one, training has failed."""

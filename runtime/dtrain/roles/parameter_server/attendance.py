@@ -40,6 +40,7 @@ class Attendance:
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
     farewell: bool = field(default=False, init=False)
     _names: dict[int, str] = field(init=False)
+    _anew: set[str] = field(default_factory=set, init=False)
     _joined: list[TaskId] = field(default_factory=list, init=False)
     concluded_generation: int = field(default=0, init=False)
     _leader_lost_since_s: float | None = field(default=None, init=False)
@@ -73,9 +74,10 @@ class Attendance:
     def heard(self, task: str, message: Heartbeat, now: float) -> tuple[int | None, bool]:
         """A task is alive: its incarnation from now on (None: another process has taken its place).
 
-        And whether it was not waited for before, or is no longer: one that is expected is waited for as one that is alive.
+        And whether it was not waited for before, or is no longer, or is another process: one that is expected is waited for as one
+        that is alive.
         """
-        before = self.membership.state(task)
+        before, known_as = self.membership.state(task), self.membership.incarnation(task)
         incarnation = self.membership.heartbeat(task, message.process, message.incarnation, now)
         if incarnation is None:
             return None, False
@@ -83,7 +85,10 @@ class Attendance:
             self.statuses[task] = message.status
         if message.leaving:
             self.membership.leave(task)
-        return incarnation, message.leaving or before not in (MemberState.LIVE, MemberState.EXPECTED)
+        anew = before is MemberState.LIVE and incarnation != known_as and task in self.ranks
+        if anew:
+            self._anew.add(task)
+        return incarnation, message.leaving or anew or before not in (MemberState.LIVE, MemberState.EXPECTED)
 
     def report(self, sender: TaskId, incarnation: int, held: Held | None) -> HeartbeatReply:
         """How the run stands, for one who is alive."""
@@ -123,8 +128,9 @@ class Attendance:
             gone = {self.ranks[task] for task in self._gone()}
             live = self._names.keys() - gone
             held.pushes.missing = self._missing()
-            held.dealer.lose(gone)
-            yield from held.pushes.members_changed(live, held.seen, now)
+            anew = [self.ranks[task] for task in self._anew]
+            self._anew.clear()
+            yield from held.pushes.members_changed(live, anew, held.seen, now)
 
     def _gone(self) -> Set[str]:
         """Return the replicas that have left or are lost."""

@@ -15,7 +15,7 @@ import msgspec
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import DtrainError, PeerError, PeerLostError, PeerRefusedError
-from dtrain.messages import AnyMessage, Commit, Complete, Heartbeat, Hello, Initialise, Load, Push, Subscribe
+from dtrain.messages import AnyMessage, Commit, Complete, Heartbeat, Hello, Initialise, Load, Push, Release, Subscribe
 from dtrain.reporting import Reporter
 from dtrain.roles.heartbeat import Connect, HeartbeatLink
 from dtrain.roles.parameter_server.actions import Action, End, Report, Send
@@ -123,11 +123,11 @@ class ServerHandler:
             if not (connections := self._connections()):  # it may have been the last one before the end
                 self._carry_out(self.machine.tick(time.monotonic(), connections))
 
-    def decided(self, commit: Commit) -> None:
-        """ps:0 has made a version."""
+    def decided(self, said: Commit | Release) -> None:
+        """Follow ps:0, which has made a version or lets a replica go on with another part."""
         with self._lock:
-            self._carry_out(self.machine.receive(None, TaskId(Role.PS, 0), commit, (), time.monotonic()))
-            self._report_progress(commit)
+            self._carry_out(self.machine.receive(None, TaskId(Role.PS, 0), said, (), time.monotonic()))
+            self._report_progress(said)
 
     def position(self) -> tuple[Subscribe, list[Complete]]:
         """Where this server stands, for ps:0."""
@@ -229,8 +229,8 @@ class DecisionLink:
                 reports.send(message)
             while True:
                 match commits.receive().message:
-                    case Commit() as commit:
-                        self._handler.decided(commit)
+                    case Commit() | Release() as said:
+                        self._handler.decided(said)
                     case answer:
                         raise PeerRefusedError(f"ps:0 answered {answer}")
         finally:

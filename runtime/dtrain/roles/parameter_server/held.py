@@ -1,7 +1,7 @@
 """What a server holds in one term: variables, the rule by which they change, the table of what was seen."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -11,17 +11,19 @@ from dtrain.cluster import ClusterSpec, Role
 from dtrain.config import TrainingSection
 from dtrain.errors import InputError
 from dtrain.learning.drawn_table import DrawnTable
-from dtrain.messages import Initialise, Lineage, Push, Reply, Verdict
-from dtrain.protocol.batch_dealer import BatchDealer
+from dtrain.messages import Initialise, Lineage, Push, Reply, Row, Verdict
 from dtrain.protocol.compression import Compression
 from dtrain.protocol.exactly_once import Seen, SeenPushes
+from dtrain.protocol.part_dealer import Dealt, PartDealer
 from dtrain.protocol.placement import Plan
-from dtrain.protocol.sync_round import quota
+from dtrain.protocol.sync_round import SyncDecision
+from dtrain.protocol.tally import Tally
 from dtrain.roles.parameter_server.actions import Caller
 from dtrain.roles.parameter_server.async_pushes import AsyncPushes
 from dtrain.roles.parameter_server.published import Room
 from dtrain.roles.parameter_server.store import Store
 from dtrain.roles.parameter_server.sync_pushes import SyncPushes
+from dtrain.roles.parameter_server.sync_step import SyncStep
 
 Blocks = Sequence[np.ndarray[Any, Any]]
 
@@ -32,6 +34,8 @@ class Held:
 
     Attributes:
         max_steps: the last version; an order may lower it.
+        dealer, tally: at ps:0.
+        earlier_rows: at ps:0: the numbers of every epoch of other calls of `fit`, by call.
         order: the number of the newest order that was obeyed.
         stopped: whether it has ended training.
     """
@@ -44,9 +48,11 @@ class Held:
     max_steps: int
     directory: str
     store: Store
-    dealer: BatchDealer
     pushes: SyncPushes | AsyncPushes
     seen: SeenPushes
+    dealer: PartDealer | None = None
+    tally: Tally | None = None
+    earlier_rows: dict[int, dict[int, Row]] = field(default_factory=dict)
     order: tuple[int, int] = (0, 0)
     stopped: bool = False
 
@@ -72,35 +78,10 @@ class Held:
             variable = plan.variables[table.shard.variable]
             for name, description in message.drawn.get(variable.name, {}).items():
                 table.drawn[name] = DrawnTable.described(description, variable.shape)
-        replicas = len(cluster.replicas(training.chief_trains))
-        dealer = BatchDealer.of(replicas, quota(training.replicas_needed(replicas), replicas), message.batches, message.dealt)
-        pushes: SyncPushes | AsyncPushes
-        if training.updates == "sync":
-            pushes = SyncPushes(
-                store,
-                dealer,
-                training,
-                subscribers,
-                generation=message.generation,
-                term=message.term,
-                version=message.version,
-                max_steps=message.max_steps,
-                replicas=replicas,
-                server=server,
-                servers=servers,
-                until=message.until,
-            )
-        else:
-            pushes = AsyncPushes.of(
-                store,
-                dealer,
-                training,
-                version=message.version,
-                max_steps=message.max_steps,
-                server=server,
-                until=message.until,
-                leader=cluster.rank(cluster.leader, training.chief_trains) if cluster.leader else None,
-            )
+        dealer = tally = None
+        if server == 0:
+            dealer, tally = _dealer(message, training, cluster), _tally(message)
+        pushes = _rule(message, store, training, cluster, server, subscribers, dealer, tally)
         seen = SeenPushes.restore(message.seen)
         return cls(
             message.generation,
@@ -111,9 +92,11 @@ class Held:
             message.max_steps,
             message.directory,
             store,
-            dealer,
             pushes,
             seen,
+            dealer,
+            tally,
+            message.history if server == 0 else {},
         )
 
     def received(self, replica: str, message: Push, blocks: Blocks) -> Blocks:
@@ -128,6 +111,8 @@ class Held:
             raise InputError(
                 f"{replica} pushes by plan {message.plan_hash}, the run's is {self.plan.hash}: do all tasks build the same model?"
             )
+        if not message.examples:
+            return ()
         try:
             blocks = self.store.received(blocks)
         except InputError as error:
@@ -136,20 +121,30 @@ class Held:
             raise InputError(f"{replica} pushes from version {message.base_version}, the newest is {self.pushes.version}")
         return blocks
 
+    @property
+    def parts(self) -> int:
+        """Into how many parts every batch is cut (N0); ps:0 says it."""
+        return self.dealer.parts if self.dealer is not None else 1
+
+    @property
+    def history(self) -> dict[int, dict[int, Row]]:
+        """ps:0: the numbers of every epoch that has ended, by call of `fit`."""
+        if self.tally is None or not (self.tally.kept and self.tally.rows):
+            return self.earlier_rows
+        return {**self.earlier_rows, self.generation: self.tally.rows}
+
     def refuse(self, replica: str, rank: int, message: Push) -> tuple[Reply, Blocks]:
-        """The answer to a gradient that is not finite."""
+        """Answer a gradient that is not finite."""
         self.seen.record(replica, Seen(message.incarnation, message.sequence, Verdict.REFUSED))
-        self.dealer.done(message.batch)
         reason = f"the gradient of {replica} from version {message.base_version} holds NaN or infinity"
-        ticket = self.pushes.refused(rank)
-        batch = self.dealer.give(rank) if ticket else -1
-        reply = Reply(Verdict.REFUSED, self.pushes.version, reason=reason, ticket=ticket, batch=batch)
+        ticket, part = self.pushes.refused(rank, message.part)
+        reply = Reply(Verdict.REFUSED, self.pushes.version, reason=reason, ticket=ticket, part=part)
         return reply, self.pushes.values_for(rank)
 
     def repeat(self, rank: int, row: Seen) -> tuple[Reply, Blocks]:
         """The answer to a push that was judged before: the first verdict, the newest values."""
         assert row.verdict is not None
-        ticket = self.pushes.ticket(rank)
+        ticket, part = self.pushes.permit(rank)
         reply = Reply(
             row.verdict,
             self.pushes.version,
@@ -159,7 +154,71 @@ class Held:
             stale=int(row.verdict is Verdict.STALE),
             ticket=ticket,
             reason="a repeated gradient held NaN or infinity" if row.verdict is Verdict.REFUSED else None,
-            batch=self.dealer.give(rank) if ticket else -1,
+            part=part,
         )
         # One that is pending goes on computing with the values that it has.
         return reply, () if row.verdict is Verdict.PENDING else self.pushes.values_for(rank)
+
+
+def _dealer(message: Initialise, training: TrainingSection, cluster: ClusterSpec) -> PartDealer:
+    """Deal whole batches where no replica is a backup: the parts are then as many as the replicas, or more."""
+    replicas = len(cluster.replicas(training.chief_trains))
+    return PartDealer.of(Dealt(*message.dealt), whole=training.updates == "sync" and not training.has_backups(replicas))
+
+
+def _tally(message: Initialise) -> Tally:
+    rows = {} if message.alone else message.history.get(message.generation, {})
+    first_step = message.lineage.first_step
+    return Tally.of(first_step, message.steps_per_epoch, message.first_epoch, message.tally, rows, kept=not message.alone)
+
+
+def _rule(
+    message: Initialise,
+    store: Store,
+    training: TrainingSection,
+    cluster: ClusterSpec,
+    server: int,
+    subscribers: Sequence[Caller],
+    dealer: PartDealer | None,
+    tally: Tally | None,
+) -> SyncPushes | AsyncPushes:
+    leader = cluster.rank(cluster.leader, training.chief_trains) if cluster.leader else None
+    if training.updates == "async":
+        return AsyncPushes.of(
+            store,
+            training,
+            version=message.version,
+            max_steps=message.max_steps,
+            server=server,
+            until=message.until,
+            dealer=dealer,
+            tally=tally,
+            leader=leader,
+            alone=message.alone,
+        )
+    step = None
+    if dealer is not None and tally is not None:
+        ranks = frozenset([0] if message.alone else range(len(cluster.replicas(training.chief_trains))))
+        decision = SyncDecision(
+            message.version,
+            cluster.count(Role.PS),
+            dealer.parts,
+            len(ranks),
+            dealer.whole,
+            training.too_few == "shrink",
+            live=ranks,
+        )
+        retry = training.on_stale == "retry_same_batch"
+        step = SyncStep(dealer, decision, tally, retry, ranks if message.alone else None)
+    return SyncPushes(
+        store,
+        training,
+        subscribers,
+        step,
+        generation=message.generation,
+        term=message.term,
+        version=message.version,
+        max_steps=message.max_steps,
+        until=message.until,
+        leader=leader,
+    )

@@ -34,7 +34,10 @@ from dtrain.messages import (
     NotReady,
     Pull,
     Push,
+    Record,
+    Recorded,
     Refusal,
+    Release,
     Snapshot,
     SnapshotRows,
     Subscribe,
@@ -59,6 +62,7 @@ LEADERS_DEEDS: dict[type[AnyMessage], str] = {
     Hold: "give orders",
     Control: "give orders",
     Mark: "mark a checkpoint",
+    Record: "record epochs",
     Conclude: "conclude a generation",
     Farewell: "say farewell",
 }
@@ -204,10 +208,9 @@ class ParameterServer:
         elif row is not None and row.verdict is not None:
             yield Send(caller, *held.repeat(rank, row))
         elif row is None and not message.finite:
-            held.dealer.pushed(rank, message.batch)
             yield Send(caller, *held.refuse(replica, rank, message))
+            yield from held.pushes.share_out(held.seen, now)
         else:
-            held.dealer.pushed(rank, message.batch)
             yield from held.pushes.push(caller, replica, rank, message, blocks, held.seen, now)
 
     # The one decision of a synchronous run
@@ -225,7 +228,7 @@ class ParameterServer:
     def _on_subscribe(self, caller: Caller, sender: TaskId, message: Subscribe, blocks: Blocks, now: float) -> Actions:
         self._subscribers.append(caller)
         if self.held is not None and (rule := self._sync(self.held.generation, self.held.term)):
-            yield from (Send(caller, commit) for commit in rule.commits_since(message))
+            yield from (Send(caller, said) for said in rule.said_since(message))
 
     def _on_commit(self, caller: Caller, sender: TaskId, message: Commit, blocks: Blocks, now: float) -> Actions:
         if (rule := self._sync(message.generation, message.term)) and self.held is not None:
@@ -233,6 +236,10 @@ class ParameterServer:
                 yield from rule.commit(message, self.held.seen)
             except ValueError as error:
                 yield End(f"ps:{self.index} cannot follow ps:0: {error}")
+
+    def _on_release(self, caller: Caller, sender: TaskId, message: Release, blocks: Blocks, now: float) -> Actions:
+        if (rule := self._sync(message.generation, message.term)) and self.held is not None:
+            yield from rule.release_replica(message, self.held.seen)
 
     def position(self) -> tuple[Subscribe, list[Complete]]:
         """ps:i: what to tell ps:0 on connecting to it (again): where this server stands, and what it holds."""
@@ -277,9 +284,19 @@ class ParameterServer:
         if self.attendance.membership.expire(now):
             yield from self.attendance.change(self.held, now)
         if self.held is not None:
-            yield from self.held.pushes.decide(self.held.seen, now)
+            yield from self.held.pushes.judge(self.held.seen, now)
         yield from self._answers(now)
         yield from self.attendance.end(self.held, now, connections)
+
+    def _on_record(self, caller: Caller, sender: TaskId, message: Record, blocks: Blocks, now: float) -> Actions:
+        held = self.held
+        if held is None or held.tally is None or held.generation != message.generation:
+            yield Send(caller, NotReady(f"ps:{self.index} does not hold generation {message.generation}"))
+        elif message.epoch is None:
+            yield Send(caller, Recorded(held.tally.rows))
+        else:
+            held.tally.record(message.epoch, message.rows)
+            yield Send(caller, Recorded({}))
 
     def _on_conclude(self, caller: Caller, sender: TaskId, message: Conclude, blocks: Blocks, now: float) -> Actions:
         self.attendance.conclude(message)

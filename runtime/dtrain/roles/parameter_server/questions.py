@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from dtrain.messages import Conclude, Lookup, NotReady, Pull, Refusal, Snapshot, Values
 from dtrain.protocol.membership import MemberState
+from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.parameter_server.actions import Caller, Send
 from dtrain.roles.parameter_server.attendance import Attendance
 from dtrain.roles.parameter_server.held import Held
@@ -80,8 +81,10 @@ class Questions:
 
     def _answer(self, request: Request, held: Held | None, late: bool) -> Send | None:
         message, attendance = request.message, self._attendance
-        if isinstance(message, Pull) and message.concluded and attendance.concluded(message.generation):
-            return Send(request.caller, Conclude(message.generation))
+        later = held is not None and held.generation > message.generation if isinstance(message, Pull) else False
+        if isinstance(message, Pull) and message.concluded and (later or attendance.concluded(message.generation)):
+            rows = held.history.get(message.generation, {}) if held is not None else {}
+            return Send(request.caller, Conclude(message.generation, rows))
         asked = 0 if isinstance(message, Snapshot) else message.generation
         if held is None or held.term < message.term or held.generation < asked:
             reason = f"ps:{attendance.index} waits for {attendance.leader} to initialise the variables"
@@ -108,14 +111,24 @@ class Questions:
         if rank is None and self._attendance.index == 0 and held.pushes.version < message.at_least:
             # A leader that does not train waits for this version; values on the way would be one more copy.
             return Send(request.caller, NotReady("training goes on"))
-        ticket = not finished and rank is not None and held.pushes.ticket(rank)
+        ticket, part = held.pushes.permit(rank) if rank is not None and not finished else (False, NO_PART)
         leads = request.task == self._attendance.leader
         held_back = held.pushes.held_back and leads
         if rank is not None and not (ticket or finished or held_back or late):
             return None
-        batch = held.dealer.give(rank) if rank is not None and ticket else -1
-        step, plan, first_step = held.pushes.version, held.plan.to_dict(), held.lineage.first_step
-        values = Values(held.generation, step, held.max_steps, plan, ticket, batch, held.term, first_step, held_back)
+        values = Values(
+            held.generation,
+            held.pushes.version,
+            held.max_steps,
+            held.plan.to_dict(),
+            ticket,
+            part,
+            held.term,
+            held.lineage.first_step,
+            held_back,
+            held.parts,
+            held.pushes.told() if leads else (),
+        )
         return Send(request.caller, values, held.store.values if rank is None else held.pushes.values_for(rank, leads))
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from dtrain.cluster import TaskId
 from dtrain.messages import Mark, Push, Snapshot, SnapshotReply
+from dtrain.protocol.part_dealer import NOTHING_DEALT
 from dtrain.roles.parameter_server.actions import Caller
 from dtrain.roles.parameter_server.held import Held
 
@@ -93,5 +94,14 @@ class Snapshots:
             return None
         self._marked_until_s, self.number = -math.inf, question.number
         held.store.mark()
-        seen, dealt, rule = held.seen.export(), held.dealer.export(), held.store.optimizer_config
-        return SnapshotReply(held.pushes.version, tuple(held.store.slots), seen, dealt, live, whole, rule)
+        return SnapshotReply(
+            held.pushes.version,
+            tuple(held.store.slots),
+            held.seen.export(),
+            held.dealer.export() if held.dealer is not None else NOTHING_DEALT,
+            live,
+            whole,
+            held.store.optimizer_config,
+            held.pushes.told(),
+            held.history,
+        )

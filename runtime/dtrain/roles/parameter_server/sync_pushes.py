@@ -1,24 +1,29 @@
-"""What a server does with pushes in synchronous training: rules 1 to 3 and 5, and ps:0's part of rule 2.
+"""What a server does with pushes in synchronous training: rules 1 to 3, 5 and 10, and ps:0's part of rule 2.
 
-Machine: no socket, no thread, no clock. The rules themselves stand in `protocol.sync_round` and `protocol.exactly_once`; here
-they are joined to a server's memory and to its callers.
+Machine: no socket, no thread, no clock. The rules themselves stand in `protocol.sync_round`, `protocol.part_dealer` and
+`protocol.exactly_once`; here they are joined to a server's memory and to its callers.
+
+A push is answered when the version that it contributes to has been made, or as soon as ps:0 has another part for its replica: ps:0
+then says `Release` to the other servers, so that all of them answer it as pending.
 """
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dtrain.config import TrainingSection
-from dtrain.messages import Commit, Complete, Push, Reply, Subscribe, Verdict
-from dtrain.protocol.batch_dealer import BatchDealer
+from dtrain.messages import Commit, Complete, Push, Release, Reply, Subscribe, Verdict
 from dtrain.protocol.exactly_once import Seen, SeenPushes
-from dtrain.protocol.sync_round import Contribution, SyncDecision, SyncRound, TooFew, quota
+from dtrain.protocol.part_dealer import NO_PART
+from dtrain.protocol.sync_round import Contribution, SyncRound
+from dtrain.protocol.tally import Open
 from dtrain.roles.parameter_server.actions import Action, Caller, Report, Send
 from dtrain.roles.parameter_server.means import mean
 from dtrain.roles.parameter_server.store import Store
+from dtrain.roles.parameter_server.sync_step import SyncStep
 
 Blocks = Sequence[np.ndarray[Any, Any]]
 
@@ -28,8 +33,20 @@ class Waiting:
     """A connection on which the version being made is waited for; after a break there may be an old and a new one for a while."""
 
     caller: Caller
-    contribution: Contribution
     duplicate: bool = False
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A gradient that is held.
+
+    Attributes:
+        blocks: as they were pushed.
+        examples: of how many examples it is the mean.
+    """
+
+    blocks: Blocks
+    examples: int
 
 
 class SyncPushes:
@@ -38,43 +55,49 @@ class SyncPushes:
     def __init__(
         self,
         store: Store,
-        dealer: BatchDealer,
         training: TrainingSection,
         subscribers: Sequence[Caller],
+        step: SyncStep | None,
         *,
         generation: int,
         term: int,
         version: int,
         max_steps: int,
-        replicas: int,
-        server: int,
-        servers: int,
         until: int | None = None,
+        leader: int | None = None,
     ) -> None:
+        """Begin a term.
+
+        Args:
+            store: changed by every step.
+            training: the rules.
+            subscribers: the connections of other servers to ps:0.
+            step: at ps:0.
+            generation, term, version, max_steps, until: as in `Initialise`.
+            leader: its rank; None if it does not train.
+        """
         self._store = store
-        self._dealer = dealer
+        self._step = step
         self._training = training
         self._subscribers = subscribers
         self._generation = generation
         self._term = term
-        self._server = server
-        needed = training.replicas_needed(replicas)
-        self._quota = quota(needed, replicas)
-        self._round: SyncRound[Blocks] = SyncRound(version)
-        self._ranks = frozenset(range(replicas))
-        self._live: Set[int] = self._ranks
-        shrink = training.too_few == "shrink"
-        self._decision = SyncDecision(version, servers, needed, self._quota, shrink, self._live) if server == 0 else None
+        self._leader = leader
+        self._round: SyncRound[Offered] = SyncRound(version)
         self._max_steps = max_steps
         self._until = until
-        self._replicas = replicas
         self._undecided: dict[str, Contribution] = {}
-        self._batches: dict[Contribution, int] = {}
-        self._waiting: list[Waiting] = []
+        self._pushes: dict[Contribution, Push] = {}
+        self._waiting: dict[Contribution, list[Waiting]] = {}
+        self._released: set[Contribution] = set()
         self._last_commit: Commit | None = None
         self.failed: str | None = None
-        self.too_few = False  # ps:0: fewer can contribute than are needed
         self.missing = ""  # ps:0: which replicas have gone, and how
+
+    @property
+    def too_few(self) -> bool:
+        """ps:0: whether fewer can contribute than are needed."""
+        return self._step is not None and self._step.decision.too_few_since_s is not None
 
     @property
     def version(self) -> int:
@@ -101,68 +124,122 @@ class SyncPushes:
         self._until = until
 
     def end_at(self, version: int, seen: SeenPushes) -> Iterator[Action]:
-        """This version is the last one: who waits for a later one is told."""
+        """End training at this version: whoever waits for a later one is told."""
         self._max_steps = version
         if not self.finished:
             return  # the commit that makes it is under way
         for replica in self._undecided:
             seen.decide(replica, Verdict.FINISHED)
-        for waiting in self._waiting:
-            yield Send(waiting.caller, Reply(Verdict.FINISHED, version, duplicate=waiting.duplicate), self._shown())
-        self._undecided.clear()
-        self._waiting.clear()
+        for each in self._waiting.values():
+            for waiting in each:
+                yield Send(waiting.caller, Reply(Verdict.FINISHED, version, duplicate=waiting.duplicate), self._shown())
+        self._forget_pushes()
+
+    def permit(self, rank: int) -> tuple[bool, int]:
+        """Return whether a replica may push next, and the part that it is to compute; other servers than ps:0 always say yes."""
+        if self._step is None:
+            return True, NO_PART
+        part = NO_PART if self.finished else self._step.permit(rank)
+        return part != NO_PART, part
+
+    def refused(self, rank: int, part: int) -> tuple[bool, int]:
+        """Note that the gradient of a part was refused, and return what `permit` says then."""
+        if self._step is not None:
+            self._step.refused(rank, part)
+        return self.permit(rank)
+
+    # Pushes
 
     def push(
         self, caller: Caller, replica: str, rank: int, push: Push, blocks: Blocks, seen: SeenPushes, now: float
     ) -> Iterator[Action]:
-        """A gradient that has passed every check and has not been seen before, or whose verdict is still open."""
+        """Deal with a gradient that has passed every check and has not been seen before, or whose verdict is still open."""
         contribution = (rank, push.incarnation, push.ordinal)
-        row = seen.lookup(replica, push.incarnation, push.sequence)
-        if row is not None:
-            self._waiting.append(Waiting(caller, contribution, duplicate=True))
+        if seen.lookup(replica, push.incarnation, push.sequence) is not None:
+            self._waiting.setdefault(contribution, []).append(Waiting(caller, duplicate=True))
             return
-        last = push.ordinal + 1 >= self._quota
-        # What is answered now may change while it is held.
-        held = blocks if last else [np.array(block) for block in blocks]
-        if self.finished or not self._round.offer(contribution, push.base_version, held):
-            late = push.base_version < self.version
-            verdict = Verdict.STALE if late else Verdict.FINISHED
-            seen.record(replica, Seen(push.incarnation, push.sequence, verdict))
-            self._too_late(push.batch)
-            reply = Reply(verdict, self.version, stale=int(late), batch=self._dealer.give(rank))
-            yield Send(caller, reply, self._shown())
+        if self._step is not None:
+            self._step.dealer.pushed(rank, push.part)
+        if self.finished or push.base_version < self.version:
+            yield self._too_late(caller, replica, rank, push, seen)
             return
-        self._batches[contribution] = push.batch
-        if not last:
-            seen.record(replica, Seen(push.incarnation, push.sequence, Verdict.PENDING))
-            yield Send(caller, Reply(Verdict.PENDING, self.version, batch=self._dealer.give(rank)))
-        else:
-            seen.record(replica, Seen(push.incarnation, push.sequence))
-            self._undecided[replica] = contribution
-            self._waiting.append(Waiting(caller, contribution))
-        if self._decision is None:
-            yield Report(self._report(contribution))
-        else:
-            self._decision.report(self._server, contribution, push.base_version)
+        seen.record(replica, Seen(push.incarnation, push.sequence))
+        self._undecided[replica] = contribution
+        self._waiting.setdefault(contribution, []).append(Waiting(caller))
+        self._pushes[contribution] = push
+        if push.examples:
+            self._round.offer(contribution, push.base_version, Offered(blocks, push.examples))
+        if self._step is not None:
+            self._step.offered(contribution, push)
             yield from self.decide(seen, now)
+            if contribution in self._waiting:
+                yield from self._deal_to(contribution, seen)
+            return
+        if push.examples:
+            yield Report(self._report(contribution))
+        if contribution in self._released:
+            yield from self._answer_pending(contribution, NO_PART, seen)
+
+    def _too_late(self, caller: Caller, replica: str, rank: int, push: Push, seen: SeenPushes) -> Send:
+        late = push.base_version < self.version
+        verdict = Verdict.STALE if late else Verdict.FINISHED
+        seen.record(replica, Seen(push.incarnation, push.sequence, verdict))
+        if self._step is not None:
+            self._step.too_late(push.part)
+        ticket, part = self.permit(rank)
+        reply = Reply(verdict, self.version, stale=int(late), ticket=ticket, part=part, tally=self._told(rank))
+        return Send(caller, reply, self._shown())
+
+    def _deal_to(self, contribution: Contribution, seen: SeenPushes) -> Iterator[Action]:
+        """ps:0: if there is another part for a replica that waits, let it go on, on every server."""
+        may, part = self.permit(contribution[0])
+        if may:
+            self._released.add(contribution)
+            yield from self._answer_pending(contribution, part, seen)
+            for subscriber in self._subscribers:
+                yield Send(subscriber, self._release(contribution))
+
+    def _release(self, contribution: Contribution) -> Release:
+        return Release(self._generation, self.version, contribution, self._term)
+
+    def release_replica(self, message: Release, seen: SeenPushes) -> Iterator[Action]:
+        """ps:i: ps:0 has another part for a replica that waits, or will wait as soon as its push arrives."""
+        if message.version == self.version:
+            contribution = message.contribution
+            self._released.add(contribution)
+            if contribution in self._waiting:
+                yield from self._answer_pending(contribution, NO_PART, seen)
+
+    def _answer_pending(self, contribution: Contribution, part: int, seen: SeenPushes) -> Iterator[Action]:
+        offered = self._round.held.get(contribution)
+        if offered is not None:  # the replica's memory, which it is about to write again
+            copies = [np.array(block) for block in offered.blocks]
+            self._round.held[contribution] = replace(offered, blocks=copies)
+        for replica in [replica for replica, its in self._undecided.items() if its == contribution]:
+            seen.decide(replica, Verdict.PENDING)
+            del self._undecided[replica]
+        for waiting in self._waiting.pop(contribution):
+            yield Send(waiting.caller, Reply(Verdict.PENDING, self.version, duplicate=waiting.duplicate, ticket=True, part=part))
+
+    # The decision
 
     def complete(self, server: int, message: Complete, seen: SeenPushes, now: float) -> Iterator[Action]:
         """ps:0: another server holds a contribution whole."""
-        if self._decision is not None:
+        if self._step is not None:
             contribution = (message.rank, message.incarnation, message.ordinal)
-            self._decision.report(server, contribution, message.version)
+            self._step.reported(server, contribution, message.version)
             yield from self.decide(seen, now)
 
-    def commits_since(self, message: Subscribe) -> list[Commit]:
+    def said_since(self, message: Subscribe) -> list[Commit | Release]:
         """ps:0: what a server that connects (again) has missed; servers are never more than one version apart.
 
         Where it stood when it asked may be long ago: it may have been initialised since.
         """
         last = self._last_commit
-        if last is None:
-            return []
-        asked = (message.generation, message.term, message.version)
-        return [last] if asked <= (last.generation, last.term, last.version) else []
+        said: list[Commit | Release] = []
+        if last is not None and (message.generation, message.term, message.version) <= (last.generation, last.term, last.version):
+            said.append(last)
+        return said + [self._release(contribution) for contribution in sorted(self._released)]
 
     def reports(self) -> list[Complete]:
         """ps:i: everything that ps:0 must hear again after a reconnect."""
@@ -174,34 +251,31 @@ class SyncPushes:
 
     def commit(self, message: Commit, seen: SeenPushes) -> Iterator[Action]:
         """ps:i: the decision has arrived."""
-        yield from self._carry_out(message.version, message.contributors, seen)
+        yield from self._carry_out(message, seen)
 
-    def members_changed(self, live: Set[int], seen: SeenPushes, now: float) -> Iterator[Action]:
-        """ps:0: these ranks are alive or still expected."""
-        self._live = live
-        if self._decision is not None:
-            joined = len(live - self._ranks)
-            self._decision.resize(self._training.replicas_needed(self._replicas + joined))
-            self._decision.members_changed(live)
-        yield from self.decide(seen, now)
+    def members_changed(self, live: Set[int], anew: Collection[int], seen: SeenPushes, now: float) -> Iterator[Action]:
+        """ps:0: these ranks are alive or still expected; of those in `anew` another process has come."""
+        if self._step is not None:
+            self._step.members_changed(live, anew)
+            yield from self.share_out(seen, now)
 
-    def decide(self, seen: SeenPushes, now: float) -> Iterator[Action]:
-        """ps:0: make the next version if enough contributions are complete everywhere."""
-        if self._decision is None or self.failed or self.finished or self.held_back:
+    def share_out(self, seen: SeenPushes, now: float) -> Iterator[Action]:
+        """ps:0: parts may have come back, or a batch may have begun: replicas that wait may have another part."""
+        if self._step is None:
             return
-        decided = self._decision.decide(now)
-        self.too_few = isinstance(decided, TooFew)
-        if isinstance(decided, TooFew):
-            self._judge_too_few(decided, now)
-        elif decided is not None:
-            version = self._decision.version
-            self._decision.committed()
-            self._last_commit = Commit(self._generation, version, decided, self._term)
-            for subscriber in self._subscribers:
-                yield Send(subscriber, self._last_commit)
-            yield from self._carry_out(version, decided, seen)
+        self._step.shared_out += 1
+        for contribution in list(self._waiting):
+            yield from self._deal_to(contribution, seen)
+        yield from self.judge(seen, now)
 
-    def _judge_too_few(self, found: TooFew, now: float) -> None:
+    def judge(self, seen: SeenPushes, now: float) -> Iterator[Action]:
+        """ps:0: time has passed, or members have changed: decide, or give up waiting for those who are not there."""
+        yield from self.decide(seen, now)
+        if self._step is None or self.failed or self.finished or self.held_back:
+            return
+        found = self._step.decision.too_few(now)
+        if found is None:
+            return
         waited_s = now - found.since_s
         if self._training.too_few == "fail" or waited_s >= self._training.too_few_timeout_s:
             self.failed = (
@@ -209,45 +283,71 @@ class SyncPushes:
                 f"{found.possible} can come, for {waited_s:.1f} s (training.too_few: {self._training.too_few}): {self.missing}"
             )
 
-    def _carry_out(self, version: int, contributors: Sequence[Contribution], seen: SeenPushes) -> Iterator[Action]:
-        held = Counter(contribution[:2] for contribution in self._round.held)
-        gradients = self._round.commit(version, contributors)
-        if gradients is None:
+    def decide(self, seen: SeenPushes, now: float) -> Iterator[Action]:
+        """ps:0: make the next version if enough contributions are complete everywhere."""
+        if self._step is None or self.failed or self.finished or self.held_back:
             return
-        self._store.apply(mean(gradients, [group.trainable for group in self._store.groups]), version)
-        del gradients  # the answers, which are as large, are made while this waits
-        counted = set(contributors)
+        decided = self._step.decision.decided()
+        if decided is None:
+            return
+        commit = Commit(self._generation, self.version, decided.contributors, self._term, decided.parts)
+        self._last_commit = commit
+        self._step.made(decided, self._pushes)
+        for subscriber in self._subscribers:
+            yield Send(subscriber, commit)
+        yield from self._carry_out(commit, seen)
+
+    def _carry_out(self, commit: Commit, seen: SeenPushes) -> Iterator[Action]:
+        held = Counter(contribution[:2] for contribution in self._round.held)
+        offered = self._round.commit(commit.version, commit.contributors)
+        if offered is None:
+            return
+        examples = [each.examples for each in offered] if self._training.weighting == "examples" else None
+        trainable = [group.trainable for group in self._store.groups]
+        blocks = [each.blocks for each in offered]
+        gradient = mean(blocks, trainable, parts=commit.parts, weights=examples, present=self._store.values)
+        self._store.apply(gradient, commit.version)
+        del offered, blocks, gradient  # the answers, which are as large, are made while this waits
+        counted = set(commit.contributors)
         counted_of = Counter(contribution[:2] for contribution in counted)
-        self._settle_batches(counted)
         for replica, contribution in self._undecided.items():
             # Also for one whose connection is broken: its repetition is answered with this verdict.
-            seen.decide(replica, Verdict.ACCEPTED if contribution in counted else Verdict.STALE)
-        for waiting in self._waiting:
-            process = waiting.contribution[:2]
+            seen.decide(replica, self._verdict(contribution, counted))
+        for contribution, each in self._waiting.items():
+            rank, process, verdict = contribution[0], contribution[:2], self._verdict(contribution, counted)
             accepted, stale = counted_of[process], held[process] - counted_of[process]
-            verdict = Verdict.ACCEPTED if waiting.contribution in counted else Verdict.STALE
-            batch = self._dealer.give(waiting.contribution[0])
-            reply = Reply(verdict, self.version, duplicate=waiting.duplicate, accepted=accepted, stale=stale, batch=batch)
-            yield Send(waiting.caller, reply, self._shown())
-        self._undecided.clear()
-        self._waiting.clear()
+            for waiting in each:
+                ticket, part = self.permit(rank)
+                reply = Reply(
+                    verdict,
+                    self.version,
+                    duplicate=waiting.duplicate,
+                    accepted=accepted,
+                    stale=stale,
+                    ticket=ticket,
+                    part=part,
+                    tally=self._told(rank),
+                )
+                yield Send(waiting.caller, reply, self._shown())
+        self._forget_pushes()
 
-    def _settle_batches(self, counted: Collection[Contribution]) -> None:
-        """A version was made of the counted contributions; the others that are held have come too late."""
-        for contribution, batch in self._batches.items():
-            if contribution in counted:
-                self._dealer.done(batch)
-            elif contribution[0] in self._live:
-                self._too_late(batch)
-            else:
-                self._dealer.give_back(batch)
-        self._batches.clear()
+    def _verdict(self, contribution: Contribution, counted: Set[Contribution]) -> Verdict:
+        """What has no examples counts as it is."""
+        empty = not self._pushes[contribution].examples
+        return Verdict.ACCEPTED if empty or contribution in counted else Verdict.STALE
 
-    def _too_late(self, batch: int) -> None:
-        if self._training.on_stale == "retry_same_batch":
-            self._dealer.repeat(batch)
-        else:
-            self._dealer.done(batch)
+    def _forget_pushes(self) -> None:
+        for of_this_version in (self._undecided, self._pushes, self._waiting, self._released):
+            of_this_version.clear()
+
+    # Answers
+
+    def told(self) -> Open:
+        """ps:0: return the sums of the epochs that the leader has not ended."""
+        return self._step.tally.open() if self._step is not None else ()
+
+    def _told(self, rank: int) -> Open:
+        return self.told() if rank == self._leader else ()
 
     def values_for(self, rank: int, whole: bool = False) -> Blocks:
         """The newest values, to be sent to a replica that goes on from them; see `Store.shown`."""
@@ -261,27 +361,20 @@ class SyncPushes:
         """The newest rows of tables; see `Store.look_up`."""
         return self._store.look_up(tables, ids)
 
-    def ticket(self, rank: int) -> bool:
-        """Whether `rank` may push next: always, the newest-version rule needs no permission."""
-        return True
-
-    def refused(self, rank: int) -> bool:
-        """A push of `rank` was refused; whether it may try again at once."""
-        return True
-
     def disconnected(self, caller: Caller) -> None:
-        """Nobody to answer any more; what was contributed stays (it may be complete everywhere)."""
-        self._waiting = [waiting for waiting in self._waiting if waiting.caller != caller]
+        """Answer nothing on this connection any more; what was contributed stays (it may be complete everywhere)."""
+        for contribution, each in list(self._waiting.items()):
+            self._waiting[contribution] = [waiting for waiting in each if waiting.caller != caller]
 
     def callers(self) -> list[Caller]:
-        """Who waits for the next version."""
-        return [waiting.caller for waiting in self._waiting]
+        """Return the connections on which the next version is waited for."""
+        return [waiting.caller for each in self._waiting.values() for waiting in each]
 
     def awaited(self) -> tuple[Collection[int], Collection[int]]:
-        """Ranks whose contribution the next version still lacks; servers that lack one which ps:0 has."""
-        return self._decision.awaited() if self._decision is not None else ((), ())
+        """Return the ranks whose contribution the next version still lacks, and the servers that lack one which ps:0 has."""
+        return self._step.decision.awaited() if self._step is not None else ((), ())
 
     @property
     def standing(self) -> Hashable:
-        """See `AsyncPushes.standing`: here nobody is refused."""
-        return None
+        """All that `permit` depends on beside what each rank has done: while it stays, those who were refused would be again."""
+        return self.version, self._step.shared_out if self._step is not None else 0

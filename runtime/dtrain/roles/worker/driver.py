@@ -16,7 +16,7 @@ import numpy as np
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import PeerLostError, ProgramError, WaitTimeoutError
 from dtrain.learning.sparse_rows import SparseRows
-from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Reply, Rows
+from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Reply, Rows, Sums
 from dtrain.protocol.packing import Packing
 from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.reporting import Reporter
@@ -113,15 +113,27 @@ class ReplicaDriver:
         """Get the values of this version, or of the last one, as soon as it has been made."""
         self._exchange(self.machine.wait_for(version))
 
-    def push(self) -> Outcome:
-        """Send the gradients in memory; returns when computing may go on: the next values are there, or are `arriving`."""
+    def push(self, examples: int, empty: int, sums: Sums | None) -> Outcome:
+        """Send the gradients in memory; returns when computing may go on: the next values are there, or are `arriving`.
+
+        Arguments as in `Replica.push`.
+        """
         self._gradients.split()
         rows = self._routes.blocks(self.row_gradients) if self.tables else ()
         finite = not any_non_finite(chain(self._gradients.buffers.values(), *rows))
         self._outgoing = self._packing.pack(rows, self.machine.term)
-        self._exchange(self.machine.push(finite))
+        outcome = self._push(self.machine.push(finite, examples=examples, empty=empty, sums=sums))
         self._departing.forget()
         self.row_gradients.clear()
+        return outcome
+
+    def push_nothing(self, empty: int) -> Outcome:
+        """Say that the part has no examples; returns as `push`."""
+        self._outgoing = [()] * self.machine.servers
+        return self._push(self.machine.push(examples=0, empty=empty))
+
+    def _push(self, outgoing: Iterable[Outgoing]) -> Outcome:
+        self._exchange(outgoing)
         if self.machine.outcome is None:
             raise AssertionError("a push that was answered everywhere has an outcome")
         return self.machine.outcome
@@ -197,7 +209,7 @@ class ReplicaDriver:
             server = next(iter(self.machine.unanswered))
             frame = answers[server] = self._receive(server)
             message = frame.message
-            if isinstance(message, Reply):
+            if isinstance(message, Reply) and self._outgoing[server]:
                 self._packing.judged(server, message.verdict)
             elif isinstance(message, NotReady) and self.machine.phase is Phase.FINISHED:
                 raise PeerLostError(f"ps:{server} has lost what was trained: read it from the last checkpoint")

@@ -21,7 +21,21 @@ from enum import Enum
 import msgspec
 
 from dtrain.errors import NonFiniteGradientError, PeerRefusedError, TooFewReplicasError
-from dtrain.messages import AnyMessage, Conclude, Lookup, NotReady, Pull, Push, Refusal, Reply, Rows, Values, Verdict
+from dtrain.messages import (
+    AnyMessage,
+    Conclude,
+    Lookup,
+    NotReady,
+    Pull,
+    Push,
+    Refusal,
+    Reply,
+    Row,
+    Rows,
+    Sums,
+    Values,
+    Verdict,
+)
 
 Outgoing = tuple[int, AnyMessage]
 """A server's index and what it is told. A Push is accompanied by that server's gradient blocks, a Lookup by ids."""
@@ -71,7 +85,10 @@ class Replica:
         first_step: at which this generation began.
         held: leader: the next version waits for its order, and so does the permission to push.
         awaited: the version that a leader which does not train waits for.
-        batch: of the stream: which one to compute next, as ps:0 says.
+        part: which one to compute next, as ps:0 says.
+        parts: into how many every batch is cut.
+        tally: leader: the sums of the epochs that it has not ended, as of the values at hand.
+        rows: when it is finished: the numbers of every epoch.
     """
 
     servers: int
@@ -93,7 +110,10 @@ class Replica:
     versions: list[int] = field(default_factory=list)
     unanswered: dict[int, AnyMessage] = field(default_factory=dict)
     outcome: Outcome | None = None
-    batch: int = -1
+    part: int = -1
+    parts: int = 1
+    tally: tuple[tuple[int, Sums], ...] = ()
+    rows: dict[int, Row] = field(default_factory=dict)
     _ordinal: int = 0
     _contributed_to: int = -1
     _ticket: bool = True
@@ -129,8 +149,15 @@ class Replica:
         self.phase = Phase.PULLING
         yield self._ask(server, self.versions[server])
 
-    def push(self, finite: bool = True) -> Iterator[Outgoing]:
-        """The gradient from the values at hand is ready; `finite` says whether it is free of NaN and infinity."""
+    def push(self, finite: bool = True, *, examples: int = 1, empty: int = 0, sums: Sums | None = None) -> Iterator[Outgoing]:
+        """Contribute the gradient from the values at hand; other arguments as in `Push`.
+
+        Args:
+            finite: whether it is free of NaN and infinity.
+            examples: 0 where the part has none: then there is no gradient.
+            empty: how many parts of the batch have no examples.
+            sums: for ps:0.
+        """
         if self.phase is not Phase.READY:
             raise AssertionError(f"a replica that is {self.phase.value} has nothing to push")
         if self.held:
@@ -140,7 +167,18 @@ class Replica:
             self._contributed_to, self._ordinal = self.global_step, 0
         numbers = self.generation, self.incarnation, self.sequence
         for server, version in enumerate(self.versions):
-            message = Push(*numbers, version, self.plan_hash, self._ordinal, finite, self.batch, self.term)
+            message = Push(
+                *numbers,
+                version,
+                self.plan_hash,
+                self._ordinal,
+                finite,
+                self.part,
+                self.term,
+                examples,
+                empty,
+                sums if server == 0 else None,
+            )
             self.unanswered[server] = message
             yield server, message
 
@@ -165,9 +203,9 @@ class Replica:
             case Reply():
                 yield from self._reply(server, message)
             case Values() if message.generation > self.generation:
-                self._end()
+                yield from self._end(server)
             case Conclude():
-                self.phase = Phase.FINISHED
+                self.phase, self.rows = Phase.FINISHED, message.rows
             case Values():
                 yield from self._values(server, message)
             case Rows() if isinstance(asked, Lookup):
@@ -199,18 +237,25 @@ class Replica:
         self.unanswered[server] = message
         return server, message
 
-    def _end(self) -> None:
-        """The servers train the next generation already: ours has come to its end without us."""
-        self.phase, self.outcome = Phase.FINISHED, Outcome(Verdict.FINISHED, 0, 0, 0)
+    def _end(self, server: int) -> Iterator[Outgoing]:
+        """End without having seen the end: the servers train the next generation, and ps:0 still knows what came of this one."""
+        known = self.phase is Phase.FINISHED
+        self.phase, self.outcome = Phase.FINISHED if known else Phase.CLOSING, Outcome(Verdict.FINISHED, 0, 0, 0)
         self.versions = [self.max_steps] * self.servers
+        asked = self.unanswered.get(0)
         self.unanswered.clear()
+        if asked is not None and server > 0:
+            self.unanswered[0] = asked  # its answer is on the way
+        elif not known:
+            yield self._ask(0, 0, concluded=True)
 
     def _values(self, server: int, message: Values) -> Iterator[Outgoing]:
         self.versions[server] = message.version
         self._ended_early |= 0 < message.max_steps < self.max_steps
         self.max_steps, self.first_step = message.max_steps, message.first_step
         if server == 0:
-            self._ticket, self.batch, self.held = message.ticket, message.batch, message.held and not message.ticket
+            self._ticket, self.part, self.held = message.ticket, message.part, message.held and not message.ticket
+            self.parts, self.tally = message.parts, message.tally
         elif self.held and not self.sync:
             # It has waited for every push that ps:0 has: the sender of what it lacks has died. That is not waited for again.
             self._lacking[server] = max(0, self.versions[0] - message.version)
@@ -222,7 +267,9 @@ class Replica:
         if reply.verdict is not Verdict.PENDING:
             self.versions[server] = reply.version
         if server == 0:
-            self._ticket, self.batch = reply.ticket, reply.batch
+            self._ticket, self.part = reply.ticket, reply.part
+            if reply.verdict is not Verdict.PENDING:
+                self.tally = reply.tally or self.tally
             if reply.verdict is Verdict.FINISHED:
                 self.max_steps = min(self.max_steps, reply.version)  # the leader may have ended training
         if self.unanswered:

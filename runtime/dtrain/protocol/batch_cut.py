@@ -1,0 +1,40 @@
+"""How a batch is cut into the parts that replicas compute. Rule 10 of training together.
+
+    1. Without backups the parts are blocks of ceil(b / N0) rows, so that the last ones may be smaller, or empty.
+    2. With backups, where a step may be made of parts of several batches, they differ by one row at most.
+    3. Parts that have examples come before those that have none.
+
+Source: 1 is what `tf.data`'s rebatching does under the autoshard policies AUTO and DATA.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+
+@dataclass(frozen=True)
+class BatchCut:
+    """The cut of every batch of a stream.
+
+    Attributes:
+        parts: N0.
+        even: whether parts differ by one row at most.
+    """
+
+    parts: int = 1
+    even: bool = False
+
+    def rows(self, part: int, size: int) -> range:
+        """Return the rows of a part, from 0, of a batch of `size` rows."""
+        if self.even:
+            return range(_before(part, size, self.parts), _before(part + 1, size, self.parts))
+        block = ceil(size / self.parts)
+        return range(min(part * block, size), min((part + 1) * block, size))
+
+    def filled(self, size: int) -> int:
+        """Return how many parts of a batch of `size` rows have any."""
+        return min(size, self.parts) if self.even else ceil(size / max(1, ceil(size / self.parts)))
+
+
+def _before(part: int, size: int, parts: int) -> int:
+    """The rows before a part: the first `size` mod `parts` of them have one more."""
+    return part * (size // parts) + min(part, size % parts)

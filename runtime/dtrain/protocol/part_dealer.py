@@ -1,0 +1,181 @@
+"""Which replica computes which part of which batch, so that an epoch misses no example and sees none twice while no task fails.
+
+    1. Batch k of the stream is cut into `parts` parts (N0): part p of it has the number k * N0 + p. In asynchronous training N0 is
+       1, so that a part is a batch.
+    2. A part is dealt to one replica at a time, in the order of the numbers. A replica that asks again before it has pushed is
+       given the same part.
+    3. With `whole` (synchronous training without backups) only parts of one batch are dealt, until the next one is begun; a
+       replica of rank r is given the part that is r mod N0 of it, unless another replica has that one.
+    4. A part that is not settled when its replica is lost is dealt again, before any new one.
+    5. A part is settled when its gradient was judged: applied, refused, or stale and not to be repeated. One without examples is
+       settled with its batch.
+
+ps:0 keeps the only dealer of a run. Source: rule 10 of training together; the cut is `tf.data`'s rebatching.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+NO_PART = -1
+NO_RANK = -1
+
+
+class Dealt(NamedTuple):
+    """What a checkpoint keeps of a dealer.
+
+    Attributes:
+        parts: into how many each batch is cut; 0 where nothing was dealt yet.
+        next: the first number that was never dealt.
+        due: the parts before it that are not settled, ascending.
+    """
+
+    parts: int = 0
+    next: int = 0
+    due: tuple[int, ...] = ()
+
+    def cut_into(self, parts: int) -> "Dealt":
+        """Return what is left with every batch cut into another number of parts; a batch of which any part is left begins anew."""
+        if self.parts in (0, parts):
+            return Dealt(parts, self.next, self.due)
+        left = {part // self.parts for part in self.due}
+        begun = -(-self.next // self.parts)
+        left |= {self.next // self.parts} if self.next % self.parts else set()
+        due = tuple(batch * parts + part for batch in sorted(left) for part in range(parts))
+        return Dealt(parts, begun * parts, due)
+
+    def going_on(self, parts: int) -> "Dealt":
+        """Return what a training goes on with that would cut batches into `parts`: a cut into several parts stays as it is."""
+        return self if min(parts, self.parts) > 1 else self.cut_into(parts)
+
+
+NOTHING_DEALT = Dealt()
+
+
+def dealt_from(data: Sequence[object]) -> Dealt:
+    """Return what a checkpoint's manifest holds, as it was exported."""
+    parts, following, due = data
+    assert isinstance(parts, int)
+    assert isinstance(following, int)
+    assert isinstance(due, Sequence)
+    return Dealt(parts, following, tuple(due))
+
+
+@dataclass
+class PartDealer:
+    """Deals the parts of one call of `fit`.
+
+    Attributes:
+        parts: N0.
+        whole: whether only parts of one batch are dealt at a time.
+        next: the first number that was never dealt.
+        due: parts before it that may be dealt.
+        given: every part that is dealt, or held, and not settled, with the rank that has it; NO_RANK of those that are held.
+        current: by rank, the part that the replica is to push next.
+        load: by rank, how many of `given` it has.
+        batch: the one that is dealt (`whole`).
+    """
+
+    parts: int
+    whole: bool = False
+    next: int = 0
+    due: set[int] = field(default_factory=set)
+    given: dict[int, int] = field(default_factory=dict)
+    current: dict[int, int] = field(default_factory=dict)
+    load: Counter[int] = field(default_factory=Counter)
+    batch: int = -1
+    _queue: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, dealt: Dealt, *, whole: bool) -> "PartDealer":
+        """Begin, or go on where a checkpoint stands; with `whole` call `begin_batch` then."""
+        return cls(dealt.parts, whole, dealt.next, set(dealt.due), _queue=sorted(dealt.due))
+
+    def begin_batch(self) -> list[int]:
+        """Settle what is left of the batch and begin the next one (`whole`); return the parts that are to be computed of it."""
+        self.given.clear()
+        self.current.clear()
+        self.load.clear()
+        self.due = {part for part in self.due if part // self.parts != self.batch}
+        if not self.due:
+            self.due = set(range(self.next, self.next + self.parts))
+            self._queue = sorted(self.due)
+            self.next += self.parts
+        self.batch = min(self.due) // self.parts
+        return sorted(part for part in self.due if part // self.parts == self.batch)
+
+    def give(self, rank: int) -> int:
+        """Return the part that a replica is to compute next; NO_PART if there is none for it now."""
+        if rank not in self.current:
+            part = self._next_for(rank)
+            if part == NO_PART:
+                return NO_PART
+            self.due.discard(part)
+            self.current[rank] = part
+            self._give_to(rank, part)
+        return self.current[rank]
+
+    def _next_for(self, rank: int) -> int:
+        own = self.batch * self.parts + rank % self.parts
+        if self.whole and own in self.due:
+            return own
+        while self._queue and self._queue[0] not in self.due:
+            heapq.heappop(self._queue)
+        if self._queue and (not self.whole or self._queue[0] // self.parts == self.batch):
+            return self._queue[0]
+        if self.whole:
+            return NO_PART
+        self.next += 1
+        return self.next - 1
+
+    def pushed(self, rank: int, part: int) -> None:
+        """Note that a gradient of the part has arrived: the replica may be given the next one."""
+        if self.current.get(rank) == part:
+            del self.current[rank]
+
+    def hold(self, part: int, rank: int = NO_RANK) -> None:
+        """Do not deal a part again before it is settled: it is complete, has no examples, or was refused."""
+        self._take_back(part)
+        self.due.discard(part)
+        self._give_to(rank, part)
+
+    def settle(self, part: int) -> None:
+        """Note that a part was judged for good, whichever replica has it now."""
+        self._take_back(part)
+        self.due.discard(part)
+
+    def repeat(self, part: int) -> None:
+        """Have a part computed again that came too late: by the same replica, or by another if that has one already."""
+        owner = self.given.get(part)
+        if owner is not None and self.current.setdefault(owner, part) != part:
+            self.give_back(part)
+
+    def lose(self, rank: int, complete: Container[int] = ()) -> None:
+        """Take back the parts of a replica that is lost, or whose process was started again, but for those that are complete."""
+        for part in [part for part, owner in self.given.items() if owner == rank] if self.load[rank] else ():
+            if part not in complete:
+                self.give_back(part)
+
+    def give_back(self, part: int) -> None:
+        """Have a part dealt again, unless it is settled."""
+        if part in self.given:
+            self._take_back(part)
+            self.due.add(part)
+            heapq.heappush(self._queue, part)
+
+    def export(self) -> Dealt:
+        """Return what a checkpoint keeps: whatever is under way counts as not done."""
+        return Dealt(self.parts, self.next, tuple(sorted([*self.due, *self.given])))
+
+    def _give_to(self, rank: int, part: int) -> None:
+        self.given[part] = rank
+        self.load[rank] += 1
+
+    def _take_back(self, part: int) -> None:
+        owner = self.given.pop(part, None)
+        if owner is not None:
+            self.load[owner] -= 1
+            if self.current.get(owner) == part:
+                del self.current[owner]

@@ -1,0 +1,99 @@
+"""The loss and metrics of epochs, over all replicas. Rule 14.
+
+    1. Every contribution brings sums over its examples. They count when it counts, and belong to the epoch of the step that it
+       makes: epochs are counted in global steps.
+    2. The leader is sent the sums of every epoch that it has not ended. It ends an epoch by recording its numbers: a row.
+    3. Sums of epochs that have not ended, and all rows, are part of a checkpoint: they go back with a rollback.
+
+Sums are float64 and never compressed. Kept by ps:0, and by a process that trains alone. Source: `tf.keras.metrics` under a
+strategy, whose variables are summed over the replicas that see different examples.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dtrain.messages import Row, Sums
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+Open = tuple[tuple[int, Sums], ...]
+"""Sums by epoch; several of one epoch where steps have returned different names."""
+
+
+@dataclass
+class Tally:
+    """The account of one call of `fit`.
+
+    Attributes:
+        first_step: the version at which it began.
+        steps_per_epoch: 0 where nothing is counted.
+        first_epoch: the number of the first epoch.
+        kept: whether its rows belong to the history of the run; those of `train_on_batch` do not.
+        rows: by epoch, ascending, the numbers of those that have ended.
+        sums: by epoch and the names that steps have returned, the totals of those that have not; float64, flat.
+    """
+
+    first_step: int
+    steps_per_epoch: int
+    first_epoch: int = 0
+    kept: bool = True
+    rows: dict[int, Row] = field(default_factory=dict)
+    sums: dict[tuple[int, tuple[str, ...]], Array] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        first_step: int,
+        steps_per_epoch: int,
+        first_epoch: int,
+        open_sums: Open,
+        rows: Mapping[int, Row],
+        *,
+        kept: bool = True,
+    ) -> "Tally":
+        """Begin, or go on where a checkpoint stands."""
+        tally = cls(first_step, steps_per_epoch, first_epoch, kept, dict(rows))
+        for epoch, sums in open_sums:
+            tally._add(epoch, sums)
+        return tally
+
+    def add(self, version: int, sums: Sums | None) -> None:
+        """Count a contribution to the step that makes `version` + 1."""
+        if sums is not None and self.steps_per_epoch:
+            self._add(self.first_epoch + (version - self.first_step) // self.steps_per_epoch, sums)
+
+    def _add(self, epoch: int, sums: Sums) -> None:
+        totals = np.frombuffer(sums.totals, "<f8")
+        before = self.sums.get((epoch, sums.names))
+        if before is None:
+            self.sums[epoch, sums.names] = totals.copy()
+        elif before.shape == totals.shape:
+            before += totals
+
+    def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
+        """End epochs; those from `epoch` on have not ended."""
+        while self.rows and next(reversed(self.rows)) >= epoch:
+            self.rows.popitem()
+        self.rows.update(rows)
+        self.sums = {key: totals for key, totals in self.sums.items() if key[0] >= epoch}
+
+    def open(self) -> Open:
+        """Return the sums of the epochs that have not ended."""
+        return tuple((epoch, Sums(names, totals.tobytes())) for (epoch, names), totals in self.sums.items())
+
+
+def merged(sums: Sequence[Sums]) -> tuple[dict[str, float], Array]:
+    """Return the means of what steps have returned, by name, and the sum of the metrics' states: float64, flat."""
+    totals: dict[str, float] = {}
+    examples: dict[str, float] = {}
+    states: Array = np.zeros(())
+    for each in sums:
+        numbers = np.frombuffer(each.totals, "<f8")
+        for name, total in zip(each.names, numbers[1:], strict=False):
+            totals[name] = totals.get(name, 0.0) + float(total)
+            examples[name] = examples.get(name, 0.0) + float(numbers[0])
+        state = numbers[1 + len(each.names) :]
+        states = states + state
+    return {name: total / examples[name] for name, total in totals.items()}, np.atleast_1d(states)

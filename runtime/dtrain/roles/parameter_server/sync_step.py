@@ -1,0 +1,113 @@
+"""ps:0's part of synchronous training: which part each replica computes, and what makes the next step. Rules 2 and 10. Machine.
+
+It joins the dealer of parts, the decision and the sums of loss and metrics; `sync_pushes` answers the replicas.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass
+
+from dtrain.messages import Push
+from dtrain.protocol.part_dealer import NO_PART, PartDealer
+from dtrain.protocol.sync_round import Contribution, Decided, SyncDecision
+from dtrain.protocol.tally import Tally
+
+
+@dataclass
+class SyncStep:
+    """The step that is being made.
+
+    Attributes:
+        dealer, decision: of the same parts.
+        tally: sums up what counts.
+        retry: whether a part that came too late is computed again.
+        ranks: the only replicas that are dealt parts; None: all.
+        shared_out: how often parts may have become free since the term began, other than by a new version.
+    """
+
+    dealer: PartDealer
+    decision: SyncDecision
+    tally: Tally
+    retry: bool
+    ranks: Set[int] | None = None
+    shared_out: int = 0
+
+    def __post_init__(self) -> None:
+        """Begin the first batch."""
+        if self.dealer.whole:
+            self.decision.begin(self.dealer.begin_batch())
+
+    def permit(self, rank: int) -> int:
+        """Return the part that a replica is to compute next; NO_PART if it has to wait for the next version."""
+        dealer, decision = self.dealer, self.decision
+        may = rank in decision.live and (rank in dealer.current or dealer.load[rank] < decision.quota)
+        return dealer.give(rank) if may else NO_PART
+
+    def offered(self, contribution: Contribution, push: Push) -> None:
+        """Note a part that ps:0 holds now, or that has no examples."""
+        dealer, decision = self.dealer, self.decision
+        if push.examples:
+            decision.offer(contribution, push.part)
+            if push.part in dealer.due and contribution[0] in decision.live:  # it was thought lost, and need not compute it again
+                dealer.hold(push.part, contribution[0])
+            self.reported(0, contribution, push.base_version)
+        elif not dealer.whole:
+            dealer.settle(push.part)
+        if dealer.whole and push.empty:
+            first = push.part // dealer.parts * dealer.parts
+            for part in decision.open.intersection(range(first + dealer.parts - push.empty, first + dealer.parts)):
+                decision.settle(part, empty=True)
+                dealer.hold(part)
+
+    def reported(self, server: int, contribution: Contribution, version: int) -> None:
+        """Note that a server holds a contribution; complete, its part is not computed again, though its replica may die."""
+        part = self.decision.report(server, contribution, version)
+        if part is not None and part in self.dealer.due:
+            self.dealer.hold(part, contribution[0])
+
+    def refused(self, rank: int, part: int) -> None:
+        """Note that the gradient of a part was refused. Where that is true of a whole batch, the next one takes its place."""
+        self.dealer.pushed(rank, part)
+        if not self.dealer.whole:
+            self.dealer.settle(part)
+            return
+        self.dealer.hold(part)
+        self.decision.settle(part, empty=False)
+        if self.decision.all_refused:
+            self.decision.begin(self.dealer.begin_batch())
+
+    def too_late(self, part: int) -> None:
+        """Note that a part came too late. A batch that is dealt whole was settled when its version was made."""
+        if self.dealer.whole:
+            return
+        if self.retry:
+            self.dealer.repeat(part)
+        else:
+            self.dealer.settle(part)
+
+    def members_changed(self, live: Set[int], anew: Collection[int]) -> None:
+        """Note that these ranks are alive or still expected; of those in `anew` another process has come."""
+        live = live if self.ranks is None else live & self.ranks
+        for rank in (self.decision.live - live) | set(anew):
+            self.dealer.lose(rank, self.decision.complete)
+        self.decision.members_changed(live, anew)
+
+    def made(self, decided: Decided, pushes: Mapping[Contribution, Push]) -> None:
+        """Go on with the next version: count what makes this one, settle its parts, and begin the next batch.
+
+        Parts of a replica that is lost, or was started again, have been given back before.
+        """
+        for contribution in decided.contributors:
+            self.tally.add(self.decision.version, pushes[contribution].sums)
+        if not self.dealer.whole:
+            self._settle(decided.contributors, pushes)
+        self.decision.committed()
+        if self.dealer.whole:
+            self.decision.begin(self.dealer.begin_batch())
+
+    def _settle(self, contributors: Iterable[Contribution], pushes: Mapping[Contribution, Push]) -> None:
+        counted = set(contributors)
+        for contribution, push in pushes.items():
+            if contribution in counted:
+                self.dealer.settle(push.part)
+            elif self.dealer.given.get(push.part) == contribution[0]:
+                self.too_late(push.part)

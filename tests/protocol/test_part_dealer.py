@@ -1,0 +1,140 @@
+"""The dealer of parts: every part is settled once, whatever is lost on the way."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dtrain.protocol.part_dealer import NO_PART, Dealt, PartDealer, dealt_from
+
+RANKS = st.integers(0, 3)
+STORIES = st.lists(st.tuples(st.sampled_from(["give", "push", "settle", "lose", "repeat"]), RANKS), min_size=20, max_size=200)
+
+
+def dealer(parts=1, **more):
+    return PartDealer.of(Dealt(parts=parts), whole=False, **more)
+
+
+def whole(parts, dealt=None):
+    made = PartDealer.of(dealt or Dealt(parts=parts), whole=True)
+    made.begin_batch()
+    return made
+
+
+def test_parts_are_dealt_in_their_order_and_again_until_they_were_pushed():
+    made = dealer()
+    assert [made.give(0), made.give(1), made.give(0)] == [0, 1, 0]
+    made.pushed(0, 0)
+    assert [made.give(0), made.give(1)] == [2, 1]
+
+
+def test_what_a_lost_replica_had_is_dealt_before_anything_new():
+    made = dealer()
+    for rank in range(3):
+        made.give(rank)
+    made.pushed(1, 1)
+    made.lose(1)
+    assert made.give(0) == 0
+    made.pushed(0, 0)
+    made.settle(0)
+    assert made.give(0) == 1
+    assert made.export() == Dealt(1, 3, (1, 2))
+
+
+def test_a_part_that_is_settled_is_never_dealt_again_though_its_replica_was_lost():
+    made = dealer()
+    made.give(0)
+    made.lose(0)
+    made.settle(0)
+    assert made.give(1) == 1
+
+
+def test_a_late_part_comes_back_to_its_replica_or_to_another_if_that_is_busy():
+    made = dealer()
+    made.give(0)
+    made.pushed(0, 0)
+    made.repeat(0)
+    assert made.give(0) == 0
+    made.pushed(0, 0)
+    assert made.give(0) == 1
+    made.repeat(0)
+    assert made.give(1) == 0
+
+
+@given(STORIES)
+def test_no_part_is_lost_and_none_is_dealt_to_two_replicas_at_once(story):
+    made, settled, pushed = dealer(), set(), {}
+    for deed, rank in story:
+        if deed == "give":
+            part = made.give(rank)
+            assert part not in settled
+            assert part not in [given for other, given in made.current.items() if other != rank]
+        elif deed == "push" and rank in made.current:
+            pushed[rank] = made.current[rank]
+            made.pushed(rank, pushed[rank])
+        elif deed == "settle" and rank in pushed:
+            settled.add(pushed[rank])
+            made.settle(pushed.pop(rank))
+        elif deed == "lose":
+            made.lose(rank)
+        elif deed == "repeat" and rank in pushed:
+            made.repeat(pushed.pop(rank))
+        assert made.load == {r: n for r in made.load if (n := list(made.given.values()).count(r)) >= 0}
+    parts, following, due = made.export()
+    assert set(range(following)) - set(due) == settled
+    again = PartDealer.of(made.export(), whole=False)
+    assert [again.give(rank) for rank in range(len(due))] == list(due)
+
+
+def test_with_whole_batches_each_replica_has_its_own_part_and_nothing_beyond_the_batch():
+    made = whole(3)
+    assert [made.give(rank) for rank in (2, 0, 1, 3)] == [2, 0, 1, NO_PART]
+    made.pushed(0, 0)
+    assert made.give(0) == NO_PART
+    assert made.begin_batch() == [3, 4, 5]
+    assert made.give(0) == 3
+
+
+def test_with_whole_batches_a_lost_replicas_part_is_another_ones_but_not_if_it_is_complete():
+    made = whole(3)
+    for rank in range(3):
+        made.give(rank)
+    made.pushed(1, 1)
+    made.pushed(2, 2)
+    made.lose(1, complete={2})
+    made.lose(2, complete={2})
+    made.pushed(0, 0)
+    assert [made.give(0), made.give(2)] == [1, NO_PART]
+
+
+def test_a_checkpoint_in_the_middle_of_a_batch_begins_it_anew():
+    made = whole(2)
+    made.begin_batch()
+    made.give(1)
+    made.hold(2)
+    assert made.export() == Dealt(2, 4, (2, 3))
+    assert whole(2, made.export()).give(1) == 3
+
+
+@pytest.mark.parametrize(
+    ("dealt", "parts", "expected"),
+    [
+        (Dealt(), 3, Dealt(3, 0, ())),
+        (Dealt(3, 6, ()), 3, Dealt(3, 6, ())),
+        (Dealt(1, 4, (1, 3)), 2, Dealt(2, 8, (2, 3, 6, 7))),
+        (Dealt(3, 6, (3, 4, 5)), 1, Dealt(1, 2, (1,))),
+        (Dealt(3, 7, (1,)), 1, Dealt(1, 3, (0, 2))),
+    ],
+)
+def test_another_cut_of_what_is_left_loses_no_batch(dealt, parts, expected):
+    assert dealt.cut_into(parts) == expected
+
+
+def test_a_cut_into_several_parts_stays_with_other_replicas():
+    begun = Dealt(3, 6, (4,))
+    assert begun.going_on(5) == begun
+    assert begun.going_on(1).parts == 1
+    assert Dealt(1, 2, ()).going_on(5).parts == 5
+
+
+def test_what_was_exported_can_be_read_from_json_types():
+    assert dealt_from([2, 6, [3, 5]]) == Dealt(2, 6, (3, 5))

@@ -1,0 +1,64 @@
+"""Sums of loss and metrics: by epoch of their step, back with a checkpoint."""
+
+import numpy as np
+
+from dtrain.messages import Sums
+from dtrain.protocol.tally import Tally, merged
+
+
+def sums(*totals, names=("loss",)):
+    return Sums(tuple(names), np.array(totals, "<f8").tobytes())
+
+
+def tally(**more):
+    return Tally.of(**{"first_step": 10, "steps_per_epoch": 2, "first_epoch": 3, "open_sums": (), "rows": {}} | more)
+
+
+def test_a_contribution_belongs_to_the_epoch_of_its_step():
+    made = tally()
+    for version, loss in enumerate([1.0, 3.0, 10.0], start=10):
+        made.add(version, sums(4, 4 * loss))
+    assert [(epoch, merged([each])[0]) for epoch, each in made.open()] == [(3, {"loss": 2.0}), (4, {"loss": 10.0})]
+
+
+def test_means_are_over_examples_and_names_may_differ_between_steps():
+    made = tally()
+    made.add(10, sums(1, 5, 7, names=("loss", "largest")))
+    made.add(10, sums(3, 9))
+    assert merged([each for _, each in made.open()])[0] == {"loss": 14 / 4, "largest": 7.0}
+
+
+def test_states_of_metrics_add_up():
+    made = tally()
+    made.add(10, sums(1, 5, 1, 2))
+    made.add(11, sums(1, 5, 10, 20))
+    [(_, total)] = made.open()
+    assert merged([total])[1].tolist() == [11.0, 22.0]
+
+
+def test_ended_epochs_keep_their_row_and_lose_their_sums_and_a_rollback_forgets_later_rows():
+    made = tally()
+    for version in range(10, 16):
+        made.add(version, sums(1, version))
+    made.record(5, {3: {"loss": 1.0}, 4: {"loss": 2.0}})
+    assert [epoch for epoch, _ in made.open()] == [5]
+    made.record(4, {})
+    assert made.rows == {3: {"loss": 1.0}}
+
+
+def test_it_goes_on_where_a_checkpoint_stands():
+    made = tally()
+    made.add(10, sums(2, 6))
+    again = tally(open_sums=made.open(), rows={2: {"loss": 9.0}})
+    again.add(11, sums(2, 2))
+    assert merged([each for _, each in again.open()])[0] == {"loss": 2.0}
+    assert again.rows == {2: {"loss": 9.0}}
+
+
+def test_sums_are_float64():
+    made = tally()
+    made.add(10, sums(1, 2.0**53))
+    made.add(10, sums(1, 1.0))
+    made.add(10, sums(1, 1.0 + 2.0**-30))
+    [(_, total)] = made.open()
+    assert np.frombuffer(total.totals, "<f8")[1] == 2.0**53 + 2
