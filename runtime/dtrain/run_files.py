@@ -146,6 +146,7 @@ class TaskStatus:
         progress_monotonic_s: the same clock when the step last rose.
         waiting_share: how much of the time it has waited for others lately, 0 to 1.
         evaluation: the newest evaluation: ``global_step`` and one number a metric.
+        evaluations: the evaluator's newest ones, in this form.
         fits_begun: how many calls of `fit` the task has come to.
         fits_ended: how many of these have reached their last step, or the one with which the leader ended them.
         exit_code: of the task's program; None: it has not ended.
@@ -172,6 +173,7 @@ class TaskStatus:
     waiting_for: str | None = None
     waiting_share: float | None = None
     evaluation: dict[str, int | float] | None = None
+    evaluations: list[dict[str, int | float]] = field(default_factory=list)
     fits_begun: int = 0
     fits_ended: int = 0
     exit_code: int | None = None

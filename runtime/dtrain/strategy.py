@@ -210,6 +210,9 @@ class Session(Protocol):
         With `stop` the last step has been made when this returns.
         """
 
+    def checkpoint(self) -> None:
+        """Leader: write one of the run's own checkpoints of this moment, if the run has any."""
+
     def save(self, directory: Path) -> None:
         """Leader: write a checkpoint of this moment into a folder of its own, in the place of the one before."""
 
@@ -226,6 +229,8 @@ class Strategy(Protocol):
         is_leader: whether what it saves counts; callbacks run here.
         evaluates: whether this task is the evaluator.
         has_evaluator: whether some other task is.
+        validates: whether the leader validates at epoch ends; else that is left to the evaluator (`training.validation`).
+        evaluations: leader: by global step, what the evaluator has told of so far.
         directory: of the run, where a launcher keeps one.
         run_id: of the run; None for a process that trains alone.
         seed: of the run.
@@ -238,6 +243,8 @@ class Strategy(Protocol):
     is_leader: bool
     evaluates: bool
     has_evaluator: bool
+    validates: bool
+    evaluations: Mapping[int, Mapping[str, float]]
     directory: Path | None
     run_id: str | None
     seed: int

@@ -78,6 +78,8 @@ class RunSpec:
         """Yield what is wrong where a program trains on this spec's cluster, and right for any other command."""
         if self.training.strategy == "parameter_server" and self.cluster.count("ps") == 0:
             yield ("cluster", "ps"), NO_SERVERS
+        if self.training.validation == "evaluator" and self.cluster.count("evaluator") == 0:
+            yield ("training", "validation"), "evaluator needs an evaluator task; this spec has none: add `evaluator: 1` to cluster"
 
     def command_problems(self) -> Iterator[Problem]:
         """Yield what is wrong where any other command runs on it, of which less can be simulated."""

@@ -46,6 +46,10 @@ from dtrain.wire.connecting import connect, heartbeat_transport
 from dtrain.wire.slow_link import through_link
 
 
+TOLD_EVALUATIONS = 20
+"""How many of its last evaluations an evaluator tells of with every heartbeat, so that the leader misses none."""
+
+
 class ParameterServerStrategy(Strategy):
     """This task's part in a cluster with parameter servers; see `Strategy`.
 
@@ -75,6 +79,8 @@ class ParameterServerStrategy(Strategy):
         self.rank = -1 if rank is None else rank
         self.patience_s = assignment.spec.wait.server_s
         self.has_evaluator = assignment.spec.cluster.count(Role.EVALUATOR) > 0
+        self.validates = self.training.validation == "leader" or not self.has_evaluator
+        self.evaluations: dict[int, Mapping[str, float]] = {}
         self._hand_run = HandRun(assignment) if self.is_leader and not assignment.launched else None
         run_dir = self._hand_run.files.directory if self._hand_run else assignment.run_dir
         self.directory: Path | None = run_dir if assignment.launched else None
@@ -188,6 +194,8 @@ class ParameterServerStrategy(Strategy):
         """Leader: ps:0 has told of everybody."""
         if self._metrics is not None:
             self._metrics.update(reply)
+        for evaluation in (each for status in reply.statuses for each in status.get("evaluations", ())):
+            self.evaluations[int(evaluation["global_step"])] = {k: v for k, v in evaluation.items() if k != "global_step"}
         for text in self._hand_run.update(reply) if self._hand_run is not None else ():
             self.reporter.announce(text)
 
@@ -295,7 +303,9 @@ class ParameterServerStrategy(Strategy):
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """See `Strategy.evaluated`."""
-        self.reporter.status.evaluation = {"global_step": global_step, **metrics}
+        evaluation = {"global_step": global_step, **metrics}
+        status = self.reporter.status
+        status.evaluation, status.evaluations = evaluation, [*status.evaluations, evaluation][-TOLD_EVALUATIONS:]
         self.reporter.progress(global_step)
         self.reporter.write()
 

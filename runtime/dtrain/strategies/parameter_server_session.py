@@ -216,6 +216,12 @@ class ParameterServerSession:
         dense = cut(self._plan, {**self.weights, **new})
         return [blocks + rows for blocks, rows in zip(dense, RowRoutes(self._plan).whole(new), strict=True)]
 
+    def checkpoint(self) -> None:
+        """See `Session.checkpoint`."""
+        if self._keeper is not None:
+            with self._failures_explained():
+                self._keeper.save_now()
+
     def save(self, directory: Path) -> None:
         """See `Session.save`: a copy of the run's own checkpoint of now."""
         if self._keeper is not None:

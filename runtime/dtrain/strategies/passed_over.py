@@ -67,6 +67,9 @@ class PassedOverSession:
     def control(self, orders: Orders) -> None:
         """Nobody is left to obey."""
 
+    def checkpoint(self) -> None:
+        """See `Session.checkpoint`."""
+
     def save(self, directory: Path) -> None:
         """There is nothing to go on from."""
 

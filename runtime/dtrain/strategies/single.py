@@ -204,6 +204,9 @@ class SingleSession:
                 else:
                     self.weights[name][...] = value
 
+    def checkpoint(self) -> None:
+        """See `Session.checkpoint`; never called: this process validates itself."""
+
     def save(self, directory: Path) -> None:
         """See `Session.save`."""
         saver = self.saver_into(directory, CheckpointSection(keep=1), lambda text: None)
@@ -250,6 +253,8 @@ class SingleStrategy(Strategy):
     is_leader = True
     evaluates = False
     has_evaluator = False
+    validates = True
+    evaluations: Mapping[int, Mapping[str, float]] = {}
     num_replicas = 1
     num_replicas_in_sync = 1
     rank = 0

@@ -13,7 +13,7 @@ import numpy as np
 from dtrain.callbacks import BackupAndRestore, Callback, CallbackList, History, ProgressBar
 from dtrain.callbacks.callback_list import check_callbacks
 from dtrain.callbacks.progress_bar import numbers
-from dtrain.errors import CheckpointError
+from dtrain.errors import CheckpointError, InputError
 from dtrain.learning import optimizers
 from dtrain.roles.chief.start import OptimizerState
 from dtrain.strategy import Problem, Session, Weights
@@ -68,7 +68,19 @@ class Fit:
     history: History = field(default_factory=History)
 
     def __post_init__(self) -> None:
+        """See that the callbacks are some, and get the numbers that they want.
+
+        Raises:
+            InputError: one is no callback, or wants numbers of a validation that is left to the evaluator.
+        """
         check_callbacks(self.callbacks)
+        if self.validation is not None and not self.model.strategy.validates:
+            for callback in self.callbacks:
+                if callback.monitors_validation():
+                    raise InputError(
+                        f"fit: {type(callback).__name__} monitors numbers of the validation, which come later with "
+                        "training.validation: evaluator; let it monitor others, or let the leader validate"
+                    )
 
     def run(self, batches: Batches, epochs: Epochs) -> History:
         """Train this replica until the last global step."""
@@ -138,8 +150,10 @@ class Fit:
             loop.log = EpochLog(session, Totals(self.compiled), self.history)
             loop.callbacks = self._callbacks(session, epochs, validates)
             loop.steering = Steering(model, self.compiled.optimizer, session, holds=validates or bool(self.callbacks))
-            if self.validation is not None:
+            if self.validation is not None and model.strategy.validates:
                 loop.validate = self._validate(session, self.validation, loop.callbacks)
+            elif self.validation is not None:
+                loop.validate = self._leave_to_evaluator(session, epochs, self.validation, loop.log)
         return loop
 
     def _callbacks(self, session: Session, epochs: Epochs, validates: bool) -> CallbackList:
@@ -160,6 +174,21 @@ class Fit:
                 return {}
             results = self.evaluate(session.weights, validation.once(), callbacks)
             return {f"val_{name}": value for name, value in results.items()}
+
+        return validate
+
+    def _leave_to_evaluator(self, session: Session, epochs: Epochs, validation: Validation, log: EpochLog) -> Validate:
+        """Save each epoch's last step for the evaluator, whose numbers join the rows of epochs when they are there."""
+        names = [f"val_{name}" for name in self.compiled.result_names]
+
+        def validate(ended: Iterable[int]) -> dict[str, float | None]:
+            for epoch, row in list(log.rows.items()):
+                found = self.model.strategy.evaluations.get(epochs.last_step(epoch, session), {})
+                log.record(epoch, row | {f"val_{name}": value for name, value in found.items()})
+            if not validation.is_due(ended):
+                return {}
+            session.checkpoint()
+            return dict.fromkeys(names)
 
         return validate
 

@@ -24,7 +24,7 @@ from dtrain.training.steps import Logs, TrainingStep
 MAX_REFUSED = 100
 """Gradients in a row that are not finite, after which training has failed: it would never reach its last step."""
 
-Validate = Callable[[range], dict[str, float]]
+Validate = Callable[[range], Mapping[str, float | None]]
 
 
 @dataclass
@@ -56,7 +56,7 @@ class EpochLog:
         row = {name: _plain(value) for name, value in results.items()}
         if self.rows.get(epoch) != row:
             self.rows[epoch] = row
-            self.session.record(epoch + 1, {epoch: row})
+            self.session.record(next(reversed(self.rows)) + 1, {epoch: row})
 
     def go_back_to(self, epoch: int) -> None:
         """Forget this epoch and later ones: the servers went back to a checkpoint."""
@@ -207,9 +207,9 @@ class TrainingLoop:
         self.open = False
         self.session.arrive()
         numbers = {each: log.results(each) for each in ended}
-        validated = {} if self.validate is None else self.validate(ended)
+        validated: Mapping[str, Any] = {} if self.validate is None else self.validate(ended)
         for each in ended:
-            log.ended = numbers[each] | validated
+            log.ended = {**numbers[each], **validated}
             log.record(each, log.ended)
             for callback in self.callbacks.callbacks if self.callbacks is not None else ():
                 self.session.arrive()
