@@ -35,7 +35,7 @@ class OthersTrainToo:
     first_step: int = 0
     part: int = 0
     rank: int = 0
-    cut: BatchCut = BatchCut()
+    cut: BatchCut = field(default_factory=BatchCut)
     weighs_examples: bool = False
     tally: tuple = ()
     rows: dict = field(default_factory=dict)

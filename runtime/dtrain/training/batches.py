@@ -134,6 +134,13 @@ class Part:
 
 
 @dataclass(frozen=True)
+class BatchesOfReplicas:
+    """Data of which each batch is one replica's, so that a step consumes several: what an Estimator's `input_fn` returns."""
+
+    data: Any
+
+
+@dataclass(frozen=True)
 class Batches:
     """A stream of batches, which the replicas share.
 
@@ -142,15 +149,20 @@ class Batches:
         pipelines: how many there are if each replica has a dataset of its own (made by a function of an InputContext), so that
             nothing is dealt; else 0.
         make: makes the dataset of a pipeline.
+        uncut: whether a part is a batch, so that a step consumes several.
     """
 
     dataset: Dataset
     pipelines: int = 0
     make: Callable[[int], Dataset] | None = None
+    uncut: bool = False
 
     @classmethod
     def of(cls, data: Any, *, batch_size: int | None, shuffle: bool, seed: int, context: InputContext | None = None) -> "Batches":
         """Take what the user gave; see `dtrain.data.user_data.as_dataset`."""
+        if isinstance(data, BatchesOfReplicas):
+            dealt = cls.of(data.data, batch_size=batch_size, shuffle=shuffle, seed=seed, context=context)
+            return replace(dealt, uncut=True)
         if data is None or isinstance(data, str | bytes | PathLike | int | float):
             raise InputError(f"data: expected (x, y) arrays, a dtrain.data.Dataset or a function that returns one; found {data!r}")
         context = context or InputContext()
@@ -187,7 +199,7 @@ class Batches:
 
     def stream(self, cut: Callable[[], BatchCut], class_weight: Mapping[int, float] | None = None) -> "PartStream":
         """Return pass after pass without end, by the numbers that a session deals; `cut` says how batches are cut."""
-        return PartStream(self.dataset.repeat(), self.pipelines, cut, class_weight)
+        return PartStream(self.dataset.repeat(), self.pipelines, cut, class_weight, uncut=self.uncut)
 
     def once(self, limit: int | None = None) -> Iterator[Batch]:
         """Return every batch of one pass, or the first `limit`."""
@@ -202,7 +214,13 @@ class PartStream:
     """Parts of batches by number: at once where the pipeline is addressable, else by reading and dropping what lies between."""
 
     def __init__(
-        self, dataset: Dataset, pipelines: int, cut: Callable[[], BatchCut], class_weight: Mapping[int, float] | None
+        self,
+        dataset: Dataset,
+        pipelines: int,
+        cut: Callable[[], BatchCut],
+        class_weight: Mapping[int, float] | None,
+        *,
+        uncut: bool = False,
     ) -> None:
         """Begin.
 
@@ -212,9 +230,12 @@ class PartStream:
                 front to back, a batch a part.
             cut: how batches are cut.
             class_weight: factors of the examples' weights, by class.
+            uncut: whether a part is a batch.
         """
+        self._uncut = uncut
         self._class_weight = class_weight
         self._dataset = dataset
+        self._addressable = dataset.node.addressable
         self._pipelines = pipelines
         self._cut = cut
         self._iterators: list[DatasetIterator] = []
@@ -239,13 +260,16 @@ class PartStream:
 
     def _shared(self, number: int) -> Part:
         cut = self._cut()
+        if self._uncut:
+            whole = self._weighted(self._dataset.node.element(number, ITERATION) if self._addressable else self._batch(number))
+            return Part(whole, cut.parts, 0, whole.size * cut.parts)
         index, part = divmod(number, cut.parts)
         node = self._dataset.node
 
         def rows(size: int) -> range:
             return cut.rows(part, size)
 
-        if node.addressable:
+        if self._addressable:
             element, size = node.part(index, ITERATION, rows)
         else:
             element, size = rows_of(self._batch(index), rows)

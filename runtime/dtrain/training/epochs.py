@@ -21,7 +21,7 @@ class Epochs:
     def of(cls, batches: Batches, steps_per_epoch: int | None, epochs: int, initial_epoch: int, parts: int) -> "Epochs":
         """Take what the user said; by default an epoch sees every batch once, over all replicas.
 
-        A step consumes one batch; where each replica has a pipeline of its own, one batch of each of `parts` pipelines.
+        A step consumes one batch; where batches are one replica's, as those of pipelines of its own, `parts` of them.
 
         Raises:
             InputError: the data are endless and nobody said how long an epoch is, or a number is out of range.
@@ -32,7 +32,7 @@ class Epochs:
             count = batches.count
             if count is None:
                 raise InputError("fit: the dataset's length is unknown or infinite; expected steps_per_epoch")
-            steps_per_epoch = ceil(count / parts) if batches.pipelines else count
+            steps_per_epoch = ceil(count / parts) if batches.pipelines or batches.uncut else count
         found = f"steps_per_epoch {steps_per_epoch}, initial_epoch {initial_epoch}, epochs {epochs}"
         if not all(isinstance(number, Integral) for number in (steps_per_epoch, initial_epoch, epochs)):
             raise InputError(f"fit: expected whole numbers, found {found}")

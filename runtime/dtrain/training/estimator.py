@@ -15,7 +15,7 @@ from dtrain.callbacks import Callback
 from dtrain.errors import InputError
 from dtrain.roles.evaluator.machine import Pace
 from dtrain.training.arguments import check_finite
-from dtrain.training.batches import Batches
+from dtrain.training.batches import Batches, BatchesOfReplicas
 from dtrain.training.evaluation import Validation
 from dtrain.training.exporters import Exporter
 from dtrain.training.models import Model
@@ -105,7 +105,7 @@ def train_and_evaluate(estimator: Estimator, train_spec: TrainSpec, eval_spec: E
             exporter.export(model, step, results, is_final)
 
     model.fit(
-        train_spec.input_fn(),
+        BatchesOfReplicas(train_spec.input_fn()),
         epochs=1,
         steps_per_epoch=train_spec.max_steps,
         callbacks=train_spec.callbacks,
