@@ -166,6 +166,14 @@ def test_who_says_that_its_part_has_no_examples_waits_for_the_version():
     assert {a.caller: a.message.verdict for a in answers} == dict.fromkeys(TASKS, Verdict.ACCEPTED)
 
 
+def test_who_has_nothing_to_contribute_is_never_too_late():
+    hand = begun(updates="sync")
+    hand.push("chief:0", part=0, examples=2, empty=1)
+    hand.push("worker:0", part=1, examples=2, empty=1)
+    answer = only(hand.push("worker:1", part=2, examples=0, empty=1, blocks=[]))
+    assert (answer.verdict, answer.version, answer.stale) == (Verdict.ACCEPTED, 1, 0)
+
+
 @pytest.mark.parametrize(("weighting", "mean"), [("replicas", (3 + 6 + 9) / 3), ("examples", (2 * 3 + 2 * 6 + 1 * 9) / 5)])
 def test_the_mean_is_of_the_parts_means_or_of_their_examples(weighting, mean):
     hand = begun(updates="sync", weighting=weighting)

@@ -181,8 +181,8 @@ class SyncPushes:
             yield from self._answer_pending(contribution, NO_PART, seen)
 
     def _too_late(self, caller: Caller, replica: str, rank: int, push: Push, seen: SeenPushes) -> Send:
-        late = push.base_version < self.version
-        verdict = Verdict.STALE if late else Verdict.FINISHED
+        late = push.base_version < self.version and push.examples > 0
+        verdict = Verdict.STALE if late else Verdict.FINISHED if push.examples else Verdict.ACCEPTED
         seen.record(replica, Seen(push.incarnation, push.sequence, verdict))
         if self._step is not None:
             self._step.too_late(push.part)
