@@ -52,7 +52,8 @@ def main():
             metrics=["accuracy"],
         )
     epochs = min(10, args.steps)
-    model.fit(train, epochs=epochs, steps_per_epoch=args.steps // epochs, batch_size=args.batch_size, validation_data=test)
+    batch_size = args.batch_size * strategy.num_replicas_in_sync  # of one step
+    model.fit(train, epochs=epochs, steps_per_epoch=args.steps // epochs, batch_size=batch_size, validation_data=test)
     if strategy.is_leader:
         loss, accuracy = model.evaluate(test)
         print(f"held-out accuracy {accuracy:.4f}, loss {loss:.4f}")

@@ -70,7 +70,7 @@ def main():
         dt.callbacks.LearningRateScheduler(decay),
         PrintRate(),
     ]
-    batches = dt.data.Dataset.from_tensor_slices(train).shuffle(10_000, seed=0).batch(64)
+    batches = dt.data.Dataset.from_tensor_slices(train).shuffle(10_000, seed=0).batch(64 * strategy.num_replicas_in_sync)
     model.fit(batches, epochs=args.epochs, validation_data=test, callbacks=callbacks)
     file = folder / "mnist_cnn.dtrain"
     model.save(file)  # in tasks that do not lead it is thrown away

@@ -27,7 +27,7 @@ def main():
     with strategy.scope():
         model = dt.from_torch(module, nn.functional.cross_entropy)
         model.compile(optimizer=dt.optimizers.Adam(1e-3), metrics=["accuracy"])
-    model.fit(train, epochs=args.epochs, batch_size=64, validation_data=test)
+    model.fit(train, epochs=args.epochs, batch_size=64 * strategy.num_replicas_in_sync, validation_data=test)
     if strategy.is_leader:
         loss, accuracy = model.evaluate(test)
         print(f"accuracy on images not seen {accuracy:.4f}, loss {loss:.4f}")
