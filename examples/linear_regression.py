@@ -51,7 +51,12 @@ def main():
         model.compile(optimizer=dt.optimizers.SGD(args.learning_rate), loss="mse")
     every = min(args.print_every, args.max_steps)
     model.fit(
-        line(), batch_size=strategy.num_replicas_in_sync, epochs=args.max_steps // every, steps_per_epoch=every, verbose=0, callbacks=[PrintProgress(every)]
+        line(),
+        batch_size=strategy.num_replicas_in_sync,
+        epochs=args.max_steps // every,
+        steps_per_epoch=every,
+        verbose=0,
+        callbacks=[PrintProgress(every)],
     )
     if strategy.is_leader:
         weight, bias = model.get_weights()

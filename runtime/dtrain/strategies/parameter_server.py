@@ -45,7 +45,6 @@ from dtrain.wire.channel import Channel
 from dtrain.wire.connecting import connect, heartbeat_transport
 from dtrain.wire.slow_link import through_link
 
-
 TOLD_EVALUATIONS = 20
 """How many of its last evaluations an evaluator tells of with every heartbeat, so that the leader misses none."""
 
