@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -67,8 +67,7 @@ class Problem:
     alone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Contribution:
+class Contribution(NamedTuple):
     """What a replica says of the gradients that it has computed.
 
     Attributes:
@@ -126,6 +125,8 @@ class Session(Protocol):
             each once. A variable without an entry had none of its rows read.
         updates: one array for each dense variable that is not trainable: its new value, to be written before `step`.
         rank: of this replica; replicas are numbered from 0, the chief first.
+        cut: how every batch is cut into parts.
+        weighs_examples: whether a step is the mean over its examples, or that of its parts' means; `training.weighting`.
         entered_step: the global step when this task came to the training; others may have gone on since.
     """
 
@@ -137,6 +138,8 @@ class Session(Protocol):
     updates: dict[str, Array]
     rank: int
     entered_step: int
+    cut: BatchCut
+    weighs_examples: bool
 
     @property
     def optimizer(self) -> dict[str, Any]:
@@ -157,14 +160,6 @@ class Session(Protocol):
     @property
     def part(self) -> int:
         """The number of the part to compute next; after a step it may be the same again. See `protocol.part_dealer`."""
-
-    @property
-    def cut(self) -> BatchCut:
-        """How every batch is cut."""
-
-    @property
-    def weighs_examples(self) -> bool:
-        """Whether the mean of a step's parts is that over their examples, or that of their means; `training.weighting`."""
 
     @property
     def tally(self) -> Open:

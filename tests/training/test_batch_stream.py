@@ -16,18 +16,13 @@ def batches_of(addressable, n=7):
     return Batches(source.shuffle(4, seed=3).batch(2))
 
 
-def whole():
-    """Batches that are not cut."""
-    return BatchCut()
-
-
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(0, 60), max_size=12), st.booleans(), st.integers(1, 4), st.booleans())
 def test_every_number_is_the_same_part_in_any_order(numbers, addressable, parts, even):
     cut = BatchCut(parts, even)
-    in_order = batches_of(addressable).stream(whole)
+    in_order = batches_of(addressable).stream(BatchCut())
     batches = [in_order.at(number).batch.x.tolist() for number in range(21)]
-    stream = batches_of(addressable).stream(lambda: cut)
+    stream = batches_of(addressable).stream(cut)
     for number in numbers:
         batch, part = divmod(number, parts)
         if batch < len(batches):
@@ -41,7 +36,7 @@ def test_every_number_is_the_same_part_in_any_order(numbers, addressable, parts,
 def test_two_walks_through_a_pipeline_that_must_be_read_from_the_start_read_it_twice():
     read = []
     dataset = Dataset.from_generator(lambda: iter(range(40))).map(lambda x: read.append(int(x)) or x).batch(1)
-    stream = Batches(dataset).stream(whole)
+    stream = Batches(dataset).stream(BatchCut())
     read.clear()
     for number in range(20):
         stream.at(20 + number)
@@ -53,7 +48,7 @@ def test_two_walks_through_a_pipeline_that_must_be_read_from_the_start_read_it_t
 def test_other_replicas_batches_are_not_computed():
     computed = []
     dataset = Dataset.range(12).batch(2).map(lambda x: computed.append(int(x[0])) or x)
-    stream = Batches(dataset).stream(whole)
+    stream = Batches(dataset).stream(BatchCut())
     computed.clear()
     assert [stream.at(number).batch.x.tolist() for number in (1, 4)] == [[2, 3], [8, 9]]
     assert computed == [2, 8]
@@ -62,7 +57,7 @@ def test_other_replicas_batches_are_not_computed():
 def test_of_what_is_addressable_below_batch_only_the_rows_of_the_part_are_computed():
     computed = []
     dataset = Dataset.range(12).map(lambda x: computed.append(int(x)) or x).shuffle(12, seed=1).batch(6)
-    stream = Batches(dataset).stream(lambda: BatchCut(3))
+    stream = Batches(dataset).stream(BatchCut(3))
     computed.clear()
     found = stream.at(3 + 1).batch.x.tolist()
     assert computed == found
@@ -72,7 +67,7 @@ def test_of_what_is_addressable_below_batch_only_the_rows_of_the_part_are_comput
 def test_of_other_pipelines_the_batch_is_computed_once_for_all_its_parts():
     computed = []
     dataset = Dataset.range(12).batch(6).map(lambda x: computed.append(x.tolist()) or x)
-    stream = Batches(Dataset.from_generator(lambda: dataset)).stream(lambda: BatchCut(3))
+    stream = Batches(Dataset.from_generator(lambda: dataset)).stream(BatchCut(3))
     computed.clear()
     assert [stream.at(number).batch.x.tolist() for number in range(3)] == [[0, 1], [2, 3], [4, 5]]
     assert len(computed) == 1
@@ -80,7 +75,7 @@ def test_of_other_pipelines_the_batch_is_computed_once_for_all_its_parts():
 
 @pytest.mark.parametrize(("first", "expected"), [(0, [0, 1, 2]), (7, [2, 3, 4])])
 def test_a_replicas_own_data_come_in_order_whatever_the_numbers(first, expected):
-    stream = Batches(Dataset.range(100).batch(1), pipelines=3).stream(lambda: BatchCut(3))
+    stream = Batches(Dataset.range(100).batch(1), pipelines=3).stream(BatchCut(3))
     assert [int(stream.at(number).batch.x[0]) for number in (first, first + 9, first + 3)] == expected
 
 

@@ -101,7 +101,7 @@ def test_every_epoch_begins_and_ends_once(course, entered, begun, ended):
     loop.log, loop.callbacks = EpochLog(session, totals(), History()), CallbackList([note], None, {})
     model = SimpleNamespace(stop_training=False, weights=session.weights)
     loop.steering = Steering(model, SGD(), session, holds=True)
-    loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut))
+    loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut()))
     assert seen == {"begin": begun, "end": ended}
 
 
@@ -122,7 +122,7 @@ def followed(session, monitored):
     loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=3), make, train_step, str, totals())
     loop.log, loop.callbacks = EpochLog(session, totals(), monitored), CallbackList([note], None, {})
     loop.steering = Steering(SimpleNamespace(stop_training=False, weights=session.weights), SGD(), session, holds=True)
-    loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut))
+    loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut()))
     return seen
 
 
@@ -160,5 +160,5 @@ def test_a_void_step_is_computed_again_with_the_same_chance():
     loop = TrainingLoop(
         session, epochs, lambda part, batch: TrainingStep(None, None, batch, session, rng), train_step, str, totals()
     )
-    loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut))
+    loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut()))
     assert drawn == [drawn[0], *np.random.default_rng(0).random(2)]

@@ -57,7 +57,7 @@ class ParameterServerSession:
         self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if spec.trainable}
         self.updates: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if not spec.trainable}
         self.rank = strategy.rank
-        self._has_backups = training.updates == "sync" and training.has_backups(strategy.num_replicas)
+        self.weighs_examples = training.weighting == "examples"
         self._staleness = StalenessHistogram()
         machine = Replica(
             plan.servers,
@@ -92,6 +92,7 @@ class ParameterServerSession:
             keeper.own_step = lambda: (machine.term, machine.global_step)
         self._reporter.status.stale_gradients = 0
         self._driver.start()
+        self.cut = BatchCut(machine.parts, training.updates == "sync" and training.has_backups(strategy.num_replicas))
         self.optimizer: dict[str, Any] = self._rule_in_force() if keeper is not None else {}
         self._recorded: Mapping[int, Row] = self._orders.recorded() if keeper is not None else {}
         self.arrive()
@@ -123,16 +124,6 @@ class ParameterServerSession:
     def part(self) -> int:
         """See `Session.part`."""
         return self._driver.machine.part
-
-    @property
-    def cut(self) -> BatchCut:
-        """See `Session.cut`."""
-        return BatchCut(self._driver.machine.parts, self._has_backups)
-
-    @property
-    def weighs_examples(self) -> bool:
-        """See `Session.weighs_examples`."""
-        return self._training.weighting == "examples"
 
     @property
     def tally(self) -> Open:

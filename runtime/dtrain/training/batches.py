@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -106,8 +106,7 @@ def _rows(data: Any, rows: slice) -> Any:
     return np.asarray(data)[rows]
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """What one replica computes of a batch.
 
     Attributes:
@@ -197,7 +196,7 @@ class Batches:
             return Batch.of(element)
         raise InputError(EMPTY)
 
-    def stream(self, cut: Callable[[], BatchCut], class_weight: Mapping[int, float] | None = None) -> "PartStream":
+    def stream(self, cut: BatchCut, class_weight: Mapping[int, float] | None = None) -> "PartStream":
         """Return pass after pass without end, by the numbers that a session deals; `cut` says how batches are cut."""
         return PartStream(self.dataset.repeat(), self.pipelines, cut, class_weight, uncut=self.uncut)
 
@@ -217,7 +216,7 @@ class PartStream:
         self,
         dataset: Dataset,
         pipelines: int,
-        cut: Callable[[], BatchCut],
+        cut: BatchCut,
         class_weight: Mapping[int, float] | None,
         *,
         uncut: bool = False,
@@ -255,11 +254,11 @@ class PartStream:
         if not self._iterators:
             # The first number says how far training had come; from then on only the order counts.
             self._open(number // self._pipelines)
-        parts, batch = self._cut().parts, self._weighted(next(self._iterators[0]))
+        parts, batch = self._cut.parts, self._weighted(next(self._iterators[0]))
         return Part(batch, parts, 0, batch.size * parts)
 
     def _shared(self, number: int) -> Part:
-        cut = self._cut()
+        cut = self._cut
         if self._uncut:
             whole = self._weighted(self._dataset.node.element(number, ITERATION) if self._addressable else self._batch(number))
             return Part(whole, cut.parts, 0, whole.size * cut.parts)

@@ -1,5 +1,6 @@
 """Passes over data with fixed weights: evaluate and predict; and the numbers that come of many batches."""
 
+import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import nan
@@ -87,12 +88,15 @@ class Totals:
 
     def of_one(self, batch: Batch, step: EvaluationStep, logs: Logs) -> Sums:
         """Return the sums of a batch alone."""
-        self.reset()
-        self.add(batch, step, logs)
-        states = [value for each in self._metrics for value in each.metric.state.values()]
-        numbers = [self.examples, *self._sums.values()]
-        flat = np.concatenate([numbers, *(np.ravel(state) for state in states)]) if states else np.array(numbers)
-        return Sums(tuple(self._sums), flat.astype("<f8", copy=False).tobytes())
+        size = batch.size
+        numbers = [float(size), *(float(value) * size for value in logs.values())]
+        if self._metrics:
+            self.reset()
+            self.add(batch, step, logs)
+        for each in self._metrics:
+            for value in each.metric.state.values():
+                numbers += [float(value)] if np.ndim(value) == 0 else np.ravel(value).tolist()
+        return Sums(tuple(logs), struct.pack(f"<{len(numbers)}d", *numbers))
 
     def results(self) -> dict[str, float]:
         """Return the numbers so far, the loss first."""

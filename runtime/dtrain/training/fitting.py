@@ -108,7 +108,7 @@ class Fit:
             loop = self._loop(session, epochs)
             if loop.callbacks is not None:
                 loop.callbacks.call("on_train_begin")
-            loop.run(batches.stream(lambda: session.cut, self.class_weight))
+            loop.run(batches.stream(session.cut, self.class_weight))
         except BaseException as error:
             session.close(error)
             raise
