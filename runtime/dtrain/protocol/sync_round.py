@@ -233,4 +233,5 @@ class SyncDecision:
         lacking = sorted(server for server, count in self._lacking.items() if count > 0)
         if self._owing or lacking:
             return self._owing.keys(), lacking
-        return sorted({part % self.parts for part in self.open} - self.live), []  # those who live have done their share
+        absent = set(range(self.replicas)) - self.live  # those who live have done their share
+        return sorted(absent.intersection(part % self.parts for part in self.open)), []

@@ -164,12 +164,16 @@ class AsyncPushes:
             stale=int(verdict is Verdict.STALE),
             ticket=ticket,
             part=part,
-            tally=self.told() if rank == self.leader else (),
+            tally=self.told_to(rank),
         )
 
     def told(self) -> Open:
         """ps:0: return the sums of the epochs that the leader has not ended."""
         return self.tally.open() if self.tally is not None else ()
+
+    def told_to(self, rank: int) -> Open:
+        """Return what an answer to a push of this replica tells of them; only the leader needs them."""
+        return self.told() if rank == self.leader else ()
 
     def permit(self, rank: int) -> tuple[bool, int]:
         """Return whether a replica may push next, and the part that it is to compute; other servers than ps:0 always say yes."""

@@ -138,7 +138,8 @@ class Held:
         self.seen.record(replica, Seen(message.incarnation, message.sequence, Verdict.REFUSED))
         reason = f"the gradient of {replica} from version {message.base_version} holds NaN or infinity"
         ticket, part = self.pushes.refused(rank, message.part)
-        reply = Reply(Verdict.REFUSED, self.pushes.version, reason=reason, ticket=ticket, part=part)
+        told = self.pushes.told_to(rank)
+        reply = Reply(Verdict.REFUSED, self.pushes.version, reason=reason, ticket=ticket, part=part, tally=told)
         return reply, self.pushes.values_for(rank)
 
     def repeat(self, rank: int, row: Seen) -> tuple[Reply, Blocks]:
@@ -155,6 +156,7 @@ class Held:
             ticket=ticket,
             reason="a repeated gradient held NaN or infinity" if row.verdict is Verdict.REFUSED else None,
             part=part,
+            tally=self.pushes.told_to(rank),
         )
         # One that is pending goes on computing with the values that it has.
         return reply, () if row.verdict is Verdict.PENDING else self.pushes.values_for(rank)

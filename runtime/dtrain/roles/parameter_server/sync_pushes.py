@@ -130,9 +130,11 @@ class SyncPushes:
             return  # the commit that makes it is under way
         for replica in self._undecided:
             seen.decide(replica, Verdict.FINISHED)
-        for each in self._waiting.values():
+        for contribution, each in self._waiting.items():
+            told = self.told_to(contribution[0])
             for waiting in each:
-                yield Send(waiting.caller, Reply(Verdict.FINISHED, version, duplicate=waiting.duplicate), self._shown())
+                reply = Reply(Verdict.FINISHED, version, duplicate=waiting.duplicate, tally=told)
+                yield Send(waiting.caller, reply, self._shown())
         self._forget_pushes()
 
     def permit(self, rank: int) -> tuple[bool, int]:
@@ -161,7 +163,10 @@ class SyncPushes:
         if self._step is not None:
             self._step.dealer.pushed(rank, push.part)
         if self.finished or push.base_version < self.version:
+            comes_back = self._step is not None and self._step.too_late(rank, push.part)
             yield self._too_late(caller, replica, rank, push, seen)
+            if comes_back:
+                yield from self.share_out(seen, now)
             return
         seen.record(replica, Seen(push.incarnation, push.sequence))
         self._undecided[replica] = contribution
@@ -170,8 +175,8 @@ class SyncPushes:
         if push.examples:
             self._round.offer(contribution, push.base_version, Offered(blocks, push.examples))
         if self._step is not None:
-            self._step.offered(contribution, push)
-            yield from self.decide(seen, now)
+            passes_over = self._step.offered(contribution, push)
+            yield from self.share_out(seen, now) if passes_over else self.decide(seen, now)
             if contribution in self._waiting:
                 yield from self._deal_to(contribution, seen)
             return
@@ -184,10 +189,8 @@ class SyncPushes:
         late = push.base_version < self.version and push.examples > 0
         verdict = Verdict.STALE if late else Verdict.FINISHED if push.examples else Verdict.ACCEPTED
         seen.record(replica, Seen(push.incarnation, push.sequence, verdict))
-        if self._step is not None:
-            self._step.too_late(push.part)
         ticket, part = self.permit(rank)
-        reply = Reply(verdict, self.version, stale=int(late), ticket=ticket, part=part, tally=self._told(rank))
+        reply = Reply(verdict, self.version, stale=int(late), ticket=ticket, part=part, tally=self.told_to(rank))
         return Send(caller, reply, self._shown())
 
     def _deal_to(self, contribution: Contribution, seen: SeenPushes) -> Iterator[Action]:
@@ -326,7 +329,7 @@ class SyncPushes:
                     stale=stale,
                     ticket=ticket,
                     part=part,
-                    tally=self._told(rank),
+                    tally=self.told_to(rank),
                 )
                 yield Send(waiting.caller, reply, self._shown())
         self._forget_pushes()
@@ -346,7 +349,8 @@ class SyncPushes:
         """ps:0: return the sums of the epochs that the leader has not ended."""
         return self._step.tally.open() if self._step is not None else ()
 
-    def _told(self, rank: int) -> Open:
+    def told_to(self, rank: int) -> Open:
+        """Return what an answer to a push of this replica tells of them; only the leader needs them."""
         return self.told() if rank == self._leader else ()
 
     def values_for(self, rank: int, whole: bool = False) -> Blocks:

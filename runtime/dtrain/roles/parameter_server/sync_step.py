@@ -42,8 +42,8 @@ class SyncStep:
         may = rank in decision.live and (rank in dealer.current or dealer.load[rank] < decision.quota)
         return dealer.give(rank) if may else NO_PART
 
-    def offered(self, contribution: Contribution, push: Push) -> None:
-        """Note a part that ps:0 holds now, or that has no examples."""
+    def offered(self, contribution: Contribution, push: Push) -> bool:
+        """Note a part that is held now, or has no examples; return whether another batch is dealt now."""
         dealer, decision = self.dealer, self.decision
         if push.examples:
             decision.offer(contribution, push.part)
@@ -57,6 +57,7 @@ class SyncStep:
             for part in decision.open.intersection(range(first + dealer.parts - push.empty, first + dealer.parts)):
                 decision.settle(part, empty=True)
                 dealer.hold(part)
+        return self._passes_over()
 
     def reported(self, server: int, contribution: Contribution, version: int) -> None:
         """Note that a server holds a contribution; complete, its part is not computed again, though its replica may die."""
@@ -70,19 +71,35 @@ class SyncStep:
         if not self.dealer.whole:
             self.dealer.settle(part)
             return
+        if part // self.dealer.parts != self.dealer.batch:
+            return  # its batch has made a version without it
         self.dealer.hold(part)
         self.decision.settle(part, empty=False)
-        if self.decision.all_refused:
-            self.decision.begin(self.dealer.begin_batch())
+        self._passes_over()
 
-    def too_late(self, part: int) -> None:
-        """Note that a part came too late. A batch that is dealt whole was settled when its version was made."""
+    def _passes_over(self) -> bool:
+        """Begin the next batch if every gradient of this one was refused; return whether it was so."""
+        if not self.decision.all_refused:
+            return False
+        self.decision.begin(self.dealer.begin_batch())
+        return True
+
+    def too_late(self, rank: int, part: int) -> bool:
+        """Note that a part came too late; return whether others may compute it now.
+
+        A batch that is dealt whole was settled when its version was made. But a part of the present one may have been
+        computed from an earlier version: the replica was told of it in the answer to a push that it had repeated.
+        """
         if self.dealer.whole:
-            return
+            comes_back = self.dealer.given.get(part) == rank and part in self.decision.open
+            if comes_back:
+                self.dealer.give_back(part)
+            return comes_back
         if self.retry:
             self.dealer.repeat(part)
         else:
             self.dealer.settle(part)
+        return False
 
     def members_changed(self, live: Set[int], anew: Collection[int]) -> None:
         """Note that these ranks are alive or still expected; of those in `anew` another process has come."""
@@ -110,4 +127,4 @@ class SyncStep:
             if contribution in counted:
                 self.dealer.settle(push.part)
             elif self.dealer.given.get(push.part) == contribution[0]:
-                self.too_late(push.part)
+                self.too_late(contribution[0], push.part)

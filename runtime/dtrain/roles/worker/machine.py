@@ -269,7 +269,7 @@ class Replica:
         if server == 0:
             self._ticket, self.part = reply.ticket, reply.part
             if reply.verdict is not Verdict.PENDING:
-                self.tally = reply.tally or self.tally
+                self.tally = reply.tally
             if reply.verdict is Verdict.FINISHED:
                 self.max_steps = min(self.max_steps, reply.version)  # the leader may have ended training
         if self.unanswered:
