@@ -167,7 +167,7 @@ class Session(Protocol):
 
     @property
     def rows(self) -> Mapping[int, Row]:
-        """The numbers of every epoch that is recorded, by epoch. Leader: at the beginning; others: when it is finished."""
+        """The numbers of every epoch that is recorded, by epoch. Other tasks: when it is finished."""
 
     @property
     def finished(self) -> bool:

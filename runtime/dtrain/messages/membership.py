@@ -58,18 +58,26 @@ class Record(Message, frozen=True, gc=False):
     """Leader to ps:0: the numbers of epochs that have ended. The server answers with `Recorded`.
 
     Attributes:
+        term: in which they have ended; in another one nothing changes.
         epoch: this and later ones have not ended; None: the leader only asks what was recorded.
         rows: by epoch; repeating one changes nothing.
     """
 
     generation: int
+    term: int = 0
     epoch: int | None = None
     rows: dict[int, Row] = msgspec.field(default_factory=dict)
 
 
 class Recorded(Message, frozen=True, gc=False):
-    """Server to leader: done; if the leader only asked, the rows of all epochs of this generation that have ended."""
+    """Server to leader: done, if it is in the leader's term.
 
+    Attributes:
+        term: of the server.
+        rows: if the leader only asked, of all epochs of this generation that have ended.
+    """
+
+    term: int
     rows: dict[int, Row]
 
 

@@ -94,7 +94,8 @@ class ParameterServerSession:
         self._driver.start()
         self.cut = BatchCut(machine.parts, training.updates == "sync" and training.has_backups(strategy.num_replicas))
         self.optimizer: dict[str, Any] = self._rule_in_force() if keeper is not None else {}
-        self._recorded: Mapping[int, Row] = self._orders.recorded() if keeper is not None else {}
+        if keeper is not None:
+            self._orders.ask_for_rows()
         self.arrive()
         for name, update in self.updates.items():
             update[...] = self.weights[name]
@@ -133,7 +134,7 @@ class ParameterServerSession:
     @property
     def rows(self) -> Mapping[int, Row]:
         """See `Session.rows`."""
-        return self._driver.machine.rows if self._keeper is None else self._recorded
+        return self._driver.machine.rows if self._keeper is None else self._orders.rows
 
     @property
     def finished(self) -> bool:
@@ -222,7 +223,9 @@ class ParameterServerSession:
     def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
         """See `Session.record`."""
         with self._failures_explained():
-            self._orders.record(epoch, rows)
+            if not self._orders.record(self._driver.machine.term, epoch, rows):
+                self._driver.start()
+                self._orders.repeat_in(self._driver.machine.term)
 
     def step(self, contribution: Contribution) -> StepResult:
         """See `Session.step`.
@@ -242,6 +245,7 @@ class ParameterServerSession:
         try:
             self._driver.arrive()
             if self._driver.is_void():
+                self._orders.repeat_in(self._driver.machine.term)
                 return StepResult(Verdict.VOID, self.global_step)
             outcome = push()
             self._orders.repeat_in(self._driver.machine.term)

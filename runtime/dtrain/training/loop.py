@@ -58,11 +58,15 @@ class EpochLog:
             self.rows[epoch] = row
             self.session.record(next(reversed(self.rows)) + 1, {epoch: row})
 
+    @property
+    def lost(self) -> int | None:
+        """The first epoch that has ended here and not on the servers: they went back to a checkpoint."""
+        return min(self.rows.keys() - self.session.rows.keys(), default=None)
+
     def go_back_to(self, epoch: int) -> None:
-        """Forget this epoch and later ones: the servers went back to a checkpoint."""
+        """Forget this epoch and later ones."""
         self.rows = {number: row for number, row in self.rows.items() if number < epoch}
         self.history.take(self.rows)
-        self.session.record(epoch, {})
 
 
 def _plain(value: Any) -> Any:
@@ -113,17 +117,17 @@ class TrainingLoop:
         self._begin_epoch(epoch)
         while True:
             reached = self.epochs.epoch_at(session.global_step, session)
-            if session.finished:
+            if self.log is not None and (lost := self.log.lost) is not None:
+                self.log.go_back_to(lost)
+                self._begin_epoch(lost)
+                reached = lost
+            elif session.finished:
                 if self.open:  # it may have been stopped in the middle of an epoch
                     self._end_epochs(epoch, max(reached, epoch + 1))
-                if session.conclude():
+                if (self.log is None or self.log.lost is None) and session.conclude():
                     return
             elif reached > epoch:
                 self._end_epochs(epoch, reached)
-            elif reached < epoch:  # the servers went back to a checkpoint
-                if self.log is not None:
-                    self.log.go_back_to(reached)
-                self._begin_epoch(reached)
             elif self.trains:
                 self._contribute(parts.at(session.part))
             else:

@@ -23,6 +23,7 @@ class OrderDriver:
 
     Attributes:
         term: in which the last order was given.
+        rows: the numbers of the epochs that have ended, as ps:0 has them.
     """
 
     def __init__(
@@ -36,8 +37,9 @@ class OrderDriver:
         self._aborted: str | None = None
         self._channels: list[Channel | None] = [None] * servers
         self._in_force: Control | None = None
-        self._rows: dict[int, Row] = {}
+        self._rows_term = 0
         self.term = 0
+        self.rows: Mapping[int, Row] = {}
 
     def look(self) -> Holding:
         """What is in force; nothing goes on before the next order."""
@@ -64,28 +66,30 @@ class OrderDriver:
         return order.seen.version, order.stops
 
     def repeat_in(self, term: int) -> None:
-        """Give the last order, and record all rows, again, if the servers have begun this term since."""
+        """Ask for the rows and give the last order again if the servers have begun this term since."""
+        if term != self._rows_term:
+            self.ask_for_rows()
         if self._in_force is not None and term != self.term:
-            if self._rows:
-                self._ask_first(Record(self._generation, max(self._rows) + 1, self._rows))
             self._give(self._in_force, ())
 
-    def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
-        """Have ps:0 keep the numbers of epochs that have ended; those from `epoch` on have not.
+    def record(self, term: int, epoch: int, rows: Mapping[int, Row]) -> bool:
+        """Have ps:0 keep the numbers of epochs that have ended in this term; those from `epoch` on have not.
+
+        Returns whether it has: not if the servers have begun another term.
 
         Raises:
             PeerLostError: ps:0 is away for too long.
             PeerRefusedError: it will not take them.
         """
-        while self._rows and next(reversed(self._rows)) >= epoch:
-            self._rows.popitem()
-        self._rows.update(rows)
-        self._ask_first(Record(self._generation, epoch, dict(rows)))
+        kept = self._ask_first(Record(self._generation, term, epoch, dict(rows))).term == term
+        if kept:
+            self.rows = {**{number: row for number, row in self.rows.items() if number < epoch}, **rows}
+        return kept
 
-    def recorded(self) -> Mapping[int, Row]:
+    def ask_for_rows(self) -> None:
         """Ask ps:0 for the numbers of the epochs that have ended."""
-        self._rows = self._ask_first(Record(self._generation)).rows
-        return dict(self._rows)
+        answer = self._ask_first(Record(self._generation))
+        self.rows, self._rows_term = answer.rows, answer.term
 
     def _ask_first(self, message: Record) -> Recorded:
         deadline = time.monotonic() + self._patience_s

@@ -293,10 +293,11 @@ class ParameterServer:
         if held is None or held.tally is None or held.generation != message.generation:
             yield Send(caller, NotReady(f"ps:{self.index} does not hold generation {message.generation}"))
         elif message.epoch is None:
-            yield Send(caller, Recorded(held.tally.rows))
+            yield Send(caller, Recorded(held.term, held.tally.rows))
         else:
-            held.tally.record(message.epoch, message.rows)
-            yield Send(caller, Recorded({}))
+            if held.term == message.term:  # else the leader has not heard yet that the servers went back
+                held.tally.record(message.epoch, message.rows)
+            yield Send(caller, Recorded(held.term, {}))
 
     def _on_conclude(self, caller: Caller, sender: TaskId, message: Conclude, blocks: Blocks, now: float) -> Actions:
         self.attendance.conclude(message)

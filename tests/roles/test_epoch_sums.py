@@ -1,0 +1,92 @@
+"""The leader's account of epochs: every answer brings the sums that ps:0 has, and what is recorded belongs to a term. Rule 14."""
+
+import numpy as np
+import pytest
+from roles.by_hand import asynchronous, only, sync
+from roles.test_obedience import control, hold
+
+from dtrain.messages import Record, Recorded, Sums, Verdict
+from dtrain.roles.chief.order_driver import OrderDriver
+from dtrain.wire.frames import Frame
+
+ROW = {"loss": 0.5}
+ALONE = {"workers": 0}
+
+
+def sums(loss):
+    return Sums(("loss",), np.array([1.0, loss], "<f8").tobytes())
+
+
+def counted(answer):
+    return [(epoch, np.frombuffer(each.totals, "<f8").tolist()) for epoch, each in answer.tally]
+
+
+@pytest.mark.parametrize("made", [sync, asynchronous])
+def test_an_answer_that_is_repeated_tells_of_what_has_counted(made):
+    hand = made(**ALONE)
+    hand.initialise(term=1, steps_per_epoch=1)
+    push = {"term": 1, "part": 0, "sums": sums(2.0)}
+    assert counted(only(hand.push("chief:0", **push))) == [(0, [1.0, 2.0])]
+    again = only(hand.push("chief:0", **push))
+    assert (again.duplicate, counted(again)) == (True, [(0, [1.0, 2.0])])
+
+
+@pytest.mark.parametrize("made", [sync, asynchronous])
+def test_a_refusal_tells_of_what_has_counted(made):
+    hand = made(**ALONE)
+    hand.initialise(term=1, steps_per_epoch=1)
+    hand.push("chief:0", term=1, part=0, sums=sums(2.0))
+    refused = hand.push("chief:0", sequence=2, base=1, term=1, part=1, finite=False, sums=sums(9.0))[0].message
+    assert (refused.verdict, counted(refused)) == (Verdict.REFUSED, [(0, [1.0, 2.0])])
+
+
+def test_an_order_that_ends_training_tells_whoever_waits_of_what_has_counted():
+    hand = sync()
+    hand.initialise(term=1, steps_per_epoch=1)
+    for task in ("worker:0", "worker:1", "chief:0"):
+        hand.push(task, term=1, examples=1, sums=sums(2.0))
+    hand.push("chief:0", sequence=2, base=1, term=1, examples=1, sums=sums(3.0))
+    hold(hand)
+    told, _ = control(hand, version=1, term=1, stop=True)
+    assert (told.verdict, counted(told)) == (Verdict.FINISHED, [(0, [3.0, 6.0])])
+
+
+def test_what_has_ended_in_an_earlier_term_is_not_recorded_in_a_later_one():
+    """The servers went back while the leader wrote down an epoch."""
+    hand = asynchronous()
+    hand.initialise(term=2, steps_per_epoch=2, tally=((0, sums(2.0)),))
+    held = hand.servers[0].held
+    assert only(hand.say("chief:0", Record(1, 1, 1, {0: ROW}))) == Recorded(2, {})
+    assert (held.tally.rows, [epoch for epoch, _ in held.tally.open()]) == ({}, [0])
+    assert only(hand.say("chief:0", Record(1, 2, 1, {0: ROW}))) == Recorded(2, {})
+    assert (held.tally.rows, held.tally.open()) == ({0: ROW}, ())
+    assert only(hand.say("chief:0", Record(1))) == Recorded(2, {0: ROW})
+
+
+class Line:
+    """A connection to ps:0 with its answers prepared."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.sent = []
+
+    def send(self, message, blocks):
+        self.sent.append(message)
+
+    def receive(self):
+        return Frame(self.answers.pop(0), ())
+
+
+def test_after_the_servers_have_gone_back_the_leader_has_the_rows_that_they_have():
+    line = Line(Recorded(1, {}), Recorded(1, {}), Recorded(1, {}), Recorded(2, {}), Recorded(2, {0: ROW}))
+    orders = OrderDriver(1, 1, 5, lambda server, timeout_s: line, 1.0)
+    orders.ask_for_rows()
+    assert orders.record(1, 1, {0: ROW})
+    assert orders.record(1, 2, {1: ROW})
+    assert orders.rows == {0: ROW, 1: ROW}
+    orders.repeat_in(1)
+    assert not orders.record(1, 3, {2: ROW}), "ps:0 is in another term"
+    assert orders.rows == {0: ROW, 1: ROW}
+    orders.repeat_in(2)
+    assert orders.rows == {0: ROW}
+    assert line.sent[-1] == Record(1)
