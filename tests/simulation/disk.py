@@ -1,17 +1,23 @@
 """What survives every crash: the newest checkpoint of a simulated run."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from dtrain.protocol.batch_dealer import NOTHING_DEALT, Dealt
 from simulation.model import State
 
-from dtrain.messages import Lineage
+from dtrain.messages import Lineage, Row
+from dtrain.protocol.part_dealer import NOTHING_DEALT, Dealt
+from dtrain.protocol.tally import Open
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint: of each server what it holds and its table of seen pushes."""
+    """A checkpoint: of each server what it holds and its table of seen pushes.
+
+    Attributes:
+        term: in which it was taken; 0 for one that begins a call of `fit`.
+        tally, history: the sums of epochs that have not ended, and by call of `fit` the numbers of those that have.
+    """
 
     generation: int
     version: int
@@ -20,6 +26,9 @@ class Saved:
     lineage: Lineage
     dealt: Dealt = NOTHING_DEALT
     final: bool = False
+    term: int = 0
+    tally: Open = ()
+    history: Mapping[int, Mapping[int, Row]] = field(default_factory=dict)
 
 
 @dataclass

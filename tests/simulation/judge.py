@@ -7,15 +7,17 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from simulation.accounts import Accounts
+from simulation.data import Row
+from simulation.dealing import Dealing
 from simulation.disk import Saved
 from simulation.model import State, arrays_of, image, model
 from simulation.scenario import Scenario
-from simulation.truth import Gradient, Term, batches_done, mean
+from simulation.truth import Commit, Gradient, Term, mean
 
 from dtrain.learning import optimizers
 from dtrain.messages import AnyMessage, Push, Reply, Verdict
 from dtrain.protocol.exactly_once import Seen
-from dtrain.protocol.sync_round import quota
 from dtrain.roles.parameter_server.async_pushes import AsyncPushes
 from dtrain.roles.parameter_server.held import Held
 from dtrain.roles.parameter_server.store import Store
@@ -34,8 +36,7 @@ class Judge:
         self.sync = scenario.training.updates == "sync"
         self.model = model(scenario.servers, scenario.rows, scenario.shards, scenario.optimizer)
         self.plan = self.model.plan
-        self.needed = scenario.training.replicas_needed(scenario.replicas)
-        self.quota = quota(self.needed, scenario.replicas)
+        self.data = scenario.data
         self._repeats = scenario.training.on_stale == "retry_same_batch"
         self._replicas = [*["chief:0"][: scenario.training.chief_trains], *(f"worker:{i}" for i in range(scenario.replicas))]
         self._terms: dict[int, Term] = {}
@@ -43,7 +44,9 @@ class Judge:
         self._numbers: dict[tuple[int, int, int], int] = {}
         self._finite: set[int] = set()
         self._rows: dict[int, dict[int, Array]] = {}
-        self._batches: dict[int, int] = {}
+        self._parts: dict[int, int] = {}
+        self._dealing = Dealing(scenario, self.data, self._parts)
+        self._accounts = Accounts(scenario)
         self._contributions: dict[tuple[int, int, int, int, int], int] = {}
 
     def last_step(self, first_step: int) -> int:
@@ -59,7 +62,7 @@ class Judge:
         for server, state in enumerate(saved.states):
             seen = [images[server].values() for images in known]
             assert not known or any(state.image in images for images in seen), f"ps:{server} never held what it is given"
-        self._terms[term] = Term(self.model, saved)
+        self._terms[term] = Term(self.model, saved, self._terms.get(saved.term))
 
     def ordered(self, term: int, version: int, optimizer: optimizers.Optimizer) -> None:
         """From this version on every server must use these numbers, whatever was ordered before."""
@@ -67,14 +70,22 @@ class Judge:
 
     # What replicas send
 
+    @property
+    def next_number(self) -> int:
+        """Of the next gradient."""
+        return len(self._numbers) + 1
+
     def pushed(self, rank: int, push: Push, finite: bool, read: Mapping[int, Array]) -> int:
         """A replica has computed a gradient with these rows of the table; returns the gradient's number."""
-        number = len(self._numbers) + 1
+        number = self.next_number
         assert (rank, push.incarnation, push.sequence) not in self._numbers, f"two processes of one incarnation sent {push}"
         self._numbers[rank, push.incarnation, push.sequence] = number
-        self._rows[number], self._batches[number] = dict(read), push.batch
+        self._rows[number], self._parts[number] = dict(read), push.part
+        self._accounts.examples[number] = push.examples
+        assert push.examples == self.data.examples(push.part), f"{push} of a part of {self.data.examples(push.part)}"
         if finite:
             self._finite.add(number)
+        if finite and push.examples:
             self._contributions[push.term, rank, push.incarnation, push.base_version, push.ordinal] = number
         return number
 
@@ -90,8 +101,10 @@ class Judge:
         self._held[server] = held.term
         term = self._terms[held.term]
         known, held_image = term.newest[server], _image(held.store)
-        if server == 0 and isinstance(message, Push) and rank >= 0 and message.base_version == known:
-            term.offered.add(self._numbers[rank, message.incarnation, message.sequence])
+        if server == 0 and isinstance(message, Push) and rank >= 0 and message.term == held.term:
+            self._offered(term, rank, message, known)
+        if server == 0 and isinstance(held.pushes, SyncPushes) and held.pushes._step is not None:
+            term.fewest_live = min(term.fewest_live, len(held.pushes._step.decision.live))
         if held.pushes.version == known + 1:
             if isinstance(held.pushes, SyncPushes):
                 self._committed(server, term, held.pushes, known)
@@ -106,49 +119,63 @@ class Judge:
         if isinstance(held.pushes, AsyncPushes) and held.pushes.gate is not None:
             self._check_gate(term, held.pushes)
         if server == 0:
-            self._check_batches(term, held, rank, message)
+            self._check_parts(term, held, rank, message)
+            self._accounts.check(term, held)
 
-    def _check_batches(self, term: Term, held: Held, rank: int, message: AnyMessage | None) -> None:
-        """No batch is passed over: what is not dealt again was applied, refused, or too late and need not be repeated."""
+    def _offered(self, term: Term, rank: int, push: Push, known: int) -> None:
+        number = self._numbers[rank, push.incarnation, push.sequence]
+        if number not in self._finite:
+            term.refused.add(push.part)
+        elif self.sync and push.examples and push.base_version == known:
+            term.offered.add(number)
+
+    def _check_parts(self, term: Term, held: Held, rank: int, message: AnyMessage | None) -> None:
+        """No part is passed over: what is not dealt again was applied, refused, or too late and need not be repeated."""
+        assert held.dealer is not None
         if isinstance(message, Push) and rank >= 0 and message.term == held.term:
             row = held.seen.lookup(self._replicas[rank], message.incarnation, message.sequence)
             decided = isinstance(row, Seen) and row.verdict not in (None, Verdict.PENDING)
             if decided and (row.verdict is not Verdict.STALE or not self._repeats):
-                term.judged.add(message.batch)
-        passed_over = set(batches_done(held.dealer.export())) - term.judged
-        assert not passed_over, f"batches {passed_over} were never done"
-        offered = {self._batches[number] for number in term.offered}
-        stranded = {batch for batch, owner in held.dealer.given.items() if owner in held.dealer.lost} - offered
-        assert not stranded, f"nobody will do batches {stranded}"
+                term.judged.add(message.part)
+            if decided and row.verdict is Verdict.FINISHED:
+                term.too_many.add(self._numbers[rank, message.incarnation, message.sequence])
+        self._dealing.check_left(term, held.dealer.export())
+        self._dealing.check_owners(term, held)
 
     def _committed(self, server: int, term: Term, pushes: SyncPushes, version: int) -> None:
         if server == 0:
             assert pushes._last_commit is not None
-            self._check_contributors(pushes._last_commit.contributors, len(pushes._live))
-            term.commits[version] = pushes._last_commit.contributors
-            self._judge_offered(term, pushes, version)
+            assert pushes._step is not None
+            contributors = pushes._last_commit.contributors
+            made_by = [(rank, incarnation, version, ordinal) for rank, incarnation, ordinal in contributors]
+            numbers = tuple(self._contributions[pushes._term, *contribution] for contribution in made_by)
+            empty = self._dealing.check_commit(term, numbers, contributors)
+            term.commits[version], term.counted[version] = Commit(contributors, numbers, empty), list(numbers)
+            self._judge_offered(term, pushes._step.decision.live, version)
+            term.fewest_live = len(pushes._step.decision.live)
         assert version in term.commits, f"ps:{server} is ahead of ps:0"
-        made_by = [(rank, incarnation, version, ordinal) for rank, incarnation, ordinal in term.commits[version]]
-        numbers = [self._contributions[pushes._term, *contribution] for contribution in made_by]
-        term.made(server, term.next_state(server, mean([self._gradient(server, number) for number in numbers])))
+        self._made_of(server, term, term.commits[version])
 
-    def _judge_offered(self, term: Term, pushes: SyncPushes, version: int) -> None:
+    def _made_of(self, server: int, term: Term, commit: Commit) -> None:
+        """The mean over parts, or over examples."""
+        by_examples = self.scenario.training.weighting == "examples"
+        weights = [self._accounts.examples[number] if by_examples else 1 for number in commit.numbers]
+        values = term.states[server][term.newest[server]].values
+        groups = self.plan.layout(server).groups
+        state = {index: value for index, (group, value) in enumerate(zip(groups, values, strict=True)) if not group.trainable}
+        gradients = [self._gradient(server, number) for number in commit.numbers]
+        gradient = mean(gradients, weights, 0 if by_examples else commit.empty, state)
+        term.made(server, term.next_state(server, gradient))
+
+    def _judge_offered(self, term: Term, live: Collection[int], version: int) -> None:
         """A version was made: who lives and was too late is told so; what the dead have offered in vain is done by others."""
         for contribution, number in self._contributions.items():
             base, (rank, incarnation, ordinal) = contribution[3], (contribution[1], contribution[2], contribution[4])
-            if contribution[0] == pushes._term and base == version and number in term.offered:
-                counted = (rank, incarnation, ordinal) in term.commits[version]
-                if counted or (rank in pushes._live and not self._repeats):
-                    term.judged.add(self._batches[number])
+            if self._terms[contribution[0]] is term and base == version and number in term.offered:
+                counted = (rank, incarnation, ordinal) in term.commits[version].contributors
+                if counted or (rank in live and not self._repeats):
+                    term.judged.add(self._parts[number])
         term.offered.clear()
-
-    def _check_contributors(self, contributors: Sequence[tuple[int, int, int]], live: int) -> None:
-        ranks = [rank for rank, _, _ in contributors]
-        assert len(set(contributors)) == len(contributors)
-        assert ranks == sorted(ranks)
-        assert max(map(ranks.count, ranks)) <= self.quota, f"a rank counts too often in {contributors}"
-        shrunk = self.scenario.training.too_few == "shrink" and live * self.quota < self.needed
-        assert len(contributors) == self.needed or (shrunk and 0 < len(contributors) < self.needed), f"{contributors}"
 
     def _apply(self, server: int, term: Term, rank: int, push: Push, held: bytes) -> None:
         number, rule = self._numbers[rank, push.incarnation, push.sequence], self.scenario.training
@@ -158,6 +185,8 @@ class Judge:
         staleness = term.newest[server] - push.base_version
         assert rule.max_staleness is None or staleness <= rule.max_staleness, f"{push} is too stale to be applied"
         term.applied[server][number] = staleness
+        if server == 0:
+            term.counted[term.newest[server]] = [number]
         scale = 1.0 / max(1, staleness) if rule.stale_gradients == "scale" else 1.0
         gradient = self._gradient(server, number)
         state = term.next_state(server, gradient, scale)
@@ -198,7 +227,7 @@ class Judge:
         truth = self._terms[term].states[server][version].values
         assert image(blocks) == image(truth), f"values of ps:{server} are not of version {version}"
 
-    def check_rows(self, server: int, term: int, version: int, pieces: Sequence[Piece], blocks: Sequence[Array]) -> None:
+    def check_table(self, server: int, term: int, version: int, pieces: Sequence[Piece], blocks: Sequence[Array]) -> None:
         """So are rows of tables."""
         tables = self._terms[term].states[server][version].tables
         truth = [tables[piece.table][VALUES][piece.ids] for piece in pieces]
@@ -211,14 +240,15 @@ class Judge:
     def check_cut(self, term: int, versions: Sequence[int], live: Collection[tuple[int, int]]) -> None:
         """A checkpoint of an asynchronous run contains the same gradients of those who live: of these ranks' present incarnations.
 
-        A push of one who was thought dead may count on some servers only. What is too stale each server judges by itself.
+        A push of one who was thought dead may count on some servers only, and so may one that comes after the last step,
+        because the ticket of one who was thought dead had been given to another. What is too stale each server judges by itself.
         """
         if self.sync or self.scenario.training.stale_gradients == "drop":
             return
         owners = {number: (rank, incarnation) for (rank, incarnation, _), number in self._numbers.items()}
         state = self._terms[term]
         cuts = [
-            {number for number in list(applied)[: version - state.first_version] if owners[number] in live}
+            {number for number in list(applied)[: version - state.first_version] if owners[number] in live} - state.too_many
             for applied, version in zip(state.applied, versions, strict=True)
         ]
         assert all(cut == cuts[0] for cut in cuts), f"a checkpoint of versions {versions} is torn: {cuts}"
@@ -229,10 +259,13 @@ class Judge:
         finite = number in self._finite
         assert (reply.verdict is Verdict.REFUSED) == (not finite), f"{reply} to a gradient that is finite: {finite}"
         if self.sync and finite:
-            decided = term.commits.get(push.base_version)
+            commit = term.commits.get(push.base_version)
+            decided = commit.contributors if commit else None
             counts = decided is not None and (rank, push.incarnation, push.ordinal) in decided
             mine = sum(c[:2] == (rank, push.incarnation) for c in decided or ())
-            if reply.verdict is Verdict.ACCEPTED:
+            if not push.examples:
+                assert not counts
+            elif reply.verdict is Verdict.ACCEPTED:
                 assert counts, f"{reply}, but {decided} made the version"
                 assert reply.duplicate or reply.accepted == mine
             elif reply.verdict is Verdict.STALE:
@@ -245,6 +278,10 @@ class Judge:
             assert (reply.verdict is Verdict.ACCEPTED) == (applied is not None), f"{reply}, applied: {applied}"
             assert applied is None or reply.staleness == applied
             assert reply.verdict is not Verdict.FINISHED or not self.scenario.harmless, "a gradient for nothing"
+
+    def check_rows(self, rows: Mapping[int, Row]) -> None:
+        """Whoever ends is told the same numbers of every epoch: those of what counted."""
+        self._accounts.check_end(self._terms[max(self._terms)], rows)
 
     def check_end(self, saved: Saved | None) -> None:
         """Every step was made and saved, on every server.

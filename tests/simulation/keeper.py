@@ -22,6 +22,7 @@ from dtrain.messages import (
     SnapshotReply,
     SnapshotRows,
 )
+from dtrain.protocol.part_dealer import Dealt
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.recovery import Beginning, TermWatch, beginning, next_term
 from dtrain.roles.chief.saved_arrays import saved_arrays
@@ -97,7 +98,8 @@ class Keeper:
         version = newest.version if newest else 0
         states = [process.judge.model.first(server) for server in self._servers]
         lineage = Lineage(version, version, self.lineage.rolled_back_steps)
-        self._disk.newest = Saved(process.generation, version, states, [[]] * len(states), lineage)
+        history = newest.history if newest else {}
+        self._disk.newest = Saved(process.generation, version, states, [[]] * len(states), lineage, history=history)
 
     def _begin_term(self) -> None:
         """On new connections to every server; if one of them breaks, again, in another term."""
@@ -125,12 +127,14 @@ class Keeper:
                 model.slots,
                 saved.seen[server],
                 saved.lineage,
-                batches=process.judge.needed * process.judge.scenario.max_steps,
-                dealt=saved.dealt,
+                dealt=saved.dealt.going_on(process.judge.data.parts),
                 term=self._term,
                 drawn=descriptions(tables),
                 loads=bool(self._loads[server]),
                 heard_of=self._watch.heard_of if self._watch else (),
+                steps_per_epoch=process.judge.scenario.steps_per_epoch,
+                tally=saved.tally,
+                history={fit: dict(rows) for fit, rows in saved.history.items()},
             )
             wire.send(message, saved.states[server].blocks)
 
@@ -292,8 +296,18 @@ class Keeper:
             process.judge.check_saved(server, self._term, replies[server].version, state)
         self._cut = self._doing = None
         seen, final = [reply.seen for reply in replies], self._last
+        told = replies[0]
         self._disk.newest = Saved(
-            process.generation, replies[0].version, states, seen, self.disk_lineage(), replies[0].dealt, final
+            process.generation,
+            told.version,
+            states,
+            seen,
+            self.disk_lineage(),
+            Dealt(*told.dealt),
+            final,
+            self._term,
+            told.tally,
+            {fit: dict(rows) for fit, rows in told.history.items()},
         )
         if final:
             self._conclude()

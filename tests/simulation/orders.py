@@ -7,7 +7,7 @@ from typing import Any
 from simulation.network import Wire
 
 from dtrain.learning import optimizers
-from dtrain.messages import AnyMessage, Control
+from dtrain.messages import AnyMessage, Control, NotReady, Record, Recorded
 from dtrain.roles.chief.order import Order
 
 RECONNECT_S = 0.05
@@ -25,6 +25,7 @@ class Commander:
         self._until: int | None = None
         self._generation = 0
         self._order: Order | None = None
+        self._record: Record | None = None
         self._then: Callable[[], None] = lambda: None
 
     def is_due(self) -> bool:
@@ -46,6 +47,11 @@ class Commander:
         self._order = Order(len(process.servers), process.generation, (process.incarnation, self._count), control)
         self._begin(self._order)
 
+    def record(self, record: Record, then: Callable[[], None]) -> None:
+        """Tell ps:0 of epochs that have ended, or ask it."""
+        self._record, self._then = record, then
+        self._say(0, record)
+
     def _begin(self, order: Order) -> None:
         if not self._process.not_now(self._begin, order):
             self._say_all(order.start())
@@ -66,12 +72,15 @@ class Commander:
             wire.send(message)
 
     def _say_again(self, server: int, message: AnyMessage) -> None:
-        waiting = self._order is not None and self._order.unanswered.get(server) == message
+        waiting = self._record is message or (self._order is not None and self._order.unanswered.get(server) == message)
         if not self._process.not_now(self._say_again, server, message) and waiting:
             self._say(server, message)
 
     def answered(self, wire: Wire, message: AnyMessage) -> None:
         server, order = self._process.servers.index(wire.server), self._order
+        if self._record is not None:
+            self._recorded(message)
+            return
         if order is None or server not in order.unanswered:
             return
         self._say_all(order.receive(server, message))
@@ -83,9 +92,20 @@ class Commander:
         elif not order.unanswered:
             self._process.network.clock.later(RECONNECT_S, self._begin, order)
 
+    def _recorded(self, message: AnyMessage) -> None:
+        record = self._record
+        if isinstance(message, Recorded):
+            self._record = None
+            self._then() if self._process.epochs.told(message) else self._process.train_on()
+        else:
+            assert isinstance(message, NotReady), message
+            self._process.network.clock.later(RECONNECT_S, self._say_again, 0, record)
+
     def broken(self, wire: Wire) -> None:
         server = self._process.servers.index(wire.server)
         self._wires[server] = None
+        if self._record is not None and server == 0:
+            self._process.network.clock.later(RECONNECT_S, self._say_again, 0, self._record)
         if self._order is not None and server in self._order.unanswered:
             self._process.network.clock.later(RECONNECT_S, self._say_again, server, self._order.unanswered[server])
 

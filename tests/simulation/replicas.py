@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from simulation.data import sums_of
 from simulation.disk import Disk
+from simulation.epochs import Epochs
 from simulation.judge import Judge
 from simulation.keeper import Keeper
 from simulation.network import Blocks, Network, Wire
@@ -12,7 +14,8 @@ from simulation.orders import Commander
 from simulation.servers import Server
 
 from dtrain.errors import TooFewReplicasError
-from dtrain.messages import AnyMessage, Heartbeat, HeartbeatReply, Lookup, NotReady, Push, Reply, Rows, Verdict
+from dtrain.messages import AnyMessage, Conclude, Heartbeat, HeartbeatReply, Lookup, NotReady, Push, Reply, Rows, Values, Verdict
+from dtrain.protocol.batch_cut import BatchCut
 from dtrain.roles.worker.machine import Phase, Replica
 from dtrain.roles.worker.row_routes import Piece
 
@@ -52,6 +55,7 @@ class Process:
         self.answers: dict[int, tuple[float, HeartbeatReply]] = {}
         self.keeper = Keeper(self) if task == "chief:0" else None
         self.commander = Commander(self) if task == "chief:0" else None
+        self.epochs = Epochs(1, judges[0].scenario.steps_per_epoch)
         self._kill = kill
         self._judges = judges
         self._clock = network.clock
@@ -68,6 +72,7 @@ class Process:
         self._pieces: dict[int, list[Piece]] = {}
         self._rows: dict[int, Blocks] = {}
         self._sequence = 0
+        self._overtaken = False  # the servers train the next generation, and this one's last values may never be seen
         self._begun = self._computing = 0  # the steps are numbered; the one under way
         network.say(f"{task} starts")
         for server in range(len(servers) if self.keeper else 1):
@@ -260,7 +265,8 @@ class Process:
     # Training
 
     def train(self) -> None:
-        judge = self.judge
+        judge, self._overtaken = self.judge, False
+        self.epochs = Epochs(self.generation, judge.scenario.steps_per_epoch)
         self.machine = Replica(
             len(self.servers),
             self.generation,
@@ -299,8 +305,10 @@ class Process:
         if asked is None:
             return
         if isinstance(message, Rows):
-            self.judge.check_rows(server, self.machine.term, message.version, self._pieces[server], blocks)
+            self.judge.check_table(server, self.machine.term, message.version, self._pieces[server], blocks)
             self._rows[server] = blocks
+        elif isinstance(message, Values) and message.generation > self.generation:
+            self._overtaken = True
         elif blocks:
             self._weights[server] = blocks
         if isinstance(message, Reply) and isinstance(asked, Push):
@@ -312,6 +320,9 @@ class Process:
         except TooFewReplicasError as error:
             self.stop(str(error))
             return
+        if isinstance(message, Conclude):
+            self.network.say(f"{self.task} is told {message.rows}")
+            self.judge.check_rows(message.rows)
         if not self.machine.unanswered:
             self._settled()
 
@@ -320,11 +331,22 @@ class Process:
         assert machine is not None
         self._sequence = machine.sequence
         over = machine.outcome is not None and machine.outcome.verdict is Verdict.FINISHED
-        if not over:
+        if not (over or self._overtaken):
             assert machine.phase in (Phase.READY, Phase.FINISHED)
             for server, version in enumerate(machine.versions):
                 self.judge.check_values(server, machine.term, version, self._weights[server])
             assert not self.judge.sync or len(set(machine.versions)) == 1, f"{self.task} computes from versions {machine.versions}"
+        self._account()
+
+    def _account(self) -> None:
+        """The leader ends epochs, and goes back to where the servers have gone back."""
+        machine = self.machine
+        assert machine is not None
+        if self.keeper is not None and self.commander is not None and not self._pieces:
+            record = self.epochs.next_record(machine)
+            if record is not None:
+                self.commander.record(record, self._account)
+                return
         if machine.phase is Phase.READY and self._pieces and self._rows.keys() == self._pieces.keys():
             self._compute()
         elif machine.phase is Phase.READY and self.commander is not None and self.commander.is_due():
@@ -332,6 +354,7 @@ class Process:
         elif machine.phase is Phase.READY:
             self._go_on()
         elif self.keeper is not None:
+            self.judge.check_rows(self.epochs.rows)
             self.keeper.finishing = True
         else:
             self.next_fit()
@@ -366,6 +389,10 @@ class Process:
             self._compute()
 
     def _compute(self) -> None:
+        assert self.machine is not None
+        if not self._examples():
+            self._pass_over()
+            return
         mean_s = self.judge.scenario.compute_s * self.slowness
         self._begun += 1
         self._computing = self._begun
@@ -377,7 +404,8 @@ class Process:
         self._computing = 0
         random, model = self.network.random, self.judge.model
         finite = random.random() >= self.judge.scenario.nan_rate
-        outgoing = list(machine.push(finite))
+        sums = sums_of(self.judge.next_number, self._examples())
+        outgoing = list(machine.push(finite, examples=self._examples(), empty=self._empty(), sums=sums))
         push = outgoing[0][1]
         assert isinstance(push, Push)
         number = self.judge.pushed(self.rank, push, finite, self._rows_read())
@@ -385,6 +413,32 @@ class Process:
         if not finite:
             self._gradient[random.randrange(len(self.servers))][0][0] = np.nan
         self._say_all(outgoing)
+
+    def _pass_over(self) -> None:
+        """The part has no examples."""
+        machine = self.machine
+        assert machine is not None
+        outgoing = list(machine.push(examples=0, empty=self._empty()))
+        push = outgoing[0][1]
+        assert isinstance(push, Push)
+        self.judge.pushed(self.rank, push, True, {})
+        self._gradient, self._pieces = [()] * len(self.servers), {}
+        self._say_all(outgoing)
+
+    def _batch(self) -> tuple[BatchCut, int, int]:
+        """Of the part that ps:0 has given: how its batch is cut, its place there, and how many rows the batch has."""
+        machine, data = self.machine, self.judge.data
+        assert machine is not None
+        batch, part = divmod(machine.part, machine.parts)
+        return BatchCut(machine.parts, data.even), part, data.size(batch)
+
+    def _examples(self) -> int:
+        cut, part, size = self._batch()
+        return len(cut.rows(part, size))
+
+    def _empty(self) -> int:
+        cut, _, size = self._batch()
+        return cut.parts - cut.filled(size)
 
     def _rows_read(self) -> dict[int, np.ndarray]:
         """The rows of the trained table that were looked up, by number."""

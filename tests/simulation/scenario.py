@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from random import Random
 
+from simulation.data import Data
+
 from dtrain.config import TrainingSection
 
 FAULTS = ("break", "break", "break", "crash", "crash", "die", "pause", "partition", "slow", "stall", "fall", "fall", "hang")
@@ -39,6 +41,8 @@ class Scenario:
         rows: of the table that is trained; 0: there are no tables.
         shards: into how many pieces every variable is cut.
         fits: how often the program calls `fit`.
+        rows_per_batch, last_rows, batches: of the data; see `Data`.
+        steps_per_epoch: global steps.
     """
 
     seed: int
@@ -54,11 +58,22 @@ class Scenario:
     shards: int = 1
     fits: int = 1
     faults: tuple[Fault, ...] = ()
+    rows_per_batch: int = 12
+    last_rows: int = 12
+    batches: int = 4
+    steps_per_epoch: int = 4
 
     @property
     def tasks(self) -> int:
         """Chief and workers."""
         return self.replicas + (not self.training.chief_trains)
+
+    @property
+    def data(self) -> Data:
+        """What it trains on."""
+        sync = self.training.updates == "sync"
+        parts = self.training.replicas_needed(self.replicas) if sync else 1
+        return Data(self.rows_per_batch, self.last_rows, self.batches, parts, sync and self.training.has_backups(self.replicas))
 
     @property
     def harmless(self) -> bool:
@@ -71,6 +86,8 @@ class Scenario:
         return (
             f"seed {self.seed}: {self.replicas} replicas, {self.servers} servers, {self.fits} x {self.max_steps} steps, {changed}, "
             f"{self.optimizer}, {self.rows} rows, {self.shards} shards, "
+            f"{self.batches} batches of {self.rows_per_batch}, the last of {self.last_rows}, "
+            f"{self.steps_per_epoch} steps an epoch, "
             f"delay {self.mean_delay_s} s, compute {self.compute_s} s, NaN {self.nan_rate}"
         )
 
@@ -97,7 +114,34 @@ def draw(seed: int) -> Scenario:
         shards=random.choice((1, 1, 2, 3)),
         fits=random.choice((1, 1, 1, 2)),
     )
-    return replace(scenario, faults=_draw_faults(random, scenario))
+    return _with_data(Random(f"data {seed}"), replace(scenario, faults=_draw_faults(random, scenario)))
+
+
+def _with_data(random: Random, scenario: Scenario) -> Scenario:
+    """Batches that leave some replicas without examples, or with fewer; whole ones that are refused; lost leases."""
+    rule, parts = scenario.training, scenario.data.parts
+    rows = random.choice((parts, 2 * parts, random.randint(1, 3 * parts + 2)))
+    faults = list(scenario.faults)
+    mortal = _mortal(scenario)
+    if rule.updates == "sync" and rule.too_few == "shrink" and mortal and random.random() < 0.7:
+        at_s = random.uniform(0.0, scenario.max_steps * scenario.fits * scenario.compute_s)
+        kind = random.choice(("die", "pause", "partition"))
+        faults.append(Fault(at_s, kind, random.choice(mortal), random.uniform(5.2, 9.0)))  # longer than a lease
+    return replace(
+        scenario,
+        training=replace(rule, weighting=random.choice(("replicas", "examples"))),
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        nan_rate=random.choice((scenario.nan_rate,) * 4 + (0.3,)),
+        rows_per_batch=rows,
+        last_rows=random.choice((rows, random.randint(1, rows))),
+        batches=random.randint(1, 4),
+        steps_per_epoch=random.randint(1, 5),
+    )
+
+
+def _mortal(scenario: Scenario) -> range:
+    """Tasks that may die for good: not the chief, nor the replica of rank 0, which alone trains in the warm-up."""
+    return range(1 + (not scenario.training.chief_trains), scenario.tasks)
 
 
 def _draw_sync(random: Random, replicas: int) -> TrainingSection:
@@ -117,8 +161,7 @@ def _draw_async(random: Random) -> TrainingSection:
 
 
 def _draw_faults(random: Random, scenario: Scenario) -> tuple[Fault, ...]:
-    # The chief and the replica of rank 0, which alone trains in the warm-up, do not die for good: without them a run is over.
-    may_die = range(1 + (not scenario.training.chief_trains), scenario.tasks)
+    may_die = _mortal(scenario)
     faults = []
     for _ in range(random.choice((0, 1, 3, 6, 10))):
         kind = random.choice(FAULTS)

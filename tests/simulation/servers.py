@@ -1,17 +1,14 @@
 """A simulated parameter server: the real machine, driven as its driver drives it, by events instead of threads."""
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 from simulation.judge import Judge
 from simulation.network import Blocks, Network, Wire
 
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.messages import (
-    AnyMessage,
-    Heartbeat,
-    Push,
-)
+from dtrain.messages import AnyMessage, Conclude, Heartbeat, Push, Recorded, SnapshotReply
 from dtrain.roles.parameter_server.actions import End, Report, Send
 from dtrain.roles.parameter_server.machine import ParameterServer
 
@@ -131,6 +128,8 @@ class Server:
             match action:
                 case Send(wire, message, blocks):
                     assert isinstance(wire, Wire)
+                    if isinstance(message, SnapshotReply | Recorded | Conclude):
+                        message = deepcopy(message)  # it travels as it is now
                     wire.answer(message, [block.copy() for block in blocks])
                 case Report(message):
                     if self._reports is not None:

@@ -1,17 +1,33 @@
 """What every version must be: computed from the set of contributions alone, by the obvious lines."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from dtrain.protocol.batch_dealer import Dealt
 from simulation.disk import Saved
 from simulation.model import Model, State
 
 from dtrain.learning.optimizers import Optimizer
+from dtrain.protocol.part_dealer import Dealt
 from dtrain.roles.parameter_server.table import VALUES
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What made a version in sync.
+
+    Attributes:
+        contributors: as ps:0 named them.
+        numbers: of their gradients.
+        empty: how many parts of their batch have no examples.
+    """
+
+    contributors: tuple[tuple[int, int, int], ...]
+    numbers: tuple[int, ...]
+    empty: int
 
 
 class Term:
@@ -21,19 +37,30 @@ class Term:
         states: by server and version.
         applied: async: of each server the staleness of every gradient, by its number, in the order in which they were applied.
         offered: sync: the gradients that ps:0 holds for the next version.
-        judged: the batches that need not be computed any more.
+        judged: the parts that need not be computed any more.
+        counted: at ps:0, by the version that they were counted for, the numbers of the gradients; also those that the
+            checkpoint contains.
+        refused: the parts of which a gradient was refused, also before the checkpoint.
+        too_many: async: the gradients for which there was no step left at ps:0.
+        fewest_live: how few ranks were alive at once since the newest version was made.
     """
 
-    def __init__(self, model: Model, saved: Saved) -> None:
+    def __init__(self, model: Model, saved: Saved, before: "Term | None" = None) -> None:
         self._model = model
         self.states = [{saved.version: state.copy()} for state in saved.states]
         self.images = [{saved.version: state.image} for state in saved.states]
         self.newest = [saved.version] * len(self.states)
-        self.commits: dict[int, tuple[tuple[int, int, int], ...]] = {}
+        self.commits: dict[int, Commit] = {}
         self.applied: list[dict[int, int]] = [{} for _ in self.states]
         self.first_version = saved.version
+        self.first_step = saved.lineage.first_step
         self.offered: set[int] = set()
-        self.judged = set(batches_done(saved.dealt))
+        self.judged = set(parts_done(saved.dealt))
+        earlier = {} if before is None else before.counted
+        self.counted = {version: numbers for version, numbers in earlier.items() if version < saved.version}
+        self.refused: set[int] = set() if before is None else set(before.refused)
+        self.too_many: set[int] = set()
+        self.fewest_live = 1 << 30  # nobody has looked yet
         self._optimizers = {saved.version: model.optimizer}
 
     def ordered(self, version: int, optimizer: Optimizer) -> None:
@@ -71,11 +98,9 @@ class Term:
         self.images[server][self.newest[server]] = state.image
 
 
-def batches_done(dealt: Dealt) -> Iterator[int]:
-    """The batches that a dealer will not give to anybody any more."""
-    lanes, due = dealt
-    for lane, following in enumerate(lanes):
-        yield from (batch for batch in range(lane, following, len(lanes)) if batch not in due)
+def parts_done(dealt: Dealt) -> Iterator[int]:
+    """The parts that a dealer will not give to anybody any more."""
+    return (part for part in range(dealt.next) if part not in dealt.due)
 
 
 class Gradient:
@@ -97,12 +122,28 @@ class Gradient:
         return Gradient(dense, rows)
 
 
-def mean(gradients: Sequence[Gradient]) -> Gradient:
-    """The sum in the given order, divided by how many they are; a row that one does not list counts as zero there."""
-    count = len(gradients)
-    dense = [sum(blocks[1:], start=blocks[0]) / count for blocks in zip(*(gradient.dense for gradient in gradients), strict=True)]
+def mean(gradients: Sequence[Gradient], weights: Sequence[int], empty: int, state: Mapping[int, Array]) -> Gradient:
+    """Return the weighted mean, summed up in the given order; a row that one does not list counts as zero there.
+
+    Args:
+        gradients: of parts, in their order.
+        weights: as many; if all are equal they are none.
+        empty: how many parts without examples follow, of weight one: they count as zero, and for state as it is.
+        state: of dense blocks that are no gradients, what is held at present.
+    """
+    if len(gradients) == 1 and not empty:
+        return gradients[0]
+    factors = weights if len(set(weights)) > 1 else [1] * len(weights)
+    total = sum(factors) + empty
+    dense = []
+    for index, blocks in enumerate(zip(*(gradient.dense for gradient in gradients), strict=True)):
+        absent = [state[index]] * empty if index in state else []
+        terms = [block * factor for block, factor in zip([*blocks, *absent], [*factors, *[1] * len(absent)], strict=True)]
+        same = index in state and all(np.array_equal(block, blocks[0]) for block in [*blocks, *absent])
+        dense.append(blocks[0] if same else sum(terms[1:], start=terms[0]) / total)
     rows: dict[int, Array] = {}
-    for gradient in gradients:
+    for gradient, factor in zip(gradients, factors, strict=True):
         for row, values in gradient.rows.items():
-            rows[row] = rows[row] + values if row in rows else values
-    return Gradient(dense, {row: values / np.float32(count) for row, values in rows.items()})
+            weighted = values * np.float32(factor)
+            rows[row] = rows[row] + weighted if row in rows else weighted
+    return Gradient(dense, {row: values / np.float32(total) for row, values in rows.items()})
