@@ -116,7 +116,25 @@ def test_after_the_farewell_it_ends_when_the_last_connection_is_closed(updates):
     assert hand.tick(connections=0) == []
     assert only(hand.say("chief:0", Farewell())) == Farewell()
     assert only(hand.beat("worker:0")).ended
+    for task in TASKS:
+        hand.beat(task, 1, leaving=True)
     assert hand.tick(connections=1) == []
+    assert hand.tick(connections=0) == [End()]
+
+
+def test_after_the_farewell_the_first_server_waits_a_lease_for_one_that_was_killed_and_may_come_again():
+    hand = trained()
+    for task in TASKS:
+        hand.beat(task)
+    for task in ("chief:0", "worker:0"):
+        hand.beat(task, 1, leaving=True)
+    hand.say("chief:0", Farewell())
+    hand.now = LEASE_S - 0.1
+    assert hand.tick(connections=0) == []
+    assert only(hand.beat("worker:1")).ended
+    hand.now = 2 * LEASE_S - 0.2
+    assert hand.tick(connections=0) == []
+    hand.now = 2 * LEASE_S
     assert hand.tick(connections=0) == [End()]
 
 
@@ -132,6 +150,7 @@ def test_after_the_farewell_the_first_server_waits_for_who_has_not_come_yet():
     hand.beat("worker:0", 1, leaving=True)
     assert hand.tick(connections=0) == []
     assert only(hand.beat("evaluator:0")).ended
+    hand.beat("evaluator:0", 1, leaving=True)
     assert hand.tick(connections=1) == []
     assert hand.tick(connections=0) == [End()]
 

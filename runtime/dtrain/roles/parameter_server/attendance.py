@@ -158,9 +158,12 @@ class Attendance:
 
     def latecomers(self, held: Held | None) -> list[str]:
         """After the last step: who has not come yet, to learn that training has ended and what came of it."""
+        return self._still_to_hear(held, MemberState.EXPECTED)
+
+    def _still_to_hear(self, held: Held | None, *states: MemberState) -> list[str]:
         if not self.farewell or held is None or held.pushes.version < held.max_steps:
             return []
-        return [task for task in self.membership.tasks(MemberState.EXPECTED) if task != self.leader]
+        return [task for task in self.membership.tasks(*states) if task != self.leader]
 
     def end(self, held: Held | None, now: float, connections: int) -> Iterator[Action]:
         """The server ends when nobody will talk to it any more: after the farewell, or long after the leader was lost. Rule 12.
@@ -171,7 +174,8 @@ class Attendance:
             connections: of all others to this server; on ps:0, which the other servers follow, theirs do not count, and with them
                 the one that is open to ps:0 counts as well.
         """
-        if self.farewell and connections == 0 and not self.latecomers(held):
+        # One that is alive without a connection was killed, and may be started again within its lease.
+        if self.farewell and connections == 0 and not self._still_to_hear(held, MemberState.EXPECTED, MemberState.LIVE):
             yield End()
         if self.farewell or self.membership.state(self.leader) not in (MemberState.LOST, MemberState.LEFT):
             self._leader_lost_since_s = None
