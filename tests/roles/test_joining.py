@@ -22,14 +22,15 @@ def test_in_async_it_trains_from_its_first_pull_on():
     assert only(hand.push("worker:2")).verdict is Verdict.ACCEPTED
 
 
-def test_in_sync_a_batch_is_cut_as_before_and_a_part_may_be_the_new_workers():
+def test_in_sync_a_batch_is_cut_as_before_and_the_new_worker_takes_its_turn():
     hand = begun(updates="sync")
     hand.beat("worker:5")
-    for task in ("chief:0", "worker:0", "worker:5"):
-        hand.pull(task)
-        hand.push(task)
-    assert hand.version() == 1
-    assert hand.servers[0].held.dealer.export() == (3, 6, (3, 4, 5))
+    for version, of_this_batch in enumerate((TASKS, ("worker:5", "chief:0", "worker:0"))):
+        for task in of_this_batch:
+            hand.pull(task)
+            hand.push(task, base=version, sequence=version + 1)
+        assert hand.version() == version + 1
+    assert hand.servers[0].held.dealer.export() == (3, 9, (6, 7, 8))
 
 
 def test_it_takes_the_place_of_one_that_is_lost():

@@ -150,6 +150,40 @@ def test_with_more_contributions_than_replicas_the_parts_are_shared_evenly():
     assert sorted(part for each in parts.values() for part in dict.fromkeys(each)) == [0, 1, 2, 3, 4]
 
 
+def test_with_fewer_parts_than_replicas_everyone_takes_turns():
+    """As after a resume with more replicas: nobody starves, and nobody is waited for whose turn it is not."""
+    hand = Hand(workers=4, updates="sync")
+    hand.initialise(dealt=(3, 0, ()))
+    tasks = ("chief:0", "worker:0", "worker:1", "worker:2", "worker:3")
+    for task in tasks:
+        hand.beat(task)
+        hand.pull(task)
+    computed = []
+    for version in range(5):
+        hand.parts = {task: hand.dealt(task) for task in tasks if hand.servers[0].held.pushes.permit(tasks.index(task))[0]}
+        owing = sorted(hand.servers[0].held.pushes.awaited()[0])
+        assert [tasks[rank] for rank in owing] == sorted(hand.parts, key=tasks.index)
+        computed += hand.parts
+        for task, part in sorted(hand.parts.items()):
+            hand.push(task, base=version, sequence=version + 1, part=part)
+        assert hand.version() == version + 1
+    assert {task: computed.count(task) for task in tasks} == dict.fromkeys(tasks, 3)
+
+
+def test_one_whose_turn_it_was_not_computes_the_part_of_one_that_is_lost():
+    hand = Hand(workers=2, updates="sync")
+    hand.initialise(dealt=(2, 0, ()))
+    for task in TASKS:
+        hand.beat(task)
+        hand.pull(task)
+    assert hand.parts == {"chief:0": 0, "worker:0": 1}
+    hand.push("chief:0", part=0)
+    lost(hand, "worker:0")
+    assert hand.dealt("worker:1") == 1
+    hand.push("worker:1", part=1)
+    assert hand.version() == 1
+
+
 def test_parts_without_examples_count_as_zero_and_are_not_waited_for():
     hand = begun(updates="sync")
     hand.push("chief:0", part=0, examples=2, empty=1, value=3)

@@ -376,7 +376,7 @@ class SyncPushes:
 
     def awaited(self) -> tuple[Collection[int], Collection[int]]:
         """Return the ranks whose contribution the next version still lacks, and the servers that lack one which ps:0 has."""
-        return self._step.decision.awaited() if self._step is not None else ((), ())
+        return self._step.awaited() if self._step is not None else ((), ())
 
     @property
     def standing(self) -> Hashable:

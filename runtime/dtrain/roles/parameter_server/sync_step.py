@@ -4,7 +4,7 @@ It joins the dealer of parts, the decision and the sums of loss and metrics; `sy
 """
 
 from collections.abc import Collection, Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dtrain.messages import Push
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
@@ -22,6 +22,7 @@ class SyncStep:
         retry: whether a part that came too late is computed again.
         ranks: the only replicas that are dealt parts; None: all.
         shared_out: how often parts may have become free since the term began, other than by a new version.
+        turn: where more replicas live than a batch has parts, those that compute one of this batch; None: all.
     """
 
     dealer: PartDealer
@@ -30,17 +31,36 @@ class SyncStep:
     retry: bool
     ranks: Set[int] | None = None
     shared_out: int = 0
+    turn: Set[int] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """Begin the first batch."""
+        self._begin_batch()
+
+    def _begin_batch(self) -> None:
         if self.dealer.whole:
             self.decision.begin(self.dealer.begin_batch())
+            self._take_turns()
+
+    def _take_turns(self) -> None:
+        """After a join, or a resume with more replicas, everyone computes a part of as many batches as any other."""
+        live, parts, batch = self.decision.live, self.dealer.parts, self.dealer.batch
+        self.turn = None
+        if self.dealer.whole and len(live) > parts:
+            ranks = sorted(live)
+            self.turn = {ranks[number % len(ranks)] for number in range(batch * parts, (batch + 1) * parts)}
 
     def permit(self, rank: int) -> int:
         """Return the part that a replica is to compute next; NO_PART if it has to wait for the next version."""
         dealer, decision = self.dealer, self.decision
-        may = rank in decision.live and (rank in dealer.current or dealer.load[rank] < decision.quota)
+        more = dealer.load[rank] < decision.quota and (self.turn is None or rank in self.turn)
+        may = rank in decision.live and (rank in dealer.current or more)
         return dealer.give(rank) if may else NO_PART
+
+    def awaited(self) -> tuple[Collection[int], list[int]]:
+        """Return the live ranks that owe a contribution to this version, and the servers that lack one which ps:0 holds."""
+        ranks, servers = self.decision.awaited()
+        return ranks if self.turn is None else [rank for rank in ranks if rank in self.turn], servers
 
     def offered(self, contribution: Contribution, push: Push) -> bool:
         """Note a part that is held now, or has no examples; return whether another batch is dealt now."""
@@ -81,7 +101,7 @@ class SyncStep:
         """Begin the next batch if every gradient of this one was refused; return whether it was so."""
         if not self.decision.all_refused:
             return False
-        self.decision.begin(self.dealer.begin_batch())
+        self._begin_batch()
         return True
 
     def too_late(self, rank: int, part: int) -> bool:
@@ -107,6 +127,7 @@ class SyncStep:
         for rank in (self.decision.live - live) | set(anew):
             self.dealer.lose(rank, self.decision.complete)
         self.decision.members_changed(live, anew)
+        self._take_turns()
 
     def made(self, decided: Decided, pushes: Mapping[Contribution, Push]) -> None:
         """Go on with the next version: count what makes this one, settle its parts, and begin the next batch.
@@ -118,8 +139,7 @@ class SyncStep:
         if not self.dealer.whole:
             self._settle(decided.contributors, pushes)
         self.decision.committed()
-        if self.dealer.whole:
-            self.decision.begin(self.dealer.begin_batch())
+        self._begin_batch()
 
     def _settle(self, contributors: Iterable[Contribution], pushes: Mapping[Contribution, Push]) -> None:
         counted = set(contributors)
