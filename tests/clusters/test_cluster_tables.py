@@ -106,15 +106,16 @@ class Wait(dt.callbacks.Callback):
             time.sleep(0.01)
 """
 TRAINED = """
-with dt.get_strategy().scope():
+strategy = dt.get_strategy()
+with strategy.scope():
     model = made()
-model.fit((x, y), batch_size=32, epochs=1, steps_per_epoch=STEPS, shuffle=False, verbose=0, callbacks=[Wait()])
+model.fit((x, y), batch_size=32 * strategy.num_replicas_in_sync, epochs=1, steps_per_epoch=STEPS, shuffle=False, verbose=0, callbacks=[Wait()])
 print("hash", *[hashlib.sha256(np.ascontiguousarray(value)).hexdigest()[:12] for value in model.get_weights()])
 """
 
 
 def summed_in_one_process(replicas):
-    """What so many replicas make of their batches together."""
+    """What so many replicas make of their parts together."""
     space = {}
     exec(SUMMED, space)
     batches = [(space["x"][start : start + 32], space["y"][start : start + 32]) for start in range(0, len(space["x"]), 32)]
