@@ -19,6 +19,10 @@ LEFT_OUT: dict[str, dict[str, str]] = {
         "on-read variable": "variables that a program assigns in replicas: a model's are the optimizer's and the layers' alone",
         "apply_gradients, optimizer created outside": "the case does not say which gradients it applied",
     },
+    "m1_mirrored_fit.json": {
+        "class_and_sample_weight": "TensorFlow refuses both together only because it does not know the batch size; dtrain knows it",
+        "dataset_off": "AutoShardPolicy.OFF: a batch is cut as under AUTO and DATA",
+    },
     "k_tensorboard.json": {
         "images": "dtrain writes scalars, histograms and text; it has no images",
         "k_tensorboard_v1": "the form of TensorFlow 1: TensorBoard reads both, and dtrain writes that of tf.summary",

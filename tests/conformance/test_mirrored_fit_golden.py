@@ -1,0 +1,188 @@
+"""Synchronous training of N replicas gives TensorFlow's numbers under MirroredStrategy: golden file m1."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from conformance.golden import load_json, load_npz
+from conformance.left_out import LEFT_OUT
+from in_memory import InMemoryCluster
+
+import dtrain as dt
+from dtrain import checkpoints
+from dtrain.run_files import RunFiles
+from dtrain.strategies.single import SingleStrategy
+
+GOLDEN = load_json("m1_mirrored_fit.json")
+ARRAYS = load_npz("m1_mirrored_fit.npz")
+CASES = {case["id"]: case for case in GOLDEN["cases"]}
+NOT_RUN = LEFT_OUT["m1_mirrored_fit.json"]
+COMPARED = [name for name in CASES if not any(reason in name for reason in NOT_RUN)]
+BATCHES = [extra for extra in GOLDEN["extras"] if extra["op"].startswith("train_on_batch")]
+
+
+def optimizer_of(case):
+    name, arguments = case["optimizer"]
+    rate = arguments["learning_rate"]
+    if isinstance(rate, list):
+        arguments = arguments | {"learning_rate": getattr(dt.optimizers.schedules, rate[0])(**rate[1])}
+    return getattr(dt.optimizers, name)(**arguments)
+
+
+def made(module, named):
+    """A loss or a metric: a name, or a class with arguments; None stays."""
+    return getattr(module, named[0])(**named[1]) if isinstance(named, list) else named
+
+
+def losses_of(case):
+    loss = case["loss"]
+    several = isinstance(loss, list) and len(loss) == len(case.get("heads", ()))
+    return [made(dt.losses, each) for each in loss] if several else made(dt.losses, loss)
+
+
+def model_of(case):
+    """The model of a case with its first weights, compiled."""
+    inputs = x = dt.Input(tuple(case["input_shape"]))
+    for k, (name, arguments) in enumerate(case["layers"]):
+        x = getattr(dt.layers, name)(**arguments, name=f"l{k}")(x)
+    heads = [getattr(dt.layers, name)(**arguments, name=f"h{k}")(x) for k, (name, arguments) in enumerate(case.get("heads", ()))]
+    model = dt.Model(inputs, heads or x)
+    metrics = {
+        what: [made(dt.metrics, each) for each in case[what]] for what in ("metrics", "weighted_metrics") if case.get(what)
+    }
+    model.compile(optimizer=optimizer_of(case), loss=losses_of(case), **metrics, **case.get("compile_args", {}))
+    return model
+
+
+def weights_of(case, flat):
+    """Arrays by the variables' names."""
+    ends = np.cumsum([int(np.prod(shape)) for _, shape in case["weights"]])
+    return {name: part.reshape(shape) for (name, shape), part in zip(case["weights"], np.split(flat, ends[:-1]), strict=True)}
+
+
+def give(model, values):
+    """Set every variable by its name."""
+    assert set(values) == set(model.weights)
+    model.set_weights([values[spec.name] for spec in model.variables])
+
+
+def flat_weights(case, model):
+    return np.concatenate([np.ravel(model.weights[name]) for name, _ in case["weights"]])
+
+
+def rows(case, what, selected):
+    """Rows of the array, or of the arrays, that a case names."""
+    names = case[what]
+    return [ARRAYS[f"data/{name}"][selected] for name in names] if isinstance(names, list) else ARRAYS[f"data/{names}"][selected]
+
+
+def fit_arguments(case):
+    """What `fit` is given."""
+    count, arguments = slice(case["examples"]), dict(case.get("fit_args", {}))
+    if "class_weight" in case:
+        arguments["class_weight"] = {int(key): value for key, value in case["class_weight"].items()}
+    if "validation_examples" in case:
+        last = slice(-case["validation_examples"], None)
+        arguments["validation_data"] = rows(case, "x", last), rows(case, "y", last)
+    if case.get("feed") == "dataset":
+        data = dt.data.Dataset.from_tensor_slices((rows(case, "x", count), rows(case, "y", count)))
+        for name, *rest in case["pipeline"]:
+            data = getattr(data, name)(*rest)
+        return arguments | {"x": data}
+    if "sample_weight" in case:
+        arguments["sample_weight"] = rows(case, "sample_weight", count)
+    return arguments | {"x": rows(case, "x", count), "y": rows(case, "y", count), "batch_size": case["batch_size"]}
+
+
+@dataclass
+class Noted(dt.callbacks.Callback):
+    """What a leader's callback sees."""
+
+    case: dict
+    weights: list = field(default_factory=list)
+    batches: list = field(default_factory=list)
+    epochs: list = field(default_factory=list)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.batches.append({})
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches[-1][batch] = dict(logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epochs.append(dict(logs))
+        self.weights.append(flat_weights(self.case, self.model))
+
+
+def trained(case, model):
+    """Train a replica of a case, and evaluate and predict afterwards; returns what the leader has seen."""
+    noted = Noted(case)
+    give(model, weights_of(case, ARRAYS[f"{case['id']}/weights"][0]))
+    model.fit(**fit_arguments(case), epochs=case["epochs"], shuffle=False, verbose=0, callbacks=[noted])
+    if not model.strategy.is_leader:
+        return None
+    noted.evaluated = [
+        model.evaluate(*data(case, each), batch_size=each["batch_size"], verbose=0, return_dict=True) for each in case["evaluate"]
+    ]
+    noted.predicted = [model.predict(data(case, each)[0], batch_size=each["batch_size"]) for each in case["predict"]]
+    return noted
+
+
+def data(case, each):
+    return rows(case, "x", slice(each["examples"])), rows(case, "y", slice(each["examples"]))
+
+
+def tolerance(case):
+    """A trajectory's; the README's for optimizers like Adam."""
+    return {"rtol": 1e-4, "atol": 2e-5 if "Ada" in case["optimizer"][0] else 1e-5}
+
+
+def close(case, found, expected, what):
+    assert list(found) == list(expected), what
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], np.float32(value), **tolerance(case), err_msg=f"{what}: {name}")
+
+
+def agree(case, noted):
+    """Weights after each epoch, logs, evaluations and predictions are TensorFlow's."""
+    expected = ARRAYS[f"{case['id']}/weights"]
+    assert len(noted.weights) == len(expected) - 1
+    for epoch, weights in enumerate(noted.weights):
+        np.testing.assert_allclose(weights, expected[epoch + 1], **tolerance(case), err_msg=f"epoch {epoch}")
+    for epoch, logs in enumerate(case["epoch_logs"]):
+        close(case, noted.epochs[epoch], logs, f"epoch {epoch}")
+    for epoch, batches in enumerate(case["batch_logs"]):
+        for logs in batches:
+            own = {name: value for name, value in logs.items() if name != "batch"}
+            close(case, noted.batches[epoch][logs["batch"]], own, f"epoch {epoch}, batch {logs['batch']}")
+    for each, found in zip(case["evaluate"], noted.evaluated, strict=True):
+        close(case, found, each["result"], f"evaluate {each['examples']}")
+    for each, found in zip(case["predict"], noted.predicted, strict=True):
+        np.testing.assert_allclose(found, np.array(each["result"], np.float32), **tolerance(case))
+
+
+def agree_in_slots(case, folder):
+    """The optimizer's state in the last checkpoint is TensorFlow's."""
+    sizes = [int(np.prod(shape)) for _, shape in case["slots"]]
+    expected = np.split(ARRAYS[f"{case['id']}/slots"], np.cumsum(sizes)[:-1])
+    with checkpoints.open_checkpoint(RunFiles(folder).checkpoints) as checkpoint:
+        assert checkpoint.step == case["iterations"]
+        for (path, shape), array in zip(case["slots"], expected, strict=True):
+            rule, slot, variable = path.split("/", 2)
+            if rule == "SGD" and slot == "m" and not case["optimizer"][1].get("momentum"):
+                continue  # Keras writes the step there and never reads it
+            found = checkpoint.read(checkpoints.slot_key(variable, slot))
+            np.testing.assert_allclose(found, array.reshape(shape), **tolerance(case), err_msg=path)
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_fit_evaluate_and_predict_of_n_replicas(name, tmp_path):
+    case = CASES[name]
+    if case["replicas"] == 1:
+        with SingleStrategy().scope():
+            agree(case, trained(case, model_of(case)))
+        return
+    cluster = InMemoryCluster(tmp_path, case["replicas"], servers=1 + case["replicas"] % 2)
+    noted, *_ = cluster.run(lambda: model_of(case), lambda model: trained(case, model))
+    agree(case, noted)
+    agree_in_slots(case, tmp_path)

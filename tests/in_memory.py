@@ -1,0 +1,110 @@
+"""A whole cluster in one process: everything that is shipped, but for the sockets, which `dtrain.wire.memory` replaces.
+
+Every replica runs the program's body in a thread of its own; servers answer in the thread of whoever asks. No lease runs out,
+because time is never told to the servers: that is for tests of what training computes.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dtrain.assignment import TaskAssignment
+from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.config import ClusterSection, RunSpec, TrainingSection
+from dtrain.reporting import Reporter
+from dtrain.roles.parameter_server.driver import ServerHandler
+from dtrain.roles.parameter_server.machine import ParameterServer
+from dtrain.strategies.parameter_server import ParameterServerStrategy
+from dtrain.wire.memory import MemoryChannel
+
+END_S = 240.0
+
+
+class Joined(ParameterServerStrategy):
+    """A strategy whose connections stay in this process."""
+
+    def __init__(self, assignment: TaskAssignment, cluster: "InMemoryCluster") -> None:
+        self._cluster = cluster
+        super().__init__(assignment)
+
+    def _connect(self, server: int, timeout_s: float, transport: str) -> MemoryChannel:
+        return self._cluster.connect(server, self.assignment)
+
+
+class InMemoryCluster:
+    """A chief, workers and servers."""
+
+    def __init__(self, folder: Path, replicas: int, servers: int = 1, **training: Any) -> None:
+        """Start the servers; `folder` is the leader's run directory, `training` the section of the spec."""
+        names = {"chief": ["c:0"], "worker": [f"w:{i}" for i in range(replicas - 1)], "ps": [f"p:{i}" for i in range(servers)]}
+        self.folder = folder
+        self.cluster = ClusterSpec.from_lists(**names)
+        section = ClusterSection(chief=1, worker=replicas - 1, ps=servers)
+        self.spec = RunSpec(cluster=section, training=TrainingSection(**{"updates": "sync", **training}))
+        self.servers: list[ServerHandler] = []
+        self._channels: list[MemoryChannel] = []
+        for index in range(servers):
+            assignment = self._assignment(TaskId(Role.PS, index))
+            machine = ParameterServer(index, self.cluster, self.spec.training, 0.0)
+            first = None if index == 0 else lambda timeout_s, own=assignment: self.connect(0, own)
+            self.servers.append(ServerHandler(machine, assignment.hello(), Reporter(assignment), to_first=first))
+
+    def _assignment(self, task: TaskId) -> TaskAssignment:
+        folder = self.folder if task == self.cluster.leader else None
+        return TaskAssignment(task, self.cluster, self.spec, "in-memory", folder, launched=True)
+
+    def connect(self, server: int, assignment: TaskAssignment) -> MemoryChannel:
+        """Open a connection of a task to a server."""
+        channel = MemoryChannel(f"ps:{server}", self.servers[server], assignment.hello(), END_S)
+        self._channels.append(channel)
+        return channel
+
+    def run(self, build: Callable[[], Any], body: Callable[[Any], Any]) -> list[Any]:
+        """Build the model of every replica, in the order of ranks, and run the body on each at once; returns the bodies' results.
+
+        The first error of any replica ends all, and is raised.
+        """
+        strategies = [Joined(self._assignment(task), self) for task in self.cluster.replicas()]
+        models = []
+        for strategy in strategies:
+            with strategy.scope():
+                models.append(build())
+        results: list[Any] = [None] * len(models)
+        errors: list[BaseException] = []
+
+        def replica(rank: int) -> None:
+            error = None
+            try:
+                results[rank] = body(models[rank])
+            except BaseException as caught:
+                error = caught
+                errors.append(caught)
+                self._give_up(f"replica {rank}: {type(caught).__name__}: {caught}")
+            finally:
+                strategies[rank].close(error)
+
+        threads = [threading.Thread(target=replica, args=[rank], daemon=True) for rank in range(len(models))]
+        self._join(threads)
+        if errors:
+            raise errors[0]
+        return results
+
+    def _join(self, threads: Sequence[threading.Thread]) -> None:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(END_S)
+        alive = [thread for thread in threads if thread.is_alive()]
+        self._close()
+        assert not alive, f"{len(alive)} of {len(threads)} replicas have not come to their end"
+
+    def _give_up(self, reason: str) -> None:
+        for channel in self._channels:
+            channel.abort(reason)
+
+    def _close(self) -> None:
+        for server in self.servers:
+            server.ended.set()
+            server.reporter.close()
+        self._give_up("the cluster has ended")
