@@ -138,3 +138,15 @@ def test_a_cut_into_several_parts_stays_with_other_replicas():
 
 def test_what_was_exported_can_be_read_from_json_types():
     assert dealt_from([2, 6, [3, 5]]) == Dealt(2, 6, (3, 5))
+
+
+def test_a_replica_without_examples_leaves_the_others_their_parts_while_they_live():
+    dealer = PartDealer(3, whole=True)
+    dealer.begin_batch()
+    live = {0, 1, 2}
+    assert dealer.give(2, live) == 2
+    dealer.pushed(2, 2)
+    dealer.hold(2)
+    assert dealer.give(2, live) == NO_PART
+    assert dealer.give(0, live) == 0
+    assert dealer.give(2, live - {1}) == 1

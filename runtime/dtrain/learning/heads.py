@@ -1,6 +1,7 @@
 """A model's outputs with their losses, and what is given for each of them: targets, weights of examples."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -61,7 +62,10 @@ class Head(NamedTuple):
     def value_and_gradient(
         self, target: Any, value: Array, sample_weight: Any, scale: LossScale = WHOLE
     ) -> tuple[float, Array | None]:
-        """Return the loss and the gradient, by the value, of its part in the model's."""
+        """Return the loss and the gradient, by the value, of its part in the model's.
+
+        With the reduction ``none`` the gradient is that of the sum, and the loss is the mean, as in `tf.keras.Model.fit`.
+        """
         if self.loss is None:
             return 0.0, None
         try:
@@ -71,7 +75,8 @@ class Head(NamedTuple):
         factor = 1.0 if self.loss.is_mean else scale.sums
         if self.weight * factor != 1.0:
             gradient = gradient * (self.weight * factor)
-        return lost * factor, as_float32(gradient, self.label)
+        reported = factor if self.loss.reduction != "none" else 1.0 / max(1, prod(value.shape[:-1] or value.shape))
+        return lost * reported, as_float32(gradient, self.label)
 
     def value(self, target: Any, value: Array, sample_weight: Any) -> float:
         """The loss alone."""

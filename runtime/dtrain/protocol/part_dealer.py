@@ -91,7 +91,7 @@ class PartDealer:
     @classmethod
     def of(cls, dealt: Dealt, *, whole: bool) -> "PartDealer":
         """Begin, or go on where a checkpoint stands; with `whole` call `begin_batch` then."""
-        return cls(dealt.parts, whole, dealt.next, set(dealt.due), _queue=sorted(dealt.due))
+        return cls(dealt.parts, whole, dealt.next, set(dealt.due), _queue=[] if whole else sorted(dealt.due))
 
     def begin_batch(self) -> list[int]:
         """Settle what is left of the batch and begin the next one (`whole`); return the parts that are to be computed of it."""
@@ -101,15 +101,17 @@ class PartDealer:
         self.due = {part for part in self.due if part // self.parts != self.batch}
         if not self.due:
             self.due = set(range(self.next, self.next + self.parts))
-            self._queue = sorted(self.due)
             self.next += self.parts
         self.batch = min(self.due) // self.parts
         return sorted(part for part in self.due if part // self.parts == self.batch)
 
-    def give(self, rank: int) -> int:
-        """Return the part that a replica is to compute next; NO_PART if there is none for it now."""
+    def give(self, rank: int, live: Container[int] = ()) -> int:
+        """Return the part that a replica is to compute next; NO_PART if there is none for it now.
+
+        With `whole` each of the ranks in `live` is kept the part of its number, as long as it has had none of the batch.
+        """
         if rank not in self.current:
-            part = self._next_for(rank)
+            part = self._next_for(rank, live)
             if part == NO_PART:
                 return NO_PART
             self.due.discard(part)
@@ -117,18 +119,27 @@ class PartDealer:
             self._give_to(rank, part)
         return self.current[rank]
 
-    def _next_for(self, rank: int) -> int:
-        own = self.batch * self.parts + rank % self.parts
-        if self.whole and own in self.due:
-            return own
+    def _next_for(self, rank: int, live: Container[int]) -> int:
+        if self.whole:
+            return self._next_of_batch(rank, live)
         while self._queue and self._queue[0] not in self.due:
             heapq.heappop(self._queue)
-        if self._queue and (not self.whole or self._queue[0] // self.parts == self.batch):
+        if self._queue:
             return self._queue[0]
-        if self.whole:
-            return NO_PART
         self.next += 1
         return self.next - 1
+
+    def _next_of_batch(self, rank: int, live: Container[int]) -> int:
+        own = self.batch * self.parts + rank % self.parts
+        if own in self.due:
+            return own
+
+        def is_free(part: int) -> bool:
+            owner = part % self.parts
+            may = rank >= self.parts or owner not in live or self.load[owner] > 0
+            return may and part // self.parts == self.batch
+
+        return min(filter(is_free, self.due), default=NO_PART)
 
     def pushed(self, rank: int, part: int) -> None:
         """Note that a gradient of the part has arrived: the replica may be given the next one."""
@@ -163,7 +174,8 @@ class PartDealer:
         if part in self.given:
             self._take_back(part)
             self.due.add(part)
-            heapq.heappush(self._queue, part)
+            if not self.whole:
+                heapq.heappush(self._queue, part)
 
     def export(self) -> Dealt:
         """Return what a checkpoint keeps: whatever is under way counts as not done."""

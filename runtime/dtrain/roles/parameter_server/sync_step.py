@@ -55,7 +55,7 @@ class SyncStep:
         dealer, decision = self.dealer, self.decision
         more = dealer.load[rank] < decision.quota and (self.turn is None or rank in self.turn)
         may = rank in decision.live and (rank in dealer.current or more)
-        return dealer.give(rank) if may else NO_PART
+        return dealer.give(rank, decision.live if self.turn is None else self.turn) if may else NO_PART
 
     def awaited(self) -> tuple[Collection[int], list[int]]:
         """Return the live ranks that owe a contribution to this version, and the servers that lack one which ps:0 holds."""
