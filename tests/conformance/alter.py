@@ -139,6 +139,26 @@ EXPECTATIONS = [
         "*/weights/*",
         "*/final_logits_inference",
     ),
+    *of("test_end_to_end_golden::test_fit_of_several_replicas", "j_end_to_end.json", "runs.*.kernel", "runs.*.reported_loss"),
+    *of(
+        "test_mirrored_fit_golden::test_fit_evaluate_and_predict_of_n_replicas", "m1_mirrored_fit.npz", "*/weights", "*/slots"
+    ),
+    *of(
+        "test_mirrored_fit_golden::test_fit_evaluate_and_predict_of_n_replicas",
+        "m1_mirrored_fit.json",
+        "cases.*.epoch_logs",
+        "cases.*.batch_logs.*.*.loss",
+        "cases.*.evaluate.*.result",
+        "cases.*.predict.*.result",
+    ),
+    *of(
+        "test_mirrored_fit_golden::test_one_batch_of_n_replicas",
+        "m1_mirrored_fit.json",
+        "extras.*.after",
+        "extras.*.train_on_batch",
+        "extras.*.test_on_batch",
+        "extras.*.predict_on_batch",
+    ),
     *of(
         "test_tfrecords::test_framing_and_features",
         "k_examples.json",

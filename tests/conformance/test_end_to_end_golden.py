@@ -3,12 +3,13 @@
 import json
 import re
 from itertools import count, cycle, islice
-from pathlib import Path
 
 import numpy as np
 import pytest
-from conformance.golden import golden_dir, load_json, load_npz
+from conformance.golden import load_json, load_npz
+from conformance.on_clusters import cluster_of
 from conformance.one_process import train_as_one
+from in_memory import InMemoryCluster
 
 import dtrain as dt
 from dtrain.strategies.single import SingleStrategy
@@ -130,6 +131,68 @@ def test_several_replicas_computed_in_one_process(name):
     agree(run, list(train_as_one(tutorial_model(run), tutorial_steps(run))))
 
 
+FITTED = [name for name in TOGETHER if RUNS[name]["driver"] == "Model.fit"]
+
+
+def fitted(run, model):
+    """Train a replica on batches of all replicas; returns what the leader has seen: weights and logs after each step."""
+    weights, losses = [], []
+
+    def note(batch, logs):
+        weights.append(model.get_weights())
+        losses.append(logs["loss"])
+
+    callback = dt.callbacks.LambdaCallback(on_train_batch_end=note)
+    model.fit(tutorial_data(run), epochs=1, steps_per_epoch=GOLDEN["steps"], verbose=0, callbacks=[callback])
+    return weights, losses
+
+
+def agree_in_fit(run, weights, losses):
+    """Weights and losses are TensorFlow's; the logs of a fit are means over all examples so far."""
+    agree(run, weights)
+    sizes = np.array([len(batch) for batch in islice(tutorial_batches(run), GOLDEN["steps"])])
+    close(losses, np.cumsum(sizes * run["reported_loss"]) / np.cumsum(sizes), run)
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_fit_of_several_replicas(name, tmp_path):
+    run = RUNS[name]
+    cluster = InMemoryCluster(tmp_path, run["replicas"], servers=2)
+    agree_in_fit(run, *cluster.run(lambda: tutorial_model(run), lambda model: fitted(run, model))[0])
+
+
+FIT_PROGRAM = """
+    import sys
+    sys.path.insert(0, {tests!r})
+    import numpy as np
+    import dtrain as dt
+    from conformance.test_end_to_end_golden import RUNS, fitted, tutorial_model
+
+    run = RUNS[sys.argv[1]]
+    strategy = dt.get_strategy()
+    with strategy.scope():
+        model = tutorial_model(run)
+    weights, losses = fitted(run, model)
+    if strategy.is_leader:
+        np.savez("fit.npz", losses=losses, **{{str(step): np.concatenate([*map(np.ravel, each)]) for step, each in enumerate(weights)}})
+"""
+
+
+def of_uneven_batches():
+    """For each number of replicas a run whose last batches are smaller."""
+    return {RUNS[name]["replicas"]: name for name in FITTED if RUNS[name]["data"] == "batch_then_repeat"}.values()
+
+
+@pytest.mark.parametrize("name", of_uneven_batches())
+def test_fit_on_a_cluster(name, launcher, monkeypatch):
+    run = RUNS[name]
+    cluster_of(launcher, monkeypatch, FIT_PROGRAM, name, run["replicas"], 2, [])
+    kernel = FEATURES.shape[1] * LABELS.shape[1]
+    with np.load(launcher.folder / "fit.npz") as found:
+        weights = [found[str(step)] for step in range(GOLDEN["steps"])]
+        agree_in_fit(run, [(each[:kernel], each[kernel:]) for each in weights], found["losses"])
+
+
 ESTIMATOR_PROGRAM = """
     import sys
     sys.path.insert(0, {tests!r})
@@ -191,18 +254,6 @@ def test_a_cluster_of_synchronous_replicas(launcher, name, servers, training, mo
     kernel = FEATURES.shape[1] * LABELS.shape[1]
     agree(run, [(weights[:kernel], weights[kernel:]) for weights in found])
     np.testing.assert_array_equal(found, expected, "bit for bit what one process computes, on however many servers", strict=True)
-
-
-def cluster_of(launcher, monkeypatch, program, name, replicas, servers, options):
-    """Run a program in a synchronous cluster to its end, with these golden files; nothing is left of it."""
-    monkeypatch.setenv("DTRAIN_GOLDEN", str(golden_dir().resolve()))
-    lines = program.format(tests=str(Path(__file__).parents[1])).splitlines()
-    (launcher.folder / "program.py").write_text("\n".join(line[4:] for line in lines))
-    sets = [word for option in options for word in ("--set", option)]
-    size = ("--workers", str(replicas - 1), "--ps", str(servers), "--updates", "sync", "--no-evaluator")
-    launch = launcher.start(*size, *sets, "program.py", name)
-    assert launch.end() == 0, launch.err
-    launch.wait_gone()
 
 
 # Small classifiers

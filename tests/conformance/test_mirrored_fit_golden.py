@@ -1,11 +1,13 @@
 """Synchronous training of N replicas gives TensorFlow's numbers under MirroredStrategy: golden file m1."""
 
+import pickle
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from conformance.golden import load_json, load_npz
 from conformance.left_out import LEFT_OUT
+from conformance.on_clusters import cluster_of
 from in_memory import InMemoryCluster
 
 import dtrain as dt
@@ -230,3 +232,63 @@ def test_fit_evaluate_and_predict_of_n_replicas(name, tmp_path):
     noted, *_ = cluster.run(lambda: model_of(case), lambda model: trained(case, model))
     agree(case, noted)
     agree_in_slots(case, tmp_path)
+
+
+def one_batch(extra, model):
+    """Train on one batch, and look at it; returns what the leader has seen."""
+    batch = [ARRAYS[f"data/{what}"][: extra["examples"]] for what in "xy"]
+    give(model, weights_of(extra, np.float32(extra["before"])))
+    reported = model.train_on_batch(*batch)
+    after = flat_weights(extra, model)
+    if not model.strategy.is_leader:
+        return None
+    return {
+        "train_on_batch": reported,
+        "after": after,
+        "test_on_batch": model.test_on_batch(*batch),
+        "predict_on_batch": model.predict_on_batch(batch[0]),
+    }
+
+
+@pytest.mark.parametrize("extra", BATCHES, ids=lambda extra: f"{extra['examples']} over {extra['replicas']}")
+def test_one_batch_of_n_replicas(extra, tmp_path):
+    case = extra | {"input_shape": ARRAYS["data/x"].shape[1:], "loss": "mse", "metrics": ["mae"]}
+    cluster = InMemoryCluster(tmp_path, extra["replicas"])
+    found, *_ = cluster.run(lambda: model_of(case), lambda model: one_batch(extra, model))
+    for what, value in found.items():
+        np.testing.assert_allclose(value, np.float32(extra[what]), rtol=1e-4, atol=1e-5, err_msg=what)
+
+
+PROGRAM = """
+    import sys
+    sys.path.insert(0, {tests!r})
+    import pickle
+    import dtrain as dt
+    from conformance.test_mirrored_fit_golden import CASES, model_of, trained
+
+    case = CASES[sys.argv[1]]
+    strategy = dt.get_strategy()
+    with strategy.scope():
+        model = model_of(case)
+    noted = trained(case, model)
+    if noted is not None:
+        noted.model = noted.params = None
+        with open("noted", "wb") as file:
+            pickle.dump(noted, file)
+"""
+
+
+def on_clusters():
+    """One case a kind that is hardest to get right, each of the most replicas."""
+    kinds = ("adam_empty", "regularizers", "two_heads")
+    found = {kind: name for kind in kinds for name in COMPARED if kind in name and CASES[name]["replicas"] > 1}
+    return list(found.values())
+
+
+@pytest.mark.parametrize("name", on_clusters())
+def test_fit_on_a_cluster(name, launcher, monkeypatch):
+    cluster_of(launcher, monkeypatch, PROGRAM, name, CASES[name]["replicas"], 2, [])
+    with (launcher.folder / "noted").open("rb") as file:
+        agree(CASES[name], pickle.load(file))
+    [run] = (launcher.folder / "runs").iterdir()
+    agree_in_slots(CASES[name], run)
