@@ -140,9 +140,7 @@ EXPECTATIONS = [
         "*/final_logits_inference",
     ),
     *of("test_end_to_end_golden::test_fit_of_several_replicas", "j_end_to_end.json", "runs.*.kernel", "runs.*.reported_loss"),
-    *of(
-        "test_mirrored_fit_golden::test_fit_evaluate_and_predict_of_n_replicas", "m1_mirrored_fit.npz", "*/weights", "*/slots"
-    ),
+    *of("test_mirrored_fit_golden::test_fit_evaluate_and_predict_of_n_replicas", "m1_mirrored_fit.npz", "*/weights", "*/slots"),
     *of(
         "test_mirrored_fit_golden::test_fit_evaluate_and_predict_of_n_replicas",
         "m1_mirrored_fit.json",

@@ -50,9 +50,7 @@ def model_of(case):
         x = getattr(dt.layers, name)(**arguments, name=f"l{k}")(x)
     heads = [getattr(dt.layers, name)(**arguments, name=f"h{k}")(x) for k, (name, arguments) in enumerate(case.get("heads", ()))]
     model = dt.Model(inputs, heads or x)
-    metrics = {
-        what: [made(dt.metrics, each) for each in case[what]] for what in ("metrics", "weighted_metrics") if case.get(what)
-    }
+    metrics = {what: [made(dt.metrics, each) for each in case[what]] for what in ("metrics", "weighted_metrics") if case.get(what)}
     model.compile(optimizer=optimizer_of(case), loss=losses_of(case), **metrics, **case.get("compile_args", {}))
     return model
 

@@ -121,7 +121,9 @@ def test_weighted_by_replicas_they_follow_it_where_their_number_divides_every_ba
 
 def told(capsys, replicas, folder, examples=10, batch_size=4, **training):
     """What `fit` says of parts without examples."""
-    InMemoryCluster(folder, replicas, **training).run(lambda: built("plain"), lambda m: fitted(m, whole("plain", examples, batch_size), 3))
+    InMemoryCluster(folder, replicas, **training).run(
+        lambda: built("plain"), lambda m: fitted(m, whole("plain", examples, batch_size), 3)
+    )
     return [line for line in capsys.readouterr().err.splitlines() if line.startswith("fit:")]
 
 
