@@ -90,3 +90,9 @@ def test_after_the_servers_have_gone_back_the_leader_has_the_rows_that_they_have
     orders.repeat_in(2)
     assert orders.rows == {0: ROW}
     assert line.sent[-1] == Record(1)
+
+
+def test_who_is_not_the_leader_asks_for_nothing_in_a_new_term():
+    line = Line()
+    OrderDriver(1, 1, 5, lambda server, timeout_s: line, 1.0).repeat_in(2)
+    assert line.sent == []

@@ -66,8 +66,8 @@ class OrderDriver:
         return order.seen.version, order.stops
 
     def repeat_in(self, term: int) -> None:
-        """Ask for the rows and give the last order again if the servers have begun this term since."""
-        if term != self._rows_term:
+        """Ask for the rows and give the last order again, where that was done before and in another term."""
+        if self._rows_term not in (0, term):
             self.ask_for_rows()
         if self._in_force is not None and term != self.term:
             self._give(self._in_force, ())
