@@ -281,7 +281,7 @@ class Judge:
 
     def check_rows(self, rows: Mapping[int, Row]) -> None:
         """Whoever ends is told the same numbers of every epoch: those of what counted."""
-        self._accounts.check_end(self._terms[max(self._terms)], rows)
+        self._accounts.check_end(self._terms[self._held[0]], rows)
 
     def check_end(self, saved: Saved | None) -> None:
         """Every step was made and saved, on every server.
