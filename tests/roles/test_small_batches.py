@@ -7,15 +7,15 @@ from dtrain.messages import Conclude, Verdict
 
 def test_a_batch_whose_only_part_with_examples_is_refused_before_the_others_have_come_is_passed_over():
     hand = sync()
-    assert hand.push("chief:0", part=0, finite=False, examples=1, empty=2)[0].message.verdict is Verdict.REFUSED
-    assert hand.dealt("chief:0", "chief:0") == 1
-    [answer] = hand.push("chief:0", sequence=2, part=1, examples=0, empty=2, blocks=())
-    assert answer.message.verdict is Verdict.PENDING
-    assert hand.parts["chief:0"] == 3
-    for task, part in (("worker:0", 4), ("worker:1", 5)):
-        assert hand.dealt(task, task) == part
-        hand.push(task, part=part, examples=1)
-    hand.push("chief:0", sequence=3, part=3, ordinal=1, examples=1)
+    for task in TASKS:
+        hand.pull(task)
+    [answer] = hand.push("chief:0", part=0, finite=False, examples=1, empty=2)
+    assert answer.message.verdict is Verdict.REFUSED
+    [answer] = hand.push("worker:0", part=1, examples=0, empty=2, blocks=())
+    assert (answer.message.verdict, hand.parts["worker:0"]) == (Verdict.PENDING, 4)
+    hand.push("worker:1", part=2, examples=0, empty=2, blocks=())
+    for task, part in (("chief:0", 3), ("worker:0", 4), ("worker:1", 5)):
+        hand.push(task, sequence=2, part=part, ordinal=1)
     assert hand.version() == 1
 
 
