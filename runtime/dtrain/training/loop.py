@@ -91,6 +91,7 @@ class TrainingLoop:
         open: whether an epoch has begun that has not ended.
         refused: how many gradients in a row were not finite.
         explained: why the first of all was not.
+        pending: whether this replica is computing another part of the same step.
         warned: whether it was said that parts have no examples.
     """
 
@@ -108,6 +109,7 @@ class TrainingLoop:
     open: bool = False
     refused: int = 0
     explained: str = ""
+    pending: bool = False
     warned: bool = False
 
     def run(self, parts: PartStream) -> None:
@@ -145,13 +147,15 @@ class TrainingLoop:
     def _contribute(self, part: Part) -> None:
         """Compute one part: a gradient, a verdict. The next part may be the same again, on new weights (`on_stale`)."""
         session, number = self.session, self.session.part
-        if self.callbacks is not None:
+        if self.callbacks is not None and not self.pending:
             self._call_batch("on_train_batch_begin", session.global_step + 1, {})
             if session.finished:
                 return  # a callback has stopped training
         self._warn_of_empty_parts(part)
         if part.batch is None:
-            session.pass_over(part.empty)
+            before, self.pending = session.global_step, session.pass_over(part.empty).verdict is Verdict.PENDING
+            if session.global_step > before:
+                self._call_batch("on_train_batch_end", session.global_step)
             return
         step = self.make_step(part, part.batch)
         logs = self.train_step(step)
@@ -161,6 +165,7 @@ class TrainingLoop:
             answer = session.step(Contribution(loss, part.batch.size, part.empty, sums))
         except NonFiniteGradientError as error:
             raise NonFiniteGradientError(f"{error}; {self.explain(step)}") from error
+        self.pending = answer.verdict is Verdict.PENDING
         if answer.verdict is Verdict.VOID:
             step.take_back()
         if answer.verdict is Verdict.REFUSED:
@@ -168,7 +173,8 @@ class TrainingLoop:
             self._note_refusal(step)
             return
         self.refused = 0
-        if self.log is not None and answer.verdict is not Verdict.VOID and (session.part != number or session.finished):
+        judged = answer.verdict not in (Verdict.VOID, Verdict.PENDING)
+        if self.log is not None and judged and (session.part != number or session.finished):
             self._call_batch("on_train_batch_end", session.global_step)
 
     def _warn_of_empty_parts(self, part: Part) -> None:
