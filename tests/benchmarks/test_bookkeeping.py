@@ -75,7 +75,9 @@ class Servers:
         self._plan = placement.plan([VariableSpec(f"v{index}", (2,)) for index in range(servers)], servers)
         self._blocks = [[np.zeros(group.size, group.dtype) for group in self._plan.layout(i).groups] for i in range(servers)]
         self._training = msgspec.to_builtins(section)
+        self._parts = replicas if section.updates == "sync" else 1
         self.may_push = dict.fromkeys(range(replicas), False)
+        self.dealt = [-1] * replicas
         self.pushes = [0] * replicas
 
     def begin(self):
@@ -83,7 +85,8 @@ class Servers:
         for rank in range(len(self.tasks)):
             self.beat(rank, "first heartbeat")
             self._say(rank, Pull(1, 0, WAIT_S), "pull")
-        order = Initialise(1, self._plan.to_dict(), self._training, optimizers.serialize(optimizers.SGD(0.1)), 0, 1 << 40, "run")
+        rule, dealt = optimizers.serialize(optimizers.SGD(0.1)), (self._parts, 0, ())
+        order = Initialise(1, self._plan.to_dict(), self._training, rule, 0, 1 << 40, "run", dealt=dealt)
         for server in range(len(self._machines)):
             self._say(0, order, "initialise", server, [block.copy() for block in self._blocks[server]])
         for server in range(1, len(self._machines)):
@@ -99,7 +102,8 @@ class Servers:
         self.pushes[rank] += 1
         self.may_push[rank] = False
         for server, machine in enumerate(self._machines):
-            push = Push(1, 1, self.pushes[rank], machine.held.pushes.version, self._plan.hash)
+            version = machine.held.pushes.version
+            push = Push(1, 1, self.pushes[rank], version, self._plan.hash, part=self.dealt[rank])
             self._say(rank, push, "contribution", server, self._blocks[server])
 
     def end(self):
@@ -134,7 +138,7 @@ class Servers:
                 case Send(str(follower), Commit() as commit):
                     self._follow(int(follower.removeprefix("ps:")), commit)
                 case Send(int(rank), Reply() | Values() as answer) if server == 0:
-                    self.may_push[rank] = answer.ticket
+                    self.may_push[rank], self.dealt[rank] = answer.ticket, answer.part
                     if not answer.ticket and not self._ended:
                         self._say(rank, Pull(1, 0, WAIT_S), "contribution")
 

@@ -14,7 +14,7 @@ ps:0 keeps the only dealer of a run. Source: rule 10 of training together; the c
 """
 
 import heapq
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -74,7 +74,7 @@ class PartDealer:
         due: parts before it that may be dealt.
         given: every part that is dealt, or held, and not settled, with the rank that has it; NO_RANK of those that are held.
         current: by rank, the part that the replica is to push next.
-        load: by rank, how many of `given` it has.
+        parts_of: by rank, the parts of `given` that it has.
         batch: the one that is dealt (`whole`).
     """
 
@@ -84,7 +84,7 @@ class PartDealer:
     due: set[int] = field(default_factory=set)
     given: dict[int, int] = field(default_factory=dict)
     current: dict[int, int] = field(default_factory=dict)
-    load: Counter[int] = field(default_factory=Counter)
+    parts_of: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     batch: int = -1
     _queue: list[int] = field(default_factory=list)
 
@@ -97,7 +97,7 @@ class PartDealer:
         """Settle what is left of the batch and begin the next one (`whole`); return the parts that are to be computed of it."""
         self.given.clear()
         self.current.clear()
-        self.load.clear()
+        self.parts_of.clear()
         self.due = {part for part in self.due if part // self.parts != self.batch}
         if not self.due:
             self.due = set(range(self.next, self.next + self.parts))
@@ -165,7 +165,7 @@ class PartDealer:
 
     def lose(self, rank: int, complete: Container[int] = ()) -> None:
         """Take back the parts of a replica that is lost, or whose process was started again, but for those that are complete."""
-        for part in [part for part, owner in self.given.items() if owner == rank] if self.load[rank] else ():
+        for part in sorted(self.parts_of[rank]):
             if part not in complete:
                 self.give_back(part)
 
@@ -183,11 +183,11 @@ class PartDealer:
 
     def _give_to(self, rank: int, part: int) -> None:
         self.given[part] = rank
-        self.load[rank] += 1
+        self.parts_of[rank].add(part)
 
     def _take_back(self, part: int) -> None:
         owner = self.given.pop(part, None)
         if owner is not None:
-            self.load[owner] -= 1
+            self.parts_of[owner].discard(part)
             if self.current.get(owner) == part:
                 del self.current[owner]

@@ -140,7 +140,8 @@ class SyncDecision:
         """Note that only these ranks are alive or still expected, and of those in `anew` another process than before."""
         self.live = live
         held_by: Counter[int] = Counter(rank for rank, _, _ in self._part_of)
-        self._owing = {rank: None for rank in sorted(live) if rank in anew or held_by[rank] < self.quota}
+        done = {rank for rank, count in held_by.items() if count >= self.quota and rank not in anew}
+        self._owing = dict.fromkeys(sorted(live - done))
         self._lacking.clear()
         for contribution in self._part_of:
             if contribution[0] in live and contribution[0] not in anew:

@@ -53,7 +53,7 @@ class SyncStep:
     def permit(self, rank: int) -> int:
         """Return the part that a replica is to compute next; NO_PART if it has to wait for the next version."""
         dealer, decision = self.dealer, self.decision
-        more = dealer.load[rank] < decision.quota and (self.turn is None or rank in self.turn)
+        more = len(dealer.parts_of[rank]) < decision.quota and (self.turn is None or rank in self.turn)
         may = rank in decision.live and (rank in dealer.current or more)
         return dealer.give(rank, decision.live if self.turn is None else self.turn) if may else NO_PART
 
