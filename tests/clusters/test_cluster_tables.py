@@ -109,7 +109,8 @@ TRAINED = """
 strategy = dt.get_strategy()
 with strategy.scope():
     model = made()
-model.fit((x, y), batch_size=32 * strategy.num_replicas_in_sync, epochs=1, steps_per_epoch=STEPS, shuffle=False, verbose=0, callbacks=[Wait()])
+model.fit((x, y), batch_size=32 * strategy.num_replicas_in_sync, epochs=1, steps_per_epoch=STEPS, shuffle=False, verbose=0,
+          callbacks=[Wait()])
 print("hash", *[hashlib.sha256(np.ascontiguousarray(value)).hexdigest()[:12] for value in model.get_weights()])
 """
 
