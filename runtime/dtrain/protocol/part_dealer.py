@@ -136,7 +136,7 @@ class PartDealer:
 
         def is_free(part: int) -> bool:
             owner = part % self.parts
-            may = rank >= self.parts or owner not in live or self.load[owner] > 0
+            may = rank >= self.parts or owner not in live or bool(self.parts_of.get(owner))
             return may and part // self.parts == self.batch
 
         return min(filter(is_free, self.due), default=NO_PART)
