@@ -99,12 +99,15 @@ class ParameterServerSession:
         self.arrive()
         for name, update in self.updates.items():
             update[...] = self.weights[name]
-        self._reporter.status.max_steps = machine.max_steps
-        self._reporter.progress(self.global_step)
-        self._reporter.running()
+        self._report_beginning(machine.max_steps)
         self.entered_step = self.global_step if keeper is None else keeper.first_version
         self._reporter.bytes_moved = lambda: self._driver.bytes_moved
         self._begun_s = self._reporter.begins()
+
+    def _report_beginning(self, max_steps: int) -> None:
+        self._reporter.status.max_steps = max_steps
+        self._reporter.progress(self.global_step)
+        self._reporter.running()
 
     @property
     def late(self) -> bool:
