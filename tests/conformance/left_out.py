@@ -21,7 +21,7 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     },
     "m1_mirrored_fit.json": {
         "class_and_sample_weight": "TensorFlow refuses both together only because it does not know the batch size; dtrain knows it",
-        "batchnorm_sync": "BatchNormalization(synchronized=True) needs sums over replicas within a step: parameter servers have none",
+        "batchnorm_sync": "synchronized=True needs sums over replicas within a step: parameter servers have none",
         "activity_regularizer": "no layer has an activity_regularizer",
         "dataset_off": "AutoShardPolicy.OFF: a batch is cut as under AUTO and DATA",
     },

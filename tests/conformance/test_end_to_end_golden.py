@@ -174,7 +174,8 @@ FIT_PROGRAM = """
         model = tutorial_model(run)
     weights, losses = fitted(run, model)
     if strategy.is_leader:
-        np.savez("fit.npz", losses=losses, **{{str(step): np.concatenate([*map(np.ravel, each)]) for step, each in enumerate(weights)}})
+        by_step = {{str(step): np.concatenate([*map(np.ravel, each)]) for step, each in enumerate(weights)}}
+        np.savez("fit.npz", losses=losses, **by_step)
 """
 
 

@@ -153,7 +153,7 @@ def compared_weights(case):
 
 
 def expected_weights(case):
-    """Every epoch's; at the end of the last one dtrain has overwritten them with their averages, which Keras does a moment later."""
+    """Every epoch's; when the last one ends dtrain has overwritten them with their averages, which Keras does a moment later."""
     expected = ARRAYS[f"{case['id']}/weights"][1:]
     if case["optimizer"][1].get("use_ema"):
         averages = {path.split("/", 2)[2]: array for path, array in slots_of(case) if path.split("/")[1] == "average"}

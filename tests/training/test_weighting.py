@@ -1,6 +1,7 @@
-"""What N replicas make of a batch: with `weighting: examples` what one process makes of it, whatever its size; else where N divides it."""
+"""N replicas follow one process: with `weighting: examples` for batches of any size, with `replicas` where N divides each."""
 
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +67,7 @@ def arrays(kind, rows):
 def in_batches(kind, sizes):
     """A Dataset of batches of these sizes."""
     ends = np.cumsum([0, *sizes])
-    batches = [arrays(kind, np.arange(start, stop) % len(X)) for start, stop in zip(ends, ends[1:], strict=False)]
+    batches = [arrays(kind, np.arange(start, stop) % len(X)) for start, stop in pairwise(ends)]
     return dt.data.Dataset.from_generator(lambda: iter(batches))
 
 
@@ -121,9 +122,8 @@ def test_weighted_by_replicas_they_follow_it_where_their_number_divides_every_ba
 
 def told(capsys, replicas, folder, examples=10, batch_size=4, **training):
     """What `fit` says of parts without examples."""
-    InMemoryCluster(folder, replicas, **training).run(
-        lambda: built("plain"), lambda m: fitted(m, whole("plain", examples, batch_size), 3)
-    )
+    cluster = InMemoryCluster(folder, replicas, **training)
+    cluster.run(lambda: built("plain"), lambda model: fitted(model, whole("plain", examples, batch_size), 3))
     return [line for line in capsys.readouterr().err.splitlines() if line.startswith("fit:")]
 
 
