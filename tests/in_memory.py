@@ -12,6 +12,7 @@ from typing import Any
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import ClusterSection, RunSpec, TrainingSection
+from dtrain.errors import PeerRefusedError
 from dtrain.reporting import Reporter
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.parameter_server.machine import ParameterServer
@@ -44,6 +45,7 @@ class InMemoryCluster:
         self.spec = RunSpec(cluster=section, training=TrainingSection(**{"updates": "sync", **training}))
         self.servers: list[ServerHandler] = []
         self._channels: list[MemoryChannel] = []
+        self._given_up: str | None = None
         for index in range(servers):
             assignment = self._assignment(TaskId(Role.PS, index))
             machine = ParameterServer(index, self.cluster, self.spec.training, 0.0)
@@ -55,7 +57,13 @@ class InMemoryCluster:
         return TaskAssignment(task, self.cluster, self.spec, "in-memory", folder, launched=True)
 
     def connect(self, server: int, assignment: TaskAssignment) -> MemoryChannel:
-        """Open a connection of a task to a server."""
+        """Open a connection of a task to a server.
+
+        Raises:
+            PeerRefusedError: a replica has failed.
+        """
+        if self._given_up is not None:
+            raise PeerRefusedError(self._given_up)
         channel = MemoryChannel(f"ps:{server}", self.servers[server], assignment.hello(), END_S)
         self._channels.append(channel)
         return channel
@@ -100,6 +108,7 @@ class InMemoryCluster:
         assert not alive, f"{len(alive)} of {len(threads)} replicas have not come to their end"
 
     def _give_up(self, reason: str) -> None:
+        self._given_up = reason
         for channel in self._channels:
             channel.abort(reason)
 
