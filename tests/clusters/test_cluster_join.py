@@ -14,7 +14,7 @@ def joined_worker(launcher, launch):
 
 @pytest.mark.parametrize(("updates", "joined_says"), [("async", "step"), ("sync", "waiting_for")])
 def test_a_worker_joins_and_ends_with_the_run(launcher, updates, joined_says):
-    """The others stop before the last step until it has taken part: in async it makes steps alone, in sync it waits for them."""
+    """The others stop before the last step until it is there: in async it makes steps alone, in sync it takes turns with them."""
     words = (PACED, "--steps", "100")
     launch = launcher.start(*OPTIONS, "--updates", updates, *words, "--wait_for", "go", "--after", "20")
     launch.wait_for(lambda: (launch.run_dir / "join.json").exists(), "nothing to join")

@@ -1,0 +1,153 @@
+"""`fit` returns the same History in every task, of all contributions that counted, whatever has happened to the tasks."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from clusters.counted_examples import FAR_ABOVE
+from clusters.watching import report_of, saved_steps, step_of, succeeded, tasks_of
+
+COUNTED = str(Path(__file__).parent / "counted_examples.py")
+GATED = ("--wait_for", "go", "--after")
+SOON = [word for role in ("chief", "worker", "ps") for word in ("--set", f"restart.{role}.backoff_s=0.1")]
+SYNC = ("--updates", "sync")
+TASKS = ("chief:0", "worker:0", "worker:1", "evaluator:0")
+
+STALE = """
+import numpy as np, dtrain as dt
+x = np.random.default_rng(0).normal(size=(64, 2)).astype("f4"); y = x.sum(1, keepdims=True) + 3
+m = dt.Sequential([dt.layers.Dense(1)]); m.compile(dt.optimizers.SGD(0.01), "mse")
+h = m.fit(x, y, epochs=12, steps_per_epoch=2, verbose=0, callbacks=[dt.callbacks.EarlyStopping("loss", patience=1)])
+if m.strategy.is_leader: print("losses", *h.history["loss"])
+"""
+MEAN = """
+import numpy as np, dtrain as dt
+x, y = np.arange(96, dtype="f4").reshape(96, 1), np.zeros((96, 1), "f4")
+m = dt.Sequential([dt.layers.Dense(1, kernel_initializer="ones", use_bias=False)]); m.compile(dt.optimizers.SGD(0.0), "mae")
+print("losses", *m.fit(x, y, batch_size=8, shuffle=False, verbose=0).history["loss"])
+"""
+
+
+def rows(first, epochs=3):
+    """What the rule says: an example's weight has grown by 1 in every epoch before, and by 1 more when it is validated."""
+    loss = [FAR_ABOVE - first - epoch for epoch in range(epochs)]
+    numbers = {"loss": loss, "accuracy": [0.0] * epochs, "val_loss": [each - 1 for each in loss], "val_accuracy": [0.0] * epochs}
+    return [list(range(epochs)), numbers]
+
+
+def histories(text):
+    return [json.loads(words) for words in re.findall(r"history (.*)", text)]
+
+
+def last_log(launch, task):
+    attempts = sorted((launch.run_dir / "tasks" / task.replace(":", "-")).glob("attempt-*"))
+    return launch.log(task, len(attempts) - 1)
+
+
+def is_there(launcher, launch, task):
+    return tasks_of(report_of(launcher, launch.run_dir)).get(task, {}).get("waiting_for")
+
+
+def counts(launch):
+    return re.findall(r"counts (.*)", launch.out)
+
+
+@pytest.mark.parametrize(("updates", "in_sync"), [("sync", "3"), ("async", "1")])
+def test_every_task_returns_the_same_history_of_every_fit(launcher, updates, in_sync):
+    launch = launcher.start("--updates", updates, COUNTED, "--fits", "2")
+    succeeded(launch)
+    found = {task: histories(launch.log(task)) for task in TASKS}
+    assert all(found[task] == found["chief:0"] for task in TASKS)
+    assert counts(launch) == ["6.0"]
+    for got, expected in zip(found["chief:0"], (rows(0), rows(3)), strict=True):
+        assert got[0] == expected[0]
+        assert got[1].keys() == expected[1].keys()
+        for name, numbers in expected[1].items():
+            # An asynchronous batch may be applied a few steps after those that were dealt after it, in another epoch.
+            assert got[1][name] == pytest.approx(numbers, rel=0, abs=0 if updates == "sync" else 0.5), name
+    assert all(re.findall(r"num_replicas_in_sync (.*)", launch.log(task)) == [in_sync] for task in TASKS)
+    assert all("best 0.0" in launch.log(task) for task in TASKS)
+
+
+@pytest.mark.parametrize(("updates", "victims"), [("sync", ("worker:1", "chief:0", "ps:1")), ("async", ("worker:1", "chief:0"))])
+def test_the_history_is_that_of_a_run_without_faults_whoever_was_killed(launcher, updates, victims):
+    """One after the other they are killed in the first epoch; after a server's death all go on from a checkpoint."""
+    shards = ("--set", "training.partitioner={fixed_shards: 2}", "--set", "checkpoint.every_steps=1")
+    launch = launcher.start("--updates", updates, *SOON, *shards, COUNTED, *GATED, "2")
+    launch.wait_for(lambda: step_of(launch) and saved_steps(launch.run_dir)[-1:] > [0], "a step, and its checkpoint")
+    for task in victims:
+        os.kill(launch.task(task)["pid"], signal.SIGKILL)
+        launch.wait_for(lambda task=task: step_of(launch, task, attempt=1) > 0, f"{task} to come again")
+    (launcher.folder / "go").touch()
+    succeeded(launch)
+    found = {task: histories(last_log(launch, task)) for task in TASKS}
+    assert all(found[task] == found["chief:0"] for task in TASKS)
+    [[epochs, numbers]] = found["chief:0"]
+    assert (epochs, sorted(numbers)) == (rows(0)[0], sorted(rows(0)[1]))
+    if updates == "sync":  # an asynchronous push may be halved by a death
+        assert numbers == rows(0)[1]
+        assert counts(launch) == ["3.0"]
+
+
+def test_a_stopped_run_goes_on_with_more_replicas_and_one_that_joins(launcher):
+    """Its batches stay cut as they were; nothing is missed or counted twice, and everybody returns the History of all epochs."""
+    words = (*SYNC, "--ps", "1", "--no-evaluator", "--set", "training.weighting=examples")
+    first = launcher.start(*words, "--run-dir", "run", "--workers", "1", COUNTED, *GATED, "14", run_dir=launcher.folder / "run")
+    first.wait_for(lambda: step_of(first) >= 13, "the second epoch")
+    first.send(signal.SIGTERM)
+    assert first.end() == 143
+    first.wait_gone()
+    second = launcher.start("--resume", *words, "--run-dir", "run", "--workers", "3", COUNTED, *GATED, "0", run_dir=first.run_dir)
+    second.wait_for(lambda: (second.run_dir / "join.json").exists(), "nothing to join")
+    joined = launcher.dtrain("worker", "--join", str(second.run_dir), COUNTED)
+    second.wait_for(lambda: is_there(launcher, second, "worker:3"), "it did not join")
+    (launcher.folder / "go").touch()
+    assert joined.end() == 0, joined.err
+    succeeded(second)
+    tasks = ("chief:0", "worker:0", "worker:1", "worker:2")
+    assert all(histories(last_log(second, task)) == [rows(0)] for task in tasks)
+    assert histories(joined.out) == [rows(0)]
+    assert counts(second) == ["3.0"]
+
+
+def test_the_parts_of_a_worker_that_is_dead_for_good_are_computed_by_the_others(launcher):
+    options = ("--no-evaluator", "--set", "training.too_few=shrink", "--set", "restart.worker.policy=never")
+    launch = launcher.start(*SYNC, *options, COUNTED, *GATED, "3")
+    launch.wait_for(lambda: step_of(launch) >= 2, "two steps")
+    os.kill(launch.task("worker:1")["pid"], signal.SIGKILL)
+    (launcher.folder / "go").touch()
+    succeeded(launch)
+    assert report_of(launcher, launch.run_dir)["global_step"] == 30
+    assert histories(launch.log("chief:0")) == histories(launch.log("worker:0")) == [rows(0)]
+    assert counts(launch) == ["3.0"]
+
+
+def test_a_batch_whose_push_a_death_has_halved_counts_once(launcher):
+    """Findings, P-A1: worker:1 dies while its push is at ps:0 and on the way to ps:1, and comes again within its lease."""
+    link = ("--set", "simulate.network=[{between: [worker:1, ps:1], latency_ms: 100}]")
+    faults = ("--set", "simulate.kill=[{task: worker:1, at_step: 2}]", "--set", "training.partitioner={fixed_shards: 2}")
+    launch = launcher.start(*SYNC, *SOON, "--no-evaluator", *link, *faults, COUNTED, "--epochs", "1")
+    succeeded(launch)
+    assert launch.task("worker:1")["restarts"] == 1
+    assert counts(launch) == ["1.0"]
+
+
+@pytest.mark.parametrize("run", range(int(os.environ.get("DTRAIN_STALE", "2"))))
+def test_no_asynchronous_training_stops_early_while_its_loss_falls(launcher, run):
+    """Findings, K-D2; DTRAIN_STALE says how many times."""
+    (launcher.folder / "stale.py").write_text(STALE)
+    launch = launcher.start("--workers", "3", "--no-evaluator", "stale.py")
+    succeeded(launch)
+    [losses] = [[float(number) for number in words.split()] for words in re.findall(r"losses (.*)", launch.out)]
+    assert len(losses) == 12
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_the_loss_of_an_epoch_is_over_the_examples_of_all_replicas(launcher):
+    (launcher.folder / "mean.py").write_text(MEAN)
+    launch = launcher.start(*SYNC, "--no-evaluator", "mean.py")
+    succeeded(launch)
+    assert [float(loss) for loss in re.findall(r"losses (.*)", launch.out)] == [47.5] * 3
