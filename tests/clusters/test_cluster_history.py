@@ -30,6 +30,25 @@ m = dt.Sequential([dt.layers.Dense(1, kernel_initializer="ones", use_bias=False)
 print("losses", *m.fit(x, y, batch_size=8, shuffle=False, verbose=0).history["loss"])
 """
 
+LATER = """
+import time
+import numpy as np, dtrain as dt
+
+class Waits(dt.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        deadline_s = time.monotonic() + 60
+        while epoch == 2 and 4 not in self.model.strategy.evaluations:
+            assert time.monotonic() < deadline_s, "the evaluation of step 4 did not come within 60 s"
+            time.sleep(0.01)
+
+x = np.linspace(-1, 1, 16, dtype="f4")[:, None]
+with dt.get_strategy().scope():
+    m = dt.Sequential([dt.layers.Dense(1)]); m.compile(dt.optimizers.SGD(0.1), "mse")
+watching = [Waits(), dt.callbacks.CSVLogger("table.csv"), dt.callbacks.TensorBoard("board")]
+h = m.fit(x, 3 * x, epochs=3, steps_per_epoch=2, batch_size=8, validation_data=(x, 3 * x), callbacks=watching)
+print("val_loss", *h.history["val_loss"])
+"""
+
 
 def rows(first, epochs=3):
     """What the rule says: an example's weight has grown by 1 in every epoch before, and by 1 more when it is validated."""
@@ -151,3 +170,18 @@ def test_the_loss_of_an_epoch_is_over_the_examples_of_all_replicas(launcher):
     launch = launcher.start(*SYNC, "--no-evaluator", "mean.py")
     succeeded(launch)
     assert [float(loss) for loss in re.findall(r"losses (.*)", launch.out)] == [47.5] * 3
+
+
+def test_the_evaluators_numbers_join_the_history_when_they_are_there(launcher):
+    (launcher.folder / "later.py").write_text(LATER)
+    launch = launcher.start(*SYNC, "--set", "training.validation=evaluator", "later.py")
+    succeeded(launch)
+    found = {task: re.findall(r"^val_loss (.*)", launch.log(task), re.MULTILINE) for task in TASKS}
+    assert all(found[task] == found["chief:0"] for task in TASKS)
+    [numbers] = [words.split() for words in found["chief:0"]]
+    [evaluated] = re.findall(r"evaluation at step 4 - loss: (\S+)", launch.log("evaluator:0"))
+    assert len(numbers) == 3
+    assert f"{float(numbers[1]):.4f}" == evaluated
+    assert numbers[2] == "None"
+    assert "epoch 3/3" in launch.log("chief:0")
+    assert (launcher.folder / "table.csv").read_text().splitlines()[0] == "epoch,loss,val_loss"

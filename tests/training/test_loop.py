@@ -109,7 +109,7 @@ def sums(examples, loss):
     return Sums(("loss",), np.array([examples, examples * loss], "<f8").tobytes())
 
 
-def followed(session, monitored):
+def followed(session, monitored, validate=None):
     """Run the loop of a leader whose callback notes the logs of epochs; returns them."""
     seen = {}
     note = LambdaCallback(on_epoch_end=lambda epoch, logs: seen.setdefault(epoch, dict(logs)))
@@ -122,6 +122,7 @@ def followed(session, monitored):
     loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=3), make, train_step, str, totals())
     loop.log, loop.callbacks = EpochLog(session, totals(), monitored), CallbackList([note], None, {})
     loop.steering = Steering(SimpleNamespace(stop_training=False, weights=session.weights), SGD(), session, holds=True)
+    loop.validate = validate
     loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut()))
     return seen
 
@@ -133,6 +134,15 @@ def test_an_epoch_s_numbers_are_those_of_every_contribution_to_it_and_never_of_a
     seen = followed(session, history)
     assert {epoch: logs["loss"] for epoch, logs in seen.items()} == {0: 5.0, 1: 4.0, 2: 1.0}
     assert session.rows == {0: {"loss": 5.0}, 1: {"loss": 4.0}, 2: {"loss": 1.0}}
+
+
+def test_numbers_that_come_later_are_null_in_the_row_and_not_in_the_logs_of_callbacks():
+    """With `validation: evaluator`; callbacks take what they find for numbers, as Keras's do."""
+    session = OthersTrainToo([0, 5, 6])
+    session.tally = tuple((epoch, sums(2, 4.0)) for epoch in range(3))
+    seen = followed(session, History(), validate=lambda ended: {"val_loss": None})
+    assert seen == {epoch: {"loss": 4.0} for epoch in range(3)}
+    assert session.rows == {epoch: {"loss": 4.0, "val_loss": None} for epoch in range(3)}
 
 
 def test_a_leader_that_was_started_again_ends_the_epoch_that_its_predecessor_had_not_recorded():

@@ -87,7 +87,7 @@ class TrainingLoop:
         explain: why a step's gradients are not finite.
         totals: sums up loss and metrics.
         log, callbacks, steering: the leader's.
-        validate: numbers to add to those of epochs that end together.
+        validate: numbers to add to those of epochs that end together; None stands for one that comes later.
         open: whether an epoch has begun that has not ended.
         refused: how many gradients in a row were not finite.
         explained: why the first of all was not.
@@ -218,13 +218,15 @@ class TrainingLoop:
         self.session.arrive()
         numbers = {each: log.results(each) for each in ended}
         validated: Mapping[str, Any] = {} if self.validate is None else self.validate(ended)
+        there = {name: value for name, value in validated.items() if value is not None}  # callbacks expect numbers
         for each in ended:
-            log.ended = {**numbers[each], **validated}
-            log.record(each, log.ended)
+            row = {**numbers[each], **validated}
+            log.record(each, row)
+            log.ended = {**numbers[each], **there}
             for callback in self.callbacks.callbacks if self.callbacks is not None else ():
                 self.session.arrive()
                 callback.on_epoch_end(each, log.ended)
-                log.record(each, log.ended)  # what it has added, for the next one, which may save
+                log.record(each, row | log.ended)  # what it has added, for the next one, which may save
             if steering.stopped or each + 1 == self.epochs.epochs:
                 steering.tell_changes()
                 return
