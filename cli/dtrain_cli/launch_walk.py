@@ -53,13 +53,15 @@ def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) 
     inbox = SignalInbox()
     workload = Workload(options.program, tuple(options.arguments), Path.cwd())
     spec = read_spec(options.spec, options.sets, options.shortcuts, options.foreign, trains=not options.foreign)
-    spec = workload.named(spec.resolved())
-    directory, resume = _directory(options, spec)
+    spec = spec.resolved()
+    directory, resume = _directory(options, workload.named(spec))
     with locked_run_directory(directory, resume) as files:
+        earlier = read_record(files.run, RunRecord)
+        spec = workload.named(spec, earlier.name if earlier else None)
         _allow_open_files(spec)
         cluster, ports = hold_addresses(spec.cluster)
         with ports:
-            identity = _identity(options, spec, files)
+            identity = _identity(options, spec, files, earlier)
             plan = _plan(spec, cluster, files, identity, workload)
             if not spec.hold_ports:
                 ports.close()
@@ -97,9 +99,8 @@ def _runs_dir(options: LaunchOptions) -> Path:
     return (options.runs_dir or default_runs_dir()).absolute()
 
 
-def _identity(options: LaunchOptions, spec: RunSpec, files: RunFiles) -> RunIdentity:
+def _identity(options: LaunchOptions, spec: RunSpec, files: RunFiles, earlier: RunRecord | None) -> RunIdentity:
     """The run's id (a resumed run keeps its own) and a new secret; a directory elsewhere is made known."""
-    earlier = read_record(files.run, RunRecord)
     run_id = files.directory.name if options.run_dir is None else new_run_id(spec.name, datetime.now())
     run_id = earlier.run if earlier else run_id
     if options.run_dir is not None:

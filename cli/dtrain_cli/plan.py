@@ -60,10 +60,12 @@ class Workload:
         """Whether it is a foreign command, which knows nothing of dtrain."""
         return self.program is None
 
-    def named(self, spec: RunSpec) -> RunSpec:
-        """The spec; a run that nobody has named is called after what it runs."""
+    def named(self, spec: RunSpec, earlier: str | None = None) -> RunSpec:
+        """Return the spec with the run's name: the one that was said, else its `earlier` one, else that of what it runs."""
         if "name" in spec.said or spec.name != RunSpec.name:
             return spec
+        if earlier is not None:
+            return replace(spec, name=earlier)
         scripts = (word for word in self.arguments if word.endswith(".py"))
         stem = Path(self.program or next(scripts, self.arguments[0])).stem
         name = re.sub(r"[^\w.-]", "-", stem, flags=re.ASCII).lstrip(".-")[:NAME_MAX]

@@ -193,7 +193,7 @@ def test_the_run_directory_is_private_and_keeps_the_secret(launcher):
 def test_a_run_goes_on_in_its_directory_only_when_asked_to(launcher):
     program = launcher.program("status()\nprint('attempt', attempt, os.environ['DTRAIN_RUN_ID'])\n")
     words = ("--runs-dir", "runs", "--run-dir", "mine", *SMALL)
-    first = launcher.start(*words, program)
+    first = launcher.start(*words, "--name", "by-hand", program)
     assert first.end() == 0, first.err
     run_id = first.out.split()[-1]
 
@@ -201,12 +201,13 @@ def test_a_run_goes_on_in_its_directory_only_when_asked_to(launcher):
     assert refused.end() == 2
     assert "--resume" in refused.err
 
-    for reference in (["--run-dir", "mine", "--resume"], ["--resume", run_id]):
+    for reference in (["--run-dir", "mine", "--resume"], ["--resume", run_id], ["--resume", "by-hand"]):
         resumed = launcher.start("--runs-dir", "runs", *reference, *SMALL, program, run_dir=launcher.folder / "mine")
         assert resumed.end() == 0, resumed.err
         assert run_id in resumed.out
         assert {task["restarts"] for task in resumed.record()["tasks"]} == {0}
-    assert "chief:0 | attempt 2" in resumed.out
+        assert resumed.record()["name"] == "by-hand"
+    assert "chief:0 | attempt 3" in resumed.out
     assert "attempt 0" in resumed.log("chief:0", 0)
 
     nothing = launcher.start("--run-dir", "empty", "--resume", *SMALL, program)
