@@ -47,7 +47,7 @@ class JoinRun:
 
         Args:
             assignment: the worker's place, from `joining_worker`.
-            run: the run's record: whoever keeps it is watched where it is a launcher.
+            run: the run's record; its keeper is watched where that is a launcher.
             program: what the worker runs.
             arguments: the program's own.
         """
@@ -142,7 +142,7 @@ class JoinRun:
         self._write("restarting")
 
     def _run_is_stopping(self) -> bool:
-        """Whether the whole run is being stopped: then nobody was lost."""
+        """Whether the whole run is being stopped: then no task was lost."""
         with contextlib.suppress(RunError):
             run = read_record(self._files.run, RunRecord)
             return run is not None and run.state == "stopping"

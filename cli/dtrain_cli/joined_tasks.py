@@ -41,7 +41,7 @@ def joined_records(files: RunFiles) -> list[JoinedRecord]:
 
 
 def _read(files: RunFiles, task: TaskId) -> JoinedRecord | None:
-    """A record that is damaged is nobody's: it must not end the launcher that looks for it."""
+    """A record that is damaged belongs to no launcher, and must not end the one that looks for it."""
     with contextlib.suppress(RunError, OSError):
         return read_record(files.joined(task), JoinedRecord)
     return None
@@ -79,7 +79,7 @@ class JoinedTasks:
         with contextlib.suppress(OSError):  # it has ended
             owner = os.pidfd_open(record.owner_pid)
             try:
-                if is_owned(record):  # the descriptor holds on to the process: from here on the pid is nobody else's
+                if is_owned(record):  # the descriptor holds on to the process: from here on no other process can get the pid
                     signal.pidfd_send_signal(owner, number)
                     signal.pidfd_send_signal(owner, signal.SIGCONT)
             finally:

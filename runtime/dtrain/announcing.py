@@ -12,13 +12,13 @@ from dtrain.cluster import Role, TaskId
 from dtrain.cluster.spec import tasks_text
 
 FIRST_S = 1.0
-"""So old a wait is when it is told."""
+"""How old a wait is when it is announced."""
 AGAIN_S = 5.0
-"""When it is told for the second time; then after twice as long, and so on up to the longest pause."""
+"""When it is announced for the second time; after that each pause is twice as long, up to the longest."""
 LONGEST_S, LONGEST_OF_OTHERS_S = 60.0, 600.0
 """The latter for those who are there and have something to do first: a healthy run may wait for a slow task for hours."""
 STALE_S = 5.0
-"""What nobody has said again for so long is no longer so: whoever tried to reach a server has given it up."""
+"""After how long without repetition a reason is dropped: the thread that tried to reach the server has given up."""
 NAMED_MAX = 3
 
 

@@ -58,7 +58,7 @@ def claim(path: str | os.PathLike[str], run_id: str | None) -> None:
     try:
         whole.parent.mkdir(parents=True, exist_ok=True)
         holder = _lock(whole, run_id)
-    except OSError:  # no such directory, or one that must not be written to: whoever writes there will say so
+    except OSError:  # no such directory, or one that must not be written to: the attempt to write there says so
         return
     if holder is not None:
         raise RunInUseError(

@@ -106,7 +106,7 @@ class HandRun:
             write_record(path, status)
 
     def close(self, error: BaseException | None) -> str:
-        """The leader's program has ended, or failed with `error`: what became of it became of the run, and of whoever took part.
+        """The leader's program has ended, or failed with `error`: its outcome is that of the run and of every task that took part.
 
         Returns:
             The run's last word, as `dtrain launch` has it.

@@ -15,7 +15,7 @@ def started_s(pid: int) -> float | None:
 
 
 def lives(pid: int, started: float) -> bool:
-    """Whether the process of that pid and start time (`started_s`) has not ended, be it that nobody has reaped it yet."""
+    """Return whether the process of that pid and start time (`started_s`) has not ended; one that was not reaped has."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:

@@ -85,7 +85,7 @@ class TrainingSection:
                 yield ("partitioner", name), f"expected at least 1, found {value}"
 
     def problems_among(self, replicas: int) -> Iterator[Problem]:
-        """What is wrong in synchronous training of so many replicas; 0: nobody knows how many."""
+        """What is wrong in synchronous training of so many replicas; 0: their number is not known."""
         if 0 < replicas <= self.backup_workers:
             text = f"of {replicas} replicas at most {replicas - 1} can be backups, found {self.backup_workers}"
             yield ("backup_workers",), text

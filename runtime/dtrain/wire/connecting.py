@@ -34,11 +34,11 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.1
 _SILENT = "it accepts connections and does not answer"
 
 
-def _tell_nobody(reason: str | None) -> None:
+def _drop_reason(reason: str | None) -> None:
     pass
 
 
-def connect(peer: str, address: str, hello: Hello, timeout_s: float, transport: str = "auto", tell: Tell = _tell_nobody) -> Channel:
+def connect(peer: str, address: str, hello: Hello, timeout_s: float, transport: str = "auto", tell: Tell = _drop_reason) -> Channel:
     """Open a connection to `peer` at `address`.
 
     Args:

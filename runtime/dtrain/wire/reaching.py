@@ -9,7 +9,7 @@ from typing import Any
 from dtrain.errors import SpecError, WaitTimeoutError
 
 Tell = Callable[[str | None], None]
-"""Told why somebody is not reached, again and again while that is so, and None when he is."""
+"""Called with the reason why a peer cannot be reached, again and again while that is so, and with None once it is reached."""
 
 PROBE_S = 2.0
 """How long an address may take to accept a connection: as long as an attempt of gRPC."""
