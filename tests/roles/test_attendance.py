@@ -231,3 +231,15 @@ def test_after_the_farewell_nobody_waits_for_the_leader(hand):
     hand.beat("chief:0", 1, leaving=True)
     for hand.now in (1.0, 1.0 + WAIT.leader_s, 1000.0):
         assert hand.tick(connections=1) == []
+
+
+def test_after_the_farewell_the_first_server_does_not_wait_for_the_servers_that_follow_it():
+    hand = Hand(servers=2, updates="async", max_steps=1)
+    hand.initialise()
+    for task in (*TASKS, "ps:1"):
+        hand.beat(task)
+    hand.push("worker:0")
+    for task in TASKS:
+        hand.beat(task, 1, leaving=True)
+    hand.say("chief:0", Farewell())
+    assert hand.tick(connections=0) == [End()]

@@ -163,7 +163,8 @@ class Attendance:
     def _still_to_hear(self, held: Held | None, *states: MemberState) -> list[str]:
         if not self.farewell or held is None or held.pushes.version < held.max_steps:
             return []
-        return [task for task in self.membership.tasks(*states) if task != self.leader]
+        servers = {str(TaskId(Role.PS, index)) for index in range(self.cluster.count(Role.PS))}  # they follow ps:0 to its end
+        return [task for task in self.membership.tasks(*states) if task != self.leader and task not in servers]
 
     def end(self, held: Held | None, now: float, connections: int) -> Iterator[Action]:
         """The server ends when nobody will talk to it any more: after the farewell, or long after the leader was lost. Rule 12.
