@@ -95,10 +95,13 @@ def _show(error: click.ClickException) -> None:
     The help that it gives for a bare `dtrain` is printed as it is.
     """
     context = getattr(error, "ctx", None)
-    if context is None or type(error).__name__ == "NoArgsIsHelpError":
+    if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
-    else:
-        _say(f"{context.command_path}: {error.format_message()} See `{context.command_path} --help`.")
+        return
+    path = "dtrain" if context is None else context.command_path  # click's parser of options knows no context
+    message = error.format_message()
+    end = "" if message.endswith((".", "?)")) else "."
+    _say(f"{path}: {message}{end} See `{path} --help`.")
 
 
 def _say(message: str) -> None:

@@ -120,6 +120,8 @@ def test_help_shows_an_example(command):
         (["launch", "--wrong", "PROGRAM"], "dtrain launch: No such option '--wrong'."),
         (["nonsense"], "dtrain: No such command 'nonsense'. See `dtrain --help`."),
         (["chaos"], "dtrain chaos: Missing argument 'RUN'. See `dtrain chaos --help`."),
+        (["status", "a", "b"], "dtrain status: Got unexpected extra argument (b). See `dtrain status --help`."),
+        (["launch", "--workers"], "dtrain: Option '--workers' requires an argument. See `dtrain --help`."),
         (["launch", "--"], "expected a command after --"),
         (["launch", "--", "no-such-thing"], "no-such-thing: no such executable"),
         (["launch", "no.py"], "no.py: cannot read the program: No such file or directory"),
