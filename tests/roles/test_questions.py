@@ -3,7 +3,7 @@
 from roles.by_hand import Hand, only
 
 from dtrain.learning import optimizers
-from dtrain.messages import Initialised, NotReady, Snapshot, SnapshotReply, SnapshotRows, Values
+from dtrain.messages import Conclude, Farewell, Initialised, NotReady, Pull, Snapshot, SnapshotReply, SnapshotRows, Values
 
 
 def test_a_pull_waits_for_the_variables_and_says_at_its_deadline_that_it_does():
@@ -59,3 +59,9 @@ def test_a_snapshot_waits_for_its_version_then_holds_values_slots_and_what_was_s
     assert hand.say("chief:0", Snapshot(5, 2.0), caller="control") == []
     hand.now = 2.0
     assert only(hand.tick()).version == 1
+
+
+def test_a_server_that_was_started_again_at_the_end_tells_the_rows_that_the_farewell_brought():
+    hand = Hand(updates="async")
+    hand.say("chief:0", Farewell({1: {0: {"loss": 0.5}}}))
+    assert only(hand.say("worker:0", Pull(1, 0, 5.0, concluded=True))) == Conclude(1, {0: {"loss": 0.5}})

@@ -92,4 +92,9 @@ class Conclude(Message, frozen=True, gc=False):
 
 
 class Farewell(Message, frozen=True, gc=False):
-    """Leader to server: nobody will train any more; end when the last connection is closed. The server answers with the same."""
+    """Leader to server: no task will train any more; end when the last connection is closed. The server answers with the same.
+
+    `rows` are the numbers of every epoch of the last calls of `fit`, by call: a server that was started again has none of its own.
+    """
+
+    rows: dict[int, dict[int, Row]] = msgspec.field(default_factory=dict)

@@ -54,6 +54,7 @@ class ParameterServerStrategy(Strategy):
 
     Attributes:
         pushes_sent: in all sessions so far: the numbers of pushes go on from one `fit` to the next.
+        recorded: leader: the numbers of every epoch, by call of `fit`.
     """
 
     evaluates: bool
@@ -99,6 +100,7 @@ class ParameterServerStrategy(Strategy):
         self._owner: object = None
         self._reading: ReplicaDriver | None = None
         self.pushes_sent = 0
+        self.recorded: dict[int, Mapping[int, Row]] = {}
         self.followed_rows: Mapping[int, Row] = {}
 
     @property
@@ -324,7 +326,7 @@ class ParameterServerStrategy(Strategy):
         if self._leader is not None:
             # A leader that failed may be started again, by the launcher or by hand: the servers wait for it.
             if status.exit_code == 0 or (self._hand_run is not None and status.exit_code in STOPPED):
-                self._leader.farewell()
+                self._leader.farewell(self.recorded)
             self._leader.close()
             self._leader = None
         self.reporter.close()

@@ -273,6 +273,8 @@ class ParameterServerSession:
         """See `Session.close`; a leader that ends early, because it was ordered to stop, writes a last checkpoint."""
         self._strategy.let_read(self._driver)
         self._orders.close()
+        if self._keeper is not None and not self._keeper.generation.alone:
+            self._strategy.recorded[self._keeper.generation.number] = self.rows
         self._reporter.current()
         self._reporter.bytes_moved = None
         self._strategy.pushes_sent = self._driver.machine.sequence

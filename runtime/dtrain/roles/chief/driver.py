@@ -6,7 +6,7 @@ On connections of its own, beside those of training; the `keeper` uses it to sav
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count, zip_longest
 from typing import Any, TypeVar, cast
 
@@ -25,6 +25,7 @@ from dtrain.messages import (
     Marked,
     NotReady,
     Refusal,
+    Row,
     Rows,
     Snapshot,
     SnapshotReply,
@@ -206,16 +207,17 @@ class Leader:
         if self._aborted:
             raise PeerLostError("given up while a connection was being opened again")
 
-    def farewell(self) -> None:
-        """Tell every server that nobody will train any more.
+    def farewell(self, rows: Mapping[int, Mapping[int, Row]] | None = None) -> None:
+        """Tell every server that no task will train any more, and the numbers of epochs by call of `fit`.
 
         A server has heard it when it has answered: closing the connection would drop what is still under way.
         """
+        message = Farewell({fit: dict(epochs) for fit, epochs in (rows or {}).items()})
         patience = threading.Timer(FAREWELL_S, self.abort, ["a server did not hear the farewell"])
         patience.start()
         for channel in self._channels:
             with contextlib.suppress(PeerError):  # whoever is gone needs no farewell
-                channel.send(Farewell())
+                channel.send(message)
         for channel in self._channels:
             with contextlib.suppress(PeerError):
                 channel.receive()

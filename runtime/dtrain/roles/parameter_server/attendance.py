@@ -7,7 +7,7 @@ from typing import Any
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import WaitSection
-from dtrain.messages import Conclude, Heartbeat, HeartbeatReply, Lineage
+from dtrain.messages import Conclude, Heartbeat, HeartbeatReply, Lineage, Row
 from dtrain.protocol.membership import LEASE_S, Membership, MemberState
 from dtrain.roles.parameter_server.actions import Action, End
 from dtrain.roles.parameter_server.held import Held
@@ -23,7 +23,8 @@ class Attendance:
     Attributes:
         ranks: rank of each replica, by task name; of those that have joined as well.
         statuses: what each member has said last of itself, by task name.
-        farewell: nobody will train any more.
+        farewell: no task will train any more.
+        rows: with the farewell, the numbers of every epoch, by call of `fit`.
         concluded_generation: the newest one whose last step is saved.
         evaluators: how many tasks beside those of the cluster will come to ps:0.
         wait: how long others are waited for.
@@ -39,6 +40,7 @@ class Attendance:
     membership: Membership = field(init=False)
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
     farewell: bool = field(default=False, init=False)
+    rows: dict[int, dict[int, Row]] = field(default_factory=dict, init=False)
     _names: dict[int, str] = field(init=False)
     _anew: set[str] = field(default_factory=set, init=False)
     _joined: list[TaskId] = field(default_factory=list, init=False)

@@ -83,7 +83,8 @@ class Questions:
         message, attendance = request.message, self._attendance
         later = held is not None and held.generation > message.generation if isinstance(message, Pull) else False
         if isinstance(message, Pull) and message.concluded and (later or attendance.concluded(message.generation)):
-            rows = held.history.get(message.generation, {}) if held is not None else {}
+            history = held.history if held is not None else {}  # a server that was started again holds none
+            rows = history.get(message.generation) or attendance.rows.get(message.generation, {})
             return Send(request.caller, Conclude(message.generation, rows))
         asked = 0 if isinstance(message, Snapshot) else message.generation
         if held is None or held.term < message.term or held.generation < asked:
