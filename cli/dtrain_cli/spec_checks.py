@@ -37,6 +37,8 @@ _MOMENTS = {
 }
 _ANY_CLUSTER = {"chief": 1, "worker": 10**6, "ps": 10**6, "evaluator": 1}
 """Has every task that a spec may name: it stands in for a cluster section that cannot be read."""
+_FIELD_DEPTH = {"restart": 3}
+"""How many keys lead to a field where they are not two: the section's and the field's."""
 _FOUND_LENGTH_MAX = 60
 _SAID = "said"
 """The one field of `RunSpec` that is found out and never written."""
@@ -63,7 +65,7 @@ def check_spec(data: dict[str, Any], rules: Callable[[RunSpec], Iterable[Problem
         problems += _type_problems(error, data)
     else:
         return (None if problems else dataclasses.replace(spec, said=said)), [*problems, *rules(spec)]
-    broken = {path[:2] for path, _ in problems}
+    broken = {path[: _FIELD_DEPTH.get(str(path[0]), 2)] for path, _ in problems}
     rest = adapter.validate_json(json.dumps(_without(data, broken)), strict=True)
     return None, problems + [problem for problem in rules(rest) if not _follows_from(problem, broken)]
 
@@ -87,12 +89,18 @@ def _with_rules_of_roles(data: dict[str, Any]) -> dict[str, Any]:
 
 def _without(data: dict[str, Any], broken: set[KeyPath]) -> dict[str, Any]:
     """The sound fields of every section; a broken cluster has all tasks instead."""
-    sound = {key: value for key, value in data.items() if (key,) not in broken}
-    for section in {str(path[0]) for path in broken} & sound.keys():
-        sound[section] = {key: value for key, value in sound[section].items() if (section, key) not in broken}
+    sound = _pruned(data, broken)
     if any(path[0] == "cluster" for path in broken):
         sound["cluster"] = {**_ANY_CLUSTER, **sound.get("cluster", {})}
     return sound
+
+
+def _pruned(data: dict[str, Any], broken: set[KeyPath]) -> dict[str, Any]:
+    """Return the data without what lies at these paths."""
+    kept = {key: value for key, value in data.items() if (key,) not in broken}
+    for key in kept.keys() & {str(path[0]) for path in broken}:
+        kept[key] = _pruned(kept[key], {path[1:] for path in broken if path[0] == key})
+    return kept
 
 
 def _follows_from(problem: Problem, broken: set[KeyPath]) -> bool:
@@ -101,7 +109,7 @@ def _follows_from(problem: Problem, broken: set[KeyPath]) -> bool:
     words = re.findall(r"\w+", text)
     if "replicas" in words and any(left_out[0] == "cluster" for left_out in broken):
         return True
-    return any(left_out[:1] == path[:1] and (len(left_out) == 1 or left_out[1] in (*path[1:2], *words)) for left_out in broken)
+    return any(left_out[:1] == path[:1] and (len(left_out) == 1 or left_out[-1] in (*path[1:], *words)) for left_out in broken)
 
 
 def _type_problems(error: ValidationError, data: dict[str, Any]) -> list[Problem]:

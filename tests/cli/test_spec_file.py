@@ -109,6 +109,7 @@ def test_a_wrong_type_hides_no_other_mistake_of_its_section_and_makes_none_up(sp
         "cluster: {chief: 2, worker: many, ps: -1}\n"
         "training: {strategy: mirrord, seed: x, updates: asynch, backup_workers: 1, stale_gradients: drop, max_staleness: y}\n"
         "checkpoint: {keep: 0, every: 3}\n"
+        "restart: {worker: {policy: nevr, max: -1}, ps: {max: -2}}\n"
         "simulate: {kill: [{at_s: 3}], slow: {worker:1: 0.1}}\n"
     )
     assert [line.partition(": ")[2].partition(":")[0] for line in mistakes(path)] == [
@@ -121,6 +122,9 @@ def test_a_wrong_type_hides_no_other_mistake_of_its_section_and_makes_none_up(sp
         "training.max_staleness",
         "checkpoint.keep",
         "checkpoint.every",
+        "restart.worker.policy",
+        "restart.worker.max",
+        "restart.ps.max",
         "simulate.kill.0.task",
         "simulate.slow.worker",
     ]
