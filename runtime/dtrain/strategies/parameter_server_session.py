@@ -275,6 +275,7 @@ class ParameterServerSession:
         self._orders.close()
         if self._keeper is not None and not self._keeper.generation.alone:
             self._strategy.recorded[self._keeper.generation.number] = self.rows
+        self._reporter.progress(self.global_step)  # others may have made the last steps
         self._reporter.current()
         self._reporter.bytes_moved = None
         self._strategy.pushes_sent = self._driver.machine.sequence
