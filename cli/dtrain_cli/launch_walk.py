@@ -29,7 +29,7 @@ from dtrain_cli.forkserver import ForkServer, LifeLine
 from dtrain_cli.journal import Journal, now_text
 from dtrain_cli.launch_options import LaunchOptions
 from dtrain_cli.live_table import LiveTable, evaluation_text
-from dtrain_cli.lost_tasks import lost_on_the_way
+from dtrain_cli.lost_tasks import lost_on_the_way, lost_tasks
 from dtrain_cli.outcome import Outcome
 from dtrain_cli.outlet import Outlet
 from dtrain_cli.patience import Limits
@@ -133,7 +133,9 @@ def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes
     console.say(f"files in {files.directory}; {_threads(plan)}")
     outcome = supervisor.run()
     last_word = _last_word(outcome, time.monotonic() - supervisor.started_s, supervisor.progress)
-    if lost := lost_on_the_way(supervisor.lives.values()):
+    own = {str(launch.task) for launch in plan.tasks}
+    joined = [task for task in lost_tasks(read_report(files.directory)) if task["task"] not in own]
+    if lost := lost_on_the_way(supervisor.lives.values(), joined):
         last_word += f"; {lost}"
     resumable = outcome.state == "stopped" and any(files.checkpoints.glob("ckpt-*"))
     way_on = options.line_to_resume(plan.run.run_id) if resumable else None

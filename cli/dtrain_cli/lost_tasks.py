@@ -17,6 +17,11 @@ def first_line(message: str) -> str:
     return line if len(line) <= WORD_MAX else f"{line[:WORD_MAX]} ..."
 
 
+def lost_tasks(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the tasks of a report that were lost for good."""
+    return [task for task in report["tasks"] if task["message"] and task["state"] in ("failed", "stopped")]
+
+
 def lost_texts(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return what became of lost tasks of a report, one text for all that were lost for the same reason."""
     alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
@@ -25,12 +30,16 @@ def lost_texts(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
     return [_text(group) for group in alike.values()]
 
 
-def lost_on_the_way(lives: Iterable[TaskLife]) -> str:
-    """Return all tasks that a run has lost, the first one first; empty if it has lost none."""
+def lost_on_the_way(lives: Iterable[TaskLife], joined: Iterable[Mapping[str, Any]] = ()) -> str:
+    """Return all tasks that a run has lost, the first one first; empty if it has lost none.
+
+    Args:
+        lives: of the tasks that the launcher has started.
+        joined: the workers that have joined the run and were lost, as a report has them; they come last.
+    """
     lost = sorted(((life.lost.monotonic_s, life.state, life.lost) for life in lives if life.lost), key=lambda entry: entry[0])
-    texts = lost_texts(
-        {"task": why.task, "state": state, "step": why.step, "message": why.message, "log": why.log} for _, state, why in lost
-    )
+    own = [{"task": why.task, "state": state, "step": why.step, "message": why.message, "log": why.log} for _, state, why in lost]
+    texts = lost_texts([*own, *joined])
     more = len(texts) - NAMED_MAX
     return "; ".join([*texts[:NAMED_MAX], *([f"{more} reasons more: `dtrain status` shows them"] if more > 0 else [])])
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from dtrain.cluster import TaskId
 from dtrain.run_files import TaskStatus
 from dtrain_cli.live_table import Row, duration_text, evaluation_text, most_telling
-from dtrain_cli.lost_tasks import lost_texts
+from dtrain_cli.lost_tasks import lost_tasks, lost_texts
 from dtrain_cli.run_report import LIVE_RUN_STATES
 
 STYLES = {
@@ -116,7 +116,7 @@ def status_table(report: Mapping[str, Any], width: int, tasks: Sequence[Mapping[
         parts.append(Text(f"and {len(report['tasks']) - len(rows)} tasks more", style="dim"))
     if report["evaluation"]:
         parts.append(Text(f"evaluation: {evaluation_text(report['evaluation'], report['global_step'])}"))
-    lost = [task for task in report["tasks"] if task["message"] and task["state"] in ("failed", "stopped")]
+    lost = lost_tasks(report)
     parts += [Text(text, style="red", overflow="fold") for text in lost_texts(lost)]
     if report["failure"] and report["failure"]["task"] not in {task["task"] for task in lost}:
         parts.append(Text(f"{report['failure']['task']} failed: {report['failure']['message']}", style="red"))

@@ -109,3 +109,16 @@ def test_what_cannot_be_joined_is_said(launcher):
     assert "give only --runs-dir beside it" in both.err
     nowhere = launcher.dtrain("worker", "--join", "no-such-run", PACED)
     assert nowhere.end() == 3
+
+
+def test_a_worker_that_has_joined_and_failed_stands_in_the_last_line(launcher):
+    words = (PACED, "--steps", "40", "--wait_for", "go", "--after", "20")
+    launch = launcher.start(*OPTIONS, "--updates", "async", *words)
+    launch.wait_for(lambda: (launch.run_dir / "join.json").exists(), "nothing to join")
+    (launcher.folder / "broken.py").write_text("import dtrain as dt\ndt.get_strategy()\nraise ValueError('bad batch')\n")
+    joined = launcher.dtrain("worker", "--join", str(launch.run_dir), "broken.py")
+    assert joined.end() == 1, joined.err
+    joined.wait_gone()
+    (launcher.folder / "go").touch()
+    succeeded(launch)
+    assert "; worker:1 failed: ValueError: bad batch (log: " in launch.err.splitlines()[-1]
