@@ -24,6 +24,8 @@ TEXTS = st.text(max_size=20)
 FLOATS = st.floats(allow_nan=False)
 PLAIN = st.dictionaries(TEXTS, st.none() | st.booleans() | INTS | FLOATS | TEXTS | st.lists(INTS, max_size=3), max_size=3)
 TRIPLES = st.tuples(INTS, INTS, INTS)
+SUMS = st.builds(messages.Sums, st.lists(TEXTS, max_size=3).map(tuple), st.binary(max_size=40))
+ROWS = st.dictionaries(INTS, PLAIN, max_size=2)
 FIELDS = {
     int: INTS,
     str: TEXTS,
@@ -40,7 +42,12 @@ FIELDS = {
     tuple[tuple[int, int, int], ...]: st.lists(TRIPLES, max_size=3).map(tuple),
     tuple[int, float]: st.tuples(INTS, FLOATS),
     tuple[int, ...]: st.lists(INTS, max_size=3).map(tuple),
-    tuple[tuple[int, ...], tuple[int, ...]]: st.tuples(*[st.lists(INTS, max_size=3).map(tuple)] * 2),
+    tuple[int, int, int]: TRIPLES,
+    tuple[int, int, tuple[int, ...]]: st.tuples(INTS, INTS, st.lists(INTS, max_size=3).map(tuple)),
+    messages.Sums | None: st.none() | SUMS,
+    tuple[tuple[int, messages.Sums], ...]: st.lists(st.tuples(INTS, SUMS), max_size=2).map(tuple),
+    dict[int, dict[str, Any]]: ROWS,
+    dict[int, dict[int, dict[str, Any]]]: st.dictionaries(INTS, ROWS, max_size=2),
     dict[str, dict[str, dict[str, Any]]]: st.dictionaries(TEXTS, st.dictionaries(TEXTS, PLAIN, max_size=2), max_size=2),
     messages.Lineage: st.builds(messages.Lineage, INTS, INTS, INTS),
     list[tuple[str, int, int]]: st.lists(st.tuples(TEXTS, INTS, INTS), max_size=3),
