@@ -137,6 +137,12 @@ class TicketGate:
         return frozenset().union(*(ranks for clock, ranks in self._ranks_at.items() if clock > end))
 
     def _set_clock(self, rank: int, clock: int | None) -> None:
+        if self.staleness_bound is None:  # no replica waits for a slower one
+            if clock is None:
+                self.clocks.pop(rank, None)
+            else:
+                self.clocks[rank] = clock
+            return
         before = self.clocks.pop(rank, None)
         if before is not None:
             self._ranks_at[before].discard(rank)

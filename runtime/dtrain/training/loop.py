@@ -61,7 +61,10 @@ class EpochLog:
     @property
     def lost(self) -> int | None:
         """The first epoch that has ended here and not on the servers: they went back to a checkpoint."""
-        return min(self.rows.keys() - self.session.rows.keys(), default=None)
+        kept = self.session.rows
+        if not self.rows or next(reversed(self.rows)) in kept:  # they are kept in their order
+            return None
+        return min(self.rows.keys() - kept.keys())
 
     def go_back_to(self, epoch: int) -> None:
         """Forget this epoch and later ones."""

@@ -15,6 +15,11 @@ from dtrain.roles.parameter_server.snapshots import Snapshots
 from dtrain.roles.parameter_server.table_answers import table_answer
 
 
+FEW = 3
+"""So many open questions are looked at each time: that costs less than to find out whether anything has changed."""
+NOT_KNOWN = object()
+
+
 class Questions:
     """Those of one server, by the order in which they were asked.
 
@@ -58,14 +63,14 @@ class Questions:
                 self._look_at.append(number)
             elif isinstance(request.message, Pull) and held is not None and held.pushes.version < request.message.at_least:
                 self._next_version = min(self._next_version, request.message.at_least)
-        self._standing_then = self._standing(held)
+        self._standing_then = self._standing(held) if len(self.open) > FEW else NOT_KNOWN
 
     def _to_look_at(self, held: Held | None, now: float) -> Sequence[int]:
         """Numbers of the questions that may have an answer that they did not have before."""
         numbers, self._look_at = set(self._look_at), []
         while self._deadlines and self._deadlines[0][0] <= now:
             numbers.add(heapq.heappop(self._deadlines)[1])
-        if self._standing(held) != self._standing_then:
+        if len(self.open) <= FEW or self._standing(held) != self._standing_then:
             self._next_version = math.inf
             return list(self.open)
         return sorted(numbers & self.open.keys())
