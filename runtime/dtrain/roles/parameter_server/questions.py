@@ -14,7 +14,6 @@ from dtrain.roles.parameter_server.request import Request
 from dtrain.roles.parameter_server.snapshots import Snapshots
 from dtrain.roles.parameter_server.table_answers import table_answer
 
-
 FEW = 3
 """So many open questions are looked at each time: that costs less than to find out whether anything has changed."""
 NOT_KNOWN = object()
