@@ -183,7 +183,7 @@ class AsyncPushes:
         return ticket, self.dealer.give(rank) if ticket else NO_PART
 
     def refused(self, rank: int, part: int) -> tuple[bool, int]:
-        """Note that a push of `rank` was refused: its ticket comes back, and it may ask for another one behind whoever waits."""
+        """Note that a push of `rank` was refused: its ticket comes back, and it may ask for another one behind those that wait."""
         if self.dealer is not None:
             self.dealer.settle(part)
         if self.gate is not None:
@@ -202,7 +202,7 @@ class AsyncPushes:
 
     @property
     def too_few(self) -> bool:
-        """At ps:0: whether nobody is alive who could make the next version."""
+        """At ps:0: whether no replica is alive that could make the next version."""
         return self._too_few_since_s is not None
 
     def share_out(self, seen: SeenPushes, now: float) -> Iterator[Action]:
