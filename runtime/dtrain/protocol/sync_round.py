@@ -4,7 +4,8 @@
     2. A replica always starts from the newest version and contributes at most `quota` parts to it (one, unless fewer replicas
        than parts share them).
     3. Without backups a version is made of one batch: of every part of it that is not refused. With backups it is made of the
-       first N0 parts that are complete. A part is complete when every server holds it, and counts once, also if two replicas computed it.
+       first N0 parts that are complete. A part is complete when every server holds it, and counts once, also if two replicas
+       computed it.
     4. What comes later for a version is stale: never applied, never silent.
     5. There is no queue of tokens, so no backlog exists and nothing can go stale by waiting.
     6. Sums are taken in the order of part numbers, so that the result does not show which replica computed a part.
