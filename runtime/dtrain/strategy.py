@@ -83,8 +83,7 @@ class Contribution(NamedTuple):
     sums: Sums | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(NamedTuple):
     """What became of one gradient.
 
     Attributes:

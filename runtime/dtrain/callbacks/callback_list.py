@@ -39,6 +39,7 @@ class CallbackList:
 
     def __init__(self, callbacks: Sequence[Callback], model: Any, params: Mapping[str, Any]) -> None:
         self.callbacks = list(callbacks)
+        self._listeners: dict[str, list[Callback]] = {}
         check_callbacks(self.callbacks)
         for callback in self.callbacks:
             callback.set_model(model)
@@ -51,7 +52,10 @@ class CallbackList:
 
     def call_batch(self, hook: str, batch: int, logs: Callable[[], Logs]) -> None:
         """Call a hook of batches of those that have it; `logs` is computed only for them."""
-        if listeners := [callback for callback in self.callbacks if _has(callback, hook)]:
+        listeners = self._listeners.get(hook)
+        if listeners is None:
+            listeners = self._listeners[hook] = [callback for callback in self.callbacks if _has(callback, hook)]
+        if listeners:
             numbers = logs()
             for callback in listeners:
                 getattr(callback, hook)(batch, numbers)

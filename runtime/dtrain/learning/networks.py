@@ -6,10 +6,10 @@ each has scratch memory of its own, see `dtrain.learning.passes`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -27,9 +27,10 @@ from dtrain.learning.sparse_rows import SparseRows
 from dtrain.learning.wiring import Part, Slot, Step
 from dtrain.variables import DTYPE_BYTES, TABLE_BYTES, VariableSpec
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+
+class StepResult(NamedTuple):
     """One training step's results besides the gradients, which are in the arrays that were passed.
 
     Attributes:
@@ -43,8 +44,8 @@ class StepResult:
     loss: float
     losses: dict[str, float]
     outputs: Any
-    state_updates: dict[str, Array] = field(default_factory=dict)
-    row_gradients: dict[str, SparseRows] = field(default_factory=dict)
+    state_updates: Mapping[str, Array] = NOTHING
+    row_gradients: Mapping[str, SparseRows] = NOTHING
 
 
 class Network:
@@ -213,6 +214,8 @@ class Network:
 
     def regularization_loss(self, weights: Mapping[str, Array]) -> float:
         """The sum of all penalties."""
+        if not self.graph.regularized:
+            return 0.0
         penalties = [(regularizers.get(weight.regularizer), name) for weight, name in self.graph.regularized]
         return sum([penalty(weights[name]) for penalty, name in penalties if penalty is not None])
 
@@ -272,11 +275,15 @@ class Network:
             given = [x] if len(steps) == 1 else list(x)
         if len(given) != len(steps):
             raise InputError(f"expected {len(steps)} inputs, found {len(given)}")
-        arrays = [of_rank(np.asarray(each), step.shapes[0]) for each, step in zip(given, steps, strict=True)]
-        for step, array in zip(steps, arrays, strict=True):
-            if array.ndim == 0 or not fits(array.shape[1:], step.shapes[0]):
-                label = self._reader(step).label
-                raise InputError(f"{label}: expected an input of shape {shape_text(step.shapes[0])}, found {array.shape}")
+        arrays: list[Array] = []
+        for step, each in zip(steps, given, strict=True):
+            array, expected = np.asarray(each), step.shapes[0]
+            if array.ndim == 0 or array.shape[1:] != expected:
+                array = of_rank(array, expected)
+                if array.ndim == 0 or not fits(array.shape[1:], expected):
+                    label = self._reader(step).label
+                    raise InputError(f"{label}: expected an input of shape {shape_text(expected)}, found {array.shape}")
+            arrays.append(array)
             if len(array) != len(arrays[0]):
                 raise InputError(f"{step.layer.label}: expected {len(arrays[0])} examples, found {len(array)}")
         return arrays

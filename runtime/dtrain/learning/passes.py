@@ -71,7 +71,9 @@ class Pass:
         self._calls: list[Call] = []
         needed, calls = self._needed, self._calls
         for step, memory in zip(graph.steps, self._scratch, strict=True):
-            before = True in [needed[slot.step] for slot in step.inputs]
+            before = False
+            for slot in step.inputs:
+                before = before or needed[slot.step]
             needed.append(before or (step.layer.trainable and bool(step.trained)))
             trains = training if step.training is None else step.training
             calls.append(Call(trains, rng, before, memory=memory))
@@ -91,8 +93,11 @@ class Pass:
 
     def state_updates(self) -> dict[str, Array]:
         """What the layers want their untrained weights to become."""
-        steps = zip(self._graph.steps, self._calls, strict=True)
-        return {f"{step.path}/{name}": value for step, call in steps for name, value in call.updates.items()}
+        updates: dict[str, Array] = {}
+        for step, call in zip(self._graph.steps, self._calls, strict=True):
+            for name, value in call.updates.items():
+                updates[f"{step.path}/{name}"] = value
+        return updates
 
     def forward(self, entering: Iterable[Array]) -> None:
         """First step first; the weights of each are read when its turn has come, for they may still be on their way."""

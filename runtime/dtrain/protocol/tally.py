@@ -18,6 +18,7 @@ import numpy as np
 from dtrain.messages import Row, Sums
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+FLOAT64 = np.dtype("<f8")
 Open = tuple[tuple[int, Sums], ...]
 """Sums by epoch; several of one epoch where steps have returned different names."""
 
@@ -65,7 +66,7 @@ class Tally:
             self._add(self.first_epoch + (version - self.first_step) // self.steps_per_epoch, sums)
 
     def _add(self, epoch: int, sums: Sums) -> None:
-        totals = np.frombuffer(sums.totals, "<f8")
+        totals = np.frombuffer(sums.totals, FLOAT64)
         before = self.sums.get((epoch, sums.names))
         if before is None:
             self.sums[epoch, sums.names] = totals.copy()

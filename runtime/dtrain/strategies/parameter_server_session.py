@@ -254,20 +254,20 @@ class ParameterServerSession:
             self._orders.repeat_in(self._driver.machine.term)
         except DtrainError as error:
             raise self._explained(error) from None
-        verdict = outcome.verdict
+        verdict, step = outcome.verdict, self.global_step
         if contribution is None:
-            self._reporter.progress(self.global_step)
+            self._reporter.progress(step)
         else:
-            self._reporter.progress(self.global_step, contribution.loss, contribution.examples)
+            self._reporter.progress(step, contribution.loss, contribution.examples)
         status = self._reporter.status
         status.stale_gradients = (status.stale_gradients or 0) + outcome.stale
         if verdict is Verdict.ACCEPTED and self._training.updates == "async":
             self._staleness.add(outcome.staleness)
             status.staleness_mean, status.staleness_counts = self._staleness.mean, self._staleness.counts
         if verdict is Verdict.REFUSED and self._training.nan_policy == "refuse":
-            self._reporter.warn(f"step {self.global_step}: {outcome.reason}; it was not applied")
+            self._reporter.warn(f"step {step}: {outcome.reason}; it was not applied")
         self._begun_s = self._reporter.begins()
-        return StepResult(verdict, self.global_step)
+        return StepResult(verdict, step)
 
     def close(self, error: BaseException | None = None) -> None:
         """See `Session.close`; a leader that ends early, because it was ordered to stop, writes a last checkpoint."""

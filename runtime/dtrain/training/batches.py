@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ class Batch:
             raise InputError(f"data: expected elements x, (x, y) or (x, y, sample_weight), found a tuple of {len(element)}")
         return cls(*element)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """How many examples."""
         first = self.x

@@ -89,7 +89,7 @@ class Totals:
     def of_one(self, batch: Batch, step: EvaluationStep, logs: Logs) -> Sums:
         """Return the sums of a batch alone."""
         size = batch.size
-        numbers = [float(size), *(float(value) * size for value in logs.values())]
+        numbers = [float(size), *[float(value) * size for value in logs.values()]]
         if self._metrics:
             self.reset()
             self.add(batch, step, logs)

@@ -155,8 +155,11 @@ def check(announced: Sequence[tuple[str, int]], limit_bytes: int) -> None:
 
 def written(blocks: Sequence[Array], into: Sequence[Array]) -> Sequence[Array]:
     """The blocks in the arrays that the receiver offers, if they fit."""
-    if [(array.dtype, array.size) for array in into] != [(block.dtype, block.size) for block in blocks]:
+    if len(into) != len(blocks):
         return blocks
+    for array, block in zip(into, blocks, strict=True):
+        if array.dtype != block.dtype or array.size != block.size:
+            return blocks
     for array, block in zip(into, blocks, strict=True):
         if array is not block:
             array[...] = block

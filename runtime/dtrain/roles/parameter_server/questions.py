@@ -66,13 +66,13 @@ class Questions:
 
     def _to_look_at(self, held: Held | None, now: float) -> Sequence[int]:
         """Numbers of the questions that may have an answer that they did not have before."""
-        numbers, self._look_at = set(self._look_at), []
+        numbers, self._look_at = self._look_at, []
         while self._deadlines and self._deadlines[0][0] <= now:
-            numbers.add(heapq.heappop(self._deadlines)[1])
+            numbers.append(heapq.heappop(self._deadlines)[1])
         if len(self.open) <= FEW or self._standing(held) != self._standing_then:
             self._next_version = math.inf
             return list(self.open)
-        return sorted(numbers & self.open.keys())
+        return sorted(self.open.keys() & numbers)
 
     def _standing(self, held: Held | None) -> Hashable:
         """All on which the answer to a question depends that is neither a snapshot nor late."""

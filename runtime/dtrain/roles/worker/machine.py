@@ -274,18 +274,10 @@ class Replica:
                 self.max_steps = min(self.max_steps, reply.version)  # the leader may have ended training
         if self.unanswered:
             return
-        replies = list(self._replies.values())
-        gravest = max(replies, key=lambda r: SEVERITY.index(r.verdict))
-        if gravest.verdict is Verdict.REFUSED and self.nan_policy == "fail":
-            raise NonFiniteGradientError(gravest.reason or "a gradient was refused")
-        self._ordinal += gravest.verdict is Verdict.PENDING
-        self.outcome = Outcome(
-            gravest.verdict,
-            max([r.staleness for r in replies]),
-            min([r.accepted for r in replies]),
-            max([r.stale for r in replies]),
-            gravest.reason,
-        )
+        self.outcome = outcome = _together(list(self._replies.values()))
+        if outcome.verdict is Verdict.REFUSED and self.nan_policy == "fail":
+            raise NonFiniteGradientError(outcome.reason or "a gradient was refused")
+        self._ordinal += outcome.verdict is Verdict.PENDING
         yield from self._settle()
 
     def _settle(self) -> Iterator[Outgoing]:
@@ -320,3 +312,13 @@ class Replica:
         self.phase = Phase.PULLING if behind else then
         for server in behind:
             yield self._ask(server, max(0, at_least - self._lacking[server]))
+
+
+def _together(replies: Sequence[Reply]) -> Outcome:
+    """Return what the servers' answers to one push come to."""
+    gravest, staleness, accepted, stale = replies[0], 0, replies[0].accepted, 0
+    for reply in replies:
+        if reply.verdict is not gravest.verdict and SEVERITY.index(reply.verdict) > SEVERITY.index(gravest.verdict):
+            gravest = reply
+        staleness, accepted, stale = max(staleness, reply.staleness), min(accepted, reply.accepted), max(stale, reply.stale)
+    return Outcome(gravest.verdict, staleness, accepted, stale, gravest.reason)
