@@ -131,9 +131,10 @@ def test_another_cut_of_what_is_left_loses_no_batch(dealt, parts, expected):
 
 def test_a_cut_into_several_parts_stays_with_other_replicas():
     begun = Dealt(3, 6, (4,))
-    assert begun.going_on(5) == begun
-    assert begun.going_on(1).parts == 1
-    assert Dealt(1, 2, ()).going_on(5).parts == 5
+    assert begun.going_on(5, sync=True) == begun
+    assert begun.going_on(1, sync=True) == begun
+    assert begun.going_on(1, sync=False).parts == 1
+    assert Dealt(1, 2, ()).going_on(5, sync=True).parts == 5
 
 
 def test_what_was_exported_can_be_read_from_json_types():

@@ -44,6 +44,40 @@ def test_a_backups_part_is_skipped_or_repeated(on_stale, after):
     assert hand.parts["worker:1"] == (2 if on_stale == "retry_same_batch" else 5)
 
 
+def test_the_last_step_waits_for_a_part_that_is_computed_again_instead_of_taking_one_of_a_further_pass():
+    hand = begun(updates="sync", backup_workers=1, on_stale="retry_same_batch", max_steps=2)
+    hand.push("chief:0", part=0)
+    hand.push("worker:0", part=1)
+    assert hand.parts["chief:0"] == 3
+    assert hand.parts["worker:0"] == 1, "no other part than those of the two steps is dealt"
+    hand.push("worker:1", part=2)
+    assert hand.parts["worker:1"] == 2
+    hand.push("chief:0", sequence=2, base=1, part=3)
+    assert hand.version() == 1
+    hand.push("worker:1", sequence=2, base=1, part=2)
+    assert hand.version() == 2
+
+
+def test_where_the_replica_dies_that_computes_a_part_again_one_that_waits_takes_it():
+    hand = begun(updates="sync", backup_workers=1, on_stale="retry_same_batch", max_steps=2)
+    hand.push("chief:0", part=0)
+    hand.push("worker:0", part=1)
+    hand.push("chief:0", sequence=2, base=1, part=3)
+    answers = {action.caller: action.message.part for action in hand_over(hand)}
+    assert answers == {"worker:0": 2}
+    hand.push("worker:0", sequence=2, base=1, part=2)
+    assert hand.version() == 2
+
+
+def hand_over(hand):
+    """worker:1 is lost while worker:0 waits for permission; returns what ps:0 says to that."""
+    assert hand.pull("worker:0", wait_s=60.0) == []
+    hand.now += LEASE_S + 0.1
+    hand.beat("chief:0", incarnation=1, process=1)
+    answers = hand.beat("worker:0", incarnation=1, process=1)
+    return [action for action in [*answers, *hand.tick()] if getattr(action.message, "part", -1) >= 0]
+
+
 def test_what_a_lost_replica_had_not_pushed_is_given_to_the_next_who_asks():
     hand = begun(updates="async")
     hand.push("worker:1", part=2)

@@ -127,7 +127,7 @@ class Keeper:
                 model.slots,
                 saved.seen[server],
                 saved.lineage,
-                dealt=saved.dealt.going_on(process.judge.data.parts),
+                dealt=saved.dealt.going_on(process.judge.data.parts, sync=process.judge.scenario.training.updates == "sync"),
                 term=self._term,
                 drawn=descriptions(tables),
                 loads=bool(self._loads[server]),

@@ -46,9 +46,13 @@ class Dealt(NamedTuple):
         due = tuple(batch * parts + part for batch in sorted(left) for part in range(parts))
         return Dealt(parts, begun * parts, due)
 
-    def going_on(self, parts: int) -> "Dealt":
-        """Return what a training goes on with that would cut batches into `parts`: a cut into several parts stays as it is."""
-        return self if min(parts, self.parts) > 1 else self.cut_into(parts)
+    def going_on(self, parts: int, *, sync: bool) -> "Dealt":
+        """Return what a training goes on with that would cut batches into `parts`.
+
+        In synchronous training a cut into several parts stays as it is, with any number of replicas: some parts of a batch may be
+        settled already.
+        """
+        return self if sync and self.parts > 1 else self.cut_into(parts)
 
 
 NOTHING_DEALT = Dealt()
@@ -105,13 +109,19 @@ class PartDealer:
         self.batch = min(self.due) // self.parts
         return sorted(part for part in self.due if part // self.parts == self.batch)
 
-    def give(self, rank: int, live: Container[int] = ()) -> int:
+    @property
+    def outstanding(self) -> int:
+        """How many parts were dealt at some time and are not settled."""
+        return len(self.due) + len(self.given)
+
+    def give(self, rank: int, live: Container[int] = (), *, fresh: bool = True) -> int:
         """Return the part that a replica is to compute next; NO_PART if there is none for it now.
 
-        With `whole` each of the ranks in `live` is kept the part of its number, as long as it has had none of the batch.
+        With `whole` each of the ranks in `live` is kept the part of its number, as long as it has had none of the batch. Without
+        `fresh` only parts are dealt that were dealt before.
         """
         if rank not in self.current:
-            part = self._next_for(rank, live)
+            part = self._next_for(rank, live, fresh)
             if part == NO_PART:
                 return NO_PART
             self.due.discard(part)
@@ -119,13 +129,15 @@ class PartDealer:
             self._give_to(rank, part)
         return self.current[rank]
 
-    def _next_for(self, rank: int, live: Container[int]) -> int:
+    def _next_for(self, rank: int, live: Container[int], fresh: bool) -> int:
         if self.whole:
             return self._next_of_batch(rank, live)
         while self._queue and self._queue[0] not in self.due:
             heapq.heappop(self._queue)
         if self._queue:
             return self._queue[0]
+        if not fresh:
+            return NO_PART
         self.next += 1
         return self.next - 1
 

@@ -101,7 +101,7 @@ class Leader:
                     tuple(slots),
                     list(start.seen[server]) if start.seen else [],
                     start.lineage,
-                    start.dealt.going_on(generation.parts),
+                    start.dealt.going_on(generation.parts, sync=generation.training.updates == "sync"),
                     term,
                     descriptions(tables),
                     bool(parts[server]),

@@ -141,7 +141,7 @@ class SyncPushes:
         """Return whether a replica may push next, and the part that it is to compute; other servers than ps:0 always say yes."""
         if self._step is None:
             return True, NO_PART
-        part = NO_PART if self.finished else self._step.permit(rank)
+        part = NO_PART if self.finished else self._step.permit(rank, self._max_steps - self.version)
         return part != NO_PART, part
 
     def refused(self, rank: int, part: int) -> tuple[bool, int]:

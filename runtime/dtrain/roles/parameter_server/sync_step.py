@@ -50,12 +50,17 @@ class SyncStep:
             ranks = sorted(live)
             self.turn = {ranks[number % len(ranks)] for number in range(batch * parts, (batch + 1) * parts)}
 
-    def permit(self, rank: int) -> int:
-        """Return the part that a replica is to compute next; NO_PART if it has to wait for the next version."""
+    def permit(self, rank: int, steps_left: int) -> int:
+        """Return the part that a replica is to compute next; NO_PART if it has to wait for the next version.
+
+        Where a part that came too late is computed again, the last of the `steps_left` wait for it: no part of a pass that is never
+        made takes its place.
+        """
         dealer, decision = self.dealer, self.decision
+        fresh = not self.retry or dealer.outstanding < steps_left * dealer.parts
         more = len(dealer.parts_of[rank]) < decision.quota and (self.turn is None or rank in self.turn)
         may = rank in decision.live and (rank in dealer.current or more)
-        return dealer.give(rank, decision.live if self.turn is None else self.turn) if may else NO_PART
+        return dealer.give(rank, decision.live if self.turn is None else self.turn, fresh=fresh) if may else NO_PART
 
     def awaited(self) -> tuple[Collection[int], list[int]]:
         """Return the live ranks that owe a contribution to this version, and the servers that lack one which ps:0 holds."""
