@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -41,7 +40,7 @@ class Batch:
             raise InputError(f"data: expected elements x, (x, y) or (x, y, sample_weight), found a tuple of {len(element)}")
         return cls(*element)
 
-    @cached_property
+    @property
     def size(self) -> int:
         """How many examples."""
         first = self.x
