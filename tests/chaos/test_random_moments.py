@@ -87,7 +87,7 @@ def test_training_ends_as_planned_whoever_is_killed_or_stands_still(launcher, se
     print(f"seed {seed}: {' '.join(words)}; {', '.join(map(str, struck)) or 'too late for anything'}")
     succeeded(launch)
 
-    report = report_of(launcher, launch.run_dir)
+    report = report_of(launch.run_dir)
     assert (report["global_step"], report["state"]) == (STEPS, "succeeded")
     lost = re.findall(r"every server goes back from step (\d+) to the checkpoint of step (\d+)", launch.out + launch.err)
     assert report["rolled_back_steps"] == sum(int(reached) - int(saved) for reached, saved in lost)

@@ -80,7 +80,7 @@ class HandCluster:
 
     def status(self) -> dict[str, Any]:
         """What `dtrain status --json` says of the leader's run directory."""
-        return report_of(self.launcher, self.run_dir)
+        return report_of(self.run_dir)
 
 
 def _open_files(pid: int) -> Iterator[str]:

@@ -105,6 +105,6 @@ def test_whatever_breaks_off_the_result_is_the_same_bit_for_bit(launcher):
         log = launch.log("worker:0")
         assert log.count("cut after") == len(cuts)
         assert f"begun {8 + len(cuts) * (way == 'back')}" in log
-        assert report_of(launcher, launch.run_dir)["global_step"] == 8
+        assert report_of(launch.run_dir)["global_step"] == 8
         found.append(re.search(r"^weights (\w+)$", launch.log("chief:0"), re.M)[1])
     assert len(set(found)) == 1

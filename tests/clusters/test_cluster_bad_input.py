@@ -38,7 +38,7 @@ def test_a_gradient_that_is_not_finite_is_refused_by_default_and_training_goes_o
     launch = launcher.start(*SMALL, PACED, "--steps", "50", "--trouble", "nan", "--task", "worker:0")
     succeeded(launch)
     assert "the gradient of worker:0 from version" in launch.log("worker:0")
-    assert report_of(launcher, launch.run_dir)["global_step"] == 50
+    assert report_of(launch.run_dir)["global_step"] == 50
     assert "nan" not in launch.out
 
 
@@ -95,7 +95,7 @@ def test_ctrl_c_during_training(launcher, updates):
     launch.wait_gone()
     assert len(saved_steps(launch.run_dir)) == 2, "the first checkpoint and one of the end"
     assert saved_steps(launch.run_dir)[-1] >= 10
-    report = report_of(launcher, launch.run_dir)
+    report = report_of(launch.run_dir)
     assert (report["state"], report["exit_code"], report["failure"]) == ("stopped", 130, None)
     assert {task["state"] for task in tasks_of(report).values()} <= {"stopped", "succeeded"}
     assert "╭" not in launch.err

@@ -19,7 +19,7 @@ def test_an_asynchronous_epoch_misses_no_example(launcher, tmp_path, slow, dying
     faults += ["--set", f"simulate.kill=[{{task: {dying}, at_step: 40}}]"] if dying else []
     launch = launcher.start(*OPTIONS, *faults, NOTED, str(tmp_path / "notes"))
     succeeded(launch)
-    assert report_of(launcher, launch.run_dir)["global_step"] == 120
+    assert report_of(launch.run_dir)["global_step"] == 120
     seen = numbers(tmp_path / "notes")
     # One that computes ahead of its ticket, and reads the first batch to learn its shape, notes it besides.
     assert set(seen) == set(range(120))

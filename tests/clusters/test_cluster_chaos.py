@@ -17,7 +17,7 @@ def test_servers_and_the_evaluator_are_slowed_paused_and_killed(launcher):
         return command.err
 
     def evaluated():
-        return (report_of(launcher, launch.run_dir)["evaluation"] or {"global_step": -1})["global_step"]
+        return (report_of(launch.run_dir)["evaluation"] or {"global_step": -1})["global_step"]
 
     launch.wait_running()
     assert chaos("slow", "ps:1", "5") == "ps:1 computes 5 times slower\n"
@@ -33,5 +33,5 @@ def test_servers_and_the_evaluator_are_slowed_paused_and_killed(launcher):
     launch.send(signal.SIGTERM)
     assert launch.end() == 143
     launch.wait_gone()
-    tasks = tasks_of(report_of(launcher, launch.run_dir))
+    tasks = tasks_of(report_of(launch.run_dir))
     assert {name: task["restarts"] for name, task in tasks.items() if task["restarts"]} == {"ps:1": 1, "evaluator:0": 1}

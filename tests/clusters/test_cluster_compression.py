@@ -41,7 +41,7 @@ def test_the_same_results_bit_for_bit_in_fewer_bytes(launcher, compression, sent
         printed = re.search(r"^weights (\w+)\nnarrow 0\ndense bytes (\d+)$", launch.log("chief:0"), re.M)
         assert printed, "what a fit ends with is float32"
         found.add(printed[1])
-        worker = tasks_of(report_of(launcher, launch.run_dir))["worker:0"]
+        worker = tasks_of(report_of(launch.run_dir))["worker:0"]
         whole = 40 * (int(printed[2]) + 32 * 2 * 32 * 4)
         assert worker["bytes_sent"] / whole < sent_share + 0.05
         assert worker["bytes_received"] / whole < 0.55

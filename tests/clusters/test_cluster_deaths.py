@@ -26,7 +26,7 @@ def test_whoever_is_killed_comes_back_and_training_ends_as_planned(launcher, upd
     launch = launcher.start("--workers", "2", "--ps", "2", "--updates", updates, *QUICK, *PROGRAM)
     kill_while_training(launch, task)
     succeeded(launch)
-    report = report_of(launcher, launch.run_dir)
+    report = report_of(launch.run_dir)
     tasks = tasks_of(report)
     assert (report["global_step"], tasks["ps:0"]["step"]) == (STEPS, STEPS)
     # Every server applies an asynchronous push when it comes: the death may fall between the two.
@@ -41,7 +41,7 @@ def test_with_a_backup_synchronous_training_goes_on_without_a_dead_worker(launch
     launch = launcher.start(*words, "--no-evaluator", *PROGRAM)
     kill_while_training(launch, "worker:0")
     succeeded(launch)
-    report = report_of(launcher, launch.run_dir)
+    report = report_of(launch.run_dir)
     assert report["global_step"] == STEPS
     assert {name: task["state"] for name, task in tasks_of(report).items() if task["state"] != "succeeded"} == {
         "worker:0": "failed"
@@ -55,7 +55,7 @@ def test_a_killed_server_is_restored_and_the_loss_is_shown(launcher, updates, se
     launch = launcher.start(*words, *PROGRAM)
     kill_while_training(launch, server)
     succeeded(launch)
-    report = report_of(launcher, launch.run_dir)
+    report = report_of(launch.run_dir)
     tasks = tasks_of(report)
     assert (report["global_step"], tasks["ps:0"]["step"], tasks["ps:1"]["step"]) == (STEPS, STEPS, STEPS)
     assert {name: found["restarts"] for name, found in tasks.items() if found["restarts"]} == {server: 1}
@@ -94,7 +94,7 @@ def test_a_chief_that_is_killed_in_its_second_fit_takes_its_place_again(launcher
     os.kill(launch.task("chief:0")["pid"], signal.SIGKILL)
     (launcher.folder / "go").touch()
     succeeded(launch)
-    report = report_of(launcher, launch.run_dir)
+    report = report_of(launch.run_dir)
     assert (report["global_step"], report["max_steps"], report["rolled_back_steps"]) == (300, 300, 0)
     assert "call 1 of fit had ended before this program was started again" in launch.log("chief:0", 1)
     assert "call 2" not in launch.log("chief:0", 1)
@@ -113,7 +113,7 @@ def test_a_stopped_program_of_several_fits_is_resumed_in_the_one_that_its_newest
     (launcher.folder / "go").touch()
     second = launcher.start("--resume", *words, "several.py", run_dir=first.run_dir)
     succeeded(second)
-    report = report_of(launcher, second.run_dir)
+    report = report_of(second.run_dir)
     assert (report["global_step"], report["evaluation"]["global_step"], report["rolled_back_steps"]) == (300, 300, 0)
     assert "call 1 of fit had ended before this program was started again" in second.log("chief:0", 1)
     assert "call 2" not in second.log("chief:0", 1)

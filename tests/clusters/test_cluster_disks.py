@@ -51,7 +51,7 @@ def test_a_full_disk_costs_checkpoints_and_not_training(launcher):
     said = next(line for line in (launch.out + launch.err).splitlines() if "no checkpoint of step" in line)
     assert "No space left on device" in said
     assert "earlier checkpoints are untouched" in said
-    assert report_of(launcher, launch.run_dir)["global_step"] == 200
+    assert report_of(launch.run_dir)["global_step"] == 200
     assert list_checkpoints(launcher.folder / "kept")[-1].step == 200
     assert list((launcher.folder / "kept").glob(".*")) == []
 

@@ -66,8 +66,8 @@ def last_log(launch, task):
     return launch.log(task, len(attempts) - 1)
 
 
-def is_there(launcher, launch, task):
-    return tasks_of(report_of(launcher, launch.run_dir)).get(task, {}).get("waiting_for")
+def is_there(launch, task):
+    return tasks_of(report_of(launch.run_dir)).get(task, {}).get("waiting_for")
 
 
 def counts(launch):
@@ -139,7 +139,7 @@ def test_the_parts_of_a_worker_that_is_dead_for_good_are_computed_by_the_others(
     os.kill(launch.task("worker:1")["pid"], signal.SIGKILL)
     (launcher.folder / "go").touch()
     succeeded(launch)
-    assert report_of(launcher, launch.run_dir)["global_step"] == 30
+    assert report_of(launch.run_dir)["global_step"] == 30
     assert histories(launch.log("chief:0")) == histories(launch.log("worker:0")) == [rows(0)]
     assert counts(launch) == ["3.0"]
 

@@ -8,8 +8,8 @@ from clusters.watching import PACED, report_of, step_of, succeeded, tasks_of
 OPTIONS = ("--workers", "1", "--ps", "2", "--no-evaluator")
 
 
-def joined_worker(launcher, launch):
-    return tasks_of(report_of(launcher, launch.run_dir)).get("worker:1") or {"step": None}
+def joined_worker(launch):
+    return tasks_of(report_of(launch.run_dir)).get("worker:1") or {"step": None}
 
 
 @pytest.mark.parametrize(("updates", "joined_says"), [("async", "step"), ("sync", "waiting_for")])
@@ -19,17 +19,17 @@ def test_a_worker_joins_and_ends_with_the_run(launcher, updates, joined_says):
     launch = launcher.start(*OPTIONS, "--updates", updates, *words, "--wait_for", "go", "--after", "20")
     launch.wait_for(lambda: (launch.run_dir / "join.json").exists(), "nothing to join")
     joined = launcher.dtrain("worker", "--join", str(launch.run_dir), *words)
-    launch.wait_for(lambda: joined_worker(launcher, launch).get(joined_says), "it did not join")
+    launch.wait_for(lambda: joined_worker(launch).get(joined_says), "it did not join")
     (launcher.folder / "go").touch()
     assert joined.end() == 0, joined.err
     joined.wait_gone()
-    run = report_of(launcher, launch.run_dir)["run"]
+    run = report_of(launch.run_dir)["run"]
     assert joined.err.startswith(f"dtrain: worker:1: joins run {run}; its log is ")
     printed = launcher.dtrain("logs", str(launch.run_dir), "worker:1")
     assert printed.end() == 0
     assert printed.out == joined.out != ""
     succeeded(launch)
-    report = report_of(launcher, launch.run_dir)
+    report = report_of(launch.run_dir)
     tasks = tasks_of(report)
     assert report["global_step"] == 100
     assert list(tasks) == ["chief:0", "worker:0", "worker:1", "ps:0", "ps:1"]
@@ -42,10 +42,10 @@ def test_a_worker_that_has_joined_may_leave(launcher):
     launch = launcher.start(*OPTIONS, "--updates", "sync", PACED)
     launch.wait_for(lambda: step_of(launch) > 5, "no step")
     joined = launcher.dtrain("worker", "--join", str(launch.run_dir), PACED)
-    launch.wait_for(lambda: joined_worker(launcher, launch)["step"], "it did not join")
+    launch.wait_for(lambda: joined_worker(launch)["step"], "it did not join")
     joined.send(signal.SIGTERM)
     assert joined.end() == 143, joined.err
-    found = joined_worker(launcher, launch)
+    found = joined_worker(launch)
     assert (found["state"], found["exit_code"], found["message"]) == ("stopped", 143, "asked to stop (SIGTERM)")
     step = step_of(launch)
     launch.wait_for(lambda: step_of(launch) > step + 5, "the others wait for one that has left")
@@ -57,12 +57,12 @@ def test_a_worker_that_has_joined_is_killed_started_again_and_stopped_like_all_o
     launch = launcher.start(*OPTIONS, "--updates", "async", PACED)
     launch.wait_for(lambda: step_of(launch) > 5, "no step")
     joined = launcher.dtrain("worker", "--join", str(launch.run_dir), PACED)
-    launch.wait_for(lambda: joined_worker(launcher, launch)["step"], "it did not join")
+    launch.wait_for(lambda: joined_worker(launch)["step"], "it did not join")
     chaos = launcher.dtrain("chaos", str(launch.run_dir), "kill", "worker:1")
     assert chaos.end() == 0, chaos.err
 
     def is_back():
-        worker = joined_worker(launcher, launch)
+        worker = joined_worker(launch)
         return worker["restarts"] == 1 and worker["state"] == "running" and worker["heartbeat_age_s"] is not None
 
     launch.wait_for(is_back, "it was not started again")
@@ -72,7 +72,7 @@ def test_a_worker_that_has_joined_is_killed_started_again_and_stopped_like_all_o
     assert launch.end() == 143
     assert "; restarting in 1 s (1 of 3)" in joined.err
     assert "PeerLostError" not in joined.out + joined.err
-    worker = joined_worker(launcher, launch)
+    worker = joined_worker(launch)
     assert (worker["state"], worker["exit_code"], worker["message"]) == ("stopped", 143, None)
     assert "dtrain: worker:1: killed by SIGKILL" in joined.err
 
@@ -83,7 +83,7 @@ def test_a_worker_that_has_joined_dies_with_the_launcher_or_with_its_own_command
     first, second = (launcher.dtrain("worker", "--join", str(launch.run_dir), PACED) for _ in range(2))
 
     def steps():
-        tasks = tasks_of(report_of(launcher, launch.run_dir))
+        tasks = tasks_of(report_of(launch.run_dir))
         return [tasks.get(task, {}).get("step") for task in ("worker:1", "worker:2")]
 
     launch.wait_for(lambda: all(steps()), "they did not join")

@@ -34,7 +34,7 @@ def test_the_main_job(launcher):
     assert saved_steps(launch.run_dir)[0] == 0
     assert saved_steps(launch.run_dir)[-1] == 200
 
-    report = report_of(launcher, launch.run_dir)
+    report = report_of(launch.run_dir)
     assert (report["state"], report["exit_code"], report["failure"]) == ("succeeded", 0, None)
     assert (report["global_step"], report["max_steps"], report["rolled_back_steps"]) == (200, 200, 0)
     assert report["evaluation"]["global_step"] == 200
@@ -56,7 +56,7 @@ def test_a_slow_replica_among_synchronous_ones_with_a_backup(launcher):
     launch = launcher.start("--set", "simulate.slow.worker:2=5", spec, WHEN_ALL_ARE_THERE, DIGITS, "--steps", "200")
     succeeded(launch)
     assert re.search(r"\d+ gradients came too late", launch.err)
-    report = report_of(launcher, launch.run_dir)
+    report = report_of(launch.run_dir)
     tasks = tasks_of(report)
     assert (report["global_step"], tasks["ps:0"]["step"], tasks["ps:1"]["step"]) == (200, 200, 200)
     assert tasks["worker:2"]["stale_gradients"] > 0
@@ -72,7 +72,7 @@ def test_a_line_is_found(launcher):
     weight, bias = map(float, re.search(r"worker:0 \| weight (\S+) \(true: 2\), bias (\S+) \(true: 10\)", launch.out).groups())
     assert abs(weight - 2) < 0.1
     assert abs(bias - 10) < 0.1
-    assert report_of(launcher, launch.run_dir)["global_step"] == 3000
+    assert report_of(launch.run_dir)["global_step"] == 3000
 
 
 def test_addresses_of_ip_version_6_and_names(launcher):
@@ -82,7 +82,7 @@ def test_addresses_of_ip_version_6_and_names(launcher):
     words = ("--workers", "1", "--no-evaluator", "--set", f"cluster.ps={json.dumps(addresses)}", "--set", "training.transport=grpc")
     launch = launcher.start(*words, PACED, "--steps", "20")
     succeeded(launch)
-    tasks = tasks_of(report_of(launcher, launch.run_dir))
+    tasks = tasks_of(report_of(launch.run_dir))
     assert [tasks[f"ps:{index}"]["address"] for index in range(2)] == addresses
 
 
@@ -90,7 +90,7 @@ def test_addresses_of_ip_version_6_and_names(launcher):
 def test_asynchronous_training_ends_exactly_at_its_last_step(launcher, workers):
     launch = launcher.start("--workers", str(workers), "--ps", "3", "--no-evaluator", "--updates", "async", PACED, "--steps", "37")
     succeeded(launch)
-    report = report_of(launcher, launch.run_dir)
+    report = report_of(launch.run_dir)
     assert (report["global_step"], report["max_steps"]) == (37, 37)
     # One variable and one bias: ps:2 holds nothing, and yet counts.
     assert [tasks_of(report)[f"ps:{index}"]["step"] for index in range(3)] == [37, 37, 37]
@@ -141,14 +141,14 @@ def test_several_models_one_after_the_other_as_in_one_process(launcher):
     assert first == second
     assert [line for line in launch.log("chief:0").splitlines() if line.startswith("trained")] == alone.out.splitlines()
     assert launch.log("chief:0").count("read again from the start") == 1, "it is said once"
-    assert report_of(launcher, launch.run_dir)["global_step"] == 30
+    assert report_of(launch.run_dir)["global_step"] == 30
 
 
 def test_a_run_that_was_interrupted_goes_on(launcher):
     first = launcher.start("--run-dir", "mine", *SMALL, PACED, run_dir=launcher.folder / "mine")
     # The leader's own: while it opens the session others have begun in, it has nothing to save but the start.
     first.wait_for(lambda: step_of(first) >= 10, "ten steps")
-    first.wait_for(lambda: (tasks_of(report_of(launcher, first.run_dir))["chief:0"]["step"] or 0) >= 10, "ten steps of the leader")
+    first.wait_for(lambda: (tasks_of(report_of(first.run_dir))["chief:0"]["step"] or 0) >= 10, "ten steps of the leader")
     first.process.terminate()
     assert first.end() == 143
     first.wait_gone()

@@ -41,7 +41,7 @@ def test_every_worker_that_is_lost_is_named_at_once_and_at_the_end(launcher):
     for name, why in {"0": "ValueError: bad batch", "[12]": left, "3": "ValueError: bad at the end"}.items():
         assert re.search(rf"worker:{name} failed at step \d+: {re.escape(why)} \(log: /", last_line)
     assert re.search("likewise worker:[12]", last_line)
-    report = report_of(launcher, launch.run_dir)
+    report = report_of(launch.run_dir)
     assert report["global_step"] == 60
     assert {name: (task["state"], task["message"]) for name, task in tasks_of(report).items()} == {
         "chief:0": ("succeeded", None),

@@ -15,7 +15,7 @@ def test_a_run_goes_on_from_the_copies_of_another(launcher, tmp_path):
     second = launcher.start(*OPTIONS, *remote, PACED, "--steps", "60")
     succeeded(second)
     assert "goes on from the newest checkpoint at file://" in second.out
-    assert report_of(launcher, second.run_dir)["global_step"] == 60
+    assert report_of(second.run_dir)["global_step"] == 60
     assert [found.step for found in list_checkpoints(tmp_path / "copies")] == [60]
 
 

@@ -18,7 +18,7 @@ def test_every_kind_of_link_may_be_slow(launcher, updates, transport):
     spec.write_text(f"cluster: {cluster}\ntraining: {{updates: {updates}, transport: {transport}}}\nsimulate:\n  network:{NETWORK}")
     launch = launcher.start(str(spec), PACED, "--steps", "40")
     succeeded(launch)
-    report = report_of(launcher, launch.run_dir)
+    report = report_of(launch.run_dir)
     assert report["global_step"] == 40
     tasks = tasks_of(report)
     assert all(tasks[name]["restarts"] == 0 for name in tasks)

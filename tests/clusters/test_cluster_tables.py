@@ -65,7 +65,7 @@ def test_a_deterministic_table_equals_that_of_one_process_on_any_servers(launche
     assert said(launch.out, "table") == ["LazyTable (4, 16)"]
     assert said(launch.out, "hash") == said(alone.out, "hash")
     assert said(launch.out, "loss") == said(alone.out, "loss")
-    chief = tasks_of(report_of(launcher, launch.run_dir))["chief:0"]
+    chief = tasks_of(report_of(launch.run_dir))["chief:0"]
     assert chief["bytes_sent"] < 1_500_000, (
         "the table has 1.9 MB, 40 steps moved 40 x 256 rows at most; the rest asked for all rows"
     )
@@ -79,7 +79,7 @@ def test_two_workers_and_the_chief_learn_a_table(launcher):
     assert len(losses) == 3
     assert all(after < 0.8 * before for before, after in losses)
     assert len(set(said(launch.out, "hash"))) == 1, "all read the same rows from the servers after training"
-    evaluation = report_of(launcher, launch.run_dir)["evaluation"]
+    evaluation = report_of(launch.run_dir)["evaluation"]
     assert evaluation["global_step"] == 80
     assert evaluation["loss"] < max(before for before, _ in losses)
 

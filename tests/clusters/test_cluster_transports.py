@@ -7,15 +7,33 @@ from clusters.watching import report_of, succeeded, tasks_of
 
 PROGRAM = """
 import hashlib
+import os
 import sys
+import time
 import numpy as np
 import dtrain as dt
+
+GATE = sys.argv[2:]
+seen = 0
+
+
+class Gated(dt.Sequential):
+    '''After so many steps of its own a replica waits for a file.'''
+
+    def train_step(self, step):
+        global seen
+        seen += 1
+        while seen > 600 and not os.path.exists(GATE[0]):
+            time.sleep(0.01)
+        return super().train_step(step)
+
 
 rng = np.random.default_rng(0)
 x, y = rng.random((640, 200), np.float32), rng.integers(0, 10, 640)
 strategy = dt.get_strategy()
 with strategy.scope():
-    model = dt.Sequential([dt.layers.Dense(256, "relu", input_shape=(200,)), dt.layers.Dense(150, "relu"), dt.layers.Dense(10)])
+    layers = [dt.layers.Dense(256, "relu", input_shape=(200,)), dt.layers.Dense(150, "relu"), dt.layers.Dense(10)]
+    model = (Gated if GATE else dt.Sequential)(layers)
     loss = dt.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=dt.optimizers.SGD(0.05, momentum=0.9), loss=loss)
 model.fit(x, y, batch_size=32, epochs=1, steps_per_epoch=int(sys.argv[1]), verbose=0)
@@ -48,9 +66,12 @@ def test_the_same_results_bit_for_bit(launcher, program):
 def test_shared_memory_outlives_whoever_is_killed(launcher, program):
     kills = "simulate.kill=[{task: worker:0, at_step: 50}, {task: ps:0, at_step: 300}]"
     words = ("--workers", "2", "--ps", "2", "--no-evaluator", "--set", "training.transport=local", "--set", kills)
-    launch = launcher.start(*words, "--set", "checkpoint.every_steps=100", program, "10000")  # seconds: faults are seen to be due
+    launch = launcher.start(*words, "--set", "checkpoint.every_steps=100", program, "2500", "go")
+    for task in ("worker:0", "ps:0"):
+        launch.wait_for(lambda task=task: launch.task(task).get("restarts"), f"{task} is killed and started again")
+    (launcher.folder / "go").touch()
     succeeded(launch)
-    report = report_of(launcher, launch.run_dir)
-    assert report["global_step"] == 10_000
+    report = report_of(launch.run_dir)
+    assert report["global_step"] == 2500
     restarts = {name: task["restarts"] for name, task in tasks_of(report).items() if task["restarts"]}
     assert restarts == {"worker:0": 1, "ps:0": 1}

@@ -55,7 +55,7 @@ def test_wishes_reach_both_servers(launcher, launch, wishes):
     started = launch(wishes, "--timeout", "60")
     succeeded(started)
     assert f"chief:0 | trained {wishes['updates']}" in started.out
-    tasks = tasks_of(report_of(launcher, started.run_dir))
+    tasks = tasks_of(report_of(started.run_dir))
     assert {tasks["ps:0"]["step"], tasks["ps:1"]["step"]} == {6}
 
 
