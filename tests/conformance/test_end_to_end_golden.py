@@ -226,35 +226,62 @@ ESTIMATOR_PROGRAM = """
 """
 
 
-def clusters():
-    """A run of each number of replicas, over clusters of several shapes; each replica's batches are of its own examples alone."""
+def shapes():
+    """A run of each number of replicas, over clusters of several shapes; each replica's batches are of its own examples alone.
+
+    The last of each number is that of a real cluster.
+    """
     runs = {}
     for name in reversed(TOGETHER):
         run = RUNS[name]
         if run["data"] == "repeat_then_batch" and run["global_batch"] % run["replicas"] == 0:
             runs[run["replicas"]] = name
-    shapes = [
-        (1, {}),
-        (3, {"placement": "greedy", "partitioner": "{fixed_shards: 2}"}),
-        (3, {}),
-        (3, {"placement": "greedy"}),
-        (2, {"partitioner": "{fixed_shards: 2}"}),
-    ]
+    halves = {"partitioner": {"fixed_shards": 2}}
+    greedy = {"placement": "greedy"}
     fewest = min(runs, default=0)
-    return [(runs[replicas], *shape) for replicas in sorted(runs) for shape in shapes[: None if replicas == fewest else 2]]
+    found = {fewest: [(1, {}), (3, {}), (3, greedy), (2, halves), (3, greedy | halves)]}
+    return {runs[replicas]: found.get(replicas, [(1, {}), (3, greedy | halves)]) for replicas in sorted(runs)}
 
 
-@pytest.mark.parametrize(("name", "servers", "training"), clusters())
-def test_a_cluster_of_synchronous_replicas(launcher, name, servers, training, monkeypatch):
-    run = RUNS[name]
-    options = [f"training.{key}={value}" for key, value in {"deterministic": "true", **training}.items()]
-    cluster_of(launcher, monkeypatch, ESTIMATOR_PROGRAM, name, run["replicas"], servers, options)
-    found = np.load(launcher.folder / "weights.npy")
+def agree_bit_for_bit(run, found):
+    """Weights after each step are TensorFlow's, and exactly those that one process computes, on however many servers."""
     twin = train_as_one(tutorial_model(run), tutorial_steps(run))
     expected = np.array([np.concatenate([np.ravel(value) for value in weights]) for weights in twin])
     kernel = FEATURES.shape[1] * LABELS.shape[1]
     agree(run, [(weights[:kernel], weights[kernel:]) for weights in found])
-    np.testing.assert_array_equal(found, expected, "bit for bit what one process computes, on however many servers", strict=True)
+    np.testing.assert_array_equal(found, expected, "bit for bit what one process computes", strict=True)
+
+
+def fitted_on_own_examples(run, model):
+    """Train a replica on batches of its own; returns the weights after each step."""
+    weights = []
+
+    def note(batch, logs):
+        weights.append(np.concatenate([np.ravel(value) for value in model.get_weights()]))
+
+    def own_batches(context):
+        blocks = [step[context.input_pipeline_id] for step in tutorial_steps(run)]
+        return dt.data.Dataset.from_generator(lambda: iter(blocks))
+
+    callback = dt.callbacks.LambdaCallback(on_train_batch_end=note)
+    model.fit(own_batches, epochs=1, steps_per_epoch=GOLDEN["steps"], verbose=0, callbacks=[callback])
+    return np.array(weights)
+
+
+@pytest.mark.parametrize(("name", "servers", "training"), [(name, *shape) for name, each in shapes().items() for shape in each])
+def test_synchronous_replicas_and_servers_of_every_shape(name, servers, training, tmp_path):
+    run = RUNS[name]
+    replicas = InMemoryCluster(tmp_path, run["replicas"], servers, deterministic=True, **training)
+    found, *_ = replicas.run(lambda: tutorial_model(run), lambda model: fitted_on_own_examples(run, model))
+    agree_bit_for_bit(run, found)
+
+
+@pytest.mark.parametrize(("name", "servers", "training"), [(name, *each[-1]) for name, each in shapes().items()])
+def test_an_estimator_on_a_cluster(launcher, name, servers, training, monkeypatch):
+    run = RUNS[name]
+    options = [f"training.{key}={json.dumps(value)}" for key, value in {"deterministic": True, **training}.items()]
+    cluster_of(launcher, monkeypatch, ESTIMATOR_PROGRAM, name, run["replicas"], servers, options)
+    agree_bit_for_bit(run, np.load(launcher.folder / "weights.npy"))
 
 
 # Small classifiers
