@@ -122,7 +122,7 @@ def test_a_stopped_run_goes_on_with_more_replicas_and_one_that_joins(launcher):
     second = launcher.start("--resume", *words, "--run-dir", "run", "--workers", "3", COUNTED, *GATED, "0", run_dir=first.run_dir)
     second.wait_for(lambda: (second.run_dir / "join.json").exists(), "nothing to join")
     joined = launcher.dtrain("worker", "--join", str(second.run_dir), COUNTED)
-    second.wait_for(lambda: is_there(launcher, second, "worker:3"), "it did not join")
+    second.wait_for(lambda: is_there(second, "worker:3"), "it did not join")
     (launcher.folder / "go").touch()
     assert joined.end() == 0, joined.err
     succeeded(second)

@@ -56,6 +56,6 @@ def test_an_altered_expectation_is_noticed(altered, folder):
         assert alter(folder, expectation), f"nothing stands at {expectation}"
     tests = {expectation.test: str(expectation) for expectation in altered}
     nodes = [str(HERE / "{}.py::{}".format(*test.split("::"))) for test in tests]
-    out = run(folder, *nodes)
+    out = run(folder, "-p", "conformance.first_failures", *nodes)
     failed = {"::".join(found) for found in FAILED.findall(out)}
     assert {tests[test] for test in tests if test not in failed} == set(), out
