@@ -29,6 +29,14 @@ def modules_are_compiled_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def early(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    """A launcher for what a module begins before its other tests: they run while it waits, for a lease or a limit, on its own."""
+    launcher = Launcher(tmp_path_factory.mktemp("early"))
+    yield launcher
+    launcher.close()
+
+
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Launcher]:
     """Launches real clusters below a folder of the test's own; kills whatever a failing test leaves."""

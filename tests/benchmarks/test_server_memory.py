@@ -58,7 +58,7 @@ FEW = [("async", "grpc", "sgd", 0, 2), ("sync", "local", "adagrad", 1, 4)]
 
 def test_a_server_ten_times_too_slow_keeps_its_bound(cluster, figure, real):
     """Variables and slots, a gradient of every replica, one version that is published; and credits."""
-    megabytes, steps = (80, 25) if real else (32, 8)
+    megabytes, steps = (80, 25) if real else (32, 5)
     for updates, transport, optimizer, slots, workers in CASES if real else FEW:
         slow = ("--set", "simulate.slow.ps:0=10", "--updates", updates, "--set", f"training.transport={transport}")
         words = ["--model", "wide", "--megabytes", megabytes, "--optimizer", optimizer, "--steps", steps, "--every", 1]

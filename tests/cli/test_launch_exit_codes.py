@@ -14,6 +14,25 @@ from launching import SOURCES
 SMALL = ("--ps", "1", "--no-evaluator", "--workers", "1")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def hanging(early):
+    """A launch of which the worker never says that it is up."""
+    program = early.program(
+        """
+        def the_place_where_it_hangs():
+            forever()
+
+        status("running" if task == "chief:0" else "starting", waiting_for="ps:7")
+        the_place_where_it_hangs()
+        """
+    )
+    launch = early.start(*SMALL, "--set", "wait.start_s=8", program)
+    launch.wait_for(lambda: launch.task("worker:0")["pid"], "the worker")
+    masks = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{launch.warm_process()}/status").read_text())
+    assert int(masks[1], 16) >> (signal.SIGUSR1 - 1) & 1, "a task without a log would write its stacks to the terminal"
+    return launch
+
+
 @pytest.mark.parametrize("words", [(), ("--set", "success=all_workers")])
 def test_the_leaders_success_is_the_runs(launcher, words):
     program = launcher.program(
@@ -119,33 +138,6 @@ def test_timeout(launcher):
     launch.wait_gone()
 
 
-def test_start_timeout_names_whom_it_waited_for(launcher):
-    program = launcher.program(
-        """
-        def the_place_where_it_hangs():
-            forever()
-
-        status("running" if task == "chief:0" else "starting", waiting_for="ps:7")
-        the_place_where_it_hangs()
-        """
-    )
-    launch = launcher.start(*SMALL, "--set", "wait.start_s=8", program)
-    launch.wait_for(lambda: launch.task("worker:0")["pid"], "the worker")
-    masks = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{launch.warm_process()}/status").read_text())
-    assert int(masks[1], 16) >> (signal.SIGUSR1 - 1) & 1, "a task without a log would write its stacks to the terminal"
-    assert launch.end() == 125
-    assert re.search(r"waiting \d s for .*worker:0", launch.err)
-    assert "worker:0 (waits for ps:7)" in launch.err
-    assert "not up in time" in launch.err
-    assert not re.search(r"(chief|worker|ps):0 failed", launch.err), "no task has failed"
-    shown = " ".join(launch.err.replace("│", " ").split())
-    assert re.search(r'worker:0 starting, waits for ps:7, at "program.py", line \d+ in forever', shown)
-    assert launch.record()["failure"]["task"] == "launcher"
-    assert "the_place_where_it_hangs" in launch.log("worker:0"), "where it hangs is in its log"
-    assert "the_place_where_it_hangs" not in launch.log("chief:0") + launch.out
-    launch.wait_gone()
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -228,3 +220,17 @@ def test_too_few_open_files_are_said_before_anything_starts(launcher):
     assert done.returncode == 1
     assert "ulimit" in done.stderr
     assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+
+
+def test_start_timeout_names_whom_it_waited_for(hanging):
+    assert hanging.end() == 125
+    assert re.search(r"waiting \d s for .*worker:0", hanging.err)
+    assert "worker:0 (waits for ps:7)" in hanging.err
+    assert "not up in time" in hanging.err
+    assert not re.search(r"(chief|worker|ps):0 failed", hanging.err), "no task has failed"
+    shown = " ".join(hanging.err.replace("│", " ").split())
+    assert re.search(r'worker:0 starting, waits for ps:7, at "program.py", line \d+ in forever', shown)
+    assert hanging.record()["failure"]["task"] == "launcher"
+    assert "the_place_where_it_hangs" in hanging.log("worker:0"), "where it hangs is in its log"
+    assert "the_place_where_it_hangs" not in hanging.log("chief:0") + hanging.out
+    hanging.wait_gone()

@@ -71,7 +71,7 @@ def test_of_a_task_that_has_not_left_in_half_of_the_grace_it_is_known_where_it_s
         forever()
         """
     )
-    launch = launcher.start(*SMALL, "--grace", "6", program)
+    launch = launcher.start(*SMALL, "--grace", "3", program)
     launch.wait_running()
     launch.send(signal.SIGINT)
     wait_until(lambda: "in forever" in launch.log("worker:0"))

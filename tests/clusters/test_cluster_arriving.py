@@ -81,7 +81,7 @@ if strategy.assignment.task.role is Role.WORKER:
 rng = np.random.default_rng(0)
 x = rng.random((64, 1000), np.float32)
 with strategy.scope():
-    layers = [dt.layers.Dense(1500, "relu", use_bias=False, input_shape=(1000,)), dt.layers.Dropout(0.5)]
+    layers = [dt.layers.Dense(1100, "relu", use_bias=False, input_shape=(1000,)), dt.layers.Dropout(0.5)]
     model = dt.Sequential([*layers, dt.layers.Dense(1000, use_bias=False)])
     model.compile(optimizer=dt.optimizers.SGD(0.05), loss="mse")
 model.fit(x, x, batch_size=16, epochs=1, steps_per_epoch=8, verbose=0)
@@ -90,7 +90,7 @@ if strategy.is_leader:
     print("weights", hashlib.sha256(b"".join(value.tobytes() for value in model.get_weights())).hexdigest())
 """
 SYNC = ("--workers", "1", "--ps", "2", "--no-evaluator", "--updates", "sync")
-VARIABLE_BYTES = 6_000_000
+VARIABLE_BYTES = 4_400_000
 CUTS = [int((steps + 0.6) * VARIABLE_BYTES) for steps in (2, 5)]
 """In the midst of what the third step brings; the second connection brings that, and the next ones, whole."""
 

@@ -20,6 +20,16 @@ def failed(launch, code):
     return before, box
 
 
+@pytest.fixture(scope="module", autouse=True)
+def silent_server(early):
+    """A launch of which the server answers no more, while all start."""
+    launch = early.start(*SMALL, "--start-timeout", "6", PACED, "--wait_for", "go")
+    launch.wait_for(lambda: launch.task("ps:0")["state"] == "running", "the server is up")
+    os.kill(launch.task("ps:0")["pid"], signal.SIGSTOP)
+    (early.folder / "go").touch()
+    return launch
+
+
 def test_a_program_that_raises_in_fit(launcher):
     before, box = failed(launcher.start(*SMALL, PACED, "--trouble", "raise", "--task", "chief:0"), 1)
     assert "chief:0 failed: ValueError: no more data today" in before
@@ -47,15 +57,6 @@ def test_a_model_that_differs_between_tasks(launcher):
     before, _ = failed(launcher.start(*SMALL, *words), 1)
     assert "worker:0 failed: PeerRefusedError: " in before
     assert "do all tasks build the same model?" in before
-
-
-def test_a_server_that_does_not_answer_while_all_start(launcher):
-    launch = launcher.start(*SMALL, "--start-timeout", "6", PACED, "--wait_for", "go")
-    launch.wait_for(lambda: launch.task("ps:0")["state"] == "running", "the server is up")
-    os.kill(launch.task("ps:0")["pid"], signal.SIGSTOP)
-    (launcher.folder / "go").touch()
-    before, _ = failed(launch, 125)
-    assert "waits for ps:0" in before
 
 
 def test_an_address_that_is_taken(launcher):
@@ -99,3 +100,8 @@ def test_ctrl_c_during_training(launcher, updates):
     assert (report["state"], report["exit_code"], report["failure"]) == ("stopped", 130, None)
     assert {task["state"] for task in tasks_of(report).values()} <= {"stopped", "succeeded"}
     assert "╭" not in launch.err
+
+
+def test_a_server_that_does_not_answer_while_all_start(silent_server):
+    before, _ = failed(silent_server, 125)
+    assert "waits for ps:0" in before

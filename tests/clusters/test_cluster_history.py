@@ -74,6 +74,17 @@ def counts(launch):
     return re.findall(r"counts (.*)", launch.out)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def dead_for_good(early):
+    """A run of which a worker is killed and not started again; the others wait until its lease is over."""
+    options = ("--no-evaluator", "--set", "training.too_few=shrink", "--set", "restart.worker.policy=never")
+    launch = early.start(*SYNC, *options, COUNTED, *GATED, "3")
+    launch.wait_for(lambda: step_of(launch) >= 2, "two steps")
+    os.kill(launch.task("worker:1")["pid"], signal.SIGKILL)
+    (early.folder / "go").touch()
+    return launch
+
+
 @pytest.mark.parametrize(("updates", "in_sync"), [("sync", "3"), ("async", "1")])
 def test_every_task_returns_the_same_history_of_every_fit(launcher, updates, in_sync):
     launch = launcher.start("--updates", updates, COUNTED, "--fits", "2")
@@ -132,18 +143,6 @@ def test_a_stopped_run_goes_on_with_more_replicas_and_one_that_joins(launcher):
     assert counts(second) == ["3.0"]
 
 
-def test_the_parts_of_a_worker_that_is_dead_for_good_are_computed_by_the_others(launcher):
-    options = ("--no-evaluator", "--set", "training.too_few=shrink", "--set", "restart.worker.policy=never")
-    launch = launcher.start(*SYNC, *options, COUNTED, *GATED, "3")
-    launch.wait_for(lambda: step_of(launch) >= 2, "two steps")
-    os.kill(launch.task("worker:1")["pid"], signal.SIGKILL)
-    (launcher.folder / "go").touch()
-    succeeded(launch)
-    assert report_of(launch.run_dir)["global_step"] == 30
-    assert histories(launch.log("chief:0")) == histories(launch.log("worker:0")) == [rows(0)]
-    assert counts(launch) == ["3.0"]
-
-
 def test_a_batch_whose_push_a_death_has_halved_counts_once(launcher):
     """Findings, P-A1: worker:1 dies while its push is at ps:0 and on the way to ps:1, and comes again within its lease."""
     link = ("--set", "simulate.network=[{between: [worker:1, ps:1], latency_ms: 100}]")
@@ -185,3 +184,10 @@ def test_the_evaluators_numbers_join_the_history_when_they_are_there(launcher):
     assert numbers[2] == "None"
     assert "epoch 3/3" in launch.log("chief:0")
     assert (launcher.folder / "table.csv").read_text().splitlines()[0] == "epoch,loss,val_loss"
+
+
+def test_the_parts_of_a_worker_that_is_dead_for_good_are_computed_by_the_others(dead_for_good):
+    succeeded(dead_for_good)
+    assert report_of(dead_for_good.run_dir)["global_step"] == 30
+    assert histories(dead_for_good.log("chief:0")) == histories(dead_for_good.log("worker:0")) == [rows(0)]
+    assert counts(dead_for_good) == ["3.0"]

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from clusters.hand import HandCluster
 from clusters.watching import report_of, succeeded, tasks_of
 
@@ -29,30 +30,12 @@ model.fit(np.ones((100, 3), "f4"), np.ones((100, 1), "f4"), epochs=1, steps_per_
 """
 
 
-def test_every_worker_that_is_lost_is_named_at_once_and_at_the_end(launcher):
-    (launcher.folder / "lossy.py").write_text(PROGRAM)
+@pytest.fixture(scope="module", autouse=True)
+def four_lost(early):
+    """A run of four workers that are all lost, each in another way; it goes on until the lease of one is over."""
+    (early.folder / "lossy.py").write_text(PROGRAM)
     words = ("--workers", "4", "--ps", "2", "--no-evaluator", "lossy.py")
-    launch = launcher.start(*words, "raise", "exit", "abrupt", "slowly")
-    succeeded(launch)
-    left = "left before the last step (60), with exit code 0"
-    assert "worker:0 has failed: ValueError: bad batch; training goes on without it" in launch.err
-    assert f"worker:1 has failed: {left}; training goes on without it" in launch.err
-    last_line = launch.err.splitlines()[-1]
-    for name, why in {"0": "ValueError: bad batch", "[12]": left, "3": "ValueError: bad at the end"}.items():
-        assert re.search(rf"worker:{name} failed at step \d+: {re.escape(why)} \(log: /", last_line)
-    assert re.search("likewise worker:[12]", last_line)
-    report = report_of(launch.run_dir)
-    assert report["global_step"] == 60
-    assert {name: (task["state"], task["message"]) for name, task in tasks_of(report).items()} == {
-        "chief:0": ("succeeded", None),
-        "worker:0": ("failed", "ValueError: bad batch"),
-        "worker:1": ("failed", left),
-        "worker:2": ("failed", left),
-        "worker:3": ("failed", "ValueError: bad at the end"),
-        "ps:0": ("succeeded", None),
-        "ps:1": ("succeeded", None),
-    }
-    launch.wait_gone()
+    return early.start(*words, "raise", "exit", "abrupt", "slowly")
 
 
 def test_in_sync_the_run_ends_at_once_and_says_who_has_left(launcher):
@@ -86,3 +69,27 @@ def test_the_leader_of_tasks_that_were_started_by_hand_names_who_was_lost(launch
         "worker:2": ("succeeded", None),
         "ps:0": ("succeeded", None),
     }
+
+
+def test_every_worker_that_is_lost_is_named_at_once_and_at_the_end(four_lost):
+    launch = four_lost
+    succeeded(launch)
+    left = "left before the last step (60), with exit code 0"
+    assert "worker:0 has failed: ValueError: bad batch; training goes on without it" in launch.err
+    assert f"worker:1 has failed: {left}; training goes on without it" in launch.err
+    last_line = launch.err.splitlines()[-1]
+    for name, why in {"0": "ValueError: bad batch", "[12]": left, "3": "ValueError: bad at the end"}.items():
+        assert re.search(rf"worker:{name} failed at step \d+: {re.escape(why)} \(log: /", last_line)
+    assert re.search("likewise worker:[12]", last_line)
+    report = report_of(launch.run_dir)
+    assert report["global_step"] == 60
+    assert {name: (task["state"], task["message"]) for name, task in tasks_of(report).items()} == {
+        "chief:0": ("succeeded", None),
+        "worker:0": ("failed", "ValueError: bad batch"),
+        "worker:1": ("failed", left),
+        "worker:2": ("failed", left),
+        "worker:3": ("failed", "ValueError: bad at the end"),
+        "ps:0": ("succeeded", None),
+        "ps:1": ("succeeded", None),
+    }
+    launch.wait_gone()

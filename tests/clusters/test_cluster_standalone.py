@@ -26,6 +26,17 @@ class Heard:
         wait_until(lambda: any(text in line for line in self.lines), text)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def leaderless(early):
+    """A cluster of which the leader is killed while it trains; the others give up when its lease is over, and a little more."""
+    cluster = HandCluster(early, ps=1, chief=1, worker=1)
+    spec = cluster.spec(wait={"leader_s": 0.5, "server_s": 0.7})
+    cluster.start_all(lambda task: cluster.start(task, "--spec", spec, PACED, "--steps", "1000000"))
+    wait_until(lambda: (cluster.run_dir / "run.json").exists() and (cluster.status()["global_step"] or 0) > 5, "no step")
+    cluster.commands["chief:0"].process.kill()
+    return cluster
+
+
 def test_tasks_by_hand_say_who_they_are_and_for_whom_they_wait(launcher):
     """Each comes only when all before it have said that they wait for it."""
     cluster = HandCluster(launcher, ps=1, chief=1, worker=1)
@@ -63,16 +74,15 @@ def test_a_worker_that_comes_after_the_end_says_so_in_one_line(launcher):
     assert cluster.commands["worker:1"].err.splitlines().count(said) == 1
 
 
-@pytest.mark.parametrize("role", ["ps", "worker"])
-def test_a_name_that_cannot_be_resolved_is_named(launcher, role):
+def test_a_name_that_cannot_be_resolved_is_named(launcher):
     hosts = ("--ps_hosts", "nosuch.invalid:2222", "--worker_hosts", "127.0.0.1:2223", "--task_index", "0")
-    words = ("--set", "wait.start_s=2", *hosts, *([LINE] if role == "worker" else []))
-    task = launcher.dtrain(role, *words)
-    assert task.end() == (2 if role == "ps" else 1)
-    whom = "its own name" if role == "ps" else "ps:0"
-    waits, last = (line for line in task.err.splitlines() if "nosuch.invalid" in line and "connects to" not in line)
-    assert waits.startswith(f"dtrain: {role}:0: waits for {whom} at nosuch.invalid:2222: ")
-    assert "name nosuch.invalid cannot be looked up" in last or "no such name: nosuch.invalid" in last
+    words = ("--set", "wait.start_s=2", *hosts)
+    tasks = {"ps": launcher.dtrain("ps", *words), "worker": launcher.dtrain("worker", *words, LINE)}
+    assert {role: task.end() for role, task in tasks.items()} == {"ps": 2, "worker": 1}
+    for role, whom in (("ps", "its own name"), ("worker", "ps:0")):
+        waits, last = (line for line in tasks[role].err.splitlines() if "nosuch.invalid" in line and "connects to" not in line)
+        assert waits.startswith(f"dtrain: {role}:0: waits for {whom} at nosuch.invalid:2222: ")
+        assert "name nosuch.invalid cannot be looked up" in last or "no such name: nosuch.invalid" in last
 
 
 STAYS = """
@@ -106,13 +116,8 @@ def test_a_task_by_hand_that_does_not_leave_is_killed_when_its_grace_is_over(lau
     assert task.lines[-1] == "dtrain: worker:0: has not left 0.5 s after it was told to (wait.grace_s): it is killed"
 
 
-def test_a_lost_leader_and_a_lost_server_are_waited_for_as_the_spec_says(launcher):
-    cluster = HandCluster(launcher, ps=1, chief=1, worker=1)
-    spec = cluster.spec(wait={"leader_s": 0.5, "server_s": 0.7})
-    cluster.start_all(lambda task: cluster.start(task, "--spec", spec, PACED, "--steps", "1000000"))
-    wait_until(lambda: (cluster.run_dir / "run.json").exists() and (cluster.status()["global_step"] or 0) > 5, "no step")
-    cluster.commands["chief:0"].process.kill()
-    assert cluster.end() == {"ps:0": 1, "worker:0": 1, "chief:0": -9}
-    assert "PeerLostError: chief:0 has not been heard of for 5.5 s" in cluster.commands["ps:0"].err
-    said = cluster.commands["worker:0"].err
+def test_a_lost_leader_and_a_lost_server_are_waited_for_as_the_spec_says(leaderless):
+    assert leaderless.end() == {"ps:0": 1, "worker:0": 1, "chief:0": -9}
+    assert "PeerLostError: chief:0 has not been heard of for 5.5 s" in leaderless.commands["ps:0"].err
+    said = leaderless.commands["worker:0"].err
     assert "it did not come back within 0.7 s" in said or "it has been away for 0.7 s" in said
