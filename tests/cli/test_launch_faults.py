@@ -84,10 +84,10 @@ def test_a_task_that_forks_into_a_session_of_its_own_and_exits(launcher, foreign
     assert not launch.pids()
 
 
-def test_two_hundred_tasks_where_256_files_are_suggested(launcher):
+def test_eighty_tasks_where_64_files_are_suggested(launcher):
     program = launcher.program("status()\nforever()\n")
-    few = ("sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh")
-    launch = launcher.start("--workers", "200", "--ps", "1", "--no-evaluator", "--start-timeout", "300", program, wrapper=few)
+    few = ("sh", "-c", 'ulimit -Sn 64; exec "$@"', "sh")
+    launch = launcher.start("--workers", "80", "--ps", "1", "--no-evaluator", "--start-timeout", "300", program, wrapper=few)
     launch.wait_running()
     limits = Path(f"/proc/{launch.task('ps:0')['pid']}/limits").read_text()
     [(soft, hard)] = re.findall(r"Max open files +(\d+) +(\d+)", limits)

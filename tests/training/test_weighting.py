@@ -105,7 +105,7 @@ def test_batches_of_every_size_weighted_by_examples(replicas):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(replicas=st.integers(1, MOST_REPLICAS), batch_size=st.integers(1, MOST_EXAMPLES), last=st.integers(1, MOST_EXAMPLES))
 def test_weighted_by_examples_replicas_follow_one_process(kind, replicas, batch_size, last):
     examples = 2 * batch_size + min(last, batch_size)
@@ -113,7 +113,7 @@ def test_weighted_by_examples_replicas_follow_one_process(kind, replicas, batch_
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(replicas=st.integers(1, MOST_REPLICAS), data=st.data())
 def test_weighted_by_replicas_they_follow_it_where_their_number_divides_every_batch(kind, replicas, data):
     sizes = data.draw(st.lists(st.integers(1, MOST_EXAMPLES // replicas).map(lambda each: each * replicas), min_size=1, max_size=3))
