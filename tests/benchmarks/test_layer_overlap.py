@@ -28,7 +28,7 @@ def can_shape():
 def test_late_values_and_early_gradients(cluster, beside, real, runs, updates, link, batch, steps):
     if link and not (real and can_shape()):
         pytest.skip("with --real, by root, with tc and network namespaces")
-    words = ["--batch", batch, "--steps", steps] if real else ["--batch", 1, "--steps", 40, "--layers", 3, "--turn-s", 0.2]
+    words = ["--batch", batch, "--steps", steps] if real else ["--batch", 1, "--steps", 16, "--layers", 3, "--turn-s", 0.1]
     found = {"late": [], "both": [], "neither": []} | ({"early": []} if updates == "sync" else {})
     for _ in range(runs):
         through = ["unshare", "-n", LINK, link] if link else []

@@ -34,7 +34,9 @@ def gone_s(launch, victim: int) -> tuple[float, int]:
 
 @pytest.mark.parametrize("runs", [20], indirect=True)
 @pytest.mark.parametrize("victim", ["launcher", "launcher of commands", "warm process", "guardian"])
-def test_nothing_is_left(launcher, figure, runs, victim):
+def test_nothing_is_left(launcher, figure, real, runs, victim):
+    if not real and victim != "launcher":
+        pytest.skip("tests/cli does as much in test_launch_orphans.py: --real")
     seconds = []
     for _ in range(runs):
         launch = launcher.start_family(foreign=victim in ("launcher of commands", "guardian"))
