@@ -96,8 +96,8 @@ def test_a_foreign_command_that_fails(launcher):
     launch.wait_gone()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
-def test_a_signal_stops_in_order(launcher, number):
+def test_a_signal_stops_in_order(launcher):
+    """Each of four, in launches of the same time."""
     program = launcher.program(
         """
         status()
@@ -108,14 +108,18 @@ def test_a_signal_stops_in_order(launcher, number):
             raise
         """
     )
-    launch = launcher.start("--ps", "1", program)
-    launch.wait_running()
-    launch.send(number)
-    assert launch.end() == 128 + number
-    assert launch.record()["state"] == "stopped"
-    assert [event["task"] for event in launch.events("told to stop")] == ["worker:0", "worker:1", "evaluator:0", "chief:0", "ps:0"]
-    assert launch.out.count("leaves") == 4
-    launch.wait_gone()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    launches = {number: launcher.start("--ps", "1", program) for number in numbers}
+    for number, launch in launches.items():
+        launch.wait_running()
+        launch.send(number)
+    in_order = ["worker:0", "worker:1", "evaluator:0", "chief:0", "ps:0"]
+    for number, launch in launches.items():
+        assert launch.end() == 128 + number
+        assert launch.record()["state"] == "stopped"
+        assert [event["task"] for event in launch.events("told to stop")] == in_order
+        assert launch.out.count("leaves") == 4
+        launch.wait_gone()
 
 
 def test_a_second_signal_kills_now(launcher):

@@ -87,19 +87,21 @@ def test_a_missing_program_is_the_commands_fault(launcher, role):
 # An ordered stop
 
 
-@pytest.mark.parametrize("updates", ["sync", "async"])
-def test_ctrl_c_during_training(launcher, updates):
-    launch = launcher.start("--workers", "2", "--ps", "2", "--updates", updates, PACED)
-    launch.wait_for(lambda: launch.record()["state"] == "running" and step_of(launch) >= 10, "ten steps")
-    launch.send(signal.SIGINT)
-    assert launch.end() == 130
-    launch.wait_gone()
-    assert len(saved_steps(launch.run_dir)) == 2, "the first checkpoint and one of the end"
-    assert saved_steps(launch.run_dir)[-1] >= 10
-    report = report_of(launch.run_dir)
-    assert (report["state"], report["exit_code"], report["failure"]) == ("stopped", 130, None)
-    assert {task["state"] for task in tasks_of(report).values()} <= {"stopped", "succeeded"}
-    assert "╭" not in launch.err
+def test_ctrl_c_during_training(launcher):
+    """In a synchronous and in an asynchronous run, at the same time."""
+    launches = [launcher.start("--workers", "2", "--ps", "2", "--updates", updates, PACED) for updates in ("sync", "async")]
+    for launch in launches:
+        launch.wait_for(lambda launch=launch: launch.record()["state"] == "running" and step_of(launch) >= 10, "ten steps")
+        launch.send(signal.SIGINT)
+    for launch in launches:
+        assert launch.end() == 130
+        launch.wait_gone()
+        assert len(saved_steps(launch.run_dir)) == 2, "the first checkpoint and one of the end"
+        assert saved_steps(launch.run_dir)[-1] >= 10
+        report = report_of(launch.run_dir)
+        assert (report["state"], report["exit_code"], report["failure"]) == ("stopped", 130, None)
+        assert {task["state"] for task in tasks_of(report).values()} <= {"stopped", "succeeded"}
+        assert "╭" not in launch.err
 
 
 def test_a_server_that_does_not_answer_while_all_start(silent_server):

@@ -17,29 +17,33 @@ def kill_while_training(launch, task):
     """kill -9 of a task when all are up and some steps are done."""
     launch.wait_for(lambda: launch.record()["state"] == "running" and step_of(launch) >= 20, "20 steps")
     os.kill(launch.task(task)["pid"], signal.SIGKILL)
-    (launch.folder / "go").touch()
 
 
-@pytest.mark.parametrize("updates", ["sync", "async"])
 @pytest.mark.parametrize("task", ["chief:0", "worker:1"])
-def test_whoever_is_killed_comes_back_and_training_ends_as_planned(launcher, updates, task):
-    launch = launcher.start("--workers", "2", "--ps", "2", "--updates", updates, *QUICK, *PROGRAM)
-    kill_while_training(launch, task)
-    succeeded(launch)
-    report = report_of(launch.run_dir)
-    tasks = tasks_of(report)
-    assert (report["global_step"], tasks["ps:0"]["step"]) == (STEPS, STEPS)
-    # Every server applies an asynchronous push when it comes: the death may fall between the two.
-    assert STEPS - tasks["ps:1"]["step"] in ((0,) if updates == "sync" else (0, 1))
-    assert {name: found["restarts"] for name, found in tasks.items() if found["restarts"]} == {task: 1}
-    assert (saved_steps(launch.run_dir)[0], saved_steps(launch.run_dir)[-1]) == (0, STEPS)
-    assert "killed by SIGKILL (signal 9); restarting" in launch.err
+def test_whoever_is_killed_comes_back_and_training_ends_as_planned(launcher, task):
+    """In a synchronous and in an asynchronous run, at the same time."""
+    words = ("--workers", "2", "--ps", "2", *QUICK)
+    launches = {updates: launcher.start(*words, "--updates", updates, *PROGRAM) for updates in ("sync", "async")}
+    for launch in launches.values():
+        kill_while_training(launch, task)
+    (launcher.folder / "go").touch()
+    for updates, launch in launches.items():
+        succeeded(launch)
+        report = report_of(launch.run_dir)
+        tasks = tasks_of(report)
+        assert (report["global_step"], tasks["ps:0"]["step"]) == (STEPS, STEPS)
+        # Every server applies an asynchronous push when it comes: the death may fall between the two.
+        assert STEPS - tasks["ps:1"]["step"] in ((0,) if updates == "sync" else (0, 1))
+        assert {name: found["restarts"] for name, found in tasks.items() if found["restarts"]} == {task: 1}
+        assert (saved_steps(launch.run_dir)[0], saved_steps(launch.run_dir)[-1]) == (0, STEPS)
+        assert "killed by SIGKILL (signal 9); restarting" in launch.err
 
 
 def test_with_a_backup_synchronous_training_goes_on_without_a_dead_worker(launcher):
     words = ("--workers", "2", "--ps", "2", "--updates", "sync", "--backup-workers", "1", "--set", "restart.worker.policy=never")
     launch = launcher.start(*words, "--no-evaluator", *PROGRAM)
     kill_while_training(launch, "worker:0")
+    (launcher.folder / "go").touch()
     succeeded(launch)
     report = report_of(launch.run_dir)
     assert report["global_step"] == STEPS
@@ -49,21 +53,24 @@ def test_with_a_backup_synchronous_training_goes_on_without_a_dead_worker(launch
     assert "worker:0 has failed: killed by SIGKILL (signal 9); training goes on without it" in launch.err
 
 
-@pytest.mark.parametrize(("updates", "server"), [("sync", "ps:0"), ("async", "ps:1")])
-def test_a_killed_server_is_restored_and_the_loss_is_shown(launcher, updates, server):
-    words = ("--workers", "1", "--ps", "2", "--updates", updates, "--set", "checkpoint.every_steps=10", *QUICK)
-    launch = launcher.start(*words, *PROGRAM)
-    kill_while_training(launch, server)
-    succeeded(launch)
-    report = report_of(launch.run_dir)
-    tasks = tasks_of(report)
-    assert (report["global_step"], tasks["ps:0"]["step"], tasks["ps:1"]["step"]) == (STEPS, STEPS, STEPS)
-    assert {name: found["restarts"] for name, found in tasks.items() if found["restarts"]} == {server: 1}
-    said = re.search(
-        rf"{server} had lost all variables: every server goes back from step (\d+) to the checkpoint of step (\d+)", launch.out
-    )
-    # One that dies just after a checkpoint has lost no step.
-    assert report["rolled_back_steps"] == (int(said[1]) - int(said[2]) if said else 0)
+def test_a_killed_server_is_restored_and_the_loss_is_shown(launcher):
+    """In a synchronous and in an asynchronous run, at the same time."""
+    words = ("--workers", "1", "--ps", "2", "--set", "checkpoint.every_steps=10", *QUICK)
+    victims = {"sync": "ps:0", "async": "ps:1"}
+    launches = {server: launcher.start(*words, "--updates", updates, *PROGRAM) for updates, server in victims.items()}
+    for server, launch in launches.items():
+        kill_while_training(launch, server)
+    (launcher.folder / "go").touch()
+    for server, launch in launches.items():
+        succeeded(launch)
+        report = report_of(launch.run_dir)
+        tasks = tasks_of(report)
+        assert (report["global_step"], tasks["ps:0"]["step"], tasks["ps:1"]["step"]) == (STEPS, STEPS, STEPS)
+        assert {name: found["restarts"] for name, found in tasks.items() if found["restarts"]} == {server: 1}
+        lost = rf"{server} had lost all variables: every server goes back from step (\d+) to the checkpoint of step (\d+)"
+        said = re.search(lost, launch.out)
+        # One that dies just after a checkpoint has lost no step.
+        assert report["rolled_back_steps"] == (int(said[1]) - int(said[2]) if said else 0)
 
 
 SEVERAL = """

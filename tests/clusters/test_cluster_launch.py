@@ -86,14 +86,15 @@ def test_addresses_of_ip_version_6_and_names(launcher):
     assert [tasks[f"ps:{index}"]["address"] for index in range(2)] == addresses
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_asynchronous_training_ends_exactly_at_its_last_step(launcher, workers):
-    launch = launcher.start("--workers", str(workers), "--ps", "3", "--no-evaluator", "--updates", "async", PACED, "--steps", "37")
-    succeeded(launch)
-    report = report_of(launch.run_dir)
-    assert (report["global_step"], report["max_steps"]) == (37, 37)
-    # One variable and one bias: ps:2 holds nothing, and yet counts.
-    assert [tasks_of(report)[f"ps:{index}"]["step"] for index in range(3)] == [37, 37, 37]
+def test_asynchronous_training_ends_exactly_at_its_last_step(launcher):
+    """With one worker and with three, at the same time."""
+    words = ("--ps", "3", "--no-evaluator", "--updates", "async", PACED, "--steps", "37")
+    for launch in [launcher.start("--workers", workers, *words) for workers in (1, 3)]:
+        succeeded(launch)
+        report = report_of(launch.run_dir)
+        assert (report["global_step"], report["max_steps"]) == (37, 37)
+        # One variable and one bias: ps:2 holds nothing, and yet counts.
+        assert [tasks_of(report)[f"ps:{index}"]["step"] for index in range(3)] == [37, 37, 37]
 
 
 def test_a_resumed_run_is_the_same_as_one_without_a_break(launcher):
