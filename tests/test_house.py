@@ -1,4 +1,4 @@
-"""The rules of the house, as a test: floors, bans, sizes. README's "Architecture" draws what is enforced here."""
+"""The rules of the house, as a test: floors, bans, sizes. docs/design/architecture.md draws what is enforced here."""
 
 import ast
 import subprocess

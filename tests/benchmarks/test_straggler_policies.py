@@ -1,4 +1,4 @@
-"""What one replica of 4 that is five times slower costs, by the way in which the others deal with it. Prints the README's table."""
+"""What one replica of 4 that is five times slower costs, by the way in which the others deal with it. Prints the guide's table."""
 
 import re
 from statistics import median
