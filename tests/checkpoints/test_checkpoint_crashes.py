@@ -1,12 +1,14 @@
-"""A crash at any operation leaves a checkpoint that can be restored, and the next save works. A full disk is an error by name."""
+"""A crash at any operation leaves a checkpoint that can be restored, and so does one more. A full disk is an error by name."""
 
 import errno
+import itertools
 import os
-import shutil
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from checkpoints.crashing_disk import CrashingDisk, Tree, lay_out
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,159 +16,206 @@ from dtrain import checkpoints
 from dtrain.checkpoints.file_operations import FileOperations
 from dtrain.errors import CheckpointError
 
+Found = tuple[int, float] | None
+"""The step and the value of the checkpoint that is read; None: there is none."""
+GARBAGE = re.compile(r"\.(tmp|removed)-[^/]*/")
+NOT_READ = re.compile(r"\.(tmp|removed)-|rotation\.json")
+FOLDER = Path("runs", "one", "checkpoints")
 
-class Crash(BaseException):
-    """The machine is gone: no handler runs."""
 
-
-class CrashingDisk(FileOperations):
-    """Stops before operation `at`, in the middle of it if it is a write or a removal; from then on nothing is done any more.
-
-    `lose()` then takes away what a real crash may: the ends of files that were not synced, and renames of unsynced directories.
-    """
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-        self.count = 0
-        self.unsynced: set[Path] = set()
-        self.renamed: list[tuple[Path, Path]] = []
-
-    def _operation(self) -> bool:
-        """Whether this is the one in whose middle the machine stops."""
-        if self.count > self.at:
-            raise Crash
-        self.count += 1
-        return self.count > self.at
-
-    def make_directory(self, path):
-        if self._operation():
-            raise Crash
-        super().make_directory(path)
-
-    def create(self, path):
-        if self._operation():
-            raise Crash
-        self.unsynced.add(path)
-        return super().create(path)
-
-    def write(self, file, data):
-        if self._operation():
-            super().write(file, data[: len(data) // 2])
-            raise Crash
-        super().write(file, data)
+class Undisturbed(FileOperations):
+    """Need not wait for the disk, because no machine crashes."""
 
     def sync(self, file):
-        if self._operation():
-            raise Crash
-        self.unsynced.discard(Path(file.name))
+        pass
 
     def sync_directory(self, path):
-        if self._operation():
-            raise Crash
-        self.renamed = [(source, target) for source, target in self.renamed if target.parent != path]
-
-    def rename(self, source, target):
-        if self._operation():
-            raise Crash
-        super().rename(source, target)
-        self.unsynced = {target / path.name if path.parent == source else path for path in self.unsynced}
-        if target.is_dir():
-            self.renamed.append((source, target))
-
-    def remove(self, path):
-        if self._operation():
-            inner = sorted(path.iterdir())
-            for file in inner[: len(inner) // 2 + 1]:
-                file.unlink()
-            raise Crash
-        super().remove(path)
-
-    def lose(self, undone: int, kept: float) -> None:
-        for path in self.unsynced:
-            if path.exists():
-                os.truncate(path, int(path.stat().st_size * kept))
-        for source, target in self.renamed[::-1][:undone]:
-            if target.exists() and not source.exists():
-                target.rename(source)
+        pass
 
 
-def values(directory: Path) -> tuple[int, float]:
-    with checkpoints.open_checkpoint(directory) as checkpoint:
+def save(folder: Path, step: int, value: float, disk: FileOperations) -> None:
+    checkpoints.save(folder, step, {"v": np.full(8, value)}, {"note": "x"}, now=float(step), disk=disk)
+
+
+def rotate(folder: Path, step: int, disk: FileOperations, keep: int | None = 2) -> None:
+    checkpoints.rotate(folder, keep=keep, keep_every_n_hours=1, now=float(step), disk=disk)
+
+
+def found_in(folder: Path) -> Found:
+    """What is read after a crash. It is whole, and nothing that was damaged lies in front of it."""
+    if not checkpoints.list_checkpoints(folder):
+        return None
+    with checkpoints.open_checkpoint(folder) as checkpoint:
         assert checkpoint.warning is None
         array = checkpoint.read("v")
         assert (array == array[0]).all()
         return checkpoint.step, float(array[0])
 
 
-def save(directory: Path, step: int, value: float, disk: FileOperations, keep: int | None = 2) -> None:
-    checkpoints.save(directory, step, {"v": np.full(1000, value), "w@0": np.zeros(2)}, {"note": "x"}, now=float(step), disk=disk)
-    checkpoints.rotate(directory, keep=keep, keep_every_n_hours=1, now=float(step), disk=disk)
+def without_garbage(tree: Tree, garbage: re.Pattern[str] = GARBAGE) -> Tree:
+    """The tree without what lies inside of directories that are being written or removed: it decides nothing."""
+    return frozenset(entry for entry in tree if not garbage.search(entry[0]))
 
 
-STEP, AT, KEEP = st.integers(0, 25), st.integers(0, 60), st.sampled_from([1, 2, None])
-UNDONE, KEPT = st.integers(0, 2), st.sampled_from([0.0, 0.5, 1.0])
+class Story:
+    """Saves below one root, and what may be read after a crash at each moment of them.
+
+    Attributes:
+        folder: where the checkpoints are kept.
+        disk: it remembers every moment.
+        allowed: by moment: the checkpoint that was reported last, and the one that is being written.
+    """
+
+    def __init__(self, root: Path, disk: CrashingDisk | None = None, reported: set[Found] | None = None) -> None:
+        """Begin on a disk on which one of these is what is read; without any, what is read now."""
+        self.folder = root / FOLDER
+        self.disk = disk or CrashingDisk(root)
+        self._reported = reported or {found_in(self.folder)}
+        self.allowed = [self._reported]
+
+    def save(self, step: int, value: float, keep: int | None = 2) -> None:
+        """Write a checkpoint and remove old ones, as a run does."""
+        save(self.folder, step, value, self.disk)
+        self._now(self._reported | {(step, value)})
+        self._reported = {(step, value)}
+        self.allowed[-1] = self._reported
+        rotate(self.folder, step, self.disk, keep)
+        self._now(self._reported)
+
+    def _now(self, allowed: set[Found]) -> None:
+        self.allowed += [allowed] * (len(self.disk.moments) - len(self.allowed))
+
+    def crashes(self) -> dict[Tree, set[Found]]:
+        """Everything that the disk may hold after one crash, and what may be read of it."""
+        crashes: dict[Tree, set[Found]] = {}
+        alike: dict[Tree, Tree] = {}
+        following = [*self.allowed[1:], None]
+        for moment, allowed, next_allowed in zip(self.disk.moments, self.allowed, following, strict=True):
+            if moment.covered and allowed == next_allowed:
+                continue
+            for tree in sorted(moment.trees(), key=len):
+                tree = alike.setdefault(without_garbage(tree), tree)
+                crashes[tree] = crashes.get(tree, allowed) & allowed
+        return crashes
 
 
-WORK = CrashingDisk(10**9)  # never crashes, and need not wait for the disk
-STEPS = {"the next step": 30, "the same step again": 20, "an earlier step": 10, "between": 15}
+class Machines:
+    """Directories in which disks are laid out; what was found on a disk is remembered."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = itertools.count()
+        self._found: dict[Tree, Found] = {}
+
+    def with_disk(self, tree: Tree) -> Path:
+        return lay_out(tree, self._folder / str(next(self._numbers)))
+
+    def found(self, tree: Tree) -> Found:
+        """What is read of a disk by the process that comes next."""
+        read = without_garbage(tree, NOT_READ)
+        if read not in self._found:
+            self._found[read] = found_in(self.with_disk(tree) / FOLDER)
+        return self._found[read]
 
 
-def prepare(directory: Path) -> None:
-    for step in (0, 10, 20):
-        save(directory, step, float(step), WORK, keep=3)
+@pytest.fixture
+def machines(tmp_path):
+    return Machines(tmp_path)
 
 
-def operations(directory: Path, step: int) -> int:
-    disk = CrashingDisk(10**9)
-    save(directory, step, -1.0, disk)
-    return disk.count
+def begun(machines: Machines, steps: tuple[int, ...]) -> Path:
+    """A disk on which a run has saved these steps; without any there is not even the folder of runs."""
+    root = machines.with_disk(frozenset())
+    for step in steps:
+        save(root / FOLDER, step, float(step), Undisturbed())
+        rotate(root / FOLDER, step, Undisturbed(), keep=3)
+    return root
 
 
-@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-@pytest.mark.parametrize(("undone", "kept"), [(0, 1.0), (0, 0.0), (1, 0.3), (9, 1.0)])
-def test_a_crash_at_any_operation(tmp_path, step, undone, kept):
-    prepare(tmp_path / "good")
-    shutil.copytree(tmp_path / "good", tmp_path / "counted")
-    total = operations(tmp_path / "counted", step)
-    assert total > 10
-    for at in range(total):
-        directory = tmp_path / f"{at}"
-        shutil.copytree(tmp_path / "good", directory)
-        disk = CrashingDisk(at)
-        with pytest.raises(Crash):
-            save(directory, step, -1.0, disk)
-        disk.lose(undone, kept)
-        assert values(directory) in [(20, 20.0), (step, -1.0)], at
-        save(directory, 40, 5.0, WORK)
-        assert values(directory) == (40, 5.0)
-        names = {path.name for path in directory.iterdir()}
-        assert all(name.startswith("ckpt-") or name.endswith("rotation.json") for name in names), names
-        shutil.rmtree(directory)
+BEGINNINGS: dict[str, tuple[tuple[int, ...], tuple[int, int]]] = {
+    "a new folder": ((), (0, 10)),
+    "the next steps": ((0, 10, 20), (30, 40)),
+    "the same step twice": ((0, 10, 20), (20, 20)),
+    "a step before all others, and one between": ((10, 20, 30), (5, 15)),
+    "a step between and a later one": ((0, 10, 20), (15, 30)),
+}
 
 
-@settings(deadline=None, max_examples=80)
-@given(st.lists(st.tuples(STEP, AT, KEEP, UNDONE, KEPT), max_size=8))
-def test_any_story_of_crashes(tmp_path_factory, story):
-    """What a save had written when it returned stays restorable, whatever is lost, until another save has returned."""
-    directory = tmp_path_factory.mktemp("story")
-    save(directory, 0, 0.0, WORK)
-    allowed = [(0, 0.0)]
-    for number, (step, at, keep, undone, kept) in enumerate(story, start=1):
-        disk = CrashingDisk(at)
-        try:
-            save(directory, step, float(number), disk, keep)
-            allowed = [(step, float(number))]
-        except Crash:
-            allowed.append((step, float(number)))
-        disk.lose(undone, kept)
-        assert values(directory) in allowed
+STEPS = pytest.mark.parametrize(("before", "steps"), BEGINNINGS.values(), ids=BEGINNINGS)
 
 
-class FullDisk(CrashingDisk):
+def two_saves(root: Path, steps: tuple[int, int]) -> Story:
+    story = Story(root)
+    for value, step in enumerate(steps, start=100):
+        story.save(step, float(value))
+    return story
+
+
+def assert_clean(folder: Path) -> None:
+    names = {path.name for path in folder.iterdir()}
+    assert all(name.startswith("ckpt-") or name == "rotation.json" for name in names), names
+
+
+@STEPS
+def test_two_crashes_at_any_operations_of_two_saves(machines, before, steps):
+    """The first crash comes within two saves, the second within the save that follows on what the first has left."""
+    again: dict[Tree, set[Found]] = {}
+    for tree, allowed in two_saves(begun(machines, before), steps).crashes().items():
+        restored = machines.found(tree)
+        assert restored in allowed
+        for step in {steps[-1], restored[0] if restored else 0}:
+            story = Story(machines.with_disk(tree))
+            story.save(step, 200.0)
+            assert found_in(story.folder) == (step, 200.0)
+            assert_clean(story.folder)
+            for crashed, may_be in story.crashes().items():
+                again[crashed] = again.get(crashed, may_be) & may_be
+    for tree, allowed in again.items():
+        assert machines.found(tree) in allowed
+
+
+@STEPS
+def test_a_crash_after_a_process_was_killed_at_any_operation_of_two_saves(machines, before, steps):
+    """What the killed process has not synced is seen by the next one, and may still be lost."""
+    root = begun(machines, before)
+    (root / FOLDER).parent.mkdir(parents=True, exist_ok=True)  # as the launcher makes it
+    first = two_saves(root, steps)
+    crashes: dict[Tree, set[Found]] = {}
+    for moment, allowed in zip(first.disk.moments, first.allowed, strict=True):
+        root = machines.with_disk(moment.seen)
+        assert found_in(root / FOLDER) in allowed
+        story = Story(root, CrashingDisk(root, moment.surface.copy()), reported=allowed)
+        story.save(steps[-1], 200.0)
+        assert_clean(story.folder)
+        for crashed, may_be in story.crashes().items():
+            crashes[crashed] = crashes.get(crashed, may_be) & may_be
+    for tree, allowed in crashes.items():
+        assert machines.found(tree) in allowed
+
+
+STEP, KEEP, CHOICE = st.integers(0, 25), st.sampled_from([1, 2, None]), st.integers(0, 999)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(STEP, KEEP, CHOICE, CHOICE), max_size=6))
+def test_any_story_of_crashes(tmp_path_factory, crashes):
+    """Save, crash at a moment with a loss, and so on: each time there is what was reported last, or what was being written."""
+    machines = Machines(tmp_path_factory.mktemp("story"))
+    root = begun(machines, (0,))
+    for number, (step, keep, moment, loss) in enumerate(crashes, start=1):
+        story = Story(root)
+        story.save(step, float(number), keep)
+        at = moment % len(story.disk.moments)
+        trees = sorted(story.disk.moments[at].trees(), key=lambda tree: sorted(path for path, _ in tree))
+        tree = trees[loss % len(trees)]
+        assert machines.found(tree) in story.allowed[at]
+        root = machines.with_disk(tree)
+
+
+class FullDisk(Undisturbed):
     """Takes so many bytes and no more."""
 
     def __init__(self, room: int) -> None:
-        super().__init__(10**9)
         self.room = room
 
     def write(self, file, data):
@@ -179,13 +228,14 @@ class FullDisk(CrashingDisk):
 
 @pytest.mark.parametrize("room", [0, 100, 5000, 8200])
 def test_a_full_disk_is_named_and_costs_nothing(tmp_path, room):
-    prepare(tmp_path)
+    for step in (10, 20):
+        save(tmp_path, step, float(step), Undisturbed())
     with pytest.raises(
         CheckpointError, match=r"step 30 in .*: No space left on device \(it has 8,\d+ bytes, [\d,]+ free\)"
     ) as raised:
-        save(tmp_path, 30, -1.0, FullDisk(room))
+        checkpoints.save(tmp_path, 30, {"v": np.full(1000, -1.0)}, now=30.0, disk=FullDisk(room))
     assert str(tmp_path) in str(raised.value)
-    assert values(tmp_path) == (20, 20.0)
+    assert found_in(tmp_path) == (20, 20.0)
     assert not list(tmp_path.glob(".tmp-*"))
 
 

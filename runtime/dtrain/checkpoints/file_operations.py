@@ -10,8 +10,11 @@ class FileOperations:
     """The operations of the operating system, each either done or an OSError."""
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory and those above it; it may be there."""
-        path.mkdir(parents=True, exist_ok=True)
+        """Make a directory; it may be there. Those above it are made too, and their names are on the disk afterwards."""
+        if not path.parent.exists():
+            self.make_directory(path.parent)
+            self.sync_directory(path.parent.parent)
+        path.mkdir(exist_ok=True)
 
     def create(self, path: Path) -> BinaryIO:
         """Open a new file for writing, unbuffered."""

@@ -105,7 +105,7 @@ class CheckpointWriter:
 
     def __enter__(self) -> "CheckpointWriter":
         with self._explained("write"):
-            if not self._directory.exists():
+            if not list_checkpoints(self._directory):  # a process that was killed may have made it and not come to the rest
                 self._disk.make_directory(self._directory)
                 self._disk.sync_directory(self._directory.parent)
             sweep(self._directory, self._disk)
@@ -172,10 +172,12 @@ class CheckpointWriter:
             self._path = None
             self._disk.sync_directory(self._directory)
         with self._explained("clear away what comes after"):
-            # Training has gone back before later steps: what was written now must be the newest.
+            # Training has gone back before later steps: what was written now must be the newest. The disk may keep the moves of
+            # one directory in any order, and until the last one of them the newest of the later steps is the one that counts.
             for other in others:
                 if other.step > self._step:
                     set_aside(other, REMOVED, self._disk)
+                    self._disk.sync_directory(self._directory)
             sweep(self._directory, self._disk)
         return target
 
