@@ -43,6 +43,10 @@ class StopOrder:
         """Whether the tasks have all the time they need, one stage after the other."""
         return self.state == "succeeded"
 
+    def may_start_again(self, role: Role, at_s: float) -> bool:
+        """Return whether a task of a role may still be started at a moment: after success the evaluator, while it has time."""
+        return self.patient and role is Role.EVALUATOR and at_s < self.at_s + self.leave_s.get(role, 0.0)
+
     def kill_s(self, told: "Told") -> float:
         """When a task's time to leave is over."""
         if not self.patient:

@@ -192,8 +192,8 @@ class Supervisor:
             self._memory_kills.look(now_s)
             self._read_statuses()
             self._carry_out_kill_orders()
+        self._restart_those_due(now_s)
         if self._order is None:
-            self._restart_those_due(now_s)
             self._bring_about_faults(now_s)
             self._lose_those_left_behind(now_s)
             self._check_success(now_s)
@@ -264,7 +264,7 @@ class Supervisor:
                 self._processes.signal(life.task, signal.SIGUSR1)
 
     def _advance_stop(self, order: StopOrder, now_s: float) -> None:
-        there = [Told(life.task, life.stop_s) for life in self.lives.values() if life.has_process]
+        there = [Told(life.task, life.stop_s) for life in self.lives.values() if not life.ended]
         self._warn_of(ordered_stop.reluctant(order, there, now_s))
         for task, number in ordered_stop.due(order, [*there, *self._joined.there()], now_s):
             if (life := self.lives.get(task)) is None:
@@ -314,7 +314,17 @@ class Supervisor:
             self._console.say(word)
         for life in self.lives.values():
             if life.state in ("pending", "restarting"):
-                life.state = "succeeded" if order.state == "succeeded" else "stopped"
+                self._start_no_more(life, order)
+
+    def _start_no_more(self, life: TaskLife, order: StopOrder) -> None:
+        """End a task that has no process, unless it is an evaluator that can still make the final evaluation."""
+        if life.restart_s is not None and order.may_start_again(life.task.role, life.restart_s):
+            return
+        life.restart_s = None
+        life.state = "succeeded" if order.patient else "stopped"
+        if order.patient and life.task.role is Role.EVALUATOR and life.failure is not None:
+            life.state = "failed"
+            self._lose(life, life.failure, order.at_s)
 
     def _give_up(self, late: Late, now_s: float) -> None:
         """End the run for a reason of the launcher's own, which no later failure of a task replaces."""
@@ -331,7 +341,7 @@ class Supervisor:
         return FailureRecord(task, text, kind=kind, time=now_text(), monotonic_s=self._clock(), exit_code=code)
 
     def _over(self) -> bool:
-        if self._order is None or any(life.has_process for life in self.lives.values()):
+        if self._order is None or not all(life.ended for life in self.lives.values()):
             return False
         return not self._joined.there()
 

@@ -52,9 +52,7 @@ class TaskEnds:
         if failure is not None and self._was_told(life, end, failure):
             return Judgement("stopped", failure)
         leads = life.task == success_rule.leader(self._spec)
-        message = None if failure is None else failure.message
-        ran_s = now_s - life.started_s
-        restart = restart_policy.decide(self.rule(life.task), end.status, life.restarts_used, ran_s, now_s, message)
+        restart = self._restart(life, end, failure, now_s)
         if restart is not None and (failure is not None or not leads):
             return Judgement("restarting", failure, restart)
         return Judgement("failed" if failure else "succeeded", failure)
@@ -64,7 +62,12 @@ class TaskEnds:
         own = own_record(life.launch)
         by_itself = life.stop_s is None or (own is not None and own.monotonic_s < life.stop_s)
         if by_itself and (failure := self._failure(life, end, now_s)):
-            return Judgement("stopped" if self._was_told(life, end, failure) else "failed", failure)
+            if self._was_told(life, end, failure):
+                return Judgement("stopped", failure)
+            restart = self._restart(life, end, failure, now_s)
+            if restart is not None and life.stop_s is None and order.may_start_again(life.task.role, restart.at_s):
+                return Judgement("restarting", failure, restart)
+            return Judgement("failed", failure)
         return Judgement("succeeded" if end.status == 0 or order.state == "succeeded" else "stopped")
 
     def left_behind(self, life: TaskLife) -> FailureRecord | None:
@@ -78,6 +81,11 @@ class TaskEnds:
         if self._foreign:
             return self._spec.restart.get(task.role.value, RestartSection(policy="never"))
         return self._spec.restart_of(task.role)
+
+    def _restart(self, life: TaskLife, end: Exited, failure: FailureRecord | None, now_s: float) -> Restart | None:
+        message = None if failure is None else failure.message
+        ran_s = now_s - life.started_s
+        return restart_policy.decide(self.rule(life.task), end.status, life.restarts_used, ran_s, now_s, message)
 
     def _failure(self, life: TaskLife, end: Exited, now_s: float) -> FailureRecord | None:
         failure = None

@@ -1,13 +1,14 @@
 """A disk, and everything that it may hold after the machine has crashed.
 
-The model is what POSIX promises, and no more. Every journalling file system keeps to it, and each of them adds some order of its own:
+The model is what POSIX promises, and no more. Every journalling file system keeps to it, and each adds some order of its own:
 
-- The bytes of a file are on the disk after the fsync of the file. Before, any of them may be lost: all, the second half, or their
-  content although the length is there.
-- A name is on the disk after the fsync of the directory it stands in. The fsync of a file does not save its name, and the fsync of a
-  directory does not save the directory's own name. Before, each change of a directory (a new name, a name that goes, a name that is
-  exchanged for another in one move) may be lost alone, so that of all changes any subset survives. Changes of the same name
-  keep their order: a change is lost with every earlier one that it builds on. A directory is removed name by name, and itself last.
+- The bytes of a file are on the disk after the fsync of the file. Before, they may be lost: all of them, the second half, or
+  their content although the length is there.
+- A name is on the disk after the fsync of the directory in which it stands. The fsync of a file does not save its name, and the
+  fsync of a directory does not save the directory's own name. Before, each change of a directory (a new name, a removed one, a
+  name that is exchanged for another in one move) may be lost alone, so that of all changes any subset survives. Changes of the
+  same name keep their order: where a change is lost, so is every later one that builds on it. A directory is removed name by
+  name, and itself last.
 - A directory is found by its name alone: where that is lost, everything in it is.
 
 A process that is killed loses nothing, but what it has not synced may still be lost later, when the machine crashes.

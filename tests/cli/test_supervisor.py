@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.config import ClusterSection, RunSpec, TrainingSection
+from dtrain.config import ClusterSection, RestartSection, RunSpec, TrainingSection
 from dtrain.run_files import FailureRecord, KillOrder, RunFiles, RunRecord, TaskStatus, write_record
 from dtrain.start_orders import Exited, Refused, Started
 from dtrain_cli.lost_tasks import lost_on_the_way
@@ -42,9 +42,15 @@ class Part:
 
 @dataclass
 class Stage:
-    """Processes, journal and console of a supervisor, all pretended."""
+    """Processes, journal and console of a supervisor, all pretended.
+
+    Attributes:
+        parts: by task; those that are absent run until they are told to stop.
+        later: by task, of attempts after the first, where these differ.
+    """
 
     parts: dict[str, Part]
+    later: dict[str, Part] = field(default_factory=dict)
     signals_to_launcher: list[tuple[float, int]] = field(default_factory=list)
     refused: tuple[str, ...] = ()
     now_s: float = 1000.0
@@ -58,8 +64,13 @@ class Stage:
     def __post_init__(self) -> None:
         self._coming = [(self.now_s + at_s, SignalArrived(number)) for at_s, number in self.signals_to_launcher]
 
+    def _part(self, name: str, attempt: int) -> Part:
+        part = self.parts.get(name, Part())
+        return self.later.get(name, part) if attempt else part
+
     def start(self, launch) -> None:
-        name, part = str(launch.task), self.parts.get(str(launch.task), Part())
+        name = str(launch.task)
+        part = self._part(name, launch.attempt)
         if name in self.refused:
             self._coming.append((self.now_s + 0.01, Refused(name, launch.attempt, "no process today")))
             return
@@ -85,7 +96,7 @@ class Stage:
         if name not in self.alive or number in (signal.SIGCONT, signal.SIGUSR1):
             return
         self.sent.append((self.now_s, name, number))
-        delay_s = 0.0 if number == signal.SIGKILL else self.parts.get(name, Part()).leaves_s
+        delay_s = 0.0 if number == signal.SIGKILL else self._part(name, self.alive[name]).leaves_s
         if delay_s != FOR_EVER:
             self._coming.append((self.now_s + delay_s, Exited(name, self.alive[name], -number, 0)))
 
@@ -137,6 +148,52 @@ def test_the_evaluator_has_sixty_seconds_and_the_servers_outlive_it(tmp_path):
     late = "evaluator:0 is told to stop: it has not ended 60 s after the leader; its last evaluation may be missing"
     assert late in stage.said
     assert {life.state for life in supervisor.lives.values()} == {"succeeded"}
+
+
+def evaluator_restarts(backoff_s: float) -> RunSpec:
+    return replace(SPEC, restart={"evaluator": RestartSection(backoff_s=backoff_s)})
+
+
+def test_an_evaluator_that_waits_for_its_restart_still_makes_the_final_evaluation(tmp_path):
+    """CONTRACT: the evaluator is stopped after its final evaluation, and a death by signal is followed by another attempt."""
+    first, second = Part(4, status=-9), Part(10)
+    stage = Stage({"chief:0": Part(5), "evaluator:0": first}, later={"evaluator:0": second})
+    supervisor, outcome = perform(tmp_path, stage, evaluator_restarts(backoff_s=3))
+    evaluator = supervisor.lives[TaskId.parse("evaluator:0")]
+    assert (outcome.state, evaluator.state, evaluator.restarts, lost(supervisor)) == ("succeeded", "succeeded", 1, "")
+    told = {name: round(at_s - 1000) for at_s, name, _ in stage.sent}
+    assert "evaluator:0" not in told
+    assert told["ps:0"] == 17, "servers outlive the evaluator"
+
+
+def test_an_evaluator_that_dies_in_its_final_evaluation_is_started_again(tmp_path):
+    stage = Stage({"chief:0": Part(5), "evaluator:0": Part(7, status=-9)}, later={"evaluator:0": Part(10)})
+    supervisor, outcome = perform(tmp_path, stage)
+    assert (outcome.state, supervisor.lives[TaskId.parse("evaluator:0")].restarts, lost(supervisor)) == ("succeeded", 1, "")
+    assert round(stage.now_s - 1000) == 18
+
+
+@pytest.mark.parametrize("dies_s", [4, 50])
+def test_an_evaluator_that_would_be_started_again_too_late_has_failed(tmp_path, dies_s):
+    """Its 60 s run from the leader's success, not from its own restart."""
+    stage = Stage({"chief:0": Part(5), "evaluator:0": Part(dies_s, status=-9)})
+    supervisor, outcome = perform(tmp_path, stage, evaluator_restarts(backoff_s=100))
+    assert (outcome.state, state(supervisor, "evaluator:0")) == ("succeeded", "failed")
+    assert "evaluator:0 failed at step 9" in lost(supervisor)
+    assert stage.now_s < 1000 + dies_s + 20
+
+
+def test_a_signal_while_the_evaluator_waits_for_its_restart_after_success_stops_it(tmp_path):
+    stage = Stage({"chief:0": Part(5), "evaluator:0": Part(4, status=-9)}, signals_to_launcher=[(7, signal.SIGINT)])
+    supervisor, outcome = perform(tmp_path, stage, evaluator_restarts(backoff_s=30))
+    assert (outcome.state, outcome.exit_code, state(supervisor, "evaluator:0")) == ("stopped", 130, "stopped")
+    assert stage.now_s < 1020
+
+
+def test_a_worker_that_waits_for_its_restart_is_not_started_after_the_leaders_success(tmp_path):
+    stage = Stage({"chief:0": Part(5), "worker:0": Part(4.8, status=-9), "evaluator:0": Part(9)})
+    supervisor, outcome = perform(tmp_path, stage)
+    assert (outcome.state, supervisor.lives[TaskId.parse("worker:0")].restarts) == ("succeeded", 0)
 
 
 def test_a_start_that_is_refused_ends_the_run_and_starts_nobody_else(tmp_path):
@@ -333,7 +390,7 @@ parts = st.builds(
     program=st.booleans(),
 )
 def test_every_history_ends_with_nobody_left_and_an_honest_exit_code(tmp_path, cast, signals, refused, program):
-    stage = Stage(cast, signals, tuple(refused))
+    stage = Stage(cast, signals_to_launcher=signals, refused=tuple(refused))
     limits = Limits(timeout_s=300, start_timeout_s=60, stall_timeout_s=1e9, grace_s=10)
     supervisor, outcome = perform(tmp_path, stage, limits=limits, program=program)
     assert not stage.alive

@@ -1,5 +1,6 @@
 """kill -9 of every role: who is started again, what goes on meanwhile, what is lost, and how far training comes."""
 
+import json
 import os
 import re
 import signal
@@ -124,3 +125,39 @@ def test_a_stopped_program_of_several_fits_is_resumed_in_the_one_that_its_newest
     assert (report["global_step"], report["evaluation"]["global_step"], report["rolled_back_steps"]) == (300, 300, 0)
     assert "call 1 of fit had ended before this program was started again" in second.log("chief:0", 1)
     assert "call 2" not in second.log("chief:0", 1)
+
+
+DIES_AT_THE_END = """
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+
+import dtrain as dt
+
+TASK, ATTEMPT = os.environ["DTRAIN_TASK"], os.environ["DTRAIN_ATTEMPT"]
+while (TASK, ATTEMPT) == ("evaluator:0", "0"):
+    if Path("trained").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.01)
+with dt.get_strategy().scope():
+    model = dt.Sequential([dt.layers.Dense(1, input_shape=(1,))])
+    model.compile(optimizer="sgd", loss="mse")
+data = np.ones((40, 1), "f"), np.ones((40, 1), "f")
+model.fit(*data, batch_size=4, epochs=1, verbose=0, validation_data=data)
+if TASK == "chief:0":
+    Path("trained").touch()
+"""
+
+
+def test_an_evaluator_that_is_killed_at_the_end_still_makes_the_final_evaluation(launcher):
+    (launcher.folder / "dies.py").write_text(DIES_AT_THE_END)
+    launch = launcher.start("--workers", "1", "--ps", "1", "--set", "restart.evaluator.backoff_s=1", "dies.py")
+    succeeded(launch)
+    report = report_of(launcher, launch.run_dir)
+    assert (tasks_of(report)["evaluator:0"]["restarts"], tasks_of(report)["evaluator:0"]["state"]) == (1, "succeeded")
+    own = json.loads((launch.run_dir / "tasks" / "evaluator-0" / "status.json").read_text())
+    assert own["evaluation"]["global_step"] == report["global_step"] == 10
+    assert "failed" not in launch.err.splitlines()[-1]
