@@ -25,6 +25,16 @@ class RunProgress:
         return global_step(self._statuses())
 
     @property
+    def unsaved(self) -> str | None:
+        """Why no checkpoint is saved any more; None: the last one was."""
+        return next((status.unsaved for status in self._statuses() if status.unsaved), None)
+
+    @property
+    def saved_step(self) -> int | None:
+        """The step of the last checkpoint, as the leader's present attempt says; None before it has written one."""
+        return next((status.saved_step for status in self._statuses() if status.saved_step is not None), None)
+
+    @property
     def stale_gradients(self) -> int:
         """How many gradients came too late to count."""
         return sum(status.stale_gradients or 0 for status in self._statuses())

@@ -151,6 +151,7 @@ def build_report(
         "evaluation": _evaluation(record, known),
         "failure": failure and {"task": failure.task, "message": failure.message, "traceback": failure.traceback},
         "stalled": None if stale else record.stalled,
+        "unsaved": next((status.unsaved for status in known if status.unsaved), None),
         "run_dir": str(files.directory),
         "tasks": [_task_report(files, task, statuses.get(task.task), usage, stale, now_s) for task in tasks],
     }

@@ -116,6 +116,8 @@ def status_table(report: Mapping[str, Any], width: int, tasks: Sequence[Mapping[
         parts.append(Text(f"and {len(report['tasks']) - len(rows)} tasks more", style="dim"))
     if report["evaluation"]:
         parts.append(Text(f"evaluation: {evaluation_text(report['evaluation'], report['global_step'])}"))
+    if report["unsaved"]:
+        parts.append(Text(f"nothing is saved any more: {report['unsaved']}", style="bold red", overflow="fold"))
     lost = lost_tasks(report)
     parts += [Text(text, style="red", overflow="fold") for text in lost_texts(lost)]
     if report["failure"] and report["failure"]["task"] not in {task["task"] for task in lost}:

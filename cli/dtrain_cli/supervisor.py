@@ -67,6 +67,7 @@ class Supervisor:
         self._order: StopOrder | None = None
         self._causes: list[FailureRecord] = []
         self._next_status_s = 0.0
+        self._unsaved = False
         self._joined = JoinedTasks(RunFiles(plan.run.run_dir))
         self._memory_kills = MemoryKills()
         self._ends = TaskEnds(self.spec, self.foreign, self.lives, self._memory_kills)
@@ -208,9 +209,22 @@ class Supervisor:
             life.read_status()
             if life.state == "starting" and life.is_up:
                 life.state = "running"
+        self._say_whether_checkpoints_are_saved()
         if self.state == "starting" and all(life.is_up for life in self.lives.values()):
             self._journal.record.state = "running"
             self._journal.event("up")
+
+    def _say_whether_checkpoints_are_saved(self) -> None:
+        """Say it when it changes. The leader's own warning is lost where its log is on the same full disk."""
+        unsaved, saved_step = self.progress.unsaved, self.progress.saved_step
+        if unsaved and not self._unsaved:
+            self._unsaved = True
+            self._console.say(f"nothing is saved any more: {unsaved}")
+            self._journal.event("unsaved", message=unsaved)
+        elif self._unsaved and not unsaved and saved_step is not None:  # None: a leader that has just been started again
+            self._unsaved = False
+            self._console.say(f"checkpoints are saved again: the last one is of step {saved_step}")
+            self._journal.event("saved again", step=saved_step)
 
     def _carry_out_kill_orders(self) -> None:
         for life in self.lives.values():
@@ -349,6 +363,7 @@ class Supervisor:
         assert self._order is not None
         if self._standing is not None:
             self._causes[-1].standing = self._standing.lines()
+        self._say_whether_checkpoints_are_saved()
         outcome = outcome_of(self._order, self.lives.values(), self._causes)
         for text in self._faults.missed() if outcome.state == "succeeded" else ():
             self._console.say(f"simulate: {text}: the run was over before that was due, or seen to be")

@@ -112,6 +112,18 @@ class Reporter:
         with contextlib.suppress(OSError):  # a full disk under it
             print(f"dtrain: {self.status.task}: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
+    def tried_to_save(self, step: int, failure: str | None) -> None:
+        """Note why the checkpoint of a step could not be written (None: it was). The launcher says when that changes.
+
+        A warning alone would be lost where the log is on the same full disk.
+        """
+        changed = failure != self.status.unsaved
+        self.status.unsaved = failure
+        if failure is None:
+            self.status.saved_step = step
+        if changed:
+            self.write()
+
     def progress(self, step: int, loss: float | None = None, examples: int = 0) -> None:
         """A step is done."""
         self.status.step = step

@@ -18,7 +18,8 @@
             attempt-0/slow.json     `SlowOrder`: how slow the attempt is to be from now on, written by `dtrain chaos`
             attempt-0/kill.json     `KillOrder`: it does not answer; written by the chief, carried out by the launcher
 
-Small JSON files are replaced as a whole (written aside, then renamed), so a reader never sees half of one.
+Small JSON files are replaced as a whole (written aside, then renamed), so a reader never sees half of one. Where the disk has
+no room for the new one, the old one is overwritten; a reader that comes in the midst of that looks again.
 """
 
 import contextlib
@@ -34,11 +35,15 @@ import msgspec
 
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunError
+from dtrain.json_file import overwrite_json, replace_json
 
 RUNS_DIR = "DTRAIN_RUNS_DIR"
 RESERVE_BYTES = 64 * 1024
 RESERVES = {"run.json": 1, "failure.json": 3}
 """How many last words of a name find room on a full disk."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+READS_MAX = 3
+"""So often a record is read before it counts as damaged: it may be overwritten at the moment."""
 
 _OWN_NAME = re.compile(
     r"lock|(run|join|spec|plan)\.json|(events|metrics)\.jsonl|checkpoints|tasks|reserve-.+|\.(run|join|spec|plan)\.json\.\d+"
@@ -149,6 +154,8 @@ class TaskStatus:
         evaluations: the evaluator's newest ones, in this form.
         fits_begun: how many calls of `fit` the task has come to.
         fits_ended: how many of these have reached their last step, or the one with which the leader ended them.
+        saved_step: the step of the last checkpoint that this attempt has written.
+        unsaved: why the one after it could not be written; None: there is none, or it was.
         exit_code: of the task's program; None: it has not ended.
         message: why it did not end well.
     """
@@ -176,6 +183,8 @@ class TaskStatus:
     evaluations: list[dict[str, int | float]] = field(default_factory=list)
     fits_begun: int = 0
     fits_ended: int = 0
+    saved_step: int | None = None
+    unsaved: str | None = None
     exit_code: int | None = None
     message: str | None = None
 
@@ -329,11 +338,11 @@ class RunFiles:
         try:
             write_record(path, record)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in FULL:
                 raise
             for room in self.directory.glob(f"reserve-{path.name}-*"):
                 with contextlib.suppress(FileNotFoundError):  # another task has taken it
-                    _write(path, record, room)
+                    replace_json(path, record, room)
                     return
             raise
 
@@ -344,39 +353,31 @@ def read_record(path: Path, kind: type[Record]) -> Record | None:
     Raises:
         RunError: it is there and is not what dtrain writes.
     """
-    try:
-        data = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RunError(f"{path} is damaged: {error}") from None
+    damaged: Exception | None = None
+    for _ in range(READS_MAX):
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            damaged = error
+    raise RunError(f"{path} is damaged: {damaged}") from None
 
 
 def write_record(path: Path, record: Any) -> None:
     """Replace one of the small JSON files as a whole. Not fsynced: these are for people, not for recovery.
 
+    On a full disk the file is overwritten: what fits into the blocks that it has needs no room.
+
     Raises:
         OSError: it cannot be written; it is as it was.
     """
-    _write(path, record)
-
-
-def _write(path: Path, record: Any, room: Path | None = None) -> None:
-    """With `room`, into its blocks: what is given back to a full disk first, others may take."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        if room is not None:
-            room.replace(aside)
-        with open(aside, "wb" if room is None else "r+b") as file:
-            file.write(msgspec.json.encode(record))
-            file.truncate()
-        aside.replace(path)
+        replace_json(path, record)
     except OSError as error:
-        aside.unlink(missing_ok=True)
-        error.filename = str(path)
-        raise
+        if error.errno not in FULL or not path.exists():
+            raise
+        overwrite_json(path, record)
 
 
 def offer_to_join(files: RunFiles, record: JoinRecord) -> None:

@@ -1,12 +1,14 @@
 """Which directories a run may take."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from dtrain import run_files
 from dtrain.errors import RunError, SpecError
-from dtrain.run_files import RunFiles, RunRecord, default_runs_dir, write_record
+from dtrain.run_files import RunFiles, RunRecord, default_runs_dir, read_record, write_record
 from dtrain_cli.run_directory import locked_run_directory
 
 
@@ -67,3 +69,36 @@ def test_a_home_that_cannot_be_written_is_said_with_the_way_out(tmp_path, monkey
     said = "Not a directory; say where runs are to be kept with --runs-dir or DTRAIN_RUNS_DIR"
     with pytest.raises(RunError, match=said), locked_run_directory(default_runs_dir() / "run", resume=False):
         pass
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_record_is_overwritten_where_the_disk_has_no_room_for_a_new_one(tmp_path, monkeypatch):
+    write_record(tmp_path / "run.json", RunRecord("r", "a-long-name"))
+    monkeypatch.setattr(run_files, "replace_json", full)
+    for name in ("b", "one-that-is-longer-than-before"):
+        write_record(tmp_path / "run.json", RunRecord("r", name))
+        assert read_record(tmp_path / "run.json", RunRecord) == RunRecord("r", name)
+    with pytest.raises(OSError, match="No space left"):
+        write_record(tmp_path / "other.json", RunRecord("r", "n"))
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_record_that_finds_no_room_even_in_its_place_stays_as_it_was(tmp_path, monkeypatch):
+    write_record(tmp_path / "run.json", RunRecord("r", "n"))
+    monkeypatch.setattr(run_files, "replace_json", full)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_record(tmp_path / "run.json", RunRecord("r", "a-longer-name"))
+    assert read_record(tmp_path / "run.json", RunRecord) == RunRecord("r", "n")
+
+
+def test_a_record_that_is_being_overwritten_is_read_again(tmp_path, monkeypatch):
+    """The first look finds half of the new record and half of the old one."""
+    write_record(tmp_path / "run.json", RunRecord("r", "n"))
+    whole = (tmp_path / "run.json").read_bytes()
+    looks = iter([whole[: len(whole) // 2] + whole, whole])
+    monkeypatch.setattr(Path, "read_bytes", lambda path: next(looks))
+    assert read_record(tmp_path / "run.json", RunRecord) == RunRecord("r", "n")

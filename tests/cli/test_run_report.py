@@ -14,7 +14,8 @@ from dtrain_cli.run_report import ProcessMeter, ProcessUsage, build_report, is_a
 
 FILES = RunFiles(Path("/runs/r"))
 RUN_FIELDS = (
-    "run name state started ended exit_code global_step max_steps rolled_back_steps evaluation failure stalled run_dir tasks"
+    "run name state started ended exit_code global_step max_steps rolled_back_steps evaluation failure stalled unsaved "
+    "run_dir tasks"
 )
 TASK_FIELDS = (
     "task state pid host address step loss examples_per_s staleness_mean stale_gradients bytes_sent bytes_received cpu_percent "
@@ -50,7 +51,8 @@ def test_every_field_is_there_and_null_where_it_does_not_apply():
     filled = {name for name, value in empty["tasks"][0].items() if value is not None}
     assert filled == {"task", "state", "restarts", "log"}
     assert {name for name in empty if empty[name] is None} == {
-        "started", "ended", "exit_code", "global_step", "max_steps", "evaluation", "failure", "stalled"
+        "started", "ended", "exit_code", "global_step", "max_steps", "evaluation", "failure", "stalled",
+        "unsaved",
     }  # fmt: skip
 
 

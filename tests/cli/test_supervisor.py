@@ -30,6 +30,8 @@ class Part:
 
     Attributes:
         fits: how many calls of `fit` it says to have begun and ended.
+        unsaved: why its last checkpoint could not be written, as it says.
+        saved_step: of the last one that it has written.
         record: why it failed, as it has written down itself, so many seconds after its start.
     """
 
@@ -37,6 +39,8 @@ class Part:
     status: int = 0
     leaves_s: float = 0.1
     fits: tuple[int, int] = (0, 0)
+    unsaved: str | None = None
+    saved_step: int | None = None
     record: tuple[float, str, str] | None = None
 
 
@@ -78,6 +82,7 @@ class Stage:
         self.alive[name] = launch.attempt
         status = TaskStatus(name, 1, "here", launch.attempt, "running", self.now_s, self.now_s)
         status.step, (status.fits_begun, status.fits_ended) = 9, part.fits
+        status.unsaved, status.saved_step = part.unsaved, part.saved_step
         if part.record is not None:
             at_s, message, kind = part.record
             why = FailureRecord(name, message, kind, monotonic_s=self.now_s + at_s, exit_code=part.status, log="its.log")
@@ -148,6 +153,16 @@ def test_the_evaluator_has_sixty_seconds_and_the_servers_outlive_it(tmp_path):
     late = "evaluator:0 is told to stop: it has not ended 60 s after the leader; its last evaluation may be missing"
     assert late in stage.said
     assert {life.state for life in supervisor.lives.values()} == {"succeeded"}
+
+
+@pytest.mark.parametrize("saved_step", [None, 12])
+def test_that_nothing_is_saved_any_more_is_said_once_until_a_checkpoint_is_written(tmp_path, saved_step):
+    """A leader that has been started again has not written one yet."""
+    stage = Stage({"chief:0": Part(5, status=-9, unsaved="no room")}, later={"chief:0": Part(5, saved_step=saved_step)})
+    perform(tmp_path, stage)
+    expected = ["nothing is saved any more: no room"]
+    expected += ["checkpoints are saved again: the last one is of step 12"] if saved_step else []
+    assert [text for text in stage.said if "saved" in text] == expected
 
 
 def evaluator_restarts(backoff_s: float) -> RunSpec:

@@ -1,5 +1,6 @@
 """Checkpoints of real clusters on a disk that is full for a while, and under kill -9 in the midst of writing one."""
 
+import json
 import signal
 import subprocess
 
@@ -21,6 +22,23 @@ mkdir -p run/checkpoints && mount -t tmpfs -o size=256k none run/checkpoints
 } 2>/dev/null >/dev/null &
 "$@"; code=$?; cp -r run/checkpoints kept; exit $code
 """
+FULL_WITH_ITS_LOGS = """
+run=$PWD/run log=$PWD/run/tasks/chief-0/attempt-0/output.log
+mkdir -p run && mount -t tmpfs -o size=400k,mode=700 none run
+{
+    until [ -e run/checkpoints/ckpt-0 ]; do sleep 0.02; done
+    cat /dev/zero > run/filler
+    head -c $((4096 - $(stat -c %s $log) % 4096)) /dev/zero | tr '\\0' ' ' >> $log  # the log cannot grow either
+    touch full
+    for _ in $(seq 2000); do grep -q "nothing is saved any more" said && break; sleep 0.02; done
+    "$1" -m dtrain_cli.main status --json $run > while-full.json
+    "$1" -m dtrain_cli.main status $run > while-full.txt
+    rm run/filler
+    touch free
+} 2>/dev/null >/dev/null &
+"$@" 2>said; code=$?; "$1" -m dtrain_cli.main status --json $run > after.json; cp -r run kept; exit $code
+"""
+"""The whole run directory is on a disk that becomes full, and is looked at while it is, and when the run has ended."""
 PATIENT = """
 import time
 from pathlib import Path
@@ -42,7 +60,7 @@ model.fit(lambda context: dt.data.Dataset.from_generator(batches), steps_per_epo
 
 def test_a_full_disk_costs_checkpoints_and_not_training(launcher):
     if subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets nobody have a mount namespace of one's own (unshare -rm)")
+        pytest.skip("this machine lets no user have a mount namespace (unshare -rm)")
     (launcher.folder / "patient.py").write_text(PATIENT)
     wrapper = ("unshare", "-rm", "sh", "-c", FULL_FOR_A_WHILE, "sh")
     launch = launcher.start("--run-dir", "run", *OPTIONS, "patient.py", wrapper=wrapper)
@@ -54,6 +72,27 @@ def test_a_full_disk_costs_checkpoints_and_not_training(launcher):
     assert report_of(launch.run_dir)["global_step"] == 200
     assert list_checkpoints(launcher.folder / "kept")[-1].step == 200
     assert list((launcher.folder / "kept").glob(".*")) == []
+
+
+def test_the_console_and_status_say_on_a_full_disk_that_nothing_is_saved_any_more(launcher):
+    """Also where the task's log, the task's status and the launcher's own record lie on that disk."""
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets no user have a mount namespace (unshare -rm)")
+    (launcher.folder / "patient.py").write_text(PATIENT)
+    wrapper = ("unshare", "-rm", "sh", "-c", FULL_WITH_ITS_LOGS, "sh")
+    launch = launcher.start("--run-dir", "run", *OPTIONS, "patient.py", wrapper=wrapper)
+    launch.run_dir = launcher.folder / "run"
+    succeeded(launch)
+    said = [line for line in (launcher.folder / "said").read_text().splitlines() if "saved" in line]
+    assert ["nothing is saved any more" in line for line in said] == [True, False], said
+    assert "saved again" in said[1]
+    assert "No space left on device" in said[0]
+    assert "earlier checkpoints are untouched" in said[0]
+    full, after = (json.loads((launcher.folder / f"{name}.json").read_text()) for name in ("while-full", "after"))
+    assert "No space left on device" in full["unsaved"]
+    assert "nothing is saved any more" in (launcher.folder / "while-full.txt").read_text()
+    assert after["unsaved"] is None
+    assert list_checkpoints(launcher.folder / "kept" / "checkpoints")[-1].step == 200
 
 
 def test_a_launch_that_is_killed_while_it_writes_goes_on_from_what_is_whole(launcher):

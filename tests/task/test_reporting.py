@@ -60,3 +60,15 @@ def test_the_step_of_an_evaluation_stays_a_whole_number_in_its_file(tmp_path):
     write_record(tmp_path / "status.json", TaskStatus("evaluator:0", 1, "here", evaluation={"global_step": 400, "accuracy": 1.0}))
     found = read_record(tmp_path / "status.json", TaskStatus).evaluation
     assert [(name, type(number)) for name, number in found.items()] == [("global_step", int), ("accuracy", float)]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_in_the_status_at_once_and_until_the_next_one(tmp_path):
+    cluster = ClusterSpec.from_lists(chief=["c:1"], ps=["p:1"])
+    made = reporting.Reporter(TaskAssignment(TaskId.parse("chief:0"), cluster, RunSpec(), "run", tmp_path))
+    try:
+        for step, failure, saved in ((5, None, 5), (10, "no room", 5), (15, "no room", 5), (20, None, 20)):
+            made.tried_to_save(step, failure)
+            said = read_record(RunFiles(tmp_path).status(TaskId.parse("chief:0")), TaskStatus)
+            assert (said.unsaved, made.status.saved_step) == (failure, saved)
+    finally:
+        made.close()

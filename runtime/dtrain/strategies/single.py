@@ -29,7 +29,7 @@ from dtrain.roles.chief.checkpoint_thread import CheckpointThread, Warn
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.recovery import Beginning, beginning
-from dtrain.roles.chief.saver import Saver
+from dtrain.roles.chief.saver import Saver, Tried
 from dtrain.roles.chief.start import OptimizerState, Start, fetch_newest, fresh, restored, saved_generation
 from dtrain.roles.evaluator.machine import CheckpointWeights, Pace
 from dtrain.roles.parameter_server.change import Change
@@ -213,9 +213,15 @@ class SingleSession:
         saver.lineage = self._lineage
         saver.save_cut()
 
-    def saver_into(self, directory: Path, section: CheckpointSection, warn: Warn) -> Saver:
-        """Saves this session, never while another one does."""
-        return Saver(self, self._generation, section, directory, lambda: self._step, warn, self._saving)
+    def saver_into(
+        self,
+        directory: Path,
+        section: CheckpointSection,
+        warn: Warn,
+        tried: Tried = lambda step, failure: None,
+    ) -> Saver:
+        """Return what saves this session, never while another one does."""
+        return Saver(self, self._generation, section, directory, lambda: self._step, warn, self._saving, tried)
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
         """See `saver.Holder`."""
@@ -302,8 +308,8 @@ class SingleStrategy(Strategy):
                 self._reporter.warn(start.warning)
             if goes_on:
                 self._reporter.warn(start.where(generation.max_steps))
-            warn = self._reporter.warn
-            session.saver = CheckpointThread(session.saver_into(directory, section, warn), section, warn)
+            warn, tried = self._reporter.warn, self._reporter.tried_to_save
+            session.saver = CheckpointThread(session.saver_into(directory, section, warn, tried), section, warn)
             session.saver.save_first(start)
             self._reporter.status.max_steps = generation.max_steps
             self._reporter.progress(session.global_step)

@@ -64,7 +64,10 @@ class Keeper:
     def __init__(self, place: Place, generation: Generation) -> None:
         self._place = place
         self.generation = generation
-        self._saver = Saver(place.leader, generation, place.section, place.checkpoints, self._step, place.reporter.warn)
+        reporter, folder = place.reporter, place.checkpoints
+        self._saver = Saver(
+            place.leader, generation, place.section, folder, self._step, reporter.warn, tried=reporter.tried_to_save
+        )
         self._schedule = CheckpointSchedule(place.section, time.monotonic(), -1)
         self._watch = TermWatch(generation.number, 0, 0.0)
         self.first_version = 0

@@ -25,6 +25,8 @@ from dtrain.variables.lazy_table import row_blocks
 CUT_ATTEMPTS = 10
 
 Array = np.ndarray[Any, Any]
+Tried = Callable[[int, str | None], None]
+"""Hears the step of a checkpoint and why it could not be written; None: it was."""
 
 
 class Holder(Protocol):
@@ -57,6 +59,7 @@ class Saver:
         step: Callable[[], int],
         warn: Callable[[str], None],
         turn: AbstractContextManager[Any] | None = None,
+        tried: Tried = lambda step, failure: None,
     ) -> None:
         """Begin.
 
@@ -68,6 +71,7 @@ class Saver:
             step: says the newest global step.
             warn: told of copies that could not be written.
             turn: in which a cut is saved, because the holder remembers one snapshot only.
+            tried: called after every attempt to write a checkpoint.
         """
         self._holder = holder
         self.generation = generation
@@ -76,6 +80,7 @@ class Saver:
         self._copies = CopiesThread.of(section, directory, warn)
         self.step = step
         self._turn = turn or nullcontext()
+        self._tried = tried
         self.until: int | None = None
         self.lineage = Lineage()
         self.whole = True
@@ -170,7 +175,12 @@ class Saver:
             "history": cut.history,
             **msgspec.structs.asdict(self.lineage),
         }
-        checkpoints.save(self._directory, cut.version, arrays, extra, final=final, now=time.time())
+        try:
+            checkpoints.save(self._directory, cut.version, arrays, extra, final=final, now=time.time())
+        except CheckpointError as error:
+            self._tried(cut.version, str(error))
+            raise
+        self._tried(cut.version, None)
         checkpoints.rotate(
             self._directory, keep=self._section.keep, keep_every_n_hours=self._section.keep_every_n_hours, now=time.time()
         )
