@@ -189,7 +189,7 @@ class ProgramCommand(click.Command):
         return f"{what}, which stands before the program: `{before}`; if it is the program's own, write `{behind}`"
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Our options before the program; behind it they would be the program's, which nobody here knows."""
+        """Our options before the program; behind it they would be the program's, whose options are not known here."""
         words = ctx.params.get("words") or Words()
         return [] if words.program or words.foreign else super().shell_complete(ctx, incomplete)
 

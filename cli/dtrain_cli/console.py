@@ -62,7 +62,7 @@ class Console:
             tail.without_stacks = True
 
     def forget_screen(self) -> None:
-        """Somebody else has written to the terminal: what stands there is not erased, and the table begins anew below."""
+        """Erase nothing of what stands on the terminal, because another program has written there; the table begins anew below."""
         self._table_widths = []
 
     def pump(self) -> None:
@@ -99,7 +99,7 @@ class Console:
             if self._out.clogged:
                 time.sleep(0.005)
         if more and not self._out.closed:
-            self.say("whoever reads the output is too slow: the last lines are only in the log files")
+            self.say("the reader of the output is too slow: the last lines are only in the log files")
         self._tell_trouble()
         if self._table:
             self._draw_table()
@@ -189,4 +189,4 @@ class Console:
             columns, lines = os.get_terminal_size(self._err.fd)
         except OSError:
             return os.terminal_size((failure_box.WIDTH_MAX, 24))
-        return os.terminal_size((columns or 80, lines or 24))  # a terminal that nobody has told its size says 0
+        return os.terminal_size((columns or 80, lines or 24))  # a terminal whose size was never set says 0

@@ -1,11 +1,11 @@
-"""Who is told to stop when, and who is killed when. Pure: `due` is asked again until nobody is left.
+"""Which task gets the order to stop when, and which is killed when. Pure: `due` is called again until no task is left.
 
 The order is: workers, evaluator, chief, servers. Each begins when those before it are gone, so that the chief can still save and
 the evaluator still read, and the servers outlive everyone who talks to them. Deadlines run from the order to stop, not from
 the first task that stops.
 
 After success the others may leave by themselves first: the workers finish their last lines, the evaluator evaluates the final
-checkpoint. After anything else all must be gone `grace_s` after the order, and whoever is slow does not use up the time of
+checkpoint. After anything else all must be gone `grace_s` after the order, and a slow task does not use up the time of
 those behind it: a stage begins at the latest at its share of the grace.
 """
 
@@ -56,7 +56,7 @@ class StopOrder:
 
 @dataclass(frozen=True)
 class Told:
-    """A task that is still there, and when it was told to stop (None: not yet)."""
+    """A task that is still there, and when it got the order to stop (None: not yet)."""
 
     task: TaskId
     stop_s: float | None = None
@@ -77,7 +77,7 @@ def due(order: StopOrder, there: Iterable[Told], now_s: float) -> list[tuple[Tas
 
 
 def reluctant(order: StopOrder, there: Iterable[Told], now_s: float) -> list[TaskId]:
-    """Who was told to stop and has used half of its time: whoever waits wants to know what keeps it."""
+    """Return the tasks that have used half of their time to stop: the user who waits wants to know what keeps them."""
     told_to = ((told.task, told.stop_s, order.kill_s(told)) for told in there if told.stop_s is not None)
     return [task for task, stop_s, kill_s in told_to if (stop_s + kill_s) / 2 <= now_s < kill_s]
 

@@ -35,7 +35,7 @@ def outcome_of(order: StopOrder, lives: Collection[TaskLife], causes: Sequence[F
     training = [failure for failure in failed if not failure.task.startswith(Role.EVALUATOR)]
     failure = earliest([*causes, *training])
     code = (failure.exit_code if failure else None) or 1
-    if failure and failure.kind == "peer_lost":  # of somebody who has been, or is being, started again
+    if failure and failure.kind == "peer_lost":  # of a task that has been, or is being, started again
         crashes = [life.failure for life in lives if life.failure]
         failure = earliest(crash for crash in crashes if crash.monotonic_s > failure.monotonic_s - RECENT_S)
     if failure:

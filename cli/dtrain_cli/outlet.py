@@ -1,6 +1,6 @@
-"""Writing to stdout and stderr without ever waiting for whoever reads them.
+"""Writing to stdout and stderr without ever waiting for their reader.
 
-A pipe that nobody empties, a terminal stopped with Ctrl-S: what cannot be written stays pending. Only pieces that the kernel
+A pipe that is not emptied, a terminal stopped with Ctrl-S: what cannot be written stays pending. Only pieces that the kernel
 takes at once are written (a pipe that is writable takes 4096 bytes). The descriptor is not made non-blocking: it is shared with
 the shell. A closed reader is silence.
 """
@@ -18,7 +18,7 @@ class Outlet:
     """One output file descriptor.
 
     Attributes:
-        closed: nobody reads any more; everything is swallowed from then on.
+        closed: the reader is gone; everything is swallowed from then on.
         trouble: why nothing can be written, where that is not the reader's will: a full disk behind a redirection.
     """
 

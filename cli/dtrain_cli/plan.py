@@ -1,6 +1,6 @@
 """What a launch starts: from a spec and addresses to one `TaskLaunch` per task. Pure; `dtrain plan` prints it.
 
-A program's task is told who it is by TF_CONFIG and dtrain's own variables (`dtrain.assignment`). A foreign command gets the
+A program's task learns who it is from TF_CONFIG and dtrain's own variables (`dtrain.assignment`). A foreign command gets the
 same and what other frameworks read: RANK and its kin for the training tasks (the chief is 0; servers have the ranks behind
 them), TF_GRPC_REUSE_PORT because the launcher holds the ports. Thread limits are set for every task and never replace the user's.
 """
@@ -80,7 +80,7 @@ class Machine:
         python: the interpreter that runs programs.
         cores: how many cores the tasks share.
         environment: the user's variables, which every task inherits; only looked at, to override none of the thread limits.
-        master_port: a free port that nobody holds (PyTorch's server cannot share it), for MASTER_PORT of foreign commands.
+        master_port: a free port that is not held (PyTorch's server cannot share it), for MASTER_PORT of foreign commands.
     """
 
     python: str

@@ -45,7 +45,7 @@ class HeldPorts:
         """Take one given port.
 
         Raises:
-            OSError: somebody else has it, or the host is not this machine.
+            OSError: another process has it, or the host is not this machine.
         """
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         try:
@@ -142,7 +142,7 @@ def hold_ports(count: int) -> HeldPorts:
 
 
 def pick_master_port() -> int:
-    """A port for MASTER_PORT, which nobody may hold because its server cannot share it: free now, and never given to a client.
+    """A port for MASTER_PORT, which cannot be held because its server does not share it: free now, and never given to a client.
 
     Raises:
         RunError: there is none, or no socket can be opened.
@@ -154,7 +154,7 @@ def pick_master_port() -> int:
 
 
 def pick_port() -> int:
-    """A port that is free now and held by nobody.
+    """A port that is free now and not held.
 
     Raises:
         RunError: there is none, or no socket can be opened.
@@ -190,7 +190,7 @@ def hold_addresses(section: ClusterSection) -> tuple[ClusterSpec, HeldPorts]:
 
 
 def example_addresses(section: ClusterSection) -> ClusterSpec:
-    """Addresses as a launch might get them, for `dtrain plan`: picked now, held by nobody.
+    """Addresses as a launch might get them, for `dtrain plan`: picked now and not held.
 
     Raises:
         RunError: no ports could be had.

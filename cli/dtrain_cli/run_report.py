@@ -90,7 +90,7 @@ def read_report(directory: Path, meter: ProcessMeter | None = None) -> dict[str,
 
 
 def is_alive(files: RunFiles, record: RunRecord) -> bool:
-    """Whether whoever writes the record (the launcher, or a chief started by hand) still lives.
+    """Return whether the process that writes the record (the launcher, or a chief started by hand) still lives.
 
     The lock is the truth: the kernel drops it with its holder. It is asked last because asking means taking it for a moment.
     """
@@ -162,7 +162,7 @@ def _highest(values: Any) -> int | None:
 
 
 def _evaluation(record: RunRecord, statuses: list[TaskStatus]) -> dict[str, float] | None:
-    """The newest evaluation, whoever made it; none once the evaluator has failed for good."""
+    """Return the newest evaluation, the leader's or the evaluator's; none once the evaluator has failed for good."""
     if any(task.state == "failed" and TaskId.parse(task.task).role is Role.EVALUATOR for task in record.tasks):
         return None
     found = [status.evaluation for status in statuses if status.evaluation is not None]

@@ -13,14 +13,14 @@ def stop_launcher(record: RunRecord, wait_s: float) -> bool:
     """Ask the launcher of a run to stop it, and wait; whether it has ended.
 
     Raises:
-        RunError: the launcher belongs to somebody else, or runs on another machine.
+        RunError: the launcher belongs to another user, or runs on another machine.
     """
     try:
         process = os.pidfd_open(record.launcher_pid or 0)
     except (ProcessLookupError, ValueError, OSError):
         raise RunError(f"the launcher of run {record.run} is no process of this machine (pid {record.launcher_pid})") from None
     try:
-        # The descriptor holds on to the process: its pid cannot be somebody else's between this check and the signal.
+        # The descriptor holds on to the process: its pid cannot be another process's between this check and the signal.
         if not launcher_lives(record):
             return True
         signal.pidfd_send_signal(process, signal.SIGTERM)

@@ -148,7 +148,7 @@ def _run_row(run: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _took(run: Mapping[str, Any]) -> str:
-    """How long a run took, or has been under way; nothing where nobody has written down its end."""
+    """How long a run took, or has been under way; nothing where its end is not written down."""
     if not run["started"] or not (run["ended"] or run["state"] in LIVE_RUN_STATES):
         return ""
     end = datetime.fromisoformat(run["ended"]) if run["ended"] else datetime.now(UTC)
@@ -172,7 +172,7 @@ def _headline(report: Mapping[str, Any]) -> Text:
 
 def _cell(task: Mapping[str, Any], name: str) -> str:
     if name == "exit_code" and (task["state"] == "succeeded" or not (task[name] or task["message"])):
-        return ""  # what was told to stop after the run's success ends with 143
+        return ""  # a task that is stopped after the run's success ends with 143
     return "" if task[name] is None else COLUMNS[name][2](task[name])
 
 

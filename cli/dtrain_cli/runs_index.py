@@ -34,7 +34,7 @@ def known_runs(runs_dir: Path) -> list[KnownRun]:
     for directory in _entries(runs_dir):
         try:
             record = read_record(directory / "run.json", RunRecord)
-        except (RunError, OSError):  # damaged, or somebody else's: it can still be named by its path
+        except (RunError, OSError):  # damaged, or another user's: it can still be named by its path
             continue
         if record is not None:
             runs.append(KnownRun(RunFiles(directory.resolve()), record))

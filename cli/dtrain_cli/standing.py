@@ -42,13 +42,13 @@ def _place(life: TaskLife) -> str:
     return words
 
 
-def innermost_frame(log: Path, begin: int = 0, others_count: bool = True) -> str | None:
+def innermost_frame(log: Path, begin: int = 0, or_any: bool = True) -> str | None:
     """Return the innermost line of the program in the main thread's stack that a task has written to its log.
 
     Args:
         log: of the task.
         begin: where to look, in bytes.
-        others_count: whether the innermost line of all is told where none is the program's own.
+        or_any: whether the innermost line of all is returned where no line is the program's own.
     """
     try:
         with open(log, "rb") as file:
@@ -59,7 +59,7 @@ def innermost_frame(log: Path, begin: int = 0, others_count: bool = True) -> str
     frames = [_FRAME.match(line) for line in (stacks[-1] if stacks else "").splitlines()]  # the main thread is the last
     found = [(frame[1], frame[2]) for frame in frames if frame is not None]
     theirs = [frame for frame in found if not frame[0][1:].startswith((*_NOT_THE_PROGRAMS, "<frozen"))]
-    return next((f"{place} in {name}" for place, name in theirs or (found if others_count else ())), None)
+    return next((f"{place} in {name}" for place, name in theirs or (found if or_any else ())), None)
 
 
 def _size(log: Path) -> int:

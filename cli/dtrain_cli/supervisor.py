@@ -151,7 +151,7 @@ class Supervisor:
         self._journal.event(life.state, task=str(life.task), message=why.message)
         word = f"{life.task} has failed: {first_line(why.message)}"
         if life.state == "stopped":
-            word = f"{life.task} was told to stop by somebody else and has left"
+            word = f"{life.task} got a SIGTERM that this launcher did not send, and has left"
         states = {task: other.state for task, other in self.lives.items()}
         if self._order is not None:
             if self._order.patient:
@@ -284,7 +284,7 @@ class Supervisor:
             if (life := self.lives.get(task)) is None:
                 self._joined.signal(task, number, now_s)
                 continue
-            if life.pid is None:  # still being started: it is told as soon as it is there
+            if life.pid is None:  # still being started: the signal is sent as soon as it is there
                 life.state = "stopped" if number == signal.SIGKILL else life.state
                 continue
             if life.stop_s is None:
@@ -292,7 +292,7 @@ class Supervisor:
                 self._journal.event("told to stop", task=str(task), signal=signal.Signals(number).name)
                 if order.patient and task.role is Role.EVALUATOR and not self.foreign:
                     late = f"{self._limits.evaluator_grace_s:g} s after the leader"
-                    self._console.say(f"{task} is told to stop: it has not ended {late}; its last evaluation may be missing")
+                    self._console.say(f"{task} is being stopped: it has not ended {late}; its last evaluation may be missing")
             self._processes.signal(task, number)
             self._processes.signal(task, signal.SIGCONT)  # a paused task cannot leave
 
@@ -323,7 +323,7 @@ class Supervisor:
         self._order = order
         self._journal.record.state = "stopping"
         self._journal.event("stopping", because=order.state)
-        self._journal.save()  # before anybody is told: a worker that has joined looks whether the whole run is stopping
+        self._journal.save()  # before any signal is sent: a worker that has joined looks whether the whole run is stopping
         if word:
             self._console.say(word)
         for life in self.lives.values():

@@ -58,7 +58,7 @@ class TaskEnds:
         return Judgement("failed" if failure else "succeeded", failure)
 
     def _while_stopping(self, life: TaskLife, end: Exited, order: StopOrder, now_s: float) -> Judgement:
-        """Judge by the time: what a task did before it was told to stop is its own end, also after a success."""
+        """Judge by the time: what a task did before the order to stop is its own end, also after a success."""
         own = own_record(life.launch)
         by_itself = life.stop_s is None or (own is not None and own.monotonic_s < life.stop_s)
         if by_itself and (failure := self._failure(life, end, now_s)):
@@ -121,7 +121,7 @@ class TaskEnds:
         return record
 
     def _was_told(self, life: TaskLife, end: Exited, failure: FailureRecord) -> bool:
-        """Return whether somebody else told this task to stop, and it left in order; a leader's run ends with it."""
+        """Return whether this task left in order after a SIGTERM from another process; a leader's run ends with it."""
         leaves = life.task.role in (Role.WORKER, Role.EVALUATOR) and life.task != success_rule.leader(self._spec)
         return leaves and failure.kind == "signal" and end.status == TOLD_TO_STOP
 

@@ -21,8 +21,8 @@ class TaskLife:
         state: CONTRACT section 2's.
         started_s: when the present attempt was started (monotonic).
         status: what the present attempt last said of itself.
-        stop_s: when it was told to stop; None: it was not.
-        reluctant: it was, and has not left in time: what it does was asked for.
+        stop_s: when it got the order to stop; None: it did not.
+        reluctant: it got the order and has not left in time, so its stacks were asked for.
         restart_s: when it is to be started again; None: it is not.
         restarts_used: since it was last healthy; `restarts` counts all.
         failure: of the last attempt that failed.

@@ -60,7 +60,7 @@ class Announcements:
         Args:
             now_s: seconds.
             unreached: by server, to whom this task tries to connect.
-            waiting: for whom the task waits, and since when; None: for nobody.
+            waiting: for whom the task waits, and since when; None: for no task.
         """
         for server in [server for server in self._unreached if server not in unreached]:
             del self._unreached[server]
@@ -73,7 +73,7 @@ class Announcements:
             yield from self._of_others(*waiting, now_s)
 
     def _of_server(self, server: str, found: Unreached, now_s: float) -> Iterator[str]:
-        """Each change of the reason is told at once."""
+        """Yield a line as soon as the reason changes, and again from time to time while it stays."""
         told, text = self._unreached.get(server), f"{server} at {found.address}: {found.reason}"
         if told is None or told.text != text:
             self._unreached[server] = _Told(text, now_s + AGAIN_S)

@@ -24,7 +24,7 @@ SECRET = "DTRAIN_SECRET"
 JOINED = "DTRAIN_JOINED"
 TF_CONFIG = "TF_CONFIG"
 TASK, ROLE, INDEX = "DTRAIN_TASK", "DTRAIN_ROLE", "DTRAIN_INDEX"
-"""Who a task is, for scripts that read no JSON; dtrain itself reads TF_CONFIG."""
+"""The task's name, role and index, set for scripts that cannot read the JSON of TF_CONFIG; dtrain itself reads TF_CONFIG."""
 
 _SPECS = msgspec.json.Decoder(RunSpec)
 """Made at the import, which forked tasks share: a task's first decoding of the type takes half a millisecond."""

@@ -110,7 +110,7 @@ def _content(descriptor: int) -> bytes:
 
 
 def _leave(pid: int) -> None:
-    """Remove the files that nobody else uses; a child that was forked has none."""
+    """Remove the files of this process that no other process uses. A forked child has none of its own, and removes nothing."""
     if os.getpid() != pid:
         return
     for directory, descriptor in _held.descriptors.items():

@@ -1,4 +1,4 @@
-"""A task's account of itself: kept up to date by whoever trains or serves, written to its status file by one thread.
+"""A task's account of itself: kept up to date by the threads that train or serve, written to its status file by one thread.
 
 The same account rides in the heartbeats to ps:0, so a leader started by hand can show every task's. Writing is never in the way
 of training: fields are plain attributes, the file is replaced about twice a second, and a disk that refuses costs a status.
@@ -68,19 +68,19 @@ class Reporter:
         self.status.fits_begun += 1
 
     def fit_ends(self) -> None:
-        """It has come to its end. Written at once: a program may end the process without a word."""
+        """Note that the call of `fit` has ended, and write it down at once, because the program may end the process next."""
         self.status.fits_ended = self.status.fits_begun
         self.write()
 
     def waiting(self, for_whom: str | None) -> None:
-        """From now on the task waits for somebody (None: for nobody)."""
+        """Note for whom the task waits from now on; None: for no task."""
         now = time.monotonic()
         if self._waiting is not None:
             self._waited_s += now - self._waiting[1]
         self._waiting = None if for_whom is None else (for_whom, now)
 
     def behind(self, server: str, others: str | None) -> None:
-        """A server itself waits for others: whoever waits for it waits for them."""
+        """Note for whom a server itself waits: a task that waits for the server waits for them."""
         self._behind[server] = others
 
     def unreached(self, server: str, address: str, reason: str | None) -> None:

@@ -2,7 +2,7 @@
 
     <run directory>/                mode 0700
         lock                        held (flock) by the launcher, or by a chief started by hand, while the run is alive
-        run.json                    `RunRecord`: the run's and every task's process state; written by whoever holds the lock
+        run.json                    `RunRecord`: the run's and every task's process state; written by the holder of the lock
         join.json                   `JoinRecord`: what a worker that joins must know; there while the run lives, mode 0600
         spec.json                   the resolved spec; the leader writes it anew when its program has wished something of `training`
         plan.json                   what was started (`dtrain plan`), the secret masked
@@ -105,7 +105,7 @@ class FailureRecord:
 class RunRecord:
     """The state of a run.
 
-    `launcher_pid` and `launcher_started` (`started_s`) tell whether whoever wrote it is still alive.
+    `launcher_pid` and `launcher_started` (`started_s`) tell whether the process that wrote it is still alive.
 
     Attributes:
         stalled: where training stands still and whom it waits for; None: it does not.

@@ -291,7 +291,7 @@ def mark_used() -> None:
 
 
 def was_used() -> bool:
-    """Whether the program has ever called dtrain (a program that has not is told so: CONTRACT section 4)."""
+    """Whether the program has ever called dtrain (one that has not gets an error that says so: CONTRACT section 4)."""
     return _process.used.is_set()
 
 

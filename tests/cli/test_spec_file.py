@@ -223,7 +223,7 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9
         ("[" * 1000, "spec: nested too deeply"),
         (b"name: \xff\xfe", "spec: expected UTF-8 text, found byte 0xff at 6"),
         (b"#" * 10_000_000, "spec: expected a spec of at most 256 KiB, found a larger file"),
-        ("", "spec: cluster: nobody trains"),
+        ("", "spec: cluster: no task trains"),
         ("cluster: 3", "spec:1:1: cluster: expected a mapping of keys to values, found 3"),
         ("name: !!python/object/apply:os.system [true]\ncluster: {chief: 1}", "spec:1:1: name: expected text"),
         ("cluster: {chief: 1}\n? [a, b]\n: 1\n", "spec:2:3: ('a', 'b'): unknown key"),

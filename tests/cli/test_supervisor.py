@@ -150,7 +150,7 @@ def test_the_evaluator_has_sixty_seconds_and_the_servers_outlive_it(tmp_path):
     supervisor, outcome = perform(tmp_path, stage)
     assert (outcome.state, outcome.exit_code) == ("succeeded", 0)
     assert [(round(at_s - 1000), name) for at_s, name, _ in stage.sent] == [(65, "evaluator:0"), (65, "ps:0")]
-    late = "evaluator:0 is told to stop: it has not ended 60 s after the leader; its last evaluation may be missing"
+    late = "evaluator:0 is being stopped: it has not ended 60 s after the leader; its last evaluation may be missing"
     assert late in stage.said
     assert {life.state for life in supervisor.lives.values()} == {"succeeded"}
 

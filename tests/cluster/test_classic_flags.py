@@ -32,7 +32,7 @@ def test_no_hosts_is_no_cluster(line):
         ("--worker_hosts", "--worker_hosts: expected a value after it"),
         ("--worker_hosts a --job_name worker", "--worker_hosts: expected host:port, found 'a'"),
         ("--worker_hosts a:1,a:1 --job_name worker", "--worker_hosts: a:1 is already the address of worker:0"),
-        ("--ps_hosts a:1 --job_name ps", "--worker_hosts: nobody trains"),
+        ("--ps_hosts a:1 --job_name ps", "--worker_hosts: no task trains"),
         ("--worker_hosts a:1", "--job_name: expected one of chief, worker, ps, evaluator, found ''"),
         ("--worker_hosts a:1 --job_name worker --task_index x", "--task_index: expected a number from 0, found 'x'"),
         ("--worker_hosts a:1 --job_name worker --task_index 1", "--task_index: the flags name no worker:1: there are 1"),

@@ -19,7 +19,7 @@ def open_for_reading(checkpoint: Path) -> int:
 
 
 def is_read(checkpoint: Path) -> bool:
-    """Whether somebody reads a checkpoint at this moment."""
+    """Return whether a checkpoint is being read at this moment."""
     try:
         descriptor = os.open(checkpoint / MANIFEST, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

@@ -58,7 +58,7 @@ class Manifest:
 
         Raises:
             CheckpointError: a newer version of dtrain wrote it.
-            CheckpointDamagedError: nobody did.
+            CheckpointDamagedError: these are not the bytes that were written.
         """
         try:
             fields = json.loads(data)

@@ -3,7 +3,7 @@
 A checkpoint is written to the local directory first and then copied. Object stores know no rename, so the manifest goes last:
 where it is, everything is. It also goes first when a copy is removed, and no copy is removed before the newest checkpoint has
 one. What was copied halfway is copied again or removed by the next upload. A run that has none of its own begins with what lies
-there, and owns it from then on: the run before is told so, and touches the copies no more.
+there, and owns it from then on: the run before finds that out at its next copy, and touches the copies no more.
 """
 
 import contextlib
@@ -33,10 +33,10 @@ class RemoteCopies:
     """
 
     def __init__(self, url: str) -> None:
-        """Find the driver; nobody is talked to yet.
+        """Find the driver; no connection is made yet.
 
         Raises:
-            SpecError: fsspec or the URL's driver is not installed, or nobody knows the protocol.
+            SpecError: fsspec or the URL's driver is not installed, or the protocol is unknown.
         """
         self.url = url
         self.warning: str | None = None
@@ -109,7 +109,7 @@ class RemoteCopies:
             return False
 
     def _are_of(self, directory: Path, *, or_refuse: bool) -> bool:
-        """Whether they are this directory's; copies that nobody has claimed are nobody's, and never refused."""
+        """Whether they are this directory's; copies that no directory has claimed belong to none, and are never refused."""
         try:
             owner: bytes = self._files.cat_file(f"{self._root}/{OWNER}")
         except FileNotFoundError:
@@ -173,7 +173,7 @@ class RemoteCopies:
             try:
                 names = list(Manifest.decode(manifest).files)
             except CheckpointDamagedError:
-                return  # whoever reads it will say so
+                return  # a reader will say so
             with contextlib.suppress(FileNotFoundError):
                 if self._files.cat_file(self._path(step, MANIFEST)) == manifest:
                     return

@@ -5,7 +5,7 @@
 TensorFlow answers most mistakes in it by waiting for ever, or not at all (`cluster_resolver` has its exact answers). Here
 each is a `SpecError` with one message. Accepted beyond the plain form, as TensorFlow and the platforms that set the variable do:
 sparse jobs (``{"1": "b:2222"}``), `master` for the chief, an index written "1" or 1.0, an evaluator among the jobs (it is left
-out of the cluster), and keys that belong to somebody else.
+out of the cluster), and keys that belong to other programs.
 """
 
 import json

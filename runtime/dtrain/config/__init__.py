@@ -1,8 +1,8 @@
 """The cluster spec without its addresses' meaning: how to train, save, restart and misbehave. CONTRACT section 3.
 
 All of it is frozen data. Types say what a field may hold, `problems()` says what types cannot: ranges and rules between
-fields. Whoever reads a spec (the launcher, with file, line and column; a constructor, with the argument's name) shows what
-`problems()` yields; nobody repeats the rules.
+fields. What reads a spec (the launcher, with file, line and column; a constructor, with the argument's name) shows what
+`problems()` yields; the rules stand nowhere else.
 """
 
 from dtrain.config.checkpoint_section import CheckpointSection

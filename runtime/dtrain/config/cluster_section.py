@@ -40,7 +40,7 @@ class ClusterSection:
             elif role in ("chief", "evaluator") and self.count(role) > 1:
                 yield (role,), f"a cluster has at most one {role}, found {self.count(role)}"
         if self.chief == 0 and self.worker == 0:
-            yield (), "nobody trains: expected a chief or at least one worker"
+            yield (), "no task trains: expected a chief or at least one worker"
         seen: dict[str, str] = {}
         for role in ROLES:
             value = getattr(self, role)

@@ -18,7 +18,7 @@ class WaitSection:
         start_s: for tasks to appear, from the start on.
         server_s: for a server that was lost to come back.
         leader_s: for the leader to come back, from the end of its lease on; the servers then end.
-        grace_s: for a task that was told to stop to end by itself; None: see `grace`.
+        grace_s: how long a task may take to end by itself after the order to stop; None: see `grace`.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT

@@ -1,4 +1,4 @@
-"""What an input function is told of the replicas that it feeds (tf.distribute.InputContext)."""
+"""What an input function gets to know of the replicas that it feeds (tf.distribute.InputContext)."""
 
 from dataclasses import dataclass
 

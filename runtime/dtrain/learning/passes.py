@@ -163,7 +163,7 @@ class Arrived:
             before += gradient
 
     def take(self, step: int) -> Any:
-        """The gradient by the outputs of a step; 0 for an output that nobody read."""
+        """The gradient by the outputs of a step; 0 for an output that was not read."""
         taken, self._gradients[step] = self._gradients[step], []
         return only([np.zeros_like(y) if dy is None else dy for dy, y in zip(taken, self._outputs[step], strict=True)])
 

@@ -111,8 +111,8 @@ class Step:
 def flattened(uses: Sequence[Use], names: Mapping[Part, str]) -> tuple[list[Step], list[list[Slot] | int]]:
     """The same graph of layers alone: its steps, and of each use its outputs or, of a layer, the number of its step.
 
-    A layer that is used in several models has the path of its first use. What a layer of an inner model was told of
-    training when it was called counts more than what the model was told.
+    A layer that is used in several models has the path of its first use. What a call of a layer of an inner model said of
+    training counts more than what the call of the model said.
     """
     steps: list[Step] = []
     paths: dict[Layer, str] = {}

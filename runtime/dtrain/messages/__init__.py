@@ -18,7 +18,7 @@ The life of a run, in messages:
     leader     -> every server   Mark / Marked (async), Snapshot / SnapshotReply, SnapshotRows / Rows, for a checkpoint (rule 11)
     leader     -> every server   Farewell / Farewell at the end (rule 12)
     leader     -> every server   Hold / Holding, then Control / Controlled: other numbers, other values, an end (rule 13)
-    leader     -> ps:0           Conclude / Conclude: the last step is saved, so nobody can be needed again for this generation
+    leader     -> ps:0           Conclude / Conclude: the last step is saved, so no server can be needed again for this generation
 
 Two numbers say which variables are meant. The *generation* counts the calls of `fit`. The *term* counts, within the run, how often
 all servers were given their variables: when one of them dies, the leader begins a new term from the newest checkpoint on every

@@ -1,4 +1,4 @@
-"""What every message is, and the answer to what nobody may ask."""
+"""What every message is, and the answer to a question that is not allowed."""
 
 import msgspec
 

@@ -20,7 +20,7 @@ class Holding(Message, frozen=True, gc=False):
     """Server to leader: so be it.
 
     Attributes:
-        version: ps:0: the first one that nobody has begun to change; of others it means nothing.
+        version: ps:0: the first one that no push has begun to change; of others it means nothing.
         optimizer: the rule in force.
         stopped: an earlier order has ended training.
     """

@@ -37,7 +37,7 @@ class Lookup(Message, frozen=True, gc=False):
 
 
 class Rows(Message, frozen=True, gc=False):
-    """Server to whoever asked. Blocks: the rows of each table, flat.
+    """Server to the task that asked. Blocks: the rows of each table, flat.
 
     In sync they may be of a later version than the values at hand; then the gradient is stale already and will not be applied.
     """

@@ -2,7 +2,7 @@
 
 1. A push is (replica, incarnation, sequence). A replica sends one push at a time; its next sequence is one higher.
 2. The first arrival is new. A later arrival of the same push is a duplicate and is answered with the first verdict.
-3. An older sequence, and an older incarnation, is refused: nobody waits for its answer any more.
+3. An older sequence, and an older incarnation, is refused: no replica waits for its answer any more.
 4. The table is part of a checkpoint: a restored server remembers what the restored variables contain.
 """
 

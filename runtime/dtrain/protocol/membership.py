@@ -3,9 +3,9 @@
 1. A member renews its lease with every heartbeat; without one for `lease_s` it is lost.
 2. A member has an incarnation. A process that is new, or comes back after it was lost, gets the next one.
 3. Of two processes of one task the later one is the task: what the earlier one said, however late it arrives, is refused.
-4. A member that says goodbye has left; nobody waits for it, and it is not lost.
-5. Somebody who is expected and was never seen is awaited for `join_s` after the start, and then counts as lost; somebody whom the
-   server before this one had seen, for a lease.
+4. A member that says goodbye has left; no task waits for it, and it is not lost.
+5. A member that is expected and was never seen is awaited for `join_s` after the start, and then counts as lost; one that the
+   server before this one had seen is awaited for a lease.
 """
 
 from collections.abc import Iterable
@@ -75,7 +75,7 @@ class Membership:
         return member.incarnation
 
     def heard_before(self, tasks: Iterable[str], now: float) -> None:
-        """The server that kept this table before had heard of these tasks: whoever is alive is heard of within a lease."""
+        """The server that kept this table before had heard of these tasks: each that is alive is heard of within a lease."""
         for member in (self.members[task] for task in tasks if task in self.members):
             if member.state is MemberState.EXPECTED:
                 member.deadline_s = min(member.deadline_s, now + self.lease_s)
@@ -87,7 +87,7 @@ class Membership:
             self.gone.add(task)
 
     def expire(self, now: float) -> list[str]:
-        """Mark whoever's lease ran out; returns those who are lost since the last call."""
+        """Mark the members whose lease ran out; return those that are lost since the last call."""
         waiting = (MemberState.LIVE, MemberState.EXPECTED)
         lost = [task for task, member in self.members.items() if member.state in waiting and now > member.deadline_s]
         for task in lost:

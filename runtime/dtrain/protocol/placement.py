@@ -109,7 +109,7 @@ class Plan:
 
     @cached_property
     def hash(self) -> str:
-        """A short digest: equal for equal plans, whoever made them."""
+        """A short digest: equal for equal plans, wherever they were made."""
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":")).encode()
         return hashlib.blake2b(canonical, digest_size=8).hexdigest()
 

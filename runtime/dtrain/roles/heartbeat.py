@@ -2,7 +2,7 @@
 
 It is also the watchman of every wait: when ps:0 is gone for good, has declared training failed, or knows another process in this
 task's place, `failure` says so and the callback breaks whatever the task waits on. The leader, which has a link to every server,
-is told of each that has been silent for a lease.
+hears of each that has been silent for a lease.
 """
 
 import threading
@@ -49,7 +49,7 @@ class HeartbeatLink:
             on_silence: called whenever another lease is over without an answer, from the first connection on.
 
         Raises:
-            PeerLostError: nobody answers within `connect_s`; a WaitTimeoutError if nobody is there at all.
+            PeerLostError: no server answers within `connect_s`; a WaitTimeoutError if none is there at all.
             PeerRefusedError: the server does not want this task.
         """
         self._connect = connect
@@ -171,14 +171,14 @@ class HeartbeatLink:
             if self.failure is None and self._channel is not None:
                 self.on_reply(self._beat(self.reply.incarnation, leaving=True)[1])
         except DtrainError:
-            pass  # whoever is gone needs no goodbye
+            pass  # a server that is gone needs no goodbye
         finally:
             self._drop_channel()
 
 
 @contextmanager
 def _answered_within(limit_s: float, channel: Channel) -> Iterator[None]:
-    """A process that stands still keeps its connections open: whoever waits for it gives up by himself."""
+    """Break the connection when there is no answer in time: a process that stands still keeps its connections open."""
     patience = threading.Timer(limit_s, channel.abort, [f"{channel.peer} did not answer for {limit_s:g} s"])
     patience.daemon = True
     patience.start()

@@ -25,7 +25,7 @@ class SavedModel:
     """A model without code.
 
     Attributes:
-        description: class, arguments and layers of the model, and what `compile` was told; JSON types.
+        description: class, arguments and layers of the model, and the arguments of `compile`; JSON types.
         weights: every variable by name.
         state: of the optimizer; None if it begins anew.
     """

@@ -60,7 +60,7 @@ class ParameterServerStrategy(Strategy):
     evaluates: bool
 
     def __init__(self, assignment: TaskAssignment) -> None:
-        """Take a place in the cluster; nobody is talked to before `open`.
+        """Take a place in the cluster; no connection is made before `open`.
 
         Raises:
             SpecError: the cluster has no parameter server.

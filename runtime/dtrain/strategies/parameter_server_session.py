@@ -156,7 +156,7 @@ class ParameterServerSession:
         self._orders.abort(reason)
 
     def _explained(self, error: DtrainError) -> DtrainError:
-        """Whoever has given up knows better than the connection that broke."""
+        """Return why the keeper or a heartbeat has given up, which says more than the connection that broke."""
         return self._link.failure or (self._keeper and self._keeper.failure) or error
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""A call of `fit` that had ended before its program was started again: nothing is trained, and nobody is talked to."""
+"""A call of `fit` that had ended before its program was started again: nothing is trained, and no connection is made."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,7 +65,7 @@ class PassedOverSession:
         """See `Session.wait`."""
 
     def control(self, orders: Orders) -> None:
-        """Nobody is left to obey."""
+        """See `Session`; it does nothing: training has ended."""
 
     def checkpoint(self) -> None:
         """See `Session.checkpoint`."""

@@ -189,7 +189,7 @@ class SingleSession:
 
     def wait(self, step: int) -> None:
         """Never called: this process trains."""
-        raise AssertionError("a process that trains alone waits for nobody")
+        raise AssertionError("a process that trains alone waits for no other")
 
     def control(self, orders: Orders) -> None:
         """See `Session.control`: at once."""
@@ -351,7 +351,7 @@ class SingleStrategy(Strategy):
         return iter(())
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        """Nobody asks."""
+        """See `Session`; it does nothing: no other task asks."""
 
     def close(self, error: BaseException | None = None) -> None:
         """The status stays."""

@@ -79,7 +79,7 @@ def _write_stacks_on_request() -> None:
 def _limit_of(assignment: TaskAssignment) -> Callable[[], None]:
     """Return what limits the time that a task takes to leave: there is no launcher to do it."""
     grace_s = assignment.spec.wait.grace(launched=False)
-    last_word = f"dtrain: {assignment.task}: has not left {grace_s:g} s after it was told to (wait.grace_s): it is killed"
+    last_word = f"dtrain: {assignment.task}: has not left {grace_s:g} s after the order to stop (wait.grace_s): it is killed"
     return life_line.limit_leaving(grace_s, last_word)
 
 

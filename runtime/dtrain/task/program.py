@@ -49,7 +49,7 @@ def close(error: BaseException) -> None:
 
 
 def _check_that_dtrain_was_used(program: str) -> None:
-    strategy = sys.modules.get("dtrain.strategy")  # whoever has used dtrain has imported it
+    strategy = sys.modules.get("dtrain.strategy")  # a program that has used dtrain has imported it
     if strategy is None or not strategy.was_used():
         raise ProgramError(
             f"{program} has ended without ever having called dtrain: this task did nothing for the cluster. "

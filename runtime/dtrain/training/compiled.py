@@ -1,4 +1,4 @@
-"""What `compile` was told, arranged by the model's outputs. The forms and the names of the results are Keras's."""
+"""The arguments of `compile`, arranged by the model's outputs. The forms and the names of the results are Keras's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

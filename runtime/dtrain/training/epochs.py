@@ -24,7 +24,7 @@ class Epochs:
         A step consumes one batch; where batches are one replica's, as those of pipelines of its own, `parts` of them.
 
         Raises:
-            InputError: the data are endless and nobody said how long an epoch is, or a number is out of range.
+            InputError: the data are endless and the length of an epoch is not given, or a number is out of range.
         """
         if batches.dataset.cardinality() == 0:
             raise InputError("fit: expected at least one batch, found an empty dataset")

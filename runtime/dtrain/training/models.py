@@ -84,12 +84,12 @@ class Model(Architecture):
 
     @property
     def optimizer(self) -> optimizers.Optimizer | None:
-        """As `compile` was told; its numbers may be changed."""
+        """As `compile` was given it; its numbers may be changed."""
         return None if self.compiled is None else self.compiled.optimizer
 
     @property
     def loss(self) -> Any:
-        """As `compile` was told; a list with one for each output where there are several."""
+        """As `compile` was given it; a list with one for each output where there are several."""
         return None if self.compiled is None else self.compiled.arguments()["loss"]
 
     @property
@@ -226,7 +226,7 @@ class Model(Architecture):
         Returns:
             Numbers for the log by name, ``loss`` among them.
         """
-        alone = getattr(self.train_step, "__func__", None) is Model.train_step  # whoever overrides it may change the gradients
+        alone = getattr(self.train_step, "__func__", None) is Model.train_step  # another one may change the gradients
         return {"loss": step.loss_and_gradients(last=alone), **step.losses}
 
     def test_step(self, step: EvaluationStep) -> Logs:
@@ -281,7 +281,7 @@ class Model(Architecture):
     # As a file
 
     def save(self, filepath: FilePath, overwrite: bool = True, include_optimizer: bool = True) -> None:
-        """Write architecture, weights, what `compile` was told and the optimizer's state; `dt.load_model` reads it.
+        """Write architecture, weights, the arguments of `compile` and the optimizer's state; `dt.load_model` reads it.
 
         The file is in the safetensors format, whatever its name ends in; a name of Keras's formats is warned about.
         In tasks that do not lead it is thrown away at the end; until then they read it under its name.
@@ -349,7 +349,7 @@ class Model(Architecture):
         return self._symbols
 
     def _predicted(self, outputs: Any) -> Any:
-        """Outputs in the form in which the model was told its own."""
+        """Outputs in the form in which the model was given its own."""
         return dict(zip(self.network.output_names, outputs, strict=True)) if self._outputs_by_name else outputs
 
     def _saved(self, compiled: Compiled | None, state: OptimizerState | None = None) -> SavedModel:
@@ -372,7 +372,7 @@ class Model(Architecture):
         )
 
     def _input_context(self) -> InputContext:
-        """What a data function is told: one pipeline a replica."""
+        """What a data function is given: one pipeline a replica."""
         replicas = self.strategy.num_replicas
         return InputContext(replicas, max(self.strategy.rank, 0) % replicas, self.strategy.num_replicas_in_sync)
 

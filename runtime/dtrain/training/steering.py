@@ -14,7 +14,7 @@ class Steering:
     """The leader's.
 
     Attributes:
-        holds: whether somebody looks at the ends of epochs: nobody then goes beyond one before that is done.
+        holds: whether the ends of epochs are looked at: no replica then goes beyond one before that is done.
     """
 
     model: Architecture
@@ -30,7 +30,7 @@ class Steering:
 
     @property
     def stopped(self) -> bool:
-        """Whether somebody has ended training."""
+        """Whether training has been ended."""
         return self.model.stop_training
 
     def begin_epoch(self, last_step: int) -> None:

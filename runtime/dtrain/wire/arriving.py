@@ -34,6 +34,6 @@ class Arriving:
         while self._there < needed:
             news = next_of(self._news)
             if isinstance(news, Exception):
-                self._news.put(news)  # whoever asks again hears it again
+                self._news.put(news)  # the next call hears it again
                 raise news
             self._there = news

@@ -64,7 +64,7 @@ class Channel(Protocol):
         So are those of later messages, until other arrays are offered. Or they lie where the server wrote them: they cannot be
         written, and stay as they are until the next message with blocks, unless that is `Rows`.
 
-        It waits as long as the peer lives; whoever knows better calls `abort`.
+        It waits as long as the peer lives; a thread that knows better calls `abort`.
 
         Raises:
             PeerLostError: the connection is gone, or was aborted.

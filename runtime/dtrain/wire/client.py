@@ -26,7 +26,7 @@ class GrpcChannel:
         """Connect and shake hands.
 
         Raises:
-            WaitTimeoutError: nobody answers at the address within `timeout_s`.
+            WaitTimeoutError: no process answers at the address within `timeout_s`.
         """
         self.peer = peer
         self.address = address
@@ -70,7 +70,7 @@ class GrpcChannel:
             if answer.arriving is not None and not early:
                 answer.arriving.wait()
             return answer
-        self._answers.put(answer)  # whoever asks again hears it again
+        self._answers.put(answer)  # the next call hears it again
         raise self._explained(answer)
 
     @property
@@ -112,7 +112,7 @@ def local_name(peer: str, address: str, hello: Hello, timeout_s: float) -> str:
     """Ask a server for its socket for tasks on the same host; empty if it has none.
 
     Raises:
-        WaitTimeoutError: nobody answers at the address within `timeout_s`.
+        WaitTimeoutError: no process answers at the address within `timeout_s`.
         PeerRefusedError: the server does not want this task.
     """
     return in_own_thread(lambda: _meet(peer, address, hello, timeout_s), "connecting")

@@ -4,7 +4,7 @@
     local   the former, or a clear error
     grpc    the latter
 
-Two tasks are on one host if the server's socket can be reached from here. Its name is told over gRPC; where the server's address
+Two tasks are on one host if the server's socket can be reached from here. Its name travels over gRPC; where the server's address
 is loopback a task of the same run knows it, so that gRPC, which takes 5 MB a process and wakes it 40 times a second, is not even
 started.
 """
@@ -50,7 +50,7 @@ def connect(peer: str, address: str, hello: Hello, timeout_s: float, transport: 
         tell: told why the server is not reached while that is so, and None when it is.
 
     Raises:
-        WaitTimeoutError: nobody answers at the address within `timeout_s`.
+        WaitTimeoutError: no process answers at the address within `timeout_s`.
         PeerRefusedError: the server does not want this task, or `transport` is ``local`` and there is no such way.
     """
     on_this_host = transport != "grpc" and _is_loopback(address) and not shared_memory.shortage
@@ -65,7 +65,7 @@ def connect(peer: str, address: str, hello: Hello, timeout_s: float, transport: 
 
 
 def _by_grpc(peer: str, address: str, hello: Hello, timeout_s: float, transport: str) -> Channel:
-    """Open the way over gRPC, or the one that is told over it."""
+    """Open the way over gRPC, or the one whose name comes over it."""
     from dtrain.wire.client import GrpcChannel, local_name  # 5 MB and 70 ms that a task does not take whose servers are met
 
     if transport == "grpc":
@@ -98,7 +98,7 @@ def _met(peer: str, address: str, hello: Hello, timeout_s: float, tell: Tell) ->
     """A connection to a server on this host by the name that its run knows; None if it is up and has no such socket for us.
 
     Raises:
-        WaitTimeoutError: nobody answers within `timeout_s`.
+        WaitTimeoutError: no process answers within `timeout_s`.
     """
     name, deadline_s, pause_s = socket_name(peer, hello), time.monotonic() + timeout_s, _PAUSE_S
     while True:
@@ -111,7 +111,7 @@ def _met(peer: str, address: str, hello: Hello, timeout_s: float, tell: Tell) ->
         if left_s <= 0:
             raise not_reached(peer, address, timeout_s, reason or _SILENT)
         if reason is None:
-            return None  # whatever the reason is, it is told over gRPC
+            return None  # whatever the reason is, the answer comes over gRPC
         time.sleep(min(pause_s, left_s))
         pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
 

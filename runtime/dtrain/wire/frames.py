@@ -207,7 +207,7 @@ class FrameDecoder:
         return frame if begins else None
 
     def broken(self, error: Exception) -> None:
-        """Nothing will come any more: tell whoever waits for the rest of a frame."""
+        """Say that nothing will come any more, to the thread that waits for the rest of a frame."""
         if self._frame is not None and self._frame.arriving is not None:
             self._frame.arriving.broken(error)
 

@@ -1,6 +1,6 @@
 """The way between two tasks of one host: a Unix socket, and shared memory for what is large. See `packets`.
 
-The socket's name is abstract: it lies in no folder, and ends with the server. A task of the same run knows it, and it is told over
+The socket's name is abstract: it lies in no folder, and ends with the server. A task of the same run knows it, and it travels over
 gRPC to whom the server knows; the hello is said on the socket, where the kernel vouches besides that both ends are one user's.
 """
 
@@ -39,7 +39,7 @@ class LocalChannel:
         """Connect and shake hands.
 
         Raises:
-            PeerLostError: nobody of that name is on this host, or answers within `timeout_s`.
+            PeerLostError: no server of that name is on this host, or answers within `timeout_s`.
             PeerRefusedError: another user's process is, or the server does not want this task.
         """
         self.peer = peer
@@ -80,7 +80,7 @@ class LocalChannel:
         return False
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = (), *, ahead: int | None = None) -> None:
-        """See `Channel.send`; whatever prevents it is told by `receive`."""
+        """See `Channel.send`; whatever prevents it is raised by `receive`."""
         try:
             self._packets.send(message, blocks)
         except (OSError, SharedMemoryError) as error:
@@ -143,7 +143,7 @@ class LocalCaller:
         self._packets.lent = ()
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
-        """See `Caller.send`. A peer that does not read its answers is hung up on: nobody waits for it."""
+        """See `Caller.send`. A peer that does not read its answers is hung up on: the server does not wait for it."""
         try:
             self._packets.send(message, blocks)
         except (OSError, SharedMemoryError):
@@ -234,7 +234,7 @@ class LocalService:
         return LocalCaller(frame.message, packets)
 
     def _hear(self) -> None:
-        """Take what comes, one message after the other; at the end see off whoever is still there."""
+        """Take what comes, one message after the other; at the end close the connections that are still there."""
         while not self._stopped.is_set() or self._talks:
             for descriptor, _ in self._ready.poll():
                 talk = self._talks.get(descriptor)
@@ -264,7 +264,7 @@ class LocalService:
 
 
 def socket_name(server: str, hello: Hello) -> str:
-    """The name of a server's socket, as the tasks of its run know it and nobody without the run's secret."""
+    """The name of a server's socket, as the tasks of its run know it; it cannot be known without the run's secret."""
     told = "\0".join((server, hello.run_id, hello.cluster_hash))
     return f"dtrain-{hashlib.blake2b(told.encode(), key=(hello.secret or '').encode()[:64], digest_size=16).hexdigest()}"
 

@@ -1,7 +1,7 @@
 """gRPC's own code in a thread of its own.
 
-SIGTERM's SystemExit rises in the main thread. In the midst of gRPC's code it would leave a lock locked, for which somebody then
-waits for ever, or a shutdown half made, over which gRPC's own thread then stumbles.
+SIGTERM's SystemExit rises in the main thread. In the midst of gRPC's code it would leave a lock locked, for which another
+thread then waits for ever, or a shutdown half made, over which gRPC's own thread then stumbles.
 """
 
 import queue
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 def in_own_thread(call: Callable[[], Result], name: str) -> Result:
-    """The result of a call, or its exception; whoever waits for it may be interrupted, the call goes on."""
+    """The result of a call, or its exception; waiting for it may be interrupted, the call goes on."""
     results: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:

@@ -44,7 +44,7 @@ class GrpcCaller:
             self.outbox.put(iter(list(chunks)))
 
     def hang_up(self) -> None:
-        """Wake the connection's thread: nobody is there any more."""
+        """Wake the connection's thread: the peer is gone."""
         self.outbox.put(None)
 
 
@@ -60,7 +60,7 @@ class GrpcService:
             handler: who answers.
             address: ``host:port``.
             connections: how many may be open at once; a thread each.
-            share_port: bind with SO_REUSEPORT, because the launcher holds the port for us; else nobody may share it.
+            share_port: bind with SO_REUSEPORT, because the launcher holds the port for us; else it may not be shared.
             local_name: of the socket by which tasks on this host may go (`LocalService.name`); empty if there is none.
 
         Raises:

@@ -1,7 +1,7 @@
 """Memory that processes of one host share: without a name, so that nothing can be left over; it ends with its last user.
 
 A memfd is filled when it is made (else the first write to a page that the machine has not got would kill by SIGBUS) and sealed
-against shrinking (else its maker could do the same to whoever reads it). Its file descriptor travels over a Unix socket.
+against shrinking (else its maker could do the same to its reader). Its file descriptor travels over a Unix socket.
 """
 
 import contextlib

@@ -54,7 +54,7 @@ class SlowChannel:
         """Take over an open connection.
 
         Args:
-            channel: what carries the messages; nobody else may use it from now on.
+            channel: what carries the messages; it must not be used otherwise from now on.
             fault: how slow the link is.
             clock: seconds.
             sleep: waits that many seconds; the default is woken by `abort` and `close`.
@@ -84,7 +84,7 @@ class SlowChannel:
         """See `Channel.receive`."""
         item = next_of(self._inbox, meanwhile)
         if isinstance(item, Exception):
-            self._inbox.put(item)  # whoever asks again hears it again
+            self._inbox.put(item)  # the next call hears it again
             raise item
         arrival_s, frame = item
         self._wait_until(arrival_s)
@@ -123,7 +123,7 @@ class SlowChannel:
                 return
 
     def _carry_in(self) -> None:
-        """Note when each message came, whoever it is that the training thread waits for now."""
+        """Note when each message came, also while the training thread waits for another peer."""
         try:
             while True:
                 frame = self._channel.receive()

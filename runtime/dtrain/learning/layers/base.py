@@ -55,7 +55,7 @@ class Call:
     Attributes:
         training: whether dropout drops and batch statistics are used.
         rng: the source of chance; None where nothing random is wanted.
-        needs_input_gradient: False if nobody reads what `backward` returns; it may then return None.
+        needs_input_gradient: False if what `backward` returns is not used; it may then return None.
         updates: new values of weights that are not trained, by name; the layer adds to it in `forward`.
         sparse_gradients: gradients that are `SparseRows`, by name; the layer adds to it in `backward`.
         memory: behind `scratch`; of this pass alone, and of a later one when it has ended.
@@ -142,7 +142,7 @@ class Layer(Configurable):
 
     @property
     def assumed_input_shape(self) -> Shape | None:
-        """The shape of an example for a first layer that is told none, before there are data; None: it cannot be known."""
+        """The shape of one example that a first layer without `input_shape` assumes; None: it has to wait for the data."""
         return None
 
     def declare(self, input_shape: Any) -> Sequence[Weight]:

@@ -25,8 +25,8 @@ def follow_checkpoints(
     """Each newest checkpoint of a `fit` that was not yet evaluated, until it has ended and the final one was.
 
     Args:
-        run_dir: the run directory; None until it is known. It is told whether training has ended.
-        training_ended: nobody will write another checkpoint.
+        run_dir: the run directory; None until it is known. Its argument says whether training has ended.
+        training_ended: no other checkpoint will be written.
         is_last: whether training ends with this step: a resumed one goes on from a checkpoint that was the final one.
         reporter: told of the wait.
         pace: how often.

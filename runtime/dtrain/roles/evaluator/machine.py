@@ -56,7 +56,7 @@ class EvaluationSchedule:
         Args:
             newest: the newest checkpoint's step; None if there is none.
             final: whether it is the final one (the same step may be written once more, as the final one).
-            training_ended: nobody will write another checkpoint.
+            training_ended: no other checkpoint will be written.
             now_s: the time.
         """
         self.final_done = self.final_done or (final and newest == self.evaluated)

@@ -1,1 +1,1 @@
-"""A parameter server: `machine` decides, `driver` runs it; beside them what a server holds and how it treats what it is told."""
+"""A parameter server: `machine` decides, `driver` runs it; beside them what a server holds and how it treats messages."""

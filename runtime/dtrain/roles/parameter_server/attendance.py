@@ -125,7 +125,7 @@ class Attendance:
         return [*named, f"{len(ranks) - NAMED} more"] if len(ranks) > NAMED else named
 
     def change(self, held: Held | None, now: float) -> Iterator[Action]:
-        """Somebody has come, is lost or has left: ps:0 counts anew."""
+        """Count anew, on ps:0, after a task has come, was lost or has left."""
         if held is not None and self.index == 0:
             gone = {self.ranks[task] for task in self._gone()}
             live = self._names.keys() - gone
@@ -169,7 +169,7 @@ class Attendance:
         return [task for task in self.membership.tasks(*states) if task != self.leader and task not in servers]
 
     def end(self, held: Held | None, now: float, connections: int) -> Iterator[Action]:
-        """The server ends when nobody will talk to it any more: after the farewell, or long after the leader was lost. Rule 12.
+        """The server ends when no task will talk to it any more: after the farewell, or long after the leader was lost. Rule 12.
 
         Args:
             held: what it holds.

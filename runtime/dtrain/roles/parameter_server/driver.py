@@ -192,7 +192,7 @@ class ServerHandler:
 class DecisionLink:
     """ps:i's way to ps:0: reports of complete contributions go out on one connection, commits come in on another. Rule 2.
 
-    When either breaks, both are opened again, and what ps:0 may have missed is told again.
+    When either breaks, both are opened again, and what ps:0 may have missed is sent again.
     """
 
     def __init__(self, handler: ServerHandler, connect: Connect) -> None:
@@ -203,7 +203,7 @@ class DecisionLink:
         self._thread.start()
 
     def report(self, message: AnyMessage) -> None:
-        """Tell ps:0, if it is there; else it is told on reconnecting."""
+        """Send it to ps:0, if that is there; else it is sent on reconnecting."""
         if (reports := self._reports) is not None:
             reports.send(message)
 
@@ -214,7 +214,7 @@ class DecisionLink:
                     self._follow()
                 except PeerError:
                     self._handler.ended.wait(RECONNECT_PAUSE_S)
-        except Exception as error:  # without decisions everybody would wait for this server, and nobody would know why
+        except Exception as error:  # without decisions every task would wait for this server, and none would know why
             self._handler.fail(f"the decisions of ps:0 cannot be followed: {type(error).__name__}: {error}")
             raise
 
@@ -223,7 +223,7 @@ class DecisionLink:
         threading.Thread(target=_break_with, args=(reports, commits), name="reports", daemon=True).start()
         try:
             commits.send(self._handler.position()[0])
-            # From here on new reports go out; what was held before is told again, which changes nothing if it was heard.
+            # From here on new reports go out; what was held before is sent again, which changes nothing if it was heard.
             self._reports = reports
             for message in self._handler.position()[1]:
                 reports.send(message)

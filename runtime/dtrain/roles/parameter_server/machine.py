@@ -147,7 +147,7 @@ class ParameterServer:
             yield from self._begin(held, now)
 
     def _begin(self, held: Held, now: float) -> Actions:
-        """A term begins; whoever waits in the one before is told."""
+        """Begin a term, and answer the tasks that wait in the one before."""
         before, self.held, self._loading = self.held, held, None
         self.training = held.training
         self.attendance.rank(held.training.chief_trains)

@@ -58,10 +58,10 @@ class Preemption:
 
 
 class ThreadPolicy:
-    """The kernel's for all threads of this process, unless somebody has given it one, or the kernel keeps no account of waits."""
+    """The kernel's for all threads of this process, unless it has been given one, or the kernel keeps no account of waits."""
 
     def __init__(self, now: float) -> None:
-        """Let those interrupt nobody from now on that are there, and those that they start."""
+        """From now on let the threads that are there, and those that they start, interrupt no others."""
         self._preemption: Preemption | None = None
         with contextlib.suppress(OSError):
             if os.sched_getscheduler(0) == os.SCHED_OTHER and any(True for _ in _accounts()):

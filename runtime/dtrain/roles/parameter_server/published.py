@@ -1,7 +1,7 @@
 """The values that a server shows: the newest version, read where it lies while the next one is made beside it. Rule 8.
 
-A version that nobody reads any more is overwritten; while nobody reads the newest one, the next is made in place. So there is one
-array more than there are readers of different versions; over gRPC whoever is being sent a version reads it.
+A version that is not read any more is overwritten; while the newest one is not read, the next is made in place. So there is one
+array more than there are readers of different versions; over gRPC a replica reads a version as long as it is being sent.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Room:
-    """Where values are kept: in this process's own memory, where nobody else reads them."""
+    """Where values are kept: in this process's own memory, where no other process reads them."""
 
     def take(self, values: Sequence[Array]) -> list[Array]:
         """The same values in this room; arrays that cannot be written are copied."""
@@ -28,18 +28,18 @@ class Room:
         return True
 
     def in_use(self, values: Sequence[Array]) -> bool:
-        """Whether somebody may be reading them."""
+        """Whether they may be being read."""
         return False
 
     keeps_spares = True
-    """Whether what nobody reads any more stays for a later version."""
+    """Whether what is not read any more stays for a later version."""
 
 
 class Published:
     """Versions of one server's values.
 
     Attributes:
-        newest: one array a group; not to be written while somebody reads it.
+        newest: one array a group; not to be written while it is read.
         number: how many versions have been published, the first one included.
     """
 
@@ -69,7 +69,7 @@ class Published:
             self._older = [each for each in self._older if self._room.in_use(each)]
 
     def lose(self, values: Sequence[Array]) -> None:
-        """Whoever reads them will never say that he has done: they are let go, and not written any more."""
+        """Let them go, and write them no more: the process that reads them will never say that it has done."""
         if not values:
             return
         self._lost = self._lost or values[0] is self.newest[0]

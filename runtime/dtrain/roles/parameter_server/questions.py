@@ -40,14 +40,14 @@ class Questions:
         self._next_version = math.inf
 
     def ask(self, request: Request) -> None:
-        """Somebody wants to know."""
+        """Take a question."""
         self._asked += 1
         self.open[self._asked] = request
         self._look_at.append(self._asked)
         heapq.heappush(self._deadlines, (request.deadline_s, self._asked))
 
     def forget(self, caller: Caller) -> None:
-        """Nobody listens any more on a connection that is gone."""
+        """Drop the questions of a connection that is gone."""
         self.open = {number: request for number, request in self.open.items() if request.caller != caller}
 
     def answers(self, held: Held | None, now: float) -> Iterator[Send]:

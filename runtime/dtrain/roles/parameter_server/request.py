@@ -14,7 +14,7 @@ Question = Pull | Lookup | Snapshot
 
 @dataclass(frozen=True)
 class Request:
-    """Whoever has asked is answered at the deadline at the latest."""
+    """A request, which is answered at its deadline at the latest."""
 
     caller: Caller
     task: str

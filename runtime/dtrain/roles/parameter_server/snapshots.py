@@ -3,7 +3,7 @@
 In sync a checkpoint is one version, and nothing waits. In async every server counts its own versions; a checkpoint is one cut when
 all servers have applied the same pushes. So the leader marks every server: from then on new pushes wait. What any of them had seen
 when it was marked is on its way to the others, who let it pass; when a server has all of it, it remembers its state, and the pushes
-that waited are dealt with. Nobody waits for a replica that computes, only for a push to arrive everywhere. One that never does, of
+that waited are dealt with. It waits for no replica that computes, only for a push to arrive everywhere. One that never does, of
 a replica that died halfway, is not waited for long, nor is a leader that is gone: the mark runs out, and the answer says that it
 is not whole.
 """
@@ -62,7 +62,7 @@ class Snapshots:
         self._forget_at_s = now + UNREAD_S
 
     def tick(self, held: Held | None, now: float) -> None:
-        """Time has passed: what nobody reads is let go."""
+        """Time has passed: let go of what is not read any more."""
         if now >= self._forget_at_s and held is not None:
             self._forget_at_s = math.inf
             held.store.forget_images()

@@ -31,7 +31,7 @@ class Store:
 
     Attributes:
         slots: for each slot of the optimizer, one flat array for each trainable group.
-        tables: in the order of the layout; whoever makes a store fills them.
+        tables: in the order of the layout; the maker of a store fills them.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Store:
         return self._compressed.of(self._published)
 
     def lose(self, values: Sequence[Array]) -> None:
-        """Whoever was reading these values is gone."""
+        """Let go of these values: the process that was reading them is gone."""
         self._published.lose(values)
         if self._compressed is not None:
             self._compressed.lose(values)
@@ -239,7 +239,7 @@ class Store:
     def apply(self, gradients: Sequence[Array], step: int, rate_scale: float = 1.0) -> None:
         """One optimizer update: a gradient for each trainable group, new values for each other group, rows for tables.
 
-        The next version is written beside the newest one where somebody reads that, else in its place; slots and tables in theirs.
+        The next version is written beside the newest one while that one is read, else in its place; slots and tables in theirs.
 
         Args:
             gradients: in the order of the groups; then row numbers and rows of each trainable table.
@@ -313,13 +313,13 @@ class Store:
         return self._images[part].read(name, start, stop).reshape(-1)
 
     def forget_images(self) -> None:
-        """Nobody will read what was marked."""
+        """Drop what was marked: it will not be read."""
         self._images = []
         for table in self.tables:
             table.image = None
 
     def keep_images(self) -> None:
-        """Somebody else is about to write."""
+        """Prepare for a write from outside."""
         for image in self._images:
             image.keep_all()
 

@@ -124,7 +124,7 @@ class SyncPushes:
         self._until = until
 
     def end_at(self, version: int, seen: SeenPushes) -> Iterator[Action]:
-        """End training at this version: whoever waits for a later one is told."""
+        """End training at this version, and answer the replicas that wait for a later one."""
         self._max_steps = version
         if not self.finished:
             return  # the commit that makes it is under way

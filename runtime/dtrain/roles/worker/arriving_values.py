@@ -20,7 +20,7 @@ over links of 1 Gbit/s at batch 512, and as long as without, more or less, where
 
 
 class ArrivingValues(Mapping[str, Array]):
-    """Every variable of a replica by name; whoever reads one waits until it is there.
+    """Every variable of a replica by name; reading one waits until it is there.
 
     Attributes:
         fetch_again: gets those of a server whose connection broke while they came.
