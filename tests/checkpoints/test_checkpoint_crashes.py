@@ -73,6 +73,11 @@ class Story:
         self._reported = reported or {found_in(self.folder)}
         self.allowed = [self._reported]
 
+    def make_run_directory(self) -> None:
+        """Make the folder above that of the checkpoints, as a launcher does, which does not sync its name."""
+        self.disk.make_directory(self.folder.parent)
+        self._now(self._reported)
+
     def save(self, step: int, value: float, keep: int | None = 2) -> None:
         """Write a checkpoint and remove old ones, as a run does."""
         save(self.folder, step, value, self.disk)
@@ -144,8 +149,7 @@ BEGINNINGS: dict[str, tuple[tuple[int, ...], tuple[int, int]]] = {
 STEPS = pytest.mark.parametrize(("before", "steps"), BEGINNINGS.values(), ids=BEGINNINGS)
 
 
-def two_saves(root: Path, steps: tuple[int, int]) -> Story:
-    story = Story(root)
+def two_saves(story: Story, steps: tuple[int, int]) -> Story:
     for value, step in enumerate(steps, start=100):
         story.save(step, float(value))
     return story
@@ -160,7 +164,7 @@ def assert_clean(folder: Path) -> None:
 def test_two_crashes_at_any_operations_of_two_saves(machines, before, steps):
     """The first crash comes within two saves, the second within the save that follows on what the first has left."""
     again: dict[Tree, set[Found]] = {}
-    for tree, allowed in two_saves(begun(machines, before), steps).crashes().items():
+    for tree, allowed in two_saves(Story(begun(machines, before)), steps).crashes().items():
         restored = machines.found(tree)
         assert restored in allowed
         for step in {steps[-1], restored[0] if restored else 0}:
@@ -174,12 +178,15 @@ def test_two_crashes_at_any_operations_of_two_saves(machines, before, steps):
         assert machines.found(tree) in allowed
 
 
-@STEPS
-def test_a_crash_after_a_process_was_killed_at_any_operation_of_two_saves(machines, before, steps):
+@pytest.mark.parametrize("beginning", ["a new folder", "the same step twice", "a step before all others, and one between"])
+def test_a_crash_after_a_process_was_killed_at_any_operation_of_two_saves(machines, beginning):
     """What the killed process has not synced is seen by the next one, and may still be lost."""
+    before, steps = BEGINNINGS[beginning]
     root = begun(machines, before)
-    (root / FOLDER).parent.mkdir(parents=True, exist_ok=True)  # as the launcher makes it
-    first = two_saves(root, steps)
+    (root / FOLDER.parts[0]).mkdir(exist_ok=True)  # the folder of all runs is there
+    first = Story(root)
+    first.make_run_directory()
+    two_saves(first, steps)
     crashes: dict[Tree, set[Found]] = {}
     for moment, allowed in zip(first.disk.moments, first.allowed, strict=True):
         root = machines.with_disk(moment.seen)

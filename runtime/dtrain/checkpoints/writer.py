@@ -9,7 +9,7 @@ with CheckpointWriter(directory, step, now=now) as writer:
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import disk_usage
@@ -108,6 +108,8 @@ class CheckpointWriter:
             if not list_checkpoints(self._directory):  # a process that was killed may have made it and not come to the rest
                 self._disk.make_directory(self._directory)
                 self._disk.sync_directory(self._directory.parent)
+                with suppress(PermissionError):  # a folder that others own, in which nothing was made for this run
+                    self._disk.sync_directory(self._directory.parent.parent)  # the run directory has just been made in it
             sweep(self._directory, self._disk)
             path = free_name(self._directory, WRITTEN, self._step)
             self._disk.make_directory(path)
