@@ -156,7 +156,7 @@ def test_an_evaluator_that_is_killed_at_the_end_still_makes_the_final_evaluation
     (launcher.folder / "dies.py").write_text(DIES_AT_THE_END)
     launch = launcher.start("--workers", "1", "--ps", "1", "--set", "restart.evaluator.backoff_s=1", "dies.py")
     succeeded(launch)
-    report = report_of(launcher, launch.run_dir)
+    report = report_of(launch.run_dir)
     assert (tasks_of(report)["evaluator:0"]["restarts"], tasks_of(report)["evaluator:0"]["state"]) == (1, "succeeded")
     own = json.loads((launch.run_dir / "tasks" / "evaluator-0" / "status.json").read_text())
     assert own["evaluation"]["global_step"] == report["global_step"] == 10
