@@ -145,10 +145,6 @@ class Session(Protocol):
         """Leader: the rule in force, as `optimizers.serialize` makes it."""
 
     @property
-    def late(self) -> bool:
-        """Whether some of `arriving` are still on their way: a step that begins now may turn out to be void."""
-
-    @property
     def global_step(self) -> int:
         """Versions made so far."""
 

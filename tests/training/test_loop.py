@@ -1,6 +1,7 @@
 """The training loop, with a session of the test's own: epochs that end elsewhere are accounted for."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from dtrain.messages import Sums, Verdict
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.strategy import StepResult
 from dtrain.training.batches import Batches
+from dtrain.training.chance import chance_of
 from dtrain.training.compiled import Compiled
 from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import Totals
@@ -43,7 +45,6 @@ class OthersTrainToo:
     gradients: dict = field(default_factory=dict)
     row_gradients: dict = field(default_factory=dict)
     updates: dict = field(default_factory=dict)
-    late: bool = False
     complete: None = None
 
     @property
@@ -159,16 +160,17 @@ def test_a_void_step_is_computed_again_with_the_same_chance():
         def step(self, contribution):
             return StepResult(Verdict.VOID, 0) if len(drawn) == 1 else super().step(contribution)
 
-    session, rng, drawn = FirstIsVoid([0, 1, 2], late=True), np.random.default_rng(0), []
+    session, drawn = FirstIsVoid([0, 1, 2]), []
 
     def train_step(step):
         assert step.gradients == {}
         drawn.append(step.rng.random())
         return {"loss": 1.0}
 
-    epochs = Epochs(steps_per_epoch=2, epochs=1)
+    epochs, chance = Epochs(steps_per_epoch=2, epochs=1), partial(chance_of, 7, session)
     loop = TrainingLoop(
-        session, epochs, lambda part, batch: TrainingStep(None, None, batch, session, rng), train_step, str, totals()
+        session, epochs, lambda part, batch: TrainingStep(None, None, batch, session, chance), train_step, str, totals()
     )
     loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut()))
-    assert drawn == [drawn[0], *np.random.default_rng(0).random(2)]
+    assert len(drawn) == 3
+    assert drawn[0] == drawn[1] != drawn[2]

@@ -16,6 +16,7 @@ import numpy as np
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import initializers, regularizers
 from dtrain.learning.arrays import Array, Shape, fits, of_rank, shape_text
+from dtrain.learning.chance import Chance
 from dtrain.learning.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.drawn_table import DrawnTable
 from dtrain.learning.graph import Graph
@@ -150,7 +151,7 @@ class Network:
         run.forward(self._entering(x))
         return only([np.array(output) for output in run.outputs])
 
-    def forward(self, weights: Mapping[str, Array], x: Any, rng: np.random.Generator) -> Pass:
+    def forward(self, weights: Mapping[str, Array], x: Any, rng: Chance) -> Pass:
         """A pass in training mode whose outputs are known; for `loss_and_gradients` in two halves."""
         run = Pass(self.graph, self._scratch, weights, training=True, rng=rng, stand_ins=self.graph.stand_ins)
         run.forward(self._entering(x))
@@ -180,7 +181,7 @@ class Network:
         gradients: Mapping[str, Array],
         *,
         sample_weight: Any = None,
-        rng: np.random.Generator,
+        rng: Chance,
         on_gradients: OnGradients | None = None,
         scale: LossScale = WHOLE,
     ) -> StepResult:

@@ -12,6 +12,7 @@ import numpy as np
 from dtrain.errors import ProgramError
 from dtrain.learning import regularizers
 from dtrain.learning.arrays import Array, as_float32
+from dtrain.learning.chance import Chance
 from dtrain.learning.graph import Graph
 from dtrain.learning.layers import Call, Layer
 from dtrain.learning.sparse_rows import SparseRows
@@ -53,7 +54,7 @@ class Pass:
         weights: Mapping[str, Array],
         *,
         training: bool,
-        rng: np.random.Generator | None = None,
+        rng: Chance | None = None,
         stand_ins: Mapping[int, Layer] | None = None,
     ) -> None:
         """Prepare; `stand_ins` are layers that compute in the place of those of some steps, by the steps' numbers."""

@@ -110,11 +110,6 @@ class ParameterServerSession:
         self._reporter.running()
 
     @property
-    def late(self) -> bool:
-        """See `Session.late`."""
-        return self._driver.arriving.late
-
-    @property
     def global_step(self) -> int:
         """As ps:0 counts."""
         return self._driver.machine.global_step

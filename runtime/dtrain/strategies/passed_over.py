@@ -27,7 +27,6 @@ class PassedOverSession:
         found = _weights(problem, fit, directory)
         self.weights: dict[str, Array] = {name: np.array(value) for name, value in (found or problem.initial_values()).items()}
         self.arriving: Mapping[str, Array] = self.weights
-        self.late = False
         self.complete: OnGradients | None = None
         self.gradients: dict[str, Array] = {}
         self.row_gradients: dict[str, SparseRows] = {}

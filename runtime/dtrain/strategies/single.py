@@ -76,7 +76,6 @@ class SingleSession:
         self.saver: CheckpointThread | None = None
         self.weights: dict[str, Array] = {**weights.variables, **{name: table.values for name, table in self._tables.items()}}
         self.arriving: Mapping[str, Array] = self.weights
-        self.late = False
         self.complete: OnGradients | None = None
         arrays, dense = self._gradients.variables, [spec for spec in plan.variables if not spec.sparse]
         self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in dense if spec.trainable}

@@ -5,6 +5,7 @@ In the evaluator it is `follow`: every newest checkpoint is evaluated, until tra
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from dtrain.roles.chief.start import OptimizerState
 from dtrain.strategy import Problem, Session, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch, Batches
+from dtrain.training.chance import chance_of
 from dtrain.training.compiled import Compiled
 from dtrain.training.description import describe_if_data
 from dtrain.training.diagnosis import why_not_finite
@@ -135,11 +137,11 @@ class Fit:
     def _loop(self, session: Session, epochs: Epochs) -> TrainingLoop:
         """The loop of this replica; the leader's has a log, callbacks and validation."""
         model, loss = self.model, self.compiled.losses
-        rng = np.random.default_rng([model.strategy.seed, session.rank + 1])
+        chance = partial(chance_of, model.strategy.seed, session)
         loop = TrainingLoop(
             session,
             epochs,
-            make_step=lambda part, batch: TrainingStep(model, loss, batch, session, rng, part.scale(session.weighs_examples)),
+            make_step=lambda part, batch: TrainingStep(model, loss, batch, session, chance, part.scale(session.weighs_examples)),
             train_step=self.train_step,
             explain=lambda step: why_not_finite(model.network if model.has_layers else None, step),
             totals=Totals(self.compiled),

@@ -169,8 +169,6 @@ class TrainingLoop:
         except NonFiniteGradientError as error:
             raise NonFiniteGradientError(f"{error}; {self.explain(step)}") from error
         self.pending = answer.verdict is Verdict.PENDING
-        if answer.verdict is Verdict.VOID:
-            step.take_back()
         if answer.verdict is Verdict.REFUSED:
             self._call_batch("on_train_batch_end", session.global_step, {"loss": loss})
             self._note_refusal(step)

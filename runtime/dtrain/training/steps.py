@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dtrain.errors import InputError, ProgramError
+from dtrain.learning.chance import Chance, generator_of
 from dtrain.learning.heads import WHOLE, Losses, LossScale
 from dtrain.learning.networks import StepResult
 from dtrain.learning.passes import Pass
@@ -90,7 +91,6 @@ class TrainingStep(EvaluationStep):
     """One replica's batch, the newest weights, and the gradients that it will contribute.
 
     Attributes:
-        rng: a source of chance of this replica's own.
         updates: new values of variables that are not trained, by name, such as moving averages; the methods fill it.
     """
 
@@ -100,17 +100,26 @@ class TrainingStep(EvaluationStep):
         loss: Losses | None,
         batch: Batch,
         session: Session,
-        rng: np.random.Generator,
+        chance: Chance,
         scale: LossScale = WHOLE,
     ) -> None:
         super().__init__(model, loss, batch, session.weights)
-        self.rng = rng
         self.updates: dict[str, Array] = {}
         self._session = session
         self._scale = scale
         self._begun = self._last = False
         self._pass: Pass | None = None
-        self._chance = rng.bit_generator.state if session.late else None
+        self._chance = chance
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """Return a source of chance of this part of this batch: computed again, by whichever replica, it draws the same."""
+        self._chance = chance = generator_of(self._chance)
+        return chance
+
+    def _drawn_from(self) -> np.random.Generator:
+        """Return `rng`: most models never ask for it, and making it costs a tenth of a small step."""
+        return self.rng
 
     @property
     def weights(self) -> Weights:
@@ -158,7 +167,7 @@ class TrainingStep(EvaluationStep):
                 loss or self.loss,
                 gradients,
                 sample_weight=weight,
-                rng=self.rng,
+                rng=self._drawn_from,
                 on_gradients=complete,
                 scale=self._scale,
             )
@@ -172,7 +181,7 @@ class TrainingStep(EvaluationStep):
     def forward(self, x: Any = None) -> Any:
         """The outputs in training mode, of which you compute a loss; then call `backward`, at once or after other calls."""
         self._pass = None  # the memory of one that did not go back is free
-        self._pass = self._model.network.forward(self._session.arriving, self.x if x is None else x, self.rng)
+        self._pass = self._model.network.forward(self._session.arriving, self.x if x is None else x, self._drawn_from)
         outputs = [np.array(output) for output in self._pass.outputs]
         self.outputs = outputs[0] if len(outputs) == 1 else outputs
         self.updates.update(self._pass.state_updates())
@@ -257,11 +266,6 @@ class TrainingStep(EvaluationStep):
         for name, array in self._session.updates.items():
             array[...] = self.updates.get(name, self.weights[name])
         return float(logs["loss"])
-
-    def take_back(self) -> None:
-        """The step is void: if it began with late values chance is as it was, so that computed again it comes to the same."""
-        if self._chance is not None:
-            self.rng.bit_generator.state = self._chance
 
     def _add_rows(self, more: Mapping[str, SparseRows]) -> None:
         for name, rows in more.items():

@@ -6,7 +6,7 @@ arrays that are passed in too. Shapes are those of one example, without the batc
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from math import prod
 from numbers import Integral
@@ -19,6 +19,7 @@ from dtrain.errors import InputError, ProgramError, SpecError
 from dtrain.learning import activations
 from dtrain.learning.activations import Activation
 from dtrain.learning.arrays import Array, Shape, shape_text
+from dtrain.learning.chance import Chance, generator_of
 from dtrain.learning.configuration import Configurable, snake_case
 from dtrain.learning.initializers import InitializerLike
 from dtrain.learning.regularizers import RegularizerLike
@@ -48,25 +49,38 @@ class Weight:
         return self.sparse and self.regularizer is None and self.dtype == "float32"
 
 
-@dataclass(slots=True)
 class Call:
     """What belongs to one step of one layer besides its weights and arrays.
 
     Attributes:
         training: whether dropout drops and batch statistics are used.
-        rng: the source of chance; None where nothing random is wanted.
         needs_input_gradient: False if what `backward` returns is not used; it may then return None.
         updates: new values of weights that are not trained, by name; the layer adds to it in `forward`.
         sparse_gradients: gradients that are `SparseRows`, by name; the layer adds to it in `backward`.
         memory: behind `scratch`; of this pass alone, and of a later one when it has ended.
     """
 
-    training: bool = False
-    rng: np.random.Generator | None = None
-    needs_input_gradient: bool = True
-    updates: dict[str, Array] = field(default_factory=dict)
-    sparse_gradients: dict[str, SparseRows] = field(default_factory=dict)
-    memory: dict[str, Array] = field(default_factory=dict)
+    __slots__ = ("_chance", "memory", "needs_input_gradient", "sparse_gradients", "training", "updates")
+
+    def __init__(
+        self,
+        training: bool = False,
+        rng: Chance | None = None,
+        needs_input_gradient: bool = True,
+        memory: dict[str, Array] | None = None,
+    ) -> None:
+        """Begin; `rng` is the source of chance, None where nothing random is wanted."""
+        self.training = training
+        self.needs_input_gradient = needs_input_gradient
+        self.updates: dict[str, Array] = {}
+        self.sparse_gradients: dict[str, SparseRows] = {}
+        self.memory: dict[str, Array] = {} if memory is None else memory
+        self._chance = rng
+
+    @property
+    def rng(self) -> np.random.Generator | None:
+        """Return the source of chance; None where nothing random is wanted."""
+        return None if self._chance is None else generator_of(self._chance)
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
         """Uninitialised C-contiguous memory, the same for the same name until this pass has gone back or is dropped.

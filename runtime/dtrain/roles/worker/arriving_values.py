@@ -54,11 +54,6 @@ class ArrivingValues(Mapping[str, Array]):
             for shard, offset in zip(group.shards, group.offsets, strict=True)
         }
 
-    @property
-    def late(self) -> bool:
-        """Whether some are still on their way."""
-        return bool(self._under_way)
-
     def may_be_late(self, server: int) -> bool:
         """Whether a step may begin before all values of this server are there."""
         return self._in_place and self._nbytes[server] >= LATE_BYTES
