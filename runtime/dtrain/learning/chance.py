@@ -1,4 +1,4 @@
-"""Where layers get random numbers from: a generator, or what makes one, which costs as much as a small step and is rarely needed."""
+"""Where layers get random numbers from: a generator, or what makes one: few ask for any, and making one takes a while."""
 
 from collections.abc import Callable
 from typing import TypeAlias

@@ -23,12 +23,14 @@ class Holding(Message, frozen=True, gc=False):
         version: ps:0: the first one that no push has begun to change; of others it means nothing.
         optimizer: the rule in force.
         stopped: an earlier order has ended training.
+        assigned: the number of the newest order with values that this server has heard.
     """
 
     term: int
     version: int
     optimizer: dict[str, Any]
     stopped: bool
+    assigned: tuple[int, int] = (0, 0)
 
 
 class Control(Message, frozen=True, gc=False):

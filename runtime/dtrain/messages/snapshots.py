@@ -59,6 +59,7 @@ class SnapshotReply(Message, frozen=True, gc=False):
         live: as in `Marked`.
         whole: whether it is what was asked for; False if it was not so within the time.
         optimizer: the rule in force.
+        assigned: the number of the newest order whose values are among the arrays; every server tells it.
     """
 
     version: int
@@ -70,6 +71,7 @@ class SnapshotReply(Message, frozen=True, gc=False):
     optimizer: dict[str, Any] = msgspec.field(default_factory=dict)
     tally: tuple[tuple[int, Sums], ...] = ()
     history: dict[int, dict[int, Row]] = msgspec.field(default_factory=dict)
+    assigned: tuple[int, int] = (0, 0)
 
 
 class SnapshotRows(Message, frozen=True, gc=False):

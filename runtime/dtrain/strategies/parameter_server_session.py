@@ -142,6 +142,10 @@ class ParameterServerSession:
     def _rule_in_force(self) -> dict[str, Any]:
         """Leader: what the servers hold, who wait for its first order."""
         found = self._orders.look()
+        if self._orders.torn and self._keeper is not None:
+            self._keeper.give_back()
+            self._driver.start()
+            found = self._orders.look()
         if found.stopped and self._keeper is not None:
             self._keeper.ordered(None, end=found.version)
         return found.optimizer
@@ -177,14 +181,20 @@ class ParameterServerSession:
             self._saved = self._keeper.finish()
             if not self._saved:
                 self._driver.start()
-                self._orders.repeat_in(self._driver.machine.term)
+                self._keep_orders()
         return self._saved
+
+    def _keep_orders(self) -> None:
+        """Leader: where the servers have begun another term, they wait for the order in force."""
+        machine = self._driver.machine
+        while self._orders.repeat_in(machine.term) and machine.held and not self.finished:
+            self._driver.start()
 
     def wait(self, step: int) -> None:
         """See `Session.wait`."""
         with self._failures_explained():
             self._driver.wait_for(step)
-            self._orders.repeat_in(self._driver.machine.term)
+            self._keep_orders()
         self._reporter.progress(self.global_step)
 
     def control(self, orders: Orders) -> None:
@@ -193,13 +203,17 @@ class ParameterServerSession:
         self.arrive()
         values = [] if orders.weights is None else self._blocks(new)
         with self._failures_explained():
-            version, stops = self._orders.give(orders.optimizer, stop=orders.stop, until=orders.until, values=values)
+            machine, reached = self._driver.machine, self.global_step
+            version, stops = self._orders.give(
+                orders.optimizer, term=self._orders.term, reached=reached, stop=orders.stop, until=orders.until, values=values
+            )
             if self._keeper is not None:
                 self._keeper.ordered(orders.until, end=version if stops else None)
             for name in new.keys() - self._driver.tables.keys():
                 self.weights[name][...] = new[name]
-            if (stops or self._driver.machine.held) and not self.finished:
+            if (stops or machine.held or self._orders.waits) and not self.finished:
                 self._driver.start()
+                self._keep_orders()
 
     def _blocks(self, new: Weights) -> list[list[Array]]:
         """Each server's values where these are new; those of tables that are not stay at the servers."""
@@ -221,9 +235,9 @@ class ParameterServerSession:
     def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
         """See `Session.record`."""
         with self._failures_explained():
-            if not self._orders.record(self._driver.machine.term, epoch, rows):
+            if not self._orders.record(self._orders.term, epoch, rows):
                 self._driver.start()
-                self._orders.repeat_in(self._driver.machine.term)
+                self._keep_orders()
 
     def step(self, contribution: Contribution) -> StepResult:
         """See `Session.step`.
@@ -243,10 +257,10 @@ class ParameterServerSession:
         try:
             self._driver.arrive()
             if self._driver.is_void():
-                self._orders.repeat_in(self._driver.machine.term)
+                self._keep_orders()
                 return StepResult(Verdict.VOID, self.global_step)
             outcome = push()
-            self._orders.repeat_in(self._driver.machine.term)
+            self._keep_orders()
         except DtrainError as error:
             raise self._explained(error) from None
         verdict, step = outcome.verdict, self.global_step

@@ -123,8 +123,7 @@ class TrainingLoop:
         while True:
             reached = self.epochs.epoch_at(session.global_step, session)
             if self.log is not None and (lost := self.log.lost) is not None:
-                self.log.go_back_to(lost)
-                self._begin_epoch(lost)
+                self._go_back_to(lost)
                 reached = lost
             elif session.finished:
                 if self.open:  # it may have been stopped in the middle of an epoch
@@ -202,6 +201,13 @@ class TrainingLoop:
         if self.refused == MAX_REFUSED:
             raise NonFiniteGradientError(f"{MAX_REFUSED} gradients in a row held NaN or infinity; the first: {self.explained}")
 
+    def _go_back_to(self, epoch: int) -> None:
+        """Begin an epoch again whose end the servers have lost."""
+        if self.log is not None and self.steering is not None:
+            self.log.go_back_to(epoch)
+            self.steering.goes_back()
+            self._begin_epoch(epoch)
+
     def _begin_epoch(self, epoch: int) -> None:
         """Nothing is made of it before the leader has said so; see `Session.control`."""
         if self.steering is not None and epoch < self.epochs.epochs:
@@ -228,6 +234,8 @@ class TrainingLoop:
                 self.session.arrive()
                 callback.on_epoch_end(each, log.ended)
                 log.record(each, row | log.ended)  # what it has added, for the next one, which may save
+            if log.lost is not None:
+                return
             if steering.stopped or each + 1 == self.epochs.epochs:
                 steering.tell_changes()
                 return

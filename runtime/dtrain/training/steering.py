@@ -23,6 +23,7 @@ class Steering:
     holds: bool
     _told: dict[str, Any] = field(default_factory=dict)
     _until: int | None = None
+    _stop_told: bool = False
 
     def __post_init__(self) -> None:
         """A leader that was started again takes over the numbers that are in force."""
@@ -38,6 +39,10 @@ class Steering:
         self._until = last_step if self.holds else None
         self._tell()
 
+    def goes_back(self) -> None:
+        """An epoch begins again: what callbacks changed at its end and was not told they will change again."""
+        self.model.weights, self.model.stop_training = self.session.weights, self._stop_told
+
     def tell_changes(self) -> None:
         """Callbacks were called: if they have changed something, it holds from the next step on."""
         model = self.model
@@ -49,6 +54,6 @@ class Steering:
         assigned = None if model.weights is session.weights else model.weights
         if session.finished and assigned is None:
             return
-        self._told = dict(vars(self.optimizer))
+        self._told, self._stop_told = dict(vars(self.optimizer)), model.stop_training
         session.control(Orders(optimizers.serialize(self.optimizer), model.stop_training, assigned, self._until))
         model.weights = session.weights

@@ -71,11 +71,10 @@ class Keeper:
         self._schedule = CheckpointSchedule(place.section, time.monotonic(), -1)
         self._watch = TermWatch(generation.number, 0, 0.0)
         self.first_version = 0
-        self._until: int | None = None
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._finishing_since_s: float | None = None
-        self._asked = False
+        self._asked = self._torn = False
         self._saved: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._finished: queue.SimpleQueue[bool | DtrainError] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
@@ -99,7 +98,6 @@ class Keeper:
         """
         if save:
             self._saver.save_start(start)
-        self._until = start.version  # the first order lets training begin
         deadline = time.monotonic() + self._place.server_s
         while True:
             try:
@@ -121,7 +119,7 @@ class Keeper:
 
     def ordered(self, until: int | None, end: int | None) -> None:
         """The servers have had an order: to make no version beyond `until` before the next one, or to end at `end`."""
-        self._until = self._saver.until = until
+        self._saver.until = until
         if end is not None:
             self.generation = self._saver.generation = replace(self.generation, max_steps=end)
 
@@ -172,6 +170,20 @@ class Keeper:
             with contextlib.suppress(queue.Empty):
                 self._saved.get(timeout=LOOK_S)
 
+    def give_back(self) -> None:
+        """Give every server the newest checkpoint again: what an earlier process of the leader assigned has reached some only.
+
+        Raises:
+            DtrainError: the keeper has given up.
+        """
+        self._torn = True
+        self._wake.set()
+        while self._torn:
+            if self.failure is not None:
+                raise self.failure
+            with contextlib.suppress(queue.Empty):
+                self._saved.get(timeout=LOOK_S)
+
     # In the background
 
     def _run(self) -> None:
@@ -188,7 +200,7 @@ class Keeper:
         for link in self._place.links:
             if link.failure is not None:
                 raise link.failure
-        if self._watch.lost([link.answer for link in self._place.links]):
+        if self._torn or self._watch.lost([link.answer for link in self._place.links]):
             self._restore()
         elif self._finishing_since_s is not None:
             self._save_last(self._finishing_since_s)
@@ -246,9 +258,15 @@ class Keeper:
             place.reporter.warn(f"the servers cannot be restored yet: {error}")
             return
         self._answer_finish(saved=False)
+        if self._torn:
+            self._torn = False
+            self._saved.put(True)
 
     def _begin_term(self, start: Start, reached: int) -> None:
-        """On every server, `reached` being the newest version known before. A term that failed somewhere is never used again."""
+        """On every server, `reached` being the newest version known before. A term that failed somewhere is never used again.
+
+        Nothing is made before the leader's order, its first or the one in force.
+        """
         place, before = self._place, max(start.lineage.rolled_back_steps, self._saver.lineage.rolled_back_steps)
 
         def lineage(reached: int) -> Lineage:
@@ -261,14 +279,15 @@ class Keeper:
         try:
             told = replace(start, lineage=lineage(reached))
             heard_of, directory = self._watch.heard_of, str(place.run_dir)
-            given_up = place.leader.initialise(self.generation, told, self._watch.term, directory, self._until, heard_of)
+            given_up = place.leader.initialise(self.generation, told, self._watch.term, directory, start.version, heard_of)
         finally:
             self.busy = False
         self._watch.since_s = time.monotonic()
         reached = max(reached, given_up)
         self._took_up(start.version, lineage(reached))
         if reached > start.version:
-            why = f"{', '.join(empty) or 'a server'} had lost all variables"
+            lost = f"{', '.join(empty) or 'a server'} had lost all variables"
+            why = "the leader died while it assigned values" if self._torn else lost
             place.reporter.warn(f"{why}: every server goes back from step {reached} to the checkpoint of step {start.version}")
 
     def _took_up(self, version: int, lineage: Lineage) -> None:

@@ -86,9 +86,14 @@ class Cut:
         tables = [{row for row in reply.seen if row[0] in replies[0].live} for reply in replies]
         return self.sync or (all(reply.whole for reply in replies) and all(table == tables[0] for table in tables))
 
-    def accept(self, versions: Sequence[int]) -> bool:
-        """Whether the answers make a checkpoint; if not, the next question looks further ahead."""
-        if not self.sync or len(set(versions)) == 1:
-            return True
-        self.margin_steps *= 2
-        return False
+    def accept(self, versions: Sequence[int], assigned: Sequence[tuple[int, int]] = ()) -> bool:
+        """Whether the answers make a checkpoint; if not, the next question looks further ahead.
+
+        Args:
+            versions: of the servers.
+            assigned: the numbers of the orders whose values they have: they are in all of them, or in none.
+        """
+        if self.sync and len(set(versions)) > 1:
+            self.margin_steps *= 2
+            return False
+        return len(set(assigned)) <= 1

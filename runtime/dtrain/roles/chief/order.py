@@ -5,6 +5,14 @@
     2. All others are told what holds from that version on; a server that has not reached it keeps it for then.
     3. Last ps:0 is told, and training goes on.
 
+An order with values that its leader did not live to give to ps:0 is `torn`: some servers have the values. Then the servers go back
+to the newest checkpoint, and every checkpoint has the values on all servers or on none.
+
+In a new term the order in force is given again. It holds from the version that it held for before, or from the beginning of the
+term if that is later. Its values are given again only where the term begins at that version: further back training comes there
+again, and so do the callbacks that assigned them. If the ends of epochs that had come before the order are lost, they come again
+too: then nothing is made before the leader's next order.
+
 So no server is ever past the version when it hears of it. An order says everything that is in force, not what is new, and has a
 number: it may be repeated, and one that arrives late is not obeyed. If the leader dies on the way, ps:0 holds until its successor
 gives an order of its own; a stop of which some server has heard is then part of it. If the servers begin a new term on the way, the
@@ -31,6 +39,10 @@ class Order:
     Attributes:
         number: (incarnation of the leader, a count): larger than that of every order before.
         control: what is ordered, but for number, term and version; None: only to hold, and see.
+        term: the only one that it is for; 0: any.
+        since: the version that it holds for at the earliest.
+        again: whether it was given in an earlier term.
+        comes_back: the ends of epochs that came before it are lost.
         holding: what ps:0 said; None before.
         unanswered: by server, what was asked and not yet answered.
         done: every server has obeyed.
@@ -40,6 +52,10 @@ class Order:
     generation: int
     number: tuple[int, int]
     control: Control | None = None
+    term: int = 0
+    since: int = 0
+    again: bool = False
+    comes_back: bool = False
     holding: Holding | None = None
     unanswered: dict[int, AnyMessage] = field(default_factory=dict)
     done: bool = False
@@ -57,6 +73,16 @@ class Order:
     def stops(self) -> bool:
         """Whether it ends training: by itself, or because an earlier one did so on some server."""
         return (self.control is not None and self.control.stop) or any(answer.stopped for answer in self._answers)
+
+    @property
+    def void(self) -> bool:
+        """Whether the servers are in another term than the one that it is for: nobody was told."""
+        return self.term not in (0, self.seen.term)
+
+    @property
+    def torn(self) -> bool:
+        """Whether the values of an earlier order have reached some servers only."""
+        return len({answer.assigned for answer in self._answers}) > 1
 
     def start(self) -> Iterator[Outgoing]:
         """Begin, or begin again: the servers are, or were, not all in one term."""
@@ -92,14 +118,21 @@ class Order:
         """Everybody has answered."""
         if len({answer.term for answer in self._answers}) != 1 or self.holding is None:
             return
-        if self.control is None:
+        if self.control is None or self.void:
             self.done = True
             return
-        control = msgspec.structs.replace(
-            self.control, number=self.number, term=self.holding.term, version=self.holding.version, stop=self.stops
-        )
+        control = self._told_now(self.control, self.holding)
         for server in range(1, self.servers) if self.servers > 1 and not told else (0,):
             yield self._ask(server, control)
+
+    def _told_now(self, control: Control, holding: Holding) -> Control:
+        """What is told where ps:0 holds."""
+        version = max(holding.version, self.since)
+        control = msgspec.structs.replace(control, number=self.number, term=holding.term, version=version, stop=self.stops)
+        if self.again:
+            assigns = control.assigns and holding.version == self.since and not self.comes_back
+            control = msgspec.structs.replace(control, assigns=assigns, until=holding.version if self.comes_back else control.until)
+        return control
 
     def _ask(self, server: int, message: AnyMessage) -> Outgoing:
         self.unanswered[server] = message

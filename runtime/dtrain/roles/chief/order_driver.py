@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -11,18 +12,36 @@ import numpy as np
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import AnyMessage, Control, Holding, NotReady, Record, Recorded, Refusal, Row
 from dtrain.roles.chief.order import Order
+from dtrain.roles.parameter_server.change import Values, laid_over
 from dtrain.wire.channel import Channel
 
 PAUSE_S = 0.05
 
-Array = np.ndarray[Any, Any]
+
+@dataclass(frozen=True)
+class InForce:
+    """The last order.
+
+    Attributes:
+        control: as it was given, and
+        values: each server's, if it has any.
+        since: the version that it holds for at the earliest.
+        epochs: those that had ended before it.
+    """
+
+    control: Control
+    values: Sequence[Values]
+    since: int
+    epochs: frozenset[int]
 
 
 class OrderDriver:
     """The leader's way to give orders; connected at the first one.
 
     Attributes:
-        term: in which the last order was given.
+        term: in which the last order was given, or the one before it if that waits.
+        waits: the servers had begun another term: the last order is given with `repeat_in`.
+        torn: the values of an order of an earlier process of the leader have reached some servers only, as `look` has seen.
         rows: the numbers of the epochs that have ended, as ps:0 has them.
     """
 
@@ -36,22 +55,38 @@ class OrderDriver:
         self._patience_s = patience_s
         self._aborted: str | None = None
         self._channels: list[Channel | None] = [None] * servers
-        self._in_force: Control | None = None
+        self._in_force: InForce | None = None
+        self._ends_at: int | None = None
         self._rows_term = 0
+        self.torn = self.waits = False
         self.term = 0
         self.rows: Mapping[int, Row] = {}
 
     def look(self) -> Holding:
         """What is in force; nothing goes on before the next order."""
-        return self._give(None, ()).seen
+        order = self._order(None)
+        self._give(order, ())
+        self.torn = order.torn
+        return order.seen
 
     def give(
-        self, optimizer: dict[str, Any], *, stop: bool, until: int | None, values: Sequence[Sequence[Array]]
+        self,
+        optimizer: dict[str, Any],
+        *,
+        term: int,
+        reached: int,
+        stop: bool,
+        until: int | None,
+        values: Sequence[Values],
     ) -> tuple[int, bool]:
         """Order something; returns from which version on it holds, and whether that is the last one.
 
+        If the servers have begun another term, nobody is told before `repeat_in` is called with it.
+
         Args:
             optimizer: the numbers.
+            term: in which the leader stands.
+            reached: the version that it has seen.
             stop: make no further version.
             until: make none beyond this one before the next order.
             values: each server's new ones; empty: they stay.
@@ -61,16 +96,28 @@ class OrderDriver:
             PeerRefusedError: it will not obey.
         """
         control = Control(self._generation, (0, 0), 0, 0, optimizer, stop, until, bool(values))
-        order = self._give(control, values)
-        self._in_force = msgspec.structs.replace(control, assigns=False)
-        return order.seen.version, order.stops
+        order = self._order(control, term=term, since=self._ends_at or 0)
+        self._give(order, values)
+        since, last, self.waits = reached if order.void else max(order.seen.version, order.since), self._in_force, order.void
+        kept = [[np.array(block) for block in blocks] for blocks in values]
+        if last is not None and last.since == since and last.values:
+            kept = [list(laid_over(*both)) for both in zip(kept or [[] for _ in last.values], last.values, strict=True)]
+        self._ends_at = since if order.stops else None
+        self._in_force = InForce(msgspec.structs.replace(control, assigns=bool(kept)), kept, since, frozenset(self.rows))
+        return since, order.stops
 
-    def repeat_in(self, term: int) -> None:
-        """Ask for the rows and give the last order again, where that was done before and in another term."""
+    def repeat_in(self, term: int) -> bool:
+        """Ask for the rows and give the last order again, where that was done before and in another term; return whether it was."""
         if self._rows_term not in (0, term):
             self.ask_for_rows()
-        if self._in_force is not None and term != self.term:
-            self._give(self._in_force, ())
+        last = self._in_force
+        if last is None or term == self.term:
+            return False
+        order = self._order(last.control, term=term, since=last.since)
+        order.again, order.comes_back = True, not last.epochs <= self.rows.keys()
+        self._give(order, last.values)
+        self.waits = self.waits and order.void
+        return True
 
     def record(self, term: int, epoch: int, rows: Mapping[int, Row]) -> bool:
         """Have ps:0 keep the numbers of epochs that have ended in this term; those from `epoch` on have not.
@@ -106,14 +153,16 @@ class OrderDriver:
                 case _:
                     raise PeerRefusedError(f"ps:0 answered {type(message).__name__} with {type(answer).__name__}")
 
-    def _give(self, control: Control | None, values: Sequence[Sequence[Array]]) -> Order:
+    def _order(self, control: Control | None, *, term: int = 0, since: int = 0) -> Order:
         self._number = (self._number[0], self._number[1] + 1)
-        order = Order(len(self._channels), self._generation, self._number, control)
-        self._carry_out(order, values)
-        self.term = order.seen.term
-        return order
+        return Order(len(self._channels), self._generation, self._number, control, term, since)
 
-    def _carry_out(self, order: Order, values: Sequence[Sequence[Array]]) -> None:
+    def _give(self, order: Order, values: Sequence[Values]) -> None:
+        self._carry_out(order, values)
+        if not order.void:
+            self.term = order.seen.term
+
+    def _carry_out(self, order: Order, values: Sequence[Values]) -> None:
         deadline = time.monotonic() + self._patience_s
         while not order.done:
             for server, message in order.start():
@@ -139,15 +188,15 @@ class OrderDriver:
             if channel is not None:
                 channel.close()
 
-    def _send(self, server: int, message: AnyMessage, values: Sequence[Sequence[Array]], deadline: float) -> None:
+    def _send(self, server: int, message: AnyMessage, values: Sequence[Values], deadline: float) -> None:
         while (channel := self._channels[server]) is None:
             with contextlib.suppress(WaitTimeoutError):
                 self._channels[server] = self._connect(server, min(1.0, max(0.0, deadline - time.monotonic())))
                 continue
             self._pause(deadline, f"ps:{server} cannot be reached")
-        channel.send(message, values[server] if values and isinstance(message, Control) else ())
+        channel.send(message, values[server] if isinstance(message, Control) and message.assigns else ())
 
-    def _answer(self, server: int, asked: AnyMessage, values: Sequence[Sequence[Array]], deadline: float) -> AnyMessage:
+    def _answer(self, server: int, asked: AnyMessage, values: Sequence[Values], deadline: float) -> AnyMessage:
         while True:
             channel = self._channels[server]
             assert channel is not None

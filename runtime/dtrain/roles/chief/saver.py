@@ -129,13 +129,13 @@ class Saver:
                 replies = self._holder.snapshot(attempt, self.step(), last)
                 if replies[0].version < at_least:
                     return None
-                if attempt.accept([reply.version for reply in replies]):
+                if attempt.accept([reply.version for reply in replies], [reply.assigned for reply in replies]):
                     self.whole = attempt.whole(replies)
                     self._save(replies[0], self._arrays(replies[0].slots), [reply.seen for reply in replies], final)
                     if final and self._copies is not None:
                         self._copies.finish(RETRY_S)
                     return replies[0].version
-        raise CheckpointError(f"the servers did not reach one version together in {CUT_ATTEMPTS} attempts")
+        raise CheckpointError(f"the servers did not reach one version, with the same orders, in {CUT_ATTEMPTS} attempts")
 
     def _arrays(self, slots: Sequence[str]) -> dict[str, Streamed]:
         """What the servers hold as entries of a checkpoint, in the order in which they are read.

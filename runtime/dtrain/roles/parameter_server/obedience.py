@@ -21,7 +21,7 @@ def obey(caller: Caller, held: Held | None, message: Hold | Control, blocks: Blo
     elif isinstance(message, Hold):
         late = message.number <= held.order
         version = held.pushes.version if late else held.pushes.hold()
-        yield Send(caller, Holding(held.term, version, held.store.optimizer_config, held.stopped))
+        yield Send(caller, Holding(held.term, version, held.store.optimizer_config, held.stopped, held.store.heard_assigned))
     elif held.term != message.term:
         yield Send(caller, NotReady(f"this server does not hold term {message.term}"))
     else:
@@ -34,7 +34,7 @@ def _change(caller: Caller, held: Held, message: Control, blocks: Blocks, now: f
             held.stopped, held.max_steps = True, message.version
             held.store.end_at(message.version, held.pushes.version)
         try:
-            held.store.change(Change(message.version, message.optimizer, blocks), held.pushes.version)
+            held.store.change(Change(message.version, message.optimizer, blocks, message.number), held.pushes.version)
         except DtrainError as error:
             yield Send(caller, Refusal(str(error)))
             return

@@ -104,4 +104,5 @@ class Snapshots:
             held.store.optimizer_config,
             held.pushes.told(),
             held.history,
+            held.store.assigned,
         )

@@ -7,6 +7,7 @@ tables (`roles.table`), each by itself.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +18,7 @@ from dtrain.learning import optimizers
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.protocol.compression import Compression
 from dtrain.protocol.placement import Plan, ServerLayout
-from dtrain.roles.parameter_server.change import Change
+from dtrain.roles.parameter_server.change import Change, laid_over
 from dtrain.roles.parameter_server.compressed_values import CompressedValues
 from dtrain.roles.parameter_server.image import Image
 from dtrain.roles.parameter_server.published import Published, Room
@@ -31,6 +32,7 @@ class Store:
 
     Attributes:
         slots: for each slot of the optimizer, one flat array for each trainable group.
+        assigned: the number of the newest order whose values are in force.
         tables: in the order of the layout; the maker of a store fills them.
     """
 
@@ -68,6 +70,7 @@ class Store:
         fresh = [self.optimizer.initial_slots(self.values[index]) for index in self.trainable]
         names = self.optimizer.initial_slots(np.zeros(0))  # a server may have nothing to train
         self._changes: list[Change] = []
+        self.assigned = (0, 0)
         self._images: list[Image] = []
         self.slots: dict[str, list[Array]] = {name: [slots[name] for slots in fresh] for name in names}
         self.tables = [Table(shard, self.optimizer) for shard in layout.tables]
@@ -123,9 +126,18 @@ class Store:
             raise InputError(f"a change of the optimizer's numbers: it would keep {sorted(names)}, not {sorted(self.slots)}")
         if change.values and (reason := self._change_mismatch(change.values)):
             raise InputError(reason)
-        # An order says everything, so it takes the place of those that would come later.
+        # An order says everything but the values of the one before, so it takes the place of those that would come later.
+        for earlier in self._changes:
+            if earlier.version == change.version and earlier.values:
+                number = change.number if change.values else earlier.number
+                change = replace(change, values=laid_over(change.values, earlier.values), number=number)
         self._changes = [earlier for earlier in self._changes if earlier.version < change.version] + [change]
         self._take_effect(reached)
+
+    @property
+    def heard_assigned(self) -> tuple[int, int]:
+        """The number of the newest order with values that is in force, or will be."""
+        return max([self.assigned, *(change.number for change in self._changes if change.values)])
 
     def _take_effect(self, version: int) -> None:
         """Carry out what holds from this version on."""
@@ -135,6 +147,7 @@ class Store:
             for table in self.tables:
                 table.optimizer = self.optimizer
             if change.values:
+                self.assigned = change.number
                 self._keep_dense()
                 place = self._published.next_place()
                 for value, new in zip(place, change.values, strict=False):

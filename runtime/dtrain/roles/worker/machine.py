@@ -228,6 +228,7 @@ class Replica:
         """Pull, when every server has answered what was asked in the earlier term."""
         if not self.unanswered:
             self.outcome, self._lacking = Outcome(Verdict.VOID, 0, 0, 0), [0] * self.servers
+            self.awaited = 0  # a leader that waits for a version has to repeat its order first
             yield from self.start()
 
     def _ask(self, server: int, at_least: int, concluded: bool = False) -> Outgoing:
