@@ -4,6 +4,7 @@ Every replica runs the program's body in a thread of its own; servers answer in 
 because time is never told to the servers: that is for tests of what training computes.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 
 from dtrain.assignment import TaskAssignment
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.config import ClusterSection, RunSpec, TrainingSection
-from dtrain.errors import PeerRefusedError
+from dtrain.config import CheckpointSection, ClusterSection, RunSpec, TrainingSection
+from dtrain.errors import PeerLostError, PeerRefusedError
+from dtrain.messages import AnyMessage
 from dtrain.reporting import Reporter
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.parameter_server.machine import ParameterServer
@@ -22,6 +24,15 @@ from dtrain.wire.memory import MemoryChannel
 END_S = 240.0
 
 
+class Connection(MemoryChannel):
+    """Leaves it to `receive` to say that it is gone, as those through sockets do."""
+
+    def send(self, message: AnyMessage, blocks: Sequence[Any] = (), *, ahead: int | None = None) -> None:
+        """See `Channel.send`."""
+        with contextlib.suppress(PeerLostError):
+            super().send(message, blocks, ahead=ahead)
+
+
 class Joined(ParameterServerStrategy):
     """A strategy whose connections stay in this process."""
 
@@ -29,34 +40,48 @@ class Joined(ParameterServerStrategy):
         self._cluster = cluster
         super().__init__(assignment)
 
-    def _connect(self, server: int, timeout_s: float, transport: str) -> MemoryChannel:
+    def _connect(self, server: int, timeout_s: float, transport: str) -> Connection:
         return self._cluster.connect(server, self.assignment)
 
 
 class InMemoryCluster:
     """A chief, workers and servers."""
 
-    def __init__(self, folder: Path, replicas: int, servers: int = 1, **training: Any) -> None:
-        """Start the servers; `folder` is the leader's run directory, `training` the section of the spec."""
+    def __init__(
+        self, folder: Path, replicas: int, servers: int = 1, checkpoint: CheckpointSection | None = None, **training: Any
+    ) -> None:
+        """Start the servers; `folder` is the leader's run directory, `checkpoint` and `training` are sections of the spec."""
         names = {"chief": ["c:0"], "worker": [f"w:{i}" for i in range(replicas - 1)], "ps": [f"p:{i}" for i in range(servers)]}
         self.folder = folder
         self.cluster = ClusterSpec.from_lists(**names)
         section = ClusterSection(chief=1, worker=replicas - 1, ps=servers)
-        self.spec = RunSpec(cluster=section, training=TrainingSection(**{"updates": "sync", **training}))
+        trains = TrainingSection(**{"updates": "sync", **training})
+        self.spec = RunSpec(cluster=section, training=trains, checkpoint=checkpoint or CheckpointSection())
         self.servers: list[ServerHandler] = []
-        self._channels: list[MemoryChannel] = []
+        self._channels: list[Connection] = []
         self._given_up: str | None = None
         for index in range(servers):
-            assignment = self._assignment(TaskId(Role.PS, index))
-            machine = ParameterServer(index, self.cluster, self.spec.training, 0.0)
-            first = None if index == 0 else lambda timeout_s, own=assignment: self.connect(0, own)
-            self.servers.append(ServerHandler(machine, assignment.hello(), Reporter(assignment), to_first=first))
+            self.servers.append(self._server(index))
+
+    def _server(self, index: int) -> ServerHandler:
+        assignment = self._assignment(TaskId(Role.PS, index))
+        machine = ParameterServer(index, self.cluster, self.spec.training, 0.0)
+        first = None if index == 0 else lambda timeout_s, own=assignment: self.connect(0, own)
+        return ServerHandler(machine, assignment.hello(), Reporter(assignment), to_first=first)
+
+    def restart_server(self, index: int) -> None:
+        """Let a server die with all that it held, and start it again."""
+        dead, self.servers[index] = self.servers[index], self._server(index)
+        dead.ended.set()
+        for channel in self._channels:
+            if channel.peer == f"ps:{index}":
+                channel.abort(f"ps:{index} has died")
 
     def _assignment(self, task: TaskId) -> TaskAssignment:
         folder = self.folder if task == self.cluster.leader else None
         return TaskAssignment(task, self.cluster, self.spec, "in-memory", folder, launched=True)
 
-    def connect(self, server: int, assignment: TaskAssignment) -> MemoryChannel:
+    def connect(self, server: int, assignment: TaskAssignment) -> Connection:
         """Open a connection of a task to a server.
 
         Raises:
@@ -64,7 +89,7 @@ class InMemoryCluster:
         """
         if self._given_up is not None:
             raise PeerRefusedError(self._given_up)
-        channel = MemoryChannel(f"ps:{server}", self.servers[server], assignment.hello(), END_S)
+        channel = Connection(f"ps:{server}", self.servers[server], assignment.hello(), END_S)
         self._channels.append(channel)
         return channel
 

@@ -43,4 +43,4 @@ def _change(caller: Caller, held: Held, message: Control, blocks: Blocks, now: f
         if message.stop:
             yield from held.pushes.end_at(message.version, held.seen)
     yield Send(caller, Controlled())
-    yield from held.pushes.decide(held.seen, now)
+    yield from held.pushes.share_out(held.seen, now)

@@ -138,10 +138,14 @@ class SyncPushes:
         self._forget_pushes()
 
     def permit(self, rank: int) -> tuple[bool, int]:
-        """Return whether a replica may push next, and the part that it is to compute; other servers than ps:0 always say yes."""
+        """Return whether a replica may push next, and the part that it is to compute; other servers than ps:0 always say yes.
+
+        With `deterministic` no replica begins with values that the leader may be about to change.
+        """
         if self._step is None:
             return True, NO_PART
-        part = NO_PART if self.finished else self._step.permit(rank, self._max_steps - self.version)
+        waits = self.finished or (self.held_back and self._training.deterministic)
+        part = NO_PART if waits else self._step.permit(rank, self._max_steps - self.version)
         return part != NO_PART, part
 
     def refused(self, rank: int, part: int) -> tuple[bool, int]:
