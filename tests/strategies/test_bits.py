@@ -1,4 +1,4 @@
-"""`deterministic`: whatever happens on the way, weights and slots are the undisturbed run's, bit for bit. Rule 3; findings, P-A3."""
+"""`deterministic`: whatever happens on the way, weights and slots are the undisturbed run's, bit for bit. Rule 3; P-A3."""
 
 import hashlib
 
