@@ -40,8 +40,8 @@ _ANY_CLUSTER = {"chief": 1, "worker": 10**6, "ps": 10**6, "evaluator": 1}
 _FIELD_DEPTH = {"restart": 3}
 """How many keys lead to a field where they are not two: the section's and the field's."""
 _FOUND_LENGTH_MAX = 60
-_SAID = "said"
-"""The one field of `RunSpec` that is found out and never written."""
+_FOUND_OUT = ("said", "parts")
+"""The fields of `RunSpec` that are found out and never written."""
 
 
 def check_spec(data: dict[str, Any], rules: Callable[[RunSpec], Iterable[Problem]]) -> tuple[RunSpec | None, list[Problem]]:
@@ -58,9 +58,9 @@ def check_spec(data: dict[str, Any], rules: Callable[[RunSpec], Iterable[Problem
     said = _keys_said(data)
     data = _with_rules_of_roles(data)
     adapter = TypeAdapter(RunSpec)
-    problems: list[Problem] = [((_SAID,), _unknown_key(_SAID, _valid_names(())))] if _SAID in data else []
+    problems: list[Problem] = [((name,), _unknown_key(name, _valid_names(()))) for name in _FOUND_OUT if name in data]
     try:
-        spec = adapter.validate_json(json.dumps(_without(data, {(_SAID,)})), strict=True)
+        spec = adapter.validate_json(json.dumps(_without(data, {(name,) for name in _FOUND_OUT})), strict=True)
     except ValidationError as error:
         problems += _type_problems(error, data)
     else:
@@ -177,4 +177,4 @@ def _valid_names(path: KeyPath) -> list[str]:
             kind = typing.get_type_hints(kind)[str(key)]
         else:
             kind = arguments[1] if isinstance(key, str) else arguments[0]
-    return [field.name for field in dataclasses.fields(kind) if (kind, field.name) != (RunSpec, _SAID)]
+    return [field.name for field in dataclasses.fields(kind) if kind is not RunSpec or field.name not in _FOUND_OUT]

@@ -27,6 +27,7 @@ from dtrain.learning.passes import OnGradients
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.messages import Row, Sums, Verdict
 from dtrain.protocol.batch_cut import BatchCut
+from dtrain.protocol.feed import UNKNOWN, Feed
 from dtrain.protocol.tally import Open
 from dtrain.roles.chief.start import OptimizerState
 from dtrain.roles.evaluator.machine import CheckpointWeights, Pace
@@ -52,6 +53,7 @@ class Problem:
         steps_per_epoch: global steps; 0 where the numbers of epochs are not kept.
         first_epoch: the number of the first one.
         alone: whether the replica of rank 0 computes every part of every batch.
+        feed: what numbers of batches and steps mean, for a later resume.
     """
 
     variables: tuple[VariableSpec, ...]
@@ -65,6 +67,7 @@ class Problem:
     steps_per_epoch: int = 0
     first_epoch: int = 0
     alone: bool = False
+    feed: Feed = UNKNOWN
 
 
 class Contribution(NamedTuple):

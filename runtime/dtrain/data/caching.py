@@ -12,7 +12,7 @@ class Cached(Node):
     """The source's first iteration, in every iteration: computed once, then kept. What a shuffle before it drew stays as it is."""
 
     def __init__(self, source: Node) -> None:
-        self._source = source
+        self._source, self.batch_size = source, source.batch_size
         self.addressable, self.cardinality = source.addressable, source.cardinality
         self._by_index: dict[int, Element] = {}
         self._all: list[Element] | None = None

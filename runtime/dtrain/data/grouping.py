@@ -20,7 +20,7 @@ class Mapped(Node):
     """A function of each element."""
 
     def __init__(self, source: Node, function: Callable[..., Any]) -> None:
-        self._source, self._function = source, function
+        self._source, self._function, self.batch_size = source, function, source.batch_size
         self.addressable, self.cardinality = source.addressable, source.cardinality
 
     @property
@@ -56,6 +56,7 @@ class Batched(Node):
         if size < 1:
             raise InputError(f"batch: expected a size >= 1, found {size}.")
         self._source, self._size, self._drop = source, size, drop_remainder
+        self.batch_size = size
         self.addressable, self.cardinality = source.addressable, source.cardinality
         if self.cardinality >= 0:
             self.cardinality = self.cardinality // size if drop_remainder else -(-self.cardinality // size)

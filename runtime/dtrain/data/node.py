@@ -26,10 +26,16 @@ Indices = range | np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Node:
-    """Base of all steps. `cardinality` is a number of elements, INFINITE or UNKNOWN."""
+    """Base of all steps.
+
+    Attributes:
+        cardinality: a number of elements, INFINITE or UNKNOWN.
+        batch_size: how many elements `batch` has put into each; 0 where that is not known.
+    """
 
     addressable = False
     cardinality = UNKNOWN
+    batch_size = 0
 
     @property
     def spec(self) -> Any:

@@ -17,6 +17,7 @@ class Picked(Node):
 
     def __init__(self, source: Node, start: int = 0, stride: int = 1, limit: int | None = None) -> None:
         self._source, self._start, self._stride, self._limit = source, start, stride, limit
+        self.batch_size = source.batch_size
         self.addressable = source.addressable
         self.cardinality = self._count(source.cardinality)
 
@@ -52,7 +53,7 @@ class Repeated(Node):
     """The source, `times` times over; None: without end."""
 
     def __init__(self, source: Node, times: int | None) -> None:
-        self._source, self._times = source, times
+        self._source, self._times, self.batch_size = source, times, source.batch_size
         once = source.cardinality
         self.addressable = source.addressable and once != INFINITE
         if times == 0 or once == 0:
@@ -110,6 +111,7 @@ class Shuffled(Node):
         if buffer_size < 1:
             raise InputError(f"shuffle: expected buffer_size >= 1, found {buffer_size}.")
         self._source, self._buffer_size, self._seed, self._reshuffle = source, buffer_size, seed, reshuffle_each_iteration
+        self.batch_size = source.batch_size
         self.cardinality = source.cardinality
         self.addressable = source.addressable and self.cardinality != INFINITE
         self._newest: tuple[Iteration, np.ndarray[Any, np.dtype[np.int64]]] | None = None

@@ -105,9 +105,11 @@ class ParameterServerStrategy(Strategy):
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """N in synchronous training, else 1."""
+        """N in synchronous training, as it was when the run began; else 1."""
         if self.training.updates != "sync":
             return 1
+        if self.assignment.spec.parts:
+            return self.assignment.spec.parts
         return self.training.replicas_needed(self.num_replicas)
 
     @property
@@ -236,6 +238,7 @@ class ParameterServerStrategy(Strategy):
             problem.steps_per_epoch,
             problem.first_epoch,
             problem.alone,
+            problem.feed,
         )
         keeper = Keeper(place, generation)
         if start is None:
@@ -251,12 +254,12 @@ class ParameterServerStrategy(Strategy):
     def _start(self, found: Beginning, plan: Plan, problem: Problem) -> Start:
         directory, optimizer = self.checkpoint_folder, problem.optimizer
         if found is Beginning.RESTORE:
-            return restored(directory, plan, optimizer)
+            return restored(directory, plan, optimizer, problem.feed)
         if self._generation > 1:
             same_owner = problem.owner is self._owner
             return continued(directory, plan, optimizer, problem.initial_values(), problem.state, same_owner=same_owner)
         if problem.resume_from is not None:
-            return restored(problem.resume_from, plan, optimizer)
+            return restored(problem.resume_from, plan, optimizer, problem.feed)
         return fresh(plan, optimizer, problem.initial_values(), state=problem.state)
 
     @property

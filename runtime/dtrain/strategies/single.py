@@ -292,6 +292,7 @@ class SingleStrategy(Strategy):
             problem.steps_per_epoch,
             problem.first_epoch,
             problem.alone,
+            problem.feed,
         )
         if self._last is None and (passed := self._passed_over(problem)) is not None:
             return passed
@@ -332,9 +333,9 @@ class SingleStrategy(Strategy):
         if self._last is not None:
             return self._last.continuation(generation, problem, same_owner=problem.owner is self._owner)
         if directory is not None and checkpoints.list_checkpoints(directory):
-            return restored(directory, plan, optimizer)
+            return restored(directory, plan, optimizer, problem.feed)
         if problem.resume_from is not None:
-            return restored(problem.resume_from, plan, optimizer)
+            return restored(problem.resume_from, plan, optimizer, problem.feed)
         return fresh(plan, optimizer, problem.initial_values(), state=problem.state)
 
     def scope(self) -> AbstractContextManager[Strategy]:

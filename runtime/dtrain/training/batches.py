@@ -182,6 +182,11 @@ class Batches:
         return None if INFINITE in counts or UNKNOWN in counts else sum(counts)
 
     @property
+    def batch_size(self) -> int:
+        """How many examples the batches of all replicas have; 0 where that is not known, or batches are one replica's."""
+        return 0 if self.pipelines or self.uncut else self.dataset.node.batch_size
+
+    @property
     def infinite(self) -> bool:
         """Whether it is known that a pass has no end."""
         return self.dataset.cardinality() == INFINITE

@@ -16,6 +16,7 @@ from dtrain.callbacks.callback_list import check_callbacks
 from dtrain.callbacks.progress_bar import numbers
 from dtrain.errors import CheckpointError, InputError
 from dtrain.learning import optimizers
+from dtrain.protocol.feed import UNKNOWN, Feed
 from dtrain.roles.chief.start import OptimizerState
 from dtrain.strategy import Problem, Session, Weights
 from dtrain.training.architecture import Architecture
@@ -102,6 +103,7 @@ class Fit:
             epochs.steps_per_epoch,
             epochs.initial_epoch,
             self.alone,
+            UNKNOWN if self.alone else Feed(batches.batch_size, batches.count or 0, epochs.steps_per_epoch),
         )
         session = strategy.open(problem)
         self.owner.state = None

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dtrain.config import TrainingSection
+from dtrain.protocol.feed import UNKNOWN, Feed
 from dtrain.protocol.placement import Plan
 
 
@@ -16,7 +17,7 @@ class Generation:
         optimizer: as the program says it.
         parts: into how many parts every batch is cut, unless a checkpoint has begun otherwise.
         model: its description, for checkpoints; None if it is no data.
-        steps_per_epoch, first_epoch, alone: as in `Problem`.
+        steps_per_epoch, first_epoch, alone, feed: as in `Problem`.
     """
 
     number: int
@@ -29,3 +30,4 @@ class Generation:
     steps_per_epoch: int = 0
     first_epoch: int = 0
     alone: bool = False
+    feed: Feed = UNKNOWN

@@ -248,7 +248,7 @@ class Keeper:
         place, generation = self._place, self.generation
         replies = [link.reply for link in place.links]
         versions = [reply.version for reply in replies if reply.generation == generation.number]
-        start = restored(place.checkpoints, generation.plan, generation.optimizer)
+        start = restored(place.checkpoints, generation.plan, generation.optimizer, generation.feed)
         if start.warning:
             place.reporter.warn(start.warning)
         try:

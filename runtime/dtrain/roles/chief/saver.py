@@ -171,6 +171,7 @@ class Saver:
             "plan": generation.plan.to_dict(),
             "seen": seen,
             "dealt": cut.dealt,
+            "feed": generation.feed,
             "tally": tally_for(cut.tally),
             "history": cut.history,
             **msgspec.structs.asdict(self.lineage),

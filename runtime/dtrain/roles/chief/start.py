@@ -14,6 +14,7 @@ from dtrain.learning import optimizers
 from dtrain.learning.drawn_table import DrawnTable
 from dtrain.learning.initializers import Constant
 from dtrain.messages import Lineage, Row, Sums
+from dtrain.protocol.feed import UNKNOWN, Feed
 from dtrain.protocol.part_dealer import NOTHING_DEALT, Dealt, dealt_from
 from dtrain.protocol.placement import Plan
 from dtrain.protocol.tally import Open
@@ -51,6 +52,7 @@ class Start:
         dealt: which parts have been used up; see `protocol.part_dealer`.
         tally: the sums of epochs that have not ended; see `protocol.tally`.
         history: the numbers of the epochs that have, by call of `fit`.
+        changed: which numbers of the program mean something else than when the checkpoint was written.
     """
 
     version: int
@@ -63,6 +65,7 @@ class Start:
     dealt: Dealt = NOTHING_DEALT
     tally: Open = ()
     history: Mapping[int, Mapping[int, Row]] = field(default_factory=dict)
+    changed: str | None = None
 
     @property
     def optimizer_state(self) -> OptimizerState:
@@ -70,10 +73,14 @@ class Start:
         return OptimizerState(self.version - self.lineage.origin, self.slots)
 
     def where(self, max_steps: int) -> str:
-        """Say from which step training goes on, or that it has ended already."""
+        """Say from which step training goes on, or that it has ended already, and what steps mean now if that has changed."""
+        where = f"goes on from step {self.version} of {max_steps}"
         if self.version >= max_steps:
-            return f"nothing is left to train: the newest checkpoint is of the last step, {self.version}"
-        return f"goes on from step {self.version} of {max_steps}"
+            last = "of the last step," if self.changed is None else f"beyond the last step, {max_steps}: of step"
+            where = f"nothing is left to train: the newest checkpoint is {last} {self.version}"
+        if self.changed is None:
+            return where
+        return f"{where}, in which steps and batches mean something else than before ({self.changed})"
 
     def table(self, name: str) -> dict[str, Any]:
         """Of a sparse variable: its rows under ``""``, and each slot under its name."""
@@ -103,11 +110,11 @@ def _fresh_slots(rule: optimizers.Optimizer, spec: VariableSpec, value: Any) -> 
     return {slot: value if slot == "average" else DrawnTable(spec.shape, each, ()) for slot, each in constants.items()}
 
 
-def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any]) -> Start:
+def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any], feed: Feed = UNKNOWN) -> Start:
     """The newest valid checkpoint of a folder.
 
     Where the program still says the same `optimizer`, what became of it in training goes on: its learning rate, for example. It
-    begins anew with variables that were not trained there.
+    begins anew with variables that were not trained there. Where `feed` is another than then, it goes on at the same example.
 
     Raises:
         CheckpointError: it holds other variables than the model, or another optimizer's slots.
@@ -142,7 +149,7 @@ def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any]) -> Start
                 slots[slot][spec.name] = array
         seen = extra.get("seen", [])
         seen = seen if len(seen) == plan.servers else []
-        dealt = dealt_from(extra.get("dealt", NOTHING_DEALT))
+        before, dealt = Feed(*extra.get("feed", ())), dealt_from(extra.get("dealt", NOTHING_DEALT))
         in_force = extra["optimizer"] if extra.get("compiled") == optimizer else dict(optimizer)
         return Start(
             checkpoint.step,
@@ -152,9 +159,10 @@ def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any]) -> Start
             seen,
             checkpoint.warning,
             _lineage(extra),
-            dealt,
+            feed.goes_on(before, dealt),
             tally_from(extra.get("tally", ())),
             history_from(extra.get("history", {})),
+            feed.change_from(before),
         )
 
 

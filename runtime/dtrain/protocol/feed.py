@@ -1,0 +1,55 @@
+"""What a number of batches or steps means in one call of `fit`, and where training goes on if that has changed at a resume.
+
+A program may give other batches than before: ``batch_size=64 * strategy.num_replicas_in_sync`` is another number in asynchronous
+training than in synchronous. Then batches are counted anew, so that training goes on at the same example.
+"""
+
+from typing import NamedTuple
+
+from dtrain.protocol.part_dealer import Dealt
+
+
+class Feed(NamedTuple):
+    """Batches and steps of one call of `fit`; 0 where a number is not known.
+
+    Attributes:
+        batch_size: how many examples a batch has.
+        batches: how many one pass over the data has.
+        steps_per_epoch: how many steps an epoch has.
+    """
+
+    batch_size: int = 0
+    batches: int = 0
+    steps_per_epoch: int = 0
+
+    def change_from(self, before: "Feed") -> str | None:
+        """Say what is different from before; None where nothing is that is known of both."""
+        pairs = zip(self._fields, before, self, strict=True)
+        said = [f"{name.replace('_', ' ')} {old}, now {new}" for name, old, new in pairs if old and new and old != new]
+        return "; ".join(said) or None
+
+    def goes_on(self, before: "Feed", dealt: Dealt) -> Dealt:
+        """Return what is left of the data, in these batches, when so much was dealt of other ones.
+
+        A batch of which any example is left is computed whole.
+        """
+        if not (before.batch_size and self.batch_size) or before.batch_size == self.batch_size or not dealt.parts:
+            return dealt
+        _, following, due = dealt.cut_into(1)
+        first = self._holding(before, following)
+        left = {batch for each in due for batch in range(self._holding(before, each), self._behind(before, each))}
+        return Dealt(1, first, tuple(sorted(batch for batch in left if batch < first)))
+
+    def _holding(self, before: "Feed", batch: int) -> int:
+        """The batch that holds the first example of a batch of before."""
+        passes, within = divmod(batch, before.batches) if before.batches and self.batches else (0, batch)
+        return passes * self.batches + within * before.batch_size // self.batch_size
+
+    def _behind(self, before: "Feed", batch: int) -> int:
+        """The first batch that holds no example of a batch of before, nor any that came earlier."""
+        passes, within = divmod(batch, before.batches) if before.batches and self.batches else (0, batch)
+        behind = -(-(within + 1) * before.batch_size // self.batch_size)
+        return passes * self.batches + (min(behind, self.batches) if self.batches else behind)
+
+
+UNKNOWN = Feed()

@@ -1,0 +1,81 @@
+"""A run goes on with other replicas, other servers or another strategy: at the same example, and the epoch sees each one once.
+
+Each example has a weight of its own that grows by 1 each time its gradient counts.
+"""
+
+import numpy as np
+import pytest
+from in_memory import InMemoryCluster
+
+import dtrain as dt
+from dtrain import checkpoints
+from dtrain.assignment import TaskAssignment
+from dtrain.cluster import ClusterSpec, TaskId
+from dtrain.config import RunSpec, TrainingSection
+from dtrain.strategies.single import SingleStrategy
+
+EXAMPLES, BATCH = 60, 6
+X, Y = np.eye(EXAMPLES, dtype=np.float32), np.full((EXAMPLES, 1), 1e6, np.float32)
+
+
+class Counting(dt.Sequential):
+    """Breaks off before the leader computes this step."""
+
+    def __init__(self, stop_at, batch):
+        kernel = dt.layers.Dense(1, use_bias=False, kernel_initializer="zeros", input_shape=(EXAMPLES,))
+        super().__init__([kernel])
+        self.stop_at, self.batch = stop_at, batch
+        self.compile(dt.optimizers.SGD(float(batch)), "mae")
+
+    def train_step(self, step):
+        if self.strategy.is_leader and step._session.global_step >= self.stop_at:
+            raise SystemExit(143)
+        return super().train_step(step)
+
+
+def fit(model):
+    model.fit(X, Y, batch_size=model.batch, epochs=2, verbose=0)
+    return np.rint(model.get_weights()[0].ravel()).astype(int).tolist()
+
+
+def train(folder, kind, stop_at=1000, batch=BATCH):
+    """Go on in a folder, in a `kind` of training; returns how often each example has counted."""
+    if kind == "single":
+        cluster, spec = ClusterSpec.from_lists(chief=["c:0"]), RunSpec(training=TrainingSection(strategy="single"))
+        strategy = SingleStrategy(TaskAssignment(TaskId.parse("chief:0"), cluster, spec, "run", folder, launched=True))
+        with strategy.scope():
+            model = Counting(stop_at, batch)
+        try:
+            return fit(model)
+        finally:
+            strategy.close()
+    updates, replicas, servers = kind
+    return InMemoryCluster(folder, replicas, servers, updates=updates).run(lambda: Counting(stop_at, batch), fit)[0]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "third"),
+    [
+        (("sync", 2, 1), ("sync", 3, 2), ("sync", 1, 4)),
+        (("sync", 3, 2), "single", ("sync", 2, 1)),
+        ("single", ("async", 2, 2), "single"),
+        (("async", 3, 1), ("sync", 2, 2), ("async", 1, 3)),
+    ],
+    ids=str,
+)
+def test_every_example_of_both_epochs_counts_once(first, second, third, tmp_path):
+    for kind, stop_at in ((first, 4), (second, 13)):
+        with pytest.raises(SystemExit):
+            train(tmp_path, kind, stop_at)
+    assert train(tmp_path, third) == [2] * EXAMPLES
+
+
+def test_smaller_batches_go_on_at_the_same_example_and_the_console_says_what_steps_mean_now(tmp_path, capfd):
+    with pytest.raises(SystemExit):
+        train(tmp_path, ("sync", 3, 2), 4)
+    with pytest.raises(SystemExit):
+        train(tmp_path, ("async", 1, 1), 4 + (EXAMPLES - 4 * BATCH) // 2, batch=2)
+    assert "batch size 6, now 2; batches 10, now 30; steps per epoch 10, now 30" in capfd.readouterr().err
+    with checkpoints.open_checkpoint(tmp_path / "checkpoints") as checkpoint:
+        [name] = checkpoint.variables
+        assert np.rint(checkpoint.read(name)).ravel().tolist() == [1] * EXAMPLES
