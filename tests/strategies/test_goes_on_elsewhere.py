@@ -3,6 +3,8 @@
 Each example has a weight of its own that grows by 1 each time its gradient counts.
 """
 
+import threading
+
 import numpy as np
 import pytest
 from in_memory import InMemoryCluster
@@ -19,17 +21,20 @@ X, Y = np.eye(EXAMPLES, dtype=np.float32), np.full((EXAMPLES, 1), 1e6, np.float3
 
 
 class Counting(dt.Sequential):
-    """Breaks off before the leader computes this step."""
+    """Breaks off before the leader computes this step; the others wait for that."""
 
-    def __init__(self, stop_at, batch):
+    def __init__(self, stop_at, batch, over):
         kernel = dt.layers.Dense(1, use_bias=False, kernel_initializer="zeros", input_shape=(EXAMPLES,))
         super().__init__([kernel])
-        self.stop_at, self.batch = stop_at, batch
+        self.stop_at, self.batch, self.over = stop_at, batch, over
         self.compile(dt.optimizers.SGD(float(batch)), "mae")
 
     def train_step(self, step):
-        if self.strategy.is_leader and step._session.global_step >= self.stop_at:
-            raise SystemExit(143)
+        if step._session.global_step >= self.stop_at:
+            if self.strategy.is_leader:
+                self.over.set()
+                raise SystemExit(143)
+            assert self.over.wait(60), "the leader has not broken off"
         return super().train_step(step)
 
 
@@ -40,17 +45,18 @@ def fit(model):
 
 def train(folder, kind, stop_at=1000, batch=BATCH):
     """Go on in a folder, in a `kind` of training; returns how often each example has counted."""
+    over = threading.Event()
     if kind == "single":
         cluster, spec = ClusterSpec.from_lists(chief=["c:0"]), RunSpec(training=TrainingSection(strategy="single"))
         strategy = SingleStrategy(TaskAssignment(TaskId.parse("chief:0"), cluster, spec, "run", folder, launched=True))
         with strategy.scope():
-            model = Counting(stop_at, batch)
+            model = Counting(stop_at, batch, over)
         try:
             return fit(model)
         finally:
             strategy.close()
     updates, replicas, servers = kind
-    return InMemoryCluster(folder, replicas, servers, updates=updates).run(lambda: Counting(stop_at, batch), fit)[0]
+    return InMemoryCluster(folder, replicas, servers, updates=updates).run(lambda: Counting(stop_at, batch, over), fit)[0]
 
 
 @pytest.mark.parametrize(
