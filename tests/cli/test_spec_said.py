@@ -111,6 +111,17 @@ def test_deterministic_is_refused_where_chance_decides(spec, beside, reason):
     assert reason in line
 
 
+@pytest.mark.parametrize("beside", ["updates: async", "seed: 0", "staleness_bound: 3"])
+def test_weighting_by_examples_is_refused_where_no_mean_is_taken(spec, beside):
+    (line,) = mistakes(spec(f"{CLUSTER}training: {{weighting: examples, {beside}}}\n"))
+    assert line.startswith("spec:2:12: training.weighting: async applies each gradient by itself")
+
+
+@pytest.mark.parametrize("beside", ["updates: sync", "staleness_bound: 0", "strategy: single"])
+def test_weighting_by_examples_goes_with_steps_of_all(spec, beside):
+    assert isinstance(read_spec(spec(f"{CLUSTER}training: {{weighting: examples, {beside}}}\n")), RunSpec)
+
+
 def test_a_cluster_that_cannot_be_read_makes_no_second_mistake(spec):
     path = spec("cluster: {worker: q}\ntraining: {deterministic: true, updates: sync, replicas_to_aggregate: 2}\n")
     (line,) = mistakes(path)

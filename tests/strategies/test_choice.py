@@ -45,7 +45,7 @@ OTHERS = {
     "seed": 9,
 }
 """A value of every key of `training` that is not its default."""
-BELONGS_TO_SYNC = {"backup_workers", "replicas_to_aggregate", "deterministic"}
+BELONGS_TO_SYNC = {"backup_workers", "replicas_to_aggregate", "deterministic", "weighting"}
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +104,19 @@ def test_a_wrong_wish_of_a_second_strategy_is_refused(wishes, message):
 def test_wishes_that_make_no_sense_together_are_refused():
     message = refused(updates="sync", staleness_bound=3)
     assert "staleness_bound: a staleness bound belongs to updates: async" in message
+
+
+@pytest.mark.parametrize(
+    ("wishes", "reason"),
+    [
+        ({}, "async applies gradients as they arrive"),
+        ({"updates": "sync", "backup_workers": 1}, "which replicas are late is chance"),
+        ({"updates": "sync", "replicas_to_aggregate": 2}, "which 2 of 3 replicas come first is chance"),
+    ],
+)
+def test_a_wish_for_determinism_is_refused_where_chance_decides(launched, wishes, reason):
+    launched()
+    assert refused(deterministic=True, **wishes).startswith(f"ParameterServerStrategy: deterministic: {reason}")
 
 
 # Precedence

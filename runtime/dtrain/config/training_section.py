@@ -51,6 +51,9 @@ class TrainingSection:
         if self.updates == "async" and (self.backup_workers or self.replicas_to_aggregate is not None):
             name = "backup_workers" if self.backup_workers else "replicas_to_aggregate"
             yield (name,), "backup replicas belong to updates: sync; this spec trains with updates: async"
+        is_async = self.strategy == "parameter_server" and self.updates == "async" and self.staleness_bound != 0
+        if is_async and self.weighting == "examples":
+            yield ("weighting",), "async applies each gradient by itself: expected updates: sync beside examples"
         if self.updates == "sync" and self.staleness_bound:
             yield (
                 ("staleness_bound",),
