@@ -141,6 +141,8 @@ def test_a_stopped_run_goes_on_with_more_replicas_and_one_that_joins(launcher):
     assert all(histories(last_log(second, task)) == [rows(0)] for task in tasks)
     assert histories(joined.out) == [rows(0)]
     assert counts(second) == ["3.0"]
+    found = [re.findall(r"num_replicas_in_sync (.*)", text) for text in (joined.out, *(last_log(second, task) for task in tasks))]
+    assert found == [["2"]] * 5, "a program that sizes its batches by it makes those of the beginning"
 
 
 def test_a_batch_whose_push_a_death_has_halved_counts_once(launcher):
@@ -151,6 +153,16 @@ def test_a_batch_whose_push_a_death_has_halved_counts_once(launcher):
     succeeded(launch)
     assert launch.task("worker:1")["restarts"] == 1
     assert counts(launch) == ["1.0"]
+
+
+@pytest.mark.parametrize("too_few", ["wait", "shrink"])
+def test_the_examples_of_a_worker_that_stands_still_for_longer_than_its_lease_count_once(launcher, too_few):
+    """Findings, P-A4: its part comes back, and with `shrink` is computed by others; then its own push comes after all."""
+    options = ("--set", f"training.too_few={too_few}", "--set", "training.partitioner={fixed_shards: 2}", "--no-evaluator")
+    pause = ("--set", "simulate.pause=[{task: worker:1, at_step: 3, for_s: 6.5}]")
+    launch = launcher.start(*SYNC, *options, *pause, COUNTED, "--epochs", "2")
+    succeeded(launch)
+    assert counts(launch) == ["2.0"]
 
 
 @pytest.mark.parametrize("run", range(int(os.environ.get("DTRAIN_STALE", "2"))))

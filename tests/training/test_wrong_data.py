@@ -65,6 +65,21 @@ def test_arguments_that_do_not_fit(arguments, message):
         model().fit(X, Y, verbose=0, **arguments)
 
 
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (X[:, :2], Y, r"^fit: validation_data: dense \(Dense\): expected an input of shape \(batch, 3\), found \(8, 2\)$"),
+        (X, np.eye(3)[Y], r"^fit: validation_data: .*expected class numbers of shape \(8,\)"),
+    ],
+)
+def test_validation_data_that_do_not_fit_are_refused_before_the_first_step(x, y, message):
+    steps = []
+    note = dt.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: steps.append(batch))
+    with pytest.raises(InputError, match=message):
+        model().fit(X, Y, verbose=0, validation_data=(x, y), callbacks=[note])
+    assert steps == []
+
+
 @pytest.mark.parametrize("found", [0, "3", 3.5, None, True])
 def test_a_size_that_is_no_positive_integer_is_refused_by_the_layer(found):
     makers = {

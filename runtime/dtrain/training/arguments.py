@@ -9,7 +9,10 @@ from dtrain.data.dataset import Dataset
 from dtrain.data.node import Iteration, Node
 from dtrain.data.structure import Element
 from dtrain.errors import InputError
+from dtrain.learning.heads import Losses
+from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
+from dtrain.training.steps import EvaluationStep
 
 
 def as_pair(validation_data: Any) -> Any:
@@ -42,6 +45,31 @@ def check_finite(batches: Batches, steps: int | None, what: str, argument: str) 
     """
     if steps is None and batches.infinite:
         raise InputError(f"{what}: the dataset is infinite; expected {argument}, the number of batches to take")
+
+
+def check_example(model: Architecture, losses: Losses | None, batches: Batches, what: str) -> None:
+    """See that the first example fits the model and its losses, where that costs no more than to compute it.
+
+    Args:
+        model: with all its shapes.
+        losses: as compiled.
+        batches: the data.
+        what: where the data were given, for the message.
+
+    Raises:
+        InputError: it does not fit.
+    """
+    if not model.has_layers or any(spec.sparse for spec in model.created_variables):
+        return
+    if (example := batches.one_example()) is None:
+        return
+    try:
+        EvaluationStep(model, losses, example, model.weights).compute_loss()
+    except InputError:
+        try:  # which names the shapes that the user knows
+            EvaluationStep(model, losses, batches.first(), model.weights).compute_loss()
+        except InputError as error:
+            raise InputError(f"{what}: {error}") from None
 
 
 def told_of_repetition(batches: Batches, steps_per_epoch: int) -> Batches:

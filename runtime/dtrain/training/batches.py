@@ -201,6 +201,14 @@ class Batches:
             return Batch.of(element)
         raise InputError(EMPTY)
 
+    def one_example(self) -> Batch | None:
+        """Return the first example as a batch; None where data would have to be read, or computed, for it."""
+        node = self.dataset.node
+        if not (node.addressable and node.batch_size and node.cardinality):
+            return None
+        element, _ = node.part(0, ITERATION, lambda size: range(min(size, 1)))
+        return None if element is None else Batch.of(element)
+
     def stream(self, cut: BatchCut, class_weight: Mapping[int, float] | None = None) -> "PartStream":
         """Return pass after pass without end, by the numbers that a session deals; `cut` says how batches are cut."""
         return PartStream(self.dataset.repeat(), self.pipelines, cut, class_weight, uncut=self.uncut)

@@ -21,7 +21,7 @@ from dtrain.saving.model_file import SavedModel, write_model
 from dtrain.saving.onnx_file import write_onnx
 from dtrain.strategy import Weights
 from dtrain.training.architecture import Architecture
-from dtrain.training.arguments import as_pair, check_class_weight, check_finite, told_of_repetition
+from dtrain.training.arguments import as_pair, check_class_weight, check_example, check_finite, told_of_repetition
 from dtrain.training.batches import Batch, Batches, held_out, joined
 from dtrain.training.compiled import Compiled
 from dtrain.training.description import describe
@@ -147,6 +147,8 @@ class Model(Architecture):
         context = self._input_context()
         batches = Batches.of(data, batch_size=batch_size, shuffle=shuffle, seed=strategy.seed, context=context)
         self.build_for(batches)
+        if validation is not None and strategy.is_leader and getattr(self.test_step, "__func__", None) is Model.test_step:
+            check_example(self, self._compiled().losses, validation.batches, "fit: validation_data")
         plan = Epochs.of(batches, steps_per_epoch, epochs, initial_epoch, strategy.num_replicas_in_sync)
         if strategy.is_leader:
             batches = told_of_repetition(batches, plan.steps_per_epoch)
