@@ -247,7 +247,8 @@ class ParameterServerStrategy(Strategy):
             if start.warning:
                 self.reporter.warn(start.warning)
             if found is Beginning.RESTORE:
-                self.reporter.warn(start.where(max_steps))
+                for text in start.where(max_steps):
+                    self.reporter.warn(text)
             keeper.begin(start, save=found is Beginning.START)
         self._keeper = keeper
 

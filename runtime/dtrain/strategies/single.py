@@ -307,7 +307,8 @@ class SingleStrategy(Strategy):
             if start.warning:
                 self._reporter.warn(start.warning)
             if goes_on:
-                self._reporter.warn(start.where(generation.max_steps))
+                for text in start.where(generation.max_steps):
+                    self._reporter.warn(text)
             warn, tried = self._reporter.warn, self._reporter.tried_to_save
             session.saver = CheckpointThread(session.saver_into(directory, section, warn, tried), section, warn)
             session.saver.save_first(start)

@@ -72,15 +72,15 @@ class Start:
         """How far the optimizer has come."""
         return OptimizerState(self.version - self.lineage.origin, self.slots)
 
-    def where(self, max_steps: int) -> str:
-        """Say from which step training goes on, or that it has ended already, and what steps mean now if that has changed."""
-        where = f"goes on from step {self.version} of {max_steps}"
-        if self.version >= max_steps:
-            last = "of the last step," if self.changed is None else f"beyond the last step, {max_steps}: of step"
-            where = f"nothing is left to train: the newest checkpoint is {last} {self.version}"
-        if self.changed is None:
-            return where
-        return f"{where}, in which steps and batches mean something else than before ({self.changed})"
+    def where(self, max_steps: int) -> list[str]:
+        """Say from which step training goes on, or that it has ended already; and what steps mean now if that has changed."""
+        if self.version > max_steps:
+            where = f"nothing is left to train: the newest checkpoint is of step {self.version}, beyond the last one, {max_steps}"
+        elif self.version == max_steps:
+            where = f"nothing is left to train: the newest checkpoint is of the last step, {self.version}"
+        else:
+            where = f"goes on from step {self.version} of {max_steps}"
+        return [where] + ([f"steps mean something else than before: {self.changed}"] if self.changed else [])
 
     def table(self, name: str) -> dict[str, Any]:
         """Of a sparse variable: its rows under ``""``, and each slot under its name."""
