@@ -87,7 +87,8 @@ def keep(tmp_path, monkeypatch):
 
     def keep(servers, links, updates="async"):
         said = []
-        reporter = SimpleNamespace(status=SimpleNamespace(rolled_back_steps=0), warn=said.append, said=said)
+        status = SimpleNamespace(rolled_back_steps=0)
+        reporter = SimpleNamespace(status=status, warn=said.append, said=said, tried_to_save=lambda step, error: None)
         place = Place(servers, links.links, reporter, tmp_path, CheckpointSection(every_s=None), server_s=60.0)
         made.append(Keeper(place, Generation(1, PLAN, TrainingSection(updates=updates), OPTIMIZER, MAX, MAX)))
         return made[-1], place
