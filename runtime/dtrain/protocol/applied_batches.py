@@ -1,0 +1,101 @@
+"""Which batches of one call of `fit` a server has applied, in asynchronous training. Rule 5: a batch counts once on every server.
+
+1. A server applies a batch that it lacks and passes over one that it has, whoever pushes it, and however often.
+2. Batches are dealt in the order of their numbers, so only few below the highest are missing: those that are under way, and
+   those that were settled without being applied, because they were too stale or not finite.
+3. The latter are forgotten at every checkpoint: `forget_below` a number below which all are settled.
+4. What a server has applied is part of a checkpoint. Two servers contain the same batches where this is equal.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+Batches = tuple[int, tuple[int, ...]]
+"""As it travels and is saved: one more than the highest number; the numbers below it that are missing, ascending."""
+
+NONE: Batches = (0, ())
+
+FAR = 1 << 20
+"""No replica is given a batch so far ahead of all that a server has seen."""
+
+
+class Contents(NamedTuple):
+    """What one server's part of a checkpoint contains, where not all contain the same.
+
+    Attributes:
+        version: how many updates it has had, as the server counted.
+        batches: which ones.
+    """
+
+    version: int
+    batches: Batches
+
+
+class AppliedBatches:
+    """The batches that one server contains.
+
+    Attributes:
+        next: one more than the highest number.
+        missing: the numbers below it that were not applied.
+    """
+
+    __slots__ = ("missing", "next")
+
+    def __init__(self, following: int = 0, missing: Iterable[int] = ()) -> None:
+        self.next = following
+        self.missing = set(missing)
+
+    def __contains__(self, batch: int) -> bool:
+        return 0 <= batch < self.next and batch not in self.missing
+
+    def add(self, batch: int) -> bool:
+        """Note that a batch is applied; return whether it was not before, and can have been dealt."""
+        if batch == self.next:
+            self.next += 1
+            return True
+        if batch in self.missing:
+            self.missing.discard(batch)
+            return True
+        if not self.next < batch < self.next + FAR:
+            return False
+        self.missing.update(range(self.next, batch))
+        self.next = batch + 1
+        return True
+
+    def forget_below(self, settled: int) -> None:
+        """Take every batch below a number for applied: it is settled, and what is missing of them will never be pushed."""
+        self.next = max(self.next, settled)
+        self.missing = {batch for batch in self.missing if batch >= settled}
+
+    def covers(self, batches: Batches) -> bool:
+        """Return whether all of these batches were applied."""
+        following, missing = batches
+        lacking = [batch for batch in self.missing if batch < following]
+        lacking += range(self.next, following)
+        return not set(lacking).difference(missing)
+
+    def export(self) -> Batches:
+        """Return what travels and is saved."""
+        return self.next, tuple(sorted(self.missing))
+
+
+def union(tables: Iterable[Batches]) -> Batches:
+    """Return the batches that any server has applied."""
+    known = [AppliedBatches(*table) for table in tables]
+    following = max([each.next for each in known], default=0)
+    candidates = {batch for each in known for batch in each.missing} | set(range(min([each.next for each in known]), following))
+    missing = [batch for batch in candidates if not any(batch in each for each in known)]
+    return following, tuple(sorted(missing))
+
+
+def without(batches: Batches, others: Iterable[int]) -> Batches:
+    """Return batches but for some."""
+    following, missing = batches
+    return following, tuple(sorted({*missing, *(batch for batch in others if batch < following)}))
+
+
+def lacking(tables: Sequence[Batches]) -> list[int]:
+    """Return the batches that the first server contains and another one does not, ascending."""
+    first, *others = [AppliedBatches(*table) for table in tables] or [AppliedBatches()]
+    found = {batch for other in others for batch in (*other.missing, *range(other.next, first.next))}
+    return sorted(batch for batch in found if batch in first)
