@@ -160,6 +160,10 @@ class Session(Protocol):
         """The number of the part to compute next; after a step it may be the same again. See `protocol.part_dealer`."""
 
     @property
+    def repairs(self) -> bool:
+        """Whether the part makes no step: it counts already, and may not have reached every server."""
+
+    @property
     def tally(self) -> Open:
         """Leader: the sums of the epochs that it has not recorded, as of `weights`."""
 

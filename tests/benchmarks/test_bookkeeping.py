@@ -113,6 +113,8 @@ class Servers:
             version, rule = machine.held.pushes.version, machine.held.store.optimizer_config
             self._say(0, Control(1, (1, 0), machine.held.term, version, rule, stop=True), "end", server)
         for rank in range(len(self.tasks)):
+            self._say(rank, Pull(1, 0, WAIT_S, answered=self.pushes[rank]), "last pull")
+        for rank in range(len(self.tasks)):
             self.beat(rank, "goodbye")
 
     def tick(self):
@@ -140,7 +142,7 @@ class Servers:
                 case Send(int(rank), Reply() | Values() as answer) if server == 0:
                     self.may_push[rank], self.dealt[rank] = answer.ticket, answer.part
                     if not answer.ticket and not self._ended:
-                        self._say(rank, Pull(1, 0, WAIT_S), "contribution")
+                        self._say(rank, Pull(1, 0, WAIT_S, answered=self.pushes[rank]), "contribution")
 
     def _follow(self, server, commit):
         first = TaskId.parse("ps:0")

@@ -81,7 +81,7 @@ def test_a_late_push_of_a_lost_replica_holds_nobody_back():
             hand.pull(task)
             hand.push(task, sequence=sequence, base=hand.version())
     lost(hand, "worker:0")
-    assert only(hand.push("worker:0", sequence=9, base=0)).verdict is Verdict.ACCEPTED
+    assert only(hand.push("worker:0", sequence=9, base=0)).verdict is Verdict.STALE
     assert only(hand.push("chief:0", sequence=9, base=0)).ticket
 
 

@@ -42,22 +42,22 @@ def test_a_synchronous_cut_is_one_version_and_looks_further_ahead_each_time():
     assert cut.accept([100, 100])
 
 
-def answer(version, *seen, live=("worker:0", "worker:1"), whole=True):
-    return SnapshotReply(version, (), list(seen), live=live, whole=whole)
+def answer(version, *applied, whole=True):
+    return SnapshotReply(version, (), [], whole=whole, applied=applied)
 
 
-def test_an_asynchronous_cut_has_what_any_server_had_when_it_was_marked_but_for_the_pushes_of_the_dead():
+def test_an_asynchronous_cut_has_what_any_server_had_when_it_was_marked_but_for_what_is_computed_again():
     cut = Cut(sync=False, term=3)
     assert cut.mark() == Mark(MARK_S, 3)
-    first = Marked([("worker:0", 1, 4), ("worker:1", 2, 1), ("worker:9", 1, 2)], ("worker:0", "worker:1"))
-    second = Marked([("worker:0", 1, 5), ("worker:1", 1, 8)])
-    assert cut.marked([first, second]) == Snapshot(0, ARRIVAL_S, 3, covers=[("worker:0", 1, 5), ("worker:1", 2, 1)])
+    first = Marked((7, (2, 4)), again=(3,), settled=2)
+    second = Marked((9, (2, 5, 7)))
+    assert cut.marked([first, second]) == Snapshot(0, ARRIVAL_S, 3, covers=(9, (2, 3, 7)), settled=2)
     assert cut.accept([12, 13])
 
 
-def test_an_asynchronous_cut_is_whole_if_all_have_seen_the_same_of_those_who_are_alive():
+def test_an_asynchronous_cut_is_whole_if_all_servers_have_applied_the_same_batches():
     cut = Cut(sync=False)
-    one = answer(7, ("worker:0", 1, 4), ("worker:9", 1, 2))
-    assert cut.whole([one, answer(7, ("worker:0", 1, 4))])
-    assert not cut.whole([one, answer(8, ("worker:0", 1, 5))])
-    assert not cut.whole([one, answer(7, ("worker:0", 1, 4), whole=False)])
+    one = answer(7, 8, (3,))
+    assert cut.whole([one, answer(7, 8, (3,))])
+    assert not cut.whole([one, answer(8, 8, ())])
+    assert not cut.whole([one, answer(7, 8, (4,))])

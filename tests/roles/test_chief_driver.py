@@ -62,7 +62,7 @@ def test_every_server_is_asked_before_the_first_answer_is_awaited():
 
 
 def test_in_async_every_server_is_marked_before_one_is_asked():
-    marks = Marked([("worker:0", 1, 1)], ("worker:0",)), Marked([("worker:0", 1, 2)])
+    marks = Marked((1, ())), Marked((2, ()))
     lines, cut = [Line(mark, reply(3)) for mark in marks], Cut(sync=False)
     assert versions(leader(*lines), cut) == [3, 3]
     assert [line.sent for line in lines] == [[cut.mark(), cut.marked(marks)]] * 2

@@ -25,7 +25,7 @@ def counted(answer):
 def test_an_answer_that_is_repeated_tells_of_what_has_counted(made):
     hand = made(**ALONE)
     hand.initialise(term=1, steps_per_epoch=1)
-    push = {"term": 1, "part": 0, "sums": sums(2.0)}
+    push = {"term": 1, "sums": sums(2.0)}
     assert counted(only(hand.push("chief:0", **push))) == [(0, [1.0, 2.0])]
     again = only(hand.push("chief:0", **push))
     assert (again.duplicate, counted(again)) == (True, [(0, [1.0, 2.0])])
@@ -35,8 +35,8 @@ def test_an_answer_that_is_repeated_tells_of_what_has_counted(made):
 def test_a_refusal_tells_of_what_has_counted(made):
     hand = made(**ALONE)
     hand.initialise(term=1, steps_per_epoch=1)
-    hand.push("chief:0", term=1, part=0, sums=sums(2.0))
-    refused = hand.push("chief:0", sequence=2, base=1, term=1, part=1, finite=False, sums=sums(9.0))[0].message
+    hand.push("chief:0", term=1, sums=sums(2.0))
+    refused = hand.push("chief:0", sequence=2, base=1, term=1, finite=False, sums=sums(9.0))[0].message
     assert (refused.verdict, counted(refused)) == (Verdict.REFUSED, [(0, [1.0, 2.0])])
 
 

@@ -48,6 +48,7 @@ class Worker:
 
     def __init__(self, hand, name, task):
         self.hand = hand
+        self.task = task
         self.channel = LocalChannel("ps:0", name, Hello("run", "hash", task))
         self.gradients = ReplicaMemory(hand.plan, lambda sizes: arrays_to_send("auto", sizes))
         self.weights = ReplicaMemory(hand.plan)
@@ -65,7 +66,8 @@ class Worker:
     def push(self, value):
         self.gradients.variables["kernel"].fill(value)
         self.sequence += 1
-        reply = self.exchange(Push(1, 1, self.sequence, self.version, self.hand.plan.hash), self.gradients.blocks[0])
+        push = Push(1, 1, self.sequence, self.version, self.hand.plan.hash, part=self.hand.dealt(self.task))
+        reply = self.exchange(push, self.gradients.blocks[0])
         assert reply.verdict is Verdict.ACCEPTED
         self.version = reply.version
 

@@ -26,7 +26,8 @@ class Server:
             caller.outbox.get()
 
     def push(self, index, sequence, base):
-        frame = Frame(Push(1, 1, sequence, base, self.hand.plan.hash, part=index), self.hand.blocks(value=1))
+        part = self.hand.dealt(f"worker:{index}")
+        frame = Frame(Push(1, 1, sequence, base, self.hand.plan.hash, part=part), self.hand.blocks(value=1))
         self.handler.received(self.callers[index], frame)
 
     @property

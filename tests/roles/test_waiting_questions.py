@@ -78,7 +78,7 @@ class Run:
         return self.hand.say("chief:0", Mark(2.0, self.term), caller="control")
 
     def snapshot(self, task, number):
-        covers = [(task, 1, self.sequence + number // 4)]
+        covers = self.version + number // 4, ()
         return self.hand.say("chief:0", Snapshot(self.version, 2.0, number=self.sequence, covers=covers), caller="snapshot")
 
     def conclude(self, task, number):

@@ -43,19 +43,6 @@ def ready(servers=2, version=0, term=0, **more):
     return talk
 
 
-def test_a_server_that_will_never_have_a_push_is_waited_for_once():
-    talk = Talk(sync=False, saves=True)
-    held = {"ticket": False, "held": True}
-    assert talk.values(0, 6, **held) == [(1, Pull(1, 6, 5.0))]
-    talk.values(1, 5)
-    assert talk.phase is Phase.READY
-    talk.said = list(talk.machine.start())
-    assert talk.values(0, 8, **held) == [(1, Pull(1, 7, 5.0))], "a push whose sender died never comes"
-    talk.values(1, 8)
-    talk.said = list(talk.machine.start())
-    assert talk.values(0, 9, **held) == [(1, Pull(1, 9, 5.0))], "it was only late"
-
-
 def test_it_asks_the_first_server_and_then_the_others_for_at_least_its_version():
     talk = Talk(servers=3)
     assert talk.said == [(0, Pull(1, 0, 5.0))]
@@ -171,9 +158,9 @@ def test_without_a_ticket_it_asks_for_one_and_then_for_what_has_aged_meanwhile()
     talk = ready(sync=False)
     talk.push()
     talk.reply(1, 3, accepted=1)
-    assert talk.reply(0, 2, accepted=1, ticket=False) == [(0, Pull(1, 0, 5.0))]
-    assert talk.values(0, 5, ticket=False) == [(0, Pull(1, 0, 5.0))]
-    assert talk.values(0, 6) == [(1, Pull(1, 0, 5.0))]
+    assert talk.reply(0, 2, accepted=1, ticket=False) == [(0, Pull(1, 0, 5.0, answered=1))]
+    assert talk.values(0, 5, ticket=False) == [(0, Pull(1, 0, 5.0, answered=1))]
+    assert talk.values(0, 6) == [(1, Pull(1, 0, 5.0, answered=1))]
     talk.values(1, 8)
     assert talk.phase is Phase.READY
     assert talk.machine.versions == [6, 8]
@@ -284,3 +271,70 @@ def test_who_waits_for_the_last_step_to_be_saved_may_be_needed_again():
     talk.values(0, 3, term=8)
     assert talk.phase is Phase.READY
     assert talk.machine.outcome.verdict is Verdict.VOID
+
+
+def asynchronous(version=0, **more):
+    """Ready, with two servers, of which ps:0 says what is to be computed."""
+    talk = Talk(sync=False, **more)
+    talk.values(0, version)
+    talk.values(1, version)
+    assert talk.phase is Phase.READY
+    return talk
+
+
+def test_a_pull_tells_ps_0_which_push_all_servers_have_answered():
+    talk = asynchronous()
+    talk.push()
+    assert talk.reply(0, 1, ticket=False) == []
+    assert talk.machine.unanswered.keys() == {1}
+    assert talk.reply(1, 1) == [(0, Pull(1, 0, 5.0, answered=1))]
+
+
+def test_training_has_not_ended_before_ps_0_says_that_every_server_has_the_last_step():
+    talk = asynchronous(MAX - 1, saves=True)
+    talk.push()
+    talk.reply(0, MAX, ticket=False)
+    ask = (0, Pull(1, MAX, 5.0, answered=1))
+    assert talk.reply(1, MAX) == [ask]
+    assert talk.values(0, MAX, ticket=False, settled=False) == [ask], "asked in vain, for as long as it waits"
+    assert talk.values(0, MAX, ticket=False) == []
+    assert talk.phase is Phase.FINISHED
+
+
+def test_a_repair_is_computed_after_the_last_step():
+    talk = asynchronous(MAX - 1)
+    talk.push()
+    talk.reply(0, MAX, ticket=True, part=4, repairs=True)
+    talk.reply(1, MAX)
+    assert (talk.phase, talk.machine.repairs, talk.machine.part) == (Phase.READY, True, 4)
+    assert [push.part for _, push in talk.push()] == [4, 4]
+    talk.reply(1, MAX)
+    assert talk.reply(0, MAX, ticket=False) == [(0, Pull(1, MAX, 5.0, answered=2))]
+    assert talk.values(0, MAX, ticket=False) == [(0, Pull(1, MAX, 5.0, concluded=True, answered=2))]
+
+
+def test_a_leader_that_does_not_train_waits_until_every_server_has_the_step():
+    talk = Talk(sync=False, trains=False, saves=True)
+    talk.values(0, 0, ticket=False)
+    talk.values(1, 0)
+    talk.said = list(talk.machine.wait_for(4))
+    assert talk.values(0, 4, ticket=False, settled=False) == [(0, Pull(1, 4, 5.0))]
+    assert talk.values(0, 4, ticket=False, held=True) == [(1, Pull(1, 4, 5.0))]
+
+
+def test_where_ps_0_judges_alone_the_others_are_sent_what_it_accepts():
+    talk = asynchronous(first_judges=True)
+    [(server, push)] = talk.push()
+    assert server == 0
+    [(server, passed_on)] = talk.reply(0, 1, accepted=1)
+    assert (server, passed_on.sequence, passed_on.part) == (1, push.sequence, push.part)
+    talk.reply(1, 1, accepted=1)
+    assert (talk.phase, talk.machine.outcome.verdict) == (Phase.READY, Verdict.ACCEPTED)
+
+
+def test_where_ps_0_finds_a_gradient_too_stale_the_others_give_their_values_only():
+    talk = asynchronous(first_judges=True)
+    talk.push()
+    assert talk.reply(0, 5, Verdict.STALE, stale=1) == [(1, Pull(1, 0, 5.0, answered=1))]
+    talk.values(1, 6)
+    assert (talk.phase, talk.machine.outcome.verdict, talk.machine.versions) == (Phase.READY, Verdict.STALE, [5, 6])

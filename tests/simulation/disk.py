@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from simulation.model import State
 
 from dtrain.messages import Lineage, Row
+from dtrain.protocol.applied_batches import Contents
 from dtrain.protocol.part_dealer import NOTHING_DEALT, Dealt
 from dtrain.protocol.tally import Open
 
@@ -17,6 +18,7 @@ class Saved:
     Attributes:
         term: in which it was taken; 0 for one that begins a call of `fit`.
         tally, history: the sums of epochs that have not ended, and by call of `fit` the numbers of those that have.
+        contents: which batches each server's state contains, where not all contain the same.
     """
 
     generation: int
@@ -29,6 +31,11 @@ class Saved:
     term: int = 0
     tally: Open = ()
     history: Mapping[int, Mapping[int, Row]] = field(default_factory=dict)
+    contents: Sequence[Contents] = ()
+
+    def version_of(self, server: int) -> int:
+        """How many updates a server's state has had."""
+        return self.contents[server].version if self.contents else self.version
 
 
 @dataclass

@@ -115,7 +115,7 @@ class Judge:
         else:
             assert held.pushes.version == known, f"ps:{server} went from version {known} to {held.pushes.version}"
         assert held_image == term.images[server][held.pushes.version], "what is held is not that of the contributors"
-        assert held.pushes.version <= held.max_steps or (server > 0 and not self.sync)
+        assert held.pushes.version <= held.max_steps
         if isinstance(held.pushes, AsyncPushes) and held.pushes.gate is not None:
             self._check_gate(term, held.pushes)
         if server == 0:
@@ -183,7 +183,10 @@ class Judge:
         assert number not in term.applied[server], f"gradient {number} was applied twice on ps:{server}"
         assert server > 0 or rank == 0 or term.newest[server] >= rule.warmup_steps
         staleness = term.newest[server] - push.base_version
-        assert rule.max_staleness is None or staleness <= rule.max_staleness, f"{push} is too stale to be applied"
+        assert push.part not in term.batches[server], f"batch {push.part} is applied twice on ps:{server}"
+        if server == 0:
+            assert rule.max_staleness is None or staleness <= rule.max_staleness, f"{push} is too stale to be applied"
+        term.batches[server].add(push.part)
         term.applied[server][number] = staleness
         if server == 0:
             term.counted[term.newest[server]] = [number]
@@ -237,21 +240,9 @@ class Judge:
         """And so is what was sent for a checkpoint, though it was read in many pieces."""
         assert state.image == self._terms[term].images[server][version], f"a checkpoint of ps:{server} is not of version {version}"
 
-    def check_cut(self, term: int, versions: Sequence[int], live: Collection[tuple[int, int]]) -> None:
-        """A checkpoint of an asynchronous run contains the same gradients of those who live: of these ranks' present incarnations.
-
-        A push of one who was thought dead may count on some servers only, and so may one that comes after the last step,
-        because the ticket of one who was thought dead had been given to another. What is too stale each server judges by itself.
-        """
-        if self.sync or self.scenario.training.stale_gradients == "drop":
-            return
-        owners = {number: (rank, incarnation) for (rank, incarnation, _), number in self._numbers.items()}
-        state = self._terms[term]
-        cuts = [
-            {number for number in list(applied)[: version - state.first_version] if owners[number] in live} - state.too_many
-            for applied, version in zip(state.applied, versions, strict=True)
-        ]
-        assert all(cut == cuts[0] for cut in cuts), f"a checkpoint of versions {versions} is torn: {cuts}"
+    def check_cut(self, term: int, versions: Sequence[int]) -> None:
+        """A checkpoint of an asynchronous run contains the same batches of all servers."""
+        assert self.sync or len(set(versions)) == 1, f"a checkpoint of versions {versions} is torn"
 
     def check_reply(self, server: int, rank: int, push: Push, reply: Reply) -> None:
         """The verdict is the truth."""
@@ -275,7 +266,8 @@ class Judge:
                 assert reply.verdict is Verdict.PENDING
         elif finite:
             applied = term.applied[server].get(number)
-            assert (reply.verdict is Verdict.ACCEPTED) == (applied is not None), f"{reply}, applied: {applied}"
+            contained = push.part in term.batches[server]
+            assert contained or reply.verdict is not Verdict.ACCEPTED, f"{reply}, and ps:{server} lacks batch {push.part}"
             assert applied is None or reply.staleness == applied
             assert reply.verdict is not Verdict.FINISHED or not self.scenario.harmless, "a gradient for nothing"
 
@@ -292,8 +284,10 @@ class Judge:
         assert saved.final
         assert saved.version == self.last_step(saved.lineage.first_step)
         ends = {server: (term, self._terms[term].newest[server]) for server, term in self._held.items()}
-        if self.sync or (self.scenario.harmless and self.scenario.training.max_staleness is None):
-            assert set(ends.values()) == {(ends[0][0], saved.version)}, f"servers end in (term, version) {ends}"
+        assert set(ends.values()) == {(ends[0][0], saved.version)}, f"servers end in (term, version) {ends}"
+        if not self.sync:
+            batches = self._terms[ends[0][0]].batches
+            assert all(each == batches[0] for each in batches), f"servers end with batches {batches}"
 
 
 def _image(store: Store) -> bytes:

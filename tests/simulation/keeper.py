@@ -1,5 +1,6 @@
 """The simulated leader's other half: the machines of `chief` and `recovery`, driven as the real `Keeper` drives them, by events."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from dtrain.messages import (
     SnapshotReply,
     SnapshotRows,
 )
+from dtrain.protocol.applied_batches import Contents, lacking
 from dtrain.protocol.part_dealer import Dealt
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.recovery import Beginning, TermWatch, beginning, next_term
@@ -59,6 +61,7 @@ class Keeper:
         self._draws = False
         self._last = False
         self._next_save_s = 0.0
+        self._contents: Sequence[Contents] = ()
         self.lineage = Lineage()
         self.finishing = False
 
@@ -121,7 +124,7 @@ class Keeper:
                 process.judge.plan.to_dict(),
                 msgspec.to_builtins(process.judge.scenario.training),
                 optimizers.serialize(model.optimizer),
-                saved.version,
+                saved.version_of(server),
                 process.judge.last_step(saved.lineage.first_step),
                 "d",
                 model.slots,
@@ -135,6 +138,8 @@ class Keeper:
                 steps_per_epoch=process.judge.scenario.steps_per_epoch,
                 tally=saved.tally,
                 history={fit: dict(rows) for fit, rows in saved.history.items()},
+                applied=saved.contents[server].batches if saved.contents else None,
+                repairs=tuple(lacking([each.batches for each in saved.contents])) if server == 0 else (),
             )
             wire.send(message, saved.states[server].blocks)
 
@@ -262,11 +267,9 @@ class Keeper:
         if not accepted:
             self._doing = None
             return
-        if self._cut.whole(replies):
-            attendance = self._process.servers[0].machine.attendance
-            known = attendance.membership.members
-            live = {(rank, known[task].incarnation) for task, rank in attendance.ranks.items() if task in replies[0].live}
-            self._process.judge.check_cut(self._term, versions, live)
+        self._contents = () if self._cut.whole(replies) else [Contents(reply.version, reply.applied) for reply in replies]
+        if not self._contents:
+            self._process.judge.check_cut(self._term, versions)
         self._read = {server: {} for server in self._servers}
         self._unread = [
             (server, question)
@@ -308,6 +311,7 @@ class Keeper:
             self._term,
             told.tally,
             {fit: dict(rows) for fit, rows in told.history.items()},
+            self._contents,
         )
         if final:
             self._conclude()

@@ -275,6 +275,7 @@ class Process:
             judge.sync,
             trains=self.rank >= 0,
             saves=self.keeper is not None,
+            first_judges=not judge.sync and judge.scenario.training.max_staleness is not None,
             sequence=self._sequence,
         )
         for server in range(len(self.servers)):

@@ -35,6 +35,7 @@ class Term:
 
     Attributes:
         states: by server and version.
+        batches: async: of each server, which batches it contains; those that were settled before the checkpoint count as well.
         applied: async: of each server the staleness of every gradient, by its number, in the order in which they were applied.
         offered: sync: the gradients that ps:0 holds for the next version.
         judged: the parts that need not be computed any more.
@@ -47,9 +48,12 @@ class Term:
 
     def __init__(self, model: Model, saved: Saved, before: "Term | None" = None) -> None:
         self._model = model
-        self.states = [{saved.version: state.copy()} for state in saved.states]
-        self.images = [{saved.version: state.image} for state in saved.states]
-        self.newest = [saved.version] * len(self.states)
+        self.newest = [saved.version_of(server) for server in range(len(saved.states))]
+        self.states = [{version: state.copy()} for version, state in zip(self.newest, saved.states, strict=True)]
+        self.images = [{version: state.image} for version, state in zip(self.newest, saved.states, strict=True)]
+        done = saved.dealt.next, saved.dealt.due
+        tables = [each.batches for each in saved.contents] or [done] * len(saved.states)
+        self.batches = [{batch for batch in range(following) if batch not in missing} for following, missing in tables]
         self.commits: dict[int, Commit] = {}
         self.applied: list[dict[int, int]] = [{} for _ in self.states]
         self.first_version = saved.version
@@ -61,7 +65,7 @@ class Term:
         self.refused: set[int] = set() if before is None else set(before.refused)
         self.too_many: set[int] = set()
         self.fewest_live = 1 << 30  # nobody has looked yet
-        self._optimizers = {saved.version: model.optimizer}
+        self._optimizers = {min(self.newest): model.optimizer}
 
     def ordered(self, version: int, optimizer: Optimizer) -> None:
         """From this version on every server must use these numbers, whatever was ordered before."""

@@ -46,6 +46,7 @@ class OthersTrainToo:
     row_gradients: dict = field(default_factory=dict)
     updates: dict = field(default_factory=dict)
     complete: None = None
+    repairs: bool = False
 
     @property
     def global_step(self):
@@ -135,6 +136,41 @@ def test_an_epoch_s_numbers_are_those_of_every_contribution_to_it_and_never_of_a
     seen = followed(session, history)
     assert {epoch: logs["loss"] for epoch, logs in seen.items()} == {0: 5.0, 1: 4.0, 2: 1.0}
     assert session.rows == {0: {"loss": 5.0}, 1: {"loss": 4.0}, 2: {"loss": 1.0}}
+
+
+class Repairs(OthersTrainToo):
+    """A session whose second part makes no step: it repairs what is on some servers only."""
+
+    @property
+    def repairs(self):
+        return self.part == 1
+
+    @repairs.setter
+    def repairs(self, value):
+        """It is not set."""
+
+
+def test_an_epoch_has_not_ended_before_every_server_has_its_last_step():
+    """A repair is no batch of the next epoch either: hooks of batches are not called."""
+    session, seen = Repairs([0, 2, 2, 4]), []
+    make = lambda part, batch: TrainingStep(None, None, batch, session, np.random.default_rng(0))  # noqa: E731
+
+    def train_step(step):
+        assert step.gradients == {}
+        seen.append(("step", session.part))
+        return {"loss": 1.0}
+
+    note = LambdaCallback(
+        on_epoch_end=lambda epoch, logs: seen.append(("epoch", epoch)),
+        on_train_batch_begin=lambda batch, logs: seen.append(("begin", batch)),
+        on_train_batch_end=lambda batch, logs: seen.append(("end", batch)),
+    )
+    loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=2), make, train_step, str, totals())
+    loop.log, loop.callbacks = EpochLog(session, totals(), History()), CallbackList([note], None, {})
+    loop.steering = Steering(SimpleNamespace(stop_training=False, weights=session.weights), SGD(), session, holds=True)
+    loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut()))
+    first = [("begin", 0), ("step", 0), ("end", 1), ("step", 1), ("epoch", 0)]
+    assert seen == [*first, ("begin", 0), ("step", 2), ("end", 1), ("epoch", 1)]
 
 
 def test_numbers_that_come_later_are_null_in_the_row_and_not_in_the_logs_of_callbacks():

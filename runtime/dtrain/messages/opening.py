@@ -44,11 +44,13 @@ class Initialise(Message, frozen=True, gc=False):
         plan: of `protocol.placement`, as a dict.
         training: the `training` section of the spec, as the leader resolved it with its program's constructor.
         optimizer: name and numbers, never code (rule 8).
-        version: of the values: 0, or the step of the checkpoint that they come from.
+        version: of the values: 0, or the step of the checkpoint that they come from, as this server counted.
         directory: of the run, where the leader saves; for the evaluator.
         slots: names of the slots that follow as blocks; empty for a fresh start.
         seen: the table of rule 5 from a checkpoint.
         dealt: into how many parts batches are cut and which of them have been dealt; see `protocol.part_dealer`.
+        applied: async: the batches that the values contain, if they are not those that have been dealt and are not left.
+        repairs: async, to ps:0: the batches that its values contain and another server's do not; see `protocol.repairs`.
         alone: whether the replica of rank 0 computes every part.
         steps_per_epoch, first_epoch: loss and metrics belong to the epoch of their step; see `protocol.tally`.
         tally: the sums of epochs that have not ended.
@@ -80,6 +82,8 @@ class Initialise(Message, frozen=True, gc=False):
     first_epoch: int = 0
     tally: tuple[tuple[int, Sums], ...] = ()
     history: dict[int, dict[int, Row]] = msgspec.field(default_factory=dict)
+    applied: tuple[int, tuple[int, ...]] | None = None
+    repairs: tuple[int, ...] = ()
 
 
 class Initialised(Message, frozen=True, gc=False):

@@ -23,19 +23,21 @@ class Marked(Message, frozen=True, gc=False):
     """Server to leader: it is so.
 
     Attributes:
-        seen: the table of rule 5.
-        live: at ps:0: who is alive; a push of anybody else may never arrive everywhere.
+        applied: the batches that it has applied; see `protocol.applied_batches`.
+        again: at ps:0: the batches that wait to be computed again; nobody is sending them.
+        settled: at ps:0: below this number every batch is settled, and what was applied of them is on every server.
     """
 
-    seen: list[tuple[str, int, int]]
-    live: tuple[str, ...] = ()
+    applied: tuple[int, tuple[int, ...]]
+    again: tuple[int, ...] = ()
+    settled: int = 0
 
 
 class Snapshot(Message, frozen=True, gc=False):
     """Leader to server: your state for a checkpoint, once your version in this term is at least `at_least`, within `wait_s`.
 
-    In async the state of all servers must contain the same pushes: the leader has marked all of them, and `covers` is what any of
-    them had seen by then. Of the pushes that wait these are applied, and no others before the answer.
+    In async the state of all servers must contain the same batches: the leader has marked all of them, and `covers` is what any of
+    them had applied by then. Of the pushes that wait these are applied, and no others before the answer. `settled` as in `Marked`.
 
     `number` is another one each time that this is said, also to another server or on another connection.
     """
@@ -43,8 +45,9 @@ class Snapshot(Message, frozen=True, gc=False):
     at_least: int
     wait_s: float
     term: int = 0
-    covers: list[tuple[str, int, int]] = msgspec.field(default_factory=list)
+    covers: tuple[int, tuple[int, ...]] = (0, ())
     number: int = 0
+    settled: int = 0
 
 
 class SnapshotReply(Message, frozen=True, gc=False):
@@ -56,22 +59,22 @@ class SnapshotReply(Message, frozen=True, gc=False):
         dealt: which parts have been dealt; see `protocol.part_dealer`. This and the following are told by ps:0 alone.
         tally: the sums of epochs that have not ended.
         history: the numbers of every epoch of every call of `fit` that has ended.
-        live: as in `Marked`.
         whole: whether it is what was asked for; False if it was not so within the time.
         optimizer: the rule in force.
         assigned: the number of the newest order whose values are among the arrays; every server tells it.
+        applied: in async: as in `Marked`.
     """
 
     version: int
     slots: tuple[str, ...]
     seen: list[tuple[str, int, int]]
     dealt: tuple[int, int, tuple[int, ...]] = (0, 0, ())
-    live: tuple[str, ...] = ()
     whole: bool = True
     optimizer: dict[str, Any] = msgspec.field(default_factory=dict)
     tally: tuple[tuple[int, Sums], ...] = ()
     history: dict[int, dict[int, Row]] = msgspec.field(default_factory=dict)
     assigned: tuple[int, int] = (0, 0)
+    applied: tuple[int, tuple[int, ...]] = (0, ())
 
 
 class SnapshotRows(Message, frozen=True, gc=False):

@@ -25,7 +25,7 @@ class Pull(Message, frozen=True, gc=False):
     """Replica to server: the newest values, once the generation and term are there and the version is at least `at_least`.
 
     The server answers after `wait_s` at the latest, with what it has. `term` 0 means any; `concluded` asks ps:0 for no values but
-    whether the last step has been saved.
+    whether the last step has been saved. `answered` is the replica's newest push that every server has answered.
     """
 
     generation: int
@@ -33,6 +33,7 @@ class Pull(Message, frozen=True, gc=False):
     wait_s: float
     term: int = 0
     concluded: bool = False
+    answered: int = 0
 
 
 class NotReady(Message, frozen=True, gc=False):
@@ -48,7 +49,9 @@ class Values(Message, frozen=True, gc=False):
 
     `ticket` (ps:0 only) is the permission to push once more; without one the replica pulls again. With it ps:0 says which `part`
     is to be computed next, every batch being cut into `parts`; see `protocol.part_dealer`. `held` tells the leader that the
-    next version waits for its order. `tally` is for the leader alone: see `protocol.tally`.
+    next version waits for its order. `tally` is for the leader alone: see `protocol.tally`. In async `repairs` says that the part
+    makes no step, because some server may lack what ps:0 has of it; `settled` is False where ps:0 makes nothing more before every
+    server has what it has.
     """
 
     generation: int
@@ -62,6 +65,8 @@ class Values(Message, frozen=True, gc=False):
     held: bool = False
     parts: int = 1
     tally: tuple[tuple[int, Sums], ...] = ()
+    repairs: bool = False
+    settled: bool = True
 
 
 class Push(Message, frozen=True, gc=False):
@@ -104,7 +109,7 @@ class Reply(Message, frozen=True, gc=False):
         accepted: of this replica's contributions to the version just made, how many count (sync with quotas: may exceed 1).
         stale: of them, how many do not.
         ticket: as in `Values`.
-        part, tally: as in `Values`.
+        part, tally, repairs: as in `Values`.
     """
 
     verdict: Verdict
@@ -117,3 +122,4 @@ class Reply(Message, frozen=True, gc=False):
     reason: str | None = None
     part: int = -1
     tally: tuple[tuple[int, Sums], ...] = ()
+    repairs: bool = False

@@ -53,12 +53,17 @@ class TicketGate:
         """Whether the next version waits for the leader."""
         return self.until is not None and self.accepted >= self.until
 
-    def hold(self) -> int:
-        """Give no more tickets; returns the version after every push that is under way.
+    @property
+    def warms_up(self) -> bool:
+        """Whether only rank 0 gets tickets."""
+        return self.accepted < self.warmup_steps
+
+    def hold(self, again: int = 0) -> int:
+        """Give no more tickets but those that are needed for `again` batches; returns the version after all that is under way.
 
         The leader, who asks for it, is not about to push: its ticket is no push under way.
         """
-        self.until = self.accepted + len(self.holders - {self.leader})
+        self.until = min(self.accepted + len(self.holders - {self.leader}) + again, self.max_steps)
         return self.until
 
     def end_at(self, version: int) -> None:
@@ -69,7 +74,7 @@ class TicketGate:
 
     def possible(self, live: Collection[int]) -> bool:
         """Whether any of the ranks that are alive may make the next version, now or when others have made theirs."""
-        return 0 in live if self.accepted < self.warmup_steps else bool(live)
+        return 0 in live if self.warms_up else bool(live)
 
     def join(self, rank: int) -> None:
         """A replica takes part from now on (again)."""
@@ -91,13 +96,13 @@ class TicketGate:
     def standing(self) -> Hashable:
         """All that `request` depends on beside the rank's own clock: while it stays, those who were refused would be again."""
         slowest = None if self.staleness_bound is None else self._slowest()
-        return self.all_given, self.accepted < self.warmup_steps, slowest
+        return self.all_given, self.warms_up, slowest
 
     def request(self, rank: int) -> bool:
         """Give `rank` a ticket if the rules allow it now. Asking again with a ticket in hand changes nothing."""
         if rank in self.holders:
             return True
-        if self.all_given or (rank != 0 and self.accepted < self.warmup_steps):
+        if self.all_given or (rank != 0 and self.warms_up):
             return False
         self.join(rank)
         if self.staleness_bound is not None and self.clocks[rank] > self._slowest() + self.staleness_bound:
@@ -120,7 +125,7 @@ class TicketGate:
         without = len(live) - len(self.holders) - len(ahead)
         first_is_without = 0 in live and 0 not in self.holders and 0 not in ahead
         awaited: Set[int] = self._ranks_at[self._slowest()] if ahead else frozenset()
-        if self.accepted >= self.warmup_steps:
+        if not self.warms_up:
             return awaited | self.holders if without else awaited
         if without > first_is_without:
             awaited = awaited | {0}

@@ -6,8 +6,6 @@
 4. The table is part of a checkpoint: a restored server remembers what the restored variables contain.
 """
 
-from collections.abc import Iterable
-
 import msgspec
 
 from dtrain.messages import Verdict
@@ -48,15 +46,6 @@ class SeenPushes:
         row = self._rows.get(replica)
         if row is not None and row.verdict is None:
             self._rows[replica] = Seen(row.incarnation, row.sequence, verdict, row.staleness)
-
-    def covers(self, rows: Iterable[tuple[str, int, int]]) -> bool:
-        """Whether every push of a table that was exported, or a later one of the same replica, has been seen."""
-        never = Seen(-1, -1)
-        for name, incarnation, sequence in rows:
-            row = self._rows.get(name, never)
-            if (row.incarnation, row.sequence) < (incarnation, sequence):
-                return False
-        return True
 
     def export(self) -> list[tuple[str, int, int]]:
         """The decided rows as plain data, for a checkpoint."""

@@ -255,12 +255,12 @@ class ParameterServerStrategy(Strategy):
     def _start(self, found: Beginning, plan: Plan, problem: Problem) -> Start:
         directory, optimizer = self.checkpoint_folder, problem.optimizer
         if found is Beginning.RESTORE:
-            return restored(directory, plan, optimizer, problem.feed)
+            return restored(directory, plan, optimizer, problem.feed, by_server=self.training.updates == "async")
         if self._generation > 1:
             same_owner = problem.owner is self._owner
             return continued(directory, plan, optimizer, problem.initial_values(), problem.state, same_owner=same_owner)
         if problem.resume_from is not None:
-            return restored(problem.resume_from, plan, optimizer, problem.feed)
+            return restored(problem.resume_from, plan, optimizer, problem.feed, by_server=self.training.updates == "async")
         return fresh(plan, optimizer, problem.initial_values(), state=problem.state)
 
     @property

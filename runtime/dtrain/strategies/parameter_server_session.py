@@ -68,6 +68,7 @@ class ParameterServerSession:
             strategy.trains,
             saves=keeper is not None,
             nan_policy=training.nan_policy,
+            first_judges=training.updates == "async" and training.max_staleness is not None,
             sequence=strategy.pushes_sent,
         )
         self._driver = ReplicaDriver(
@@ -123,6 +124,11 @@ class ParameterServerSession:
     def part(self) -> int:
         """See `Session.part`."""
         return self._driver.machine.part
+
+    @property
+    def repairs(self) -> bool:
+        """See `Session.repairs`."""
+        return self._driver.machine.repairs
 
     @property
     def tally(self) -> Open:

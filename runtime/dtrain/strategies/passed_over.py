@@ -35,6 +35,7 @@ class PassedOverSession:
         self.global_step = self.entered_step = problem.max_steps
         self.first_step = 0
         self.part = -1
+        self.repairs = False
         self.cut = BatchCut()
         self.weighs_examples = False
         self.tally: Open = ()

@@ -96,6 +96,11 @@ class SingleSession:
         return self._dealer.give(0)
 
     @property
+    def repairs(self) -> bool:
+        """See `Session.repairs`."""
+        return False
+
+    @property
     def tally(self) -> Open:
         """See `Session.tally`."""
         return self._tally.open()
@@ -334,9 +339,9 @@ class SingleStrategy(Strategy):
         if self._last is not None:
             return self._last.continuation(generation, problem, same_owner=problem.owner is self._owner)
         if directory is not None and checkpoints.list_checkpoints(directory):
-            return restored(directory, plan, optimizer, problem.feed)
+            return restored(directory, plan, optimizer, problem.feed, by_server=False)
         if problem.resume_from is not None:
-            return restored(problem.resume_from, plan, optimizer, problem.feed)
+            return restored(problem.resume_from, plan, optimizer, problem.feed, by_server=False)
         return fresh(plan, optimizer, problem.initial_values(), state=problem.state)
 
     def scope(self) -> AbstractContextManager[Strategy]:

@@ -121,7 +121,8 @@ class TrainingLoop:
         epoch = self._first_epoch()
         self._begin_epoch(epoch)
         while True:
-            reached = self.epochs.epoch_at(session.global_step, session)
+            # An epoch has not ended while some server may lack a part of it.
+            reached = epoch if session.repairs else self.epochs.epoch_at(session.global_step, session)
             if self.log is not None and (lost := self.log.lost) is not None:
                 self._go_back_to(lost)
                 reached = lost
@@ -148,10 +149,10 @@ class TrainingLoop:
 
     def _contribute(self, part: Part) -> None:
         """Compute one part: a gradient, a verdict. The next part may be the same again, on new weights (`on_stale`)."""
-        session, number = self.session, self.session.part
-        if self.callbacks is not None and not self.pending:
+        session, number, repairs = self.session, self.session.part, self.session.repairs
+        if self.callbacks is not None and not (self.pending or repairs):
             self._call_batch("on_train_batch_begin", session.global_step + 1, {})
-            if session.finished:
+            if session.finished or session.part != number:
                 return  # a callback has stopped training
         self._warn_of_empty_parts(part)
         if part.batch is None:
@@ -173,7 +174,7 @@ class TrainingLoop:
             self._note_refusal(step)
             return
         self.refused = 0
-        judged = answer.verdict not in (Verdict.VOID, Verdict.PENDING)
+        judged = answer.verdict not in (Verdict.VOID, Verdict.PENDING) and not repairs
         if self.log is not None and judged and (session.part != number or session.finished):
             self._call_batch("on_train_batch_end", session.global_step)
 

@@ -31,6 +31,7 @@ from dtrain.messages import (
     SnapshotReply,
     SnapshotRows,
 )
+from dtrain.protocol.applied_batches import lacking
 from dtrain.protocol.replica_memory import cut
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import Cut
@@ -83,6 +84,8 @@ class Leader:
             PeerRefusedError: a server will not have it.
         """
         plan = generation.plan
+        contents = start.contents if generation.training.updates == "async" else ()
+        repairs = tuple(lacking([each.batches for each in contents]))
         values = cut(plan, start.values)
         slots = {name: cut(plan, by_variable) for name, by_variable in start.slots.items()}
         tables = {spec.name: start.table(spec.name) for spec in plan.variables if spec.sparse}
@@ -95,7 +98,7 @@ class Leader:
                     plan.to_dict(),
                     msgspec.to_builtins(generation.training),
                     start.optimizer,
-                    start.version,
+                    contents[server].version if contents else start.version,
                     generation.max_steps,
                     directory,
                     tuple(slots),
@@ -112,6 +115,8 @@ class Leader:
                     generation.first_epoch,
                     start.tally,
                     {fit: dict(rows) for fit, rows in start.history.items()},
+                    contents[server].batches if contents else None,
+                    repairs if server == 0 else (),
                 )
                 channel.send(message, [*values[server], *(slots[name][server][i] for name in slots for i in trainable)])
             frames = [channel.receive() for channel in self._channels]

@@ -220,7 +220,7 @@ class Keeper:
         try:
             self._saver.save_cut(self._watch.term)
             if not self._saver.whole:
-                self._place.reporter.warn(f"the checkpoint of step {step} has a push on some servers only: it came too late")
+                self._place.reporter.warn(f"the checkpoint of step {step} has a batch on some servers only, which is dealt again")
         except DtrainError as error:
             if not self._stopped.is_set():
                 self._place.reporter.warn(f"no checkpoint of step {step}: {error}")

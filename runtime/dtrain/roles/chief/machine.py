@@ -3,7 +3,7 @@
 A synchronous checkpoint is one version on all servers. The leader asks every server for its state *at* a version a little ahead
 of where training stands, so the question arrives before the version does; if it came too late somewhere, it asks again further
 ahead. At the end all servers stand at the last step and agree at once. For an asynchronous one all servers are marked first; it
-contains the same pushes on all of them; see `snapshots`.
+contains the same batches on all of them; see `snapshots`.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from dtrain.config import CheckpointSection
 from dtrain.messages import Mark, Marked, Snapshot, SnapshotReply
+from dtrain.protocol.applied_batches import union, without
 
 FIRST_MARGIN_STEPS = 2
 ANSWER_WAIT_S = 0.5
@@ -71,20 +72,17 @@ class Cut:
         return Mark(MARK_S, self.term)
 
     def marked(self, answers: Sequence[Marked]) -> Snapshot:
-        """In async: what to ask every server then: the newest push of everybody who is alive.
+        """In async: what to ask every server then: to have all that any of them had applied.
 
-        A push of one that is lost may never arrive everywhere.
+        But for what nobody is sending now, because ps:0 has it computed again.
         """
-        newest = {}
-        for replica, *push in sorted(row for answer in answers for row in answer.seen):
-            newest[replica] = push
-        covers = [(replica, push[0], push[1]) for replica, push in newest.items() if replica in answers[0].live]
-        return Snapshot(0, ARRIVAL_S, self.term, covers=covers)
+        first = answers[0]
+        covers = without(union([answer.applied for answer in answers]), first.again)
+        return Snapshot(0, ARRIVAL_S, self.term, covers=covers, settled=first.settled)
 
     def whole(self, replies: Sequence[SnapshotReply]) -> bool:
-        """Whether the answers make one cut: in async, that all servers have applied the same pushes of those who are alive."""
-        tables = [{row for row in reply.seen if row[0] in replies[0].live} for reply in replies]
-        return self.sync or (all(reply.whole for reply in replies) and all(table == tables[0] for table in tables))
+        """Whether the answers make one cut: in async, that all servers have applied the same batches."""
+        return self.sync or len({reply.applied for reply in replies}) == 1
 
     def accept(self, versions: Sequence[int], assigned: Sequence[tuple[int, int]] = ()) -> bool:
         """Whether the answers make a checkpoint; if not, the next question looks further ahead.

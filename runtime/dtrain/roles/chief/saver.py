@@ -14,6 +14,7 @@ from dtrain.checkpoints import Streamed
 from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointError
 from dtrain.messages import Lineage, SnapshotReply, SnapshotRows
+from dtrain.protocol.applied_batches import Contents
 from dtrain.roles.chief.copies_thread import RETRY_S, CopiesThread
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import Cut
@@ -131,7 +132,8 @@ class Saver:
                     return None
                 if attempt.accept([reply.version for reply in replies], [reply.assigned for reply in replies]):
                     self.whole = attempt.whole(replies)
-                    self._save(replies[0], self._arrays(replies[0].slots), [reply.seen for reply in replies], final)
+                    contents = () if self.whole else [Contents(reply.version, reply.applied) for reply in replies]
+                    self._save(replies[0], self._arrays(replies[0].slots), [reply.seen for reply in replies], final, contents)
                     if final and self._copies is not None:
                         self._copies.finish(RETRY_S)
                     return replies[0].version
@@ -159,9 +161,14 @@ class Saver:
             yield self._holder.snapshot_rows(server, question)
 
     def _save(
-        self, cut: SnapshotReply, arrays: Mapping[str, Array | Streamed], seen: list[list[tuple[str, int, int]]], final: bool
+        self,
+        cut: SnapshotReply,
+        arrays: Mapping[str, Array | Streamed],
+        seen: list[list[tuple[str, int, int]]],
+        final: bool,
+        contents: Sequence[Contents] = (),
     ) -> None:
-        """Write what the servers hold; `cut` is what ps:0 says of it."""
+        """Write what the servers hold; `cut` is what ps:0 says of it, and `contents` where they differ."""
         generation = self.generation
         extra = {
             "generation": generation.number,
@@ -170,6 +177,7 @@ class Saver:
             "model": generation.model,
             "plan": generation.plan.to_dict(),
             "seen": seen,
+            "contents": contents,
             "dealt": cut.dealt,
             "feed": generation.feed,
             "tally": tally_for(cut.tally),

@@ -1,5 +1,6 @@
 """From where a training starts: the model's first values, a checkpoint, or where the `fit` before it ended."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from dtrain.learning import optimizers
 from dtrain.learning.drawn_table import DrawnTable
 from dtrain.learning.initializers import Constant
 from dtrain.messages import Lineage, Row, Sums
+from dtrain.protocol.applied_batches import Contents
 from dtrain.protocol.feed import UNKNOWN, Feed
 from dtrain.protocol.part_dealer import NOTHING_DEALT, Dealt, dealt_from
 from dtrain.protocol.placement import Plan
@@ -48,6 +50,7 @@ class Start:
         slots: by slot name, then by variable.
         optimizer: the rule in force: the program's, with numbers that may have changed since.
         seen: for each server, the table of rule 5; empty where it is not known.
+        contents: for each server, which batches its part contains; empty where all contain what `dealt` says.
         warning: what is to be said about the checkpoint.
         dealt: which parts have been used up; see `protocol.part_dealer`.
         tally: the sums of epochs that have not ended; see `protocol.tally`.
@@ -66,6 +69,7 @@ class Start:
     tally: Open = ()
     history: Mapping[int, Mapping[int, Row]] = field(default_factory=dict)
     changed: str | None = None
+    contents: Sequence[Contents] = ()
 
     @property
     def optimizer_state(self) -> OptimizerState:
@@ -110,16 +114,21 @@ def _fresh_slots(rule: optimizers.Optimizer, spec: VariableSpec, value: Any) -> 
     return {slot: value if slot == "average" else DrawnTable(spec.shape, each, ()) for slot, each in constants.items()}
 
 
-def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any], feed: Feed = UNKNOWN) -> Start:
+def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any], feed: Feed = UNKNOWN, *, by_server: bool = True) -> Start:
     """The newest valid checkpoint of a folder.
 
     Where the program still says the same `optimizer`, what became of it in training goes on: its learning rate, for example. It
     begins anew with variables that were not trained there. Where `feed` is another than then, it goes on at the same example.
 
+    Args:
+        directory: the folder.
+        plan, optimizer: the model's.
+        by_server: whether servers may begin with different batches, as in async, where they were saved so.
+
     Raises:
         CheckpointError: it holds other variables than the model, or another optimizer's slots.
     """
-    with checkpoints.open_checkpoint(directory) as checkpoint:
+    with _newest_that_fits(directory, plan, feed, by_server=by_server) as checkpoint:
         for spec in plan.variables:
             found = checkpoint.variables.get(spec.name)
             if found is None or found.shape != spec.shape:
@@ -163,7 +172,43 @@ def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any], feed: Fe
             tally_from(extra.get("tally", ())),
             history_from(extra.get("history", {})),
             feed.change_from(before),
+            contents_from(extra.get("contents", ())) if by_server and _same_batches(extra, plan, feed) else (),
         )
+
+
+def _newest_that_fits(directory: Path, plan: Plan, feed: Feed, *, by_server: bool) -> checkpoints.Checkpoint:
+    """Open the newest sound checkpoint of a folder.
+
+    One in which not all servers contain the same batches would be a mixture on other servers, or where they have to be of one
+    version. Then it is the newest one of the same call of `fit` that is none.
+    """
+    newest = checkpoints.open_checkpoint(directory)
+    extra = newest.manifest.extra
+    if not extra.get("contents") or (by_server and _same_batches(extra, plan, feed)):
+        return newest
+    for found in reversed(checkpoints.list_checkpoints(directory)):
+        if found.step < newest.step:
+            with contextlib.suppress(CheckpointError, FileNotFoundError):
+                older = checkpoints.open_checkpoint(found.path)
+                same_fit = older.manifest.extra.get("generation") == extra.get("generation")
+                if same_fit and not older.manifest.extra.get("contents"):
+                    older.warning = (
+                        f"{newest.path} has batches on some servers only, and fits those alone. Using {older.path} instead"
+                    )
+                    newest.close()
+                    return older
+                older.close()
+    newest.warning = (
+        f"{newest.path} has batches on some servers only, and there is none before it: they count on some variables only"
+    )
+    return newest
+
+
+def _same_batches(extra: Mapping[str, Any], plan: Plan, feed: Feed) -> bool:
+    """Return whether the servers of a checkpoint held what they hold by this plan, and its batches have the same numbers now."""
+    before = Feed(*extra.get("feed", ()))
+    recounted = feed.batch_size and before.batch_size and feed.batch_size != before.batch_size
+    return not recounted and "plan" in extra and Plan.from_dict(extra["plan"]).hash == plan.hash
 
 
 def continued(
@@ -192,6 +237,11 @@ def continued(
 def history_from(data: Mapping[str, Mapping[str, Row]]) -> dict[int, dict[int, Row]]:
     """Return the numbers of epochs by call of `fit`, as a checkpoint's manifest holds them."""
     return {int(fit): {int(epoch): dict(row) for epoch, row in rows.items()} for fit, rows in data.items()}
+
+
+def contents_from(data: Sequence[tuple[int, tuple[int, Sequence[int]]]]) -> tuple[Contents, ...]:
+    """Return what each server contains, as a checkpoint's manifest holds it."""
+    return tuple(Contents(version, (following, tuple(missing))) for version, (following, missing) in data)
 
 
 def tally_from(data: Sequence[tuple[int, Sequence[str], str]]) -> Open:

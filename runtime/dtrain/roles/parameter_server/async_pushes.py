@@ -1,20 +1,24 @@
 """What a server does with pushes in asynchronous training: rules 4 and 5, and ps:0's tickets.
 
-Machine: no socket, no thread, no clock. Every server applies a gradient on arrival; ps:0 besides says who may push next.
+Machine: no socket, no thread, no clock. Every server applies a batch on arrival, unless it has it already. ps:0 besides says who
+may push next, refuses what comes without its permission, judges what is too stale, and sees to it that all servers come to
+contain the same batches; see `protocol.repairs`.
 """
 
 from collections.abc import Collection, Hashable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from dtrain.config import TrainingSection
 from dtrain.messages import Push, Reply, Verdict
+from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.protocol.async_updates import TicketGate
 from dtrain.protocol.delay_compensation import DelayCompensation
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
+from dtrain.protocol.repairs import Repairs
 from dtrain.protocol.staleness import StalenessRule
 from dtrain.protocol.tally import Open, Tally
 from dtrain.roles.parameter_server.actions import Action, Caller, Send
@@ -23,6 +27,8 @@ from dtrain.roles.parameter_server.store import Store
 Array = np.ndarray[Any, Any]
 Blocks = Sequence[Array]
 
+REPEATS = 3
+
 
 @dataclass
 class AsyncPushes:
@@ -30,21 +36,31 @@ class AsyncPushes:
 
     Attributes:
         version: how many were applied.
+        max_steps: the last version.
+        applied: which batches the variables contain.
         gate, dealer, tally: at ps:0.
+        repairs: at ps:0, where there are other servers.
+        alone: whether the replica of rank 0 makes every step.
         leader: its rank; None if it does not train.
         live: at ps:0: the ranks that may have tickets; the ticket of one that is lost would never come back.
         too_few_timeout_s: at ps:0: how long nobody may be alive who could make the next version.
         compensation: with ``stale_gradients: compensate``.
         retry: whether a batch whose gradient was too stale is to be computed again.
         missing: at ps:0: which replicas have gone, and how.
+        _doubtful: at ps:0: the batches of lost replicas, which may have reached other servers, and how often each is computed
+            again if its gradient is not finite now.
     """
 
     store: Store
     rule: StalenessRule
     version: int
+    max_steps: int
+    applied: AppliedBatches = field(default_factory=AppliedBatches)
     gate: TicketGate | None = None
     dealer: PartDealer | None = None
     tally: Tally | None = None
+    repairs: Repairs | None = None
+    alone: bool = False
     leader: int | None = None
     failed: str | None = None
     live: Set[int] = frozenset()
@@ -52,6 +68,7 @@ class AsyncPushes:
     compensation: DelayCompensation | None = None
     retry: bool = False
     missing: str = ""
+    _doubtful: dict[int, int] = field(default_factory=dict)
     _too_few_since_s: float | None = None
 
     @classmethod
@@ -63,23 +80,42 @@ class AsyncPushes:
         version: int,
         max_steps: int,
         server: int,
+        servers: int = 1,
         until: int | None = None,
+        applied: AppliedBatches,
+        repairs: Collection[int] = (),
         dealer: PartDealer | None = None,
         tally: Tally | None = None,
         leader: int | None = None,
         alone: bool = False,
     ) -> "AsyncPushes":
-        """Begin a term as the spec says; only ps:0 has a gate. With `alone` the replica of rank 0 makes every step."""
+        """Begin a term as the spec says; only ps:0 has a gate, and judges what is too stale.
+
+        Args:
+            store: what is updated.
+            training: how.
+            version, max_steps: as in `Initialise`.
+            server: which one of `servers` this is.
+            until, leader: as in `TicketGate`.
+            applied: what `store` contains.
+            repairs: what it contains and another server's does not.
+            dealer, tally: at ps:0.
+            alone: whether the replica of rank 0 makes every step.
+        """
         warmup_steps = max_steps if alone else training.warmup_steps
         gate = TicketGate(version, max_steps, warmup_steps, training.staleness_bound, until=until, leader=leader)
         compensate = training.stale_gradients == "compensate"
         return cls(
             store,
-            StalenessRule(training.stale_gradients, training.max_staleness),
+            StalenessRule(training.stale_gradients, training.max_staleness if server == 0 else None),
             version,
+            max_steps,
+            applied,
             gate if server == 0 else None,
             dealer,
             tally,
+            Repairs(dict.fromkeys(repairs)) if server == 0 and servers > 1 else None,
+            alone,
             leader,
             too_few_timeout_s=0.0 if training.too_few == "fail" else training.too_few_timeout_s,
             compensation=DelayCompensation(training.compensation, store.trainable) if compensate else None,
@@ -88,12 +124,26 @@ class AsyncPushes:
 
     @property
     def held_back(self) -> bool:
-        """Whether the next version waits for the leader."""
-        return self.gate is not None and self.gate.held_back
+        """Whether the next version waits for the leader, and this one has been made on every server."""
+        return self.gate is not None and self.gate.held_back and not self.awaits_others
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last version has been made, at ps:0 on every server."""
+        return self.version >= self.max_steps and not self.awaits_others
+
+    @property
+    def awaits_others(self) -> bool:
+        """At ps:0: whether it stands at a version that another server may not have reached."""
+        if self.repairs is None or self.repairs.done or self.gate is None:
+            return False
+        return self.gate.held_back or self.gate.finished
 
     def hold(self) -> int:
-        """See `TicketGate.hold`."""
-        return self.version if self.gate is None else self.gate.hold()
+        """See `TicketGate.hold`. What waits to be dealt again may have reached other servers: it is under way as well."""
+        if self.gate is None or self.dealer is None:
+            return self.version
+        return self.gate.hold(len(self.dealer.due))
 
     def release(self, until: int | None) -> None:
         """Go on, to this version."""
@@ -101,9 +151,12 @@ class AsyncPushes:
             self.gate.until = until
 
     def end_at(self, version: int, seen: SeenPushes) -> Iterator[Action]:
-        """This version is the last one; pushes that are under way make it."""
-        if self.gate is not None:
+        """This version is the last one; pushes that are under way make it, and not the one that the leader would have made."""
+        self.max_steps = version
+        if self.gate is not None and self.dealer is not None:
             self.gate.end_at(version)
+            if self.leader is not None and self.leader in self.dealer.current:
+                self.dealer.hold(self.dealer.current[self.leader])
         return iter(())
 
     def values_for(self, rank: int, whole: bool = False) -> Blocks:
@@ -124,28 +177,43 @@ class AsyncPushes:
         self, caller: Caller, replica: str, rank: int, push: Push, blocks: Blocks, seen: SeenPushes, now: float
     ) -> Iterator[Action]:
         """Deal with a gradient that has passed every check and has not been seen before."""
-        version = self.version
-        if self.gate is not None and self.gate.finished:
-            verdict, staleness = Verdict.FINISHED, 0
-        else:
+        version, gate, dealer, batch = self.version, self.gate, self.dealer, push.part
+        permitted = gate is None or dealer is None or (rank in gate.holders and dealer.current.get(rank) == batch)
+        if permitted:
             verdict, staleness = self._judge_and_apply(rank, push, blocks)
+        elif self.repairs is not None and self.repairs.given.get(rank) == batch:
+            verdict, staleness = Verdict.ACCEPTED, 0
+        else:  # its replica was thought dead: the batch is another one's
+            verdict, staleness = (Verdict.FINISHED if gate is not None and gate.finished else Verdict.STALE), 0
+        new = self.version > version
         seen.record(replica, Seen(push.incarnation, push.sequence, verdict, staleness))
-        if self.gate is not None:
-            self.gate.settle(rank, verdict is Verdict.ACCEPTED)
-        if self.tally is not None and verdict is Verdict.ACCEPTED:
-            self.tally.add(version, push.sums)
-        if self.dealer is not None:
-            self.dealer.pushed(rank, push.part)
-            if verdict is Verdict.STALE and self.retry:
-                self.dealer.repeat(push.part)
-            else:
-                self.dealer.settle(push.part)
+        if gate is not None and dealer is not None:
+            accepted = verdict is Verdict.ACCEPTED
+            if new and accepted and self.tally is not None:
+                self.tally.add(version, push.sums)
+            if accepted and self.repairs is not None:
+                self.repairs.pushed(rank, push.incarnation, push.sequence, batch)
+            if permitted:
+                gate.settle(rank, new and accepted)
+                if verdict is Verdict.STALE and self.retry:
+                    dealer.pushed(rank, batch)
+                    dealer.repeat(batch)
+                else:
+                    dealer.settle(batch)
         yield Send(caller, self.reply(rank, verdict, staleness), self.values_for(rank))
 
     def _judge_and_apply(self, rank: int, push: Push, blocks: Blocks) -> tuple[Verdict, int]:
+        """Apply a batch, unless this server has it.
+
+        Other servers than ps:0 ask for no permission: what ps:0 refuses for lack of it is dealt again there.
+        """
+        if self.version >= self.max_steps:
+            return (Verdict.ACCEPTED if push.part in self.applied else Verdict.FINISHED), 0
         staleness = max(0, self.version - push.base_version)
         verdict, rate_scale = self.rule.judge(staleness)
         if verdict is Verdict.ACCEPTED:
+            if not self.applied.add(push.part):
+                return verdict, 0
             if self.compensation is not None and staleness:
                 tables = self.store.trained_tables
                 blocks = self.compensation.compensate(rank, push.base_version, blocks, self.store.values, tables)
@@ -165,6 +233,7 @@ class AsyncPushes:
             ticket=ticket,
             part=part,
             tally=self.told_to(rank),
+            repairs=self.repairs is not None and rank in self.repairs.given,
         )
 
     def told(self) -> Open:
@@ -176,18 +245,60 @@ class AsyncPushes:
         return self.told() if rank == self.leader else ()
 
     def permit(self, rank: int) -> tuple[bool, int]:
-        """Return whether a replica may push next, and the part that it is to compute; other servers than ps:0 always say yes."""
+        """Return whether a replica may push next, and the part that it is to compute; other servers than ps:0 always say yes.
+
+        What has to be repaired comes before anything new, also where no step may be made.
+        """
         if self.gate is None or self.dealer is None:
             return True, NO_PART
-        ticket = rank in self.live and self.gate.request(rank)
+        if rank not in self.live:
+            return False, NO_PART
+        if self.repairs is not None and (self.repairs.due or self.repairs.given) and self._may_repair(rank):
+            part = self.repairs.give(rank)
+            if part != NO_PART:
+                return True, part
+        ticket = self.gate.request(rank)
         return ticket, self.dealer.give(rank) if ticket else NO_PART
+
+    def _may_repair(self, rank: int) -> bool:
+        """ps:0: return whether a replica may compute a repair: not one that has a ticket, and in the warm-up only rank 0."""
+        assert self.gate is not None
+        return rank not in self.gate.holders and (rank == 0 or not (self.alone or self.gate.warms_up))
+
+    def confirm(self, rank: int, sequence: int) -> None:
+        """ps:0: note that all servers have answered a replica's pushes up to this one."""
+        if self.repairs is not None:
+            self.repairs.confirmed(rank, sequence)
+
+    @property
+    def settled_below(self) -> int:
+        """ps:0: return a number below which every batch is settled, and on every server that is to have it."""
+        assert self.dealer is not None
+        open_ = [*self.dealer.due, *self.dealer.given]
+        if self.repairs is not None:
+            open_ += [*self.repairs.due, *self.repairs.given.values()]
+            open_ += [batch for _, _, batch in self.repairs.unconfirmed.values()]
+        return min(open_, default=self.dealer.next)
+
+    @property
+    def again(self) -> tuple[int, ...]:
+        """ps:0: return the batches that are to be computed again, or are being: nobody is sending them now."""
+        assert self.dealer is not None
+        repairs = () if self.repairs is None else (*self.repairs.due, *self.repairs.given.values())
+        return (*self.dealer.due, *repairs)
 
     def refused(self, rank: int, part: int) -> tuple[bool, int]:
         """Note that a push of `rank` was refused: its ticket comes back, and it may ask for another one behind those that wait."""
-        if self.dealer is not None:
-            self.dealer.settle(part)
-        if self.gate is not None:
-            self.gate.settle(rank, accepted=False)
+        if self.gate is not None and self.dealer is not None:
+            if rank in self.gate.holders and self.dealer.current.get(rank) == part:
+                self.gate.settle(rank, accepted=False)
+                if self._doubtful.get(part):
+                    self._doubtful[part] -= 1
+                    self.dealer.give_back(part)
+                else:
+                    self.dealer.settle(part)
+            if self.repairs is not None and self.repairs.given.get(rank) == part:
+                self.repairs.give_back(rank)
         return self.gate is None, NO_PART
 
     def members_changed(self, live: Set[int], anew: Collection[int], seen: SeenPushes, now: float) -> Iterator[Action]:
@@ -196,7 +307,11 @@ class AsyncPushes:
             for rank in (self.gate.holders | self.gate.clocks.keys()) - live:
                 self.gate.leave(rank)
             for rank in (self.live - live) | set(anew):
+                self.gate.holders.discard(rank)
+                self._doubtful.update(dict.fromkeys(self.dealer.parts_of[rank], REPEATS))
                 self.dealer.lose(rank)
+                if self.repairs is not None:
+                    self.repairs.lose(rank)
         self.live = live
         return iter(())
 
@@ -215,7 +330,7 @@ class AsyncPushes:
 
     def decide(self, seen: SeenPushes, now: float) -> Iterator[Action]:
         """ps:0: gradients need no decision in common; but without anybody who could send one, training has failed."""
-        if self.gate is None or self.gate.finished or self.gate.held_back or self.gate.possible(self.live):
+        if self.gate is None or self.finished or self.held_back or self.gate.possible(self.live):
             self._too_few_since_s = None
         else:
             self._too_few_since_s = now if self._too_few_since_s is None else self._too_few_since_s
@@ -234,9 +349,16 @@ class AsyncPushes:
 
     def awaited(self) -> tuple[Collection[int], Collection[int]]:
         """Ranks for whom those without a ticket wait, and no servers: gradients themselves are applied on arrival."""
-        return (self.gate.awaited(self.live) if self.gate is not None else ()), ()
+        if self.gate is None:
+            return (), ()
+        if self.repairs is not None and self.awaits_others:
+            return self.repairs.ranks, ()
+        return self.gate.awaited(self.live), ()
 
     @property
     def standing(self) -> Hashable:
         """All that `ticket` depends on beside what each rank has done: while it stays, those who were refused would be again."""
-        return self.live, self.gate.standing if self.gate is not None else None
+        if self.gate is None:
+            return self.live
+        repairs = self.repairs is not None and bool(self.repairs.due)
+        return self.live, self.gate.standing, repairs, self.awaits_others

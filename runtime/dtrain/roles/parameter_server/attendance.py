@@ -112,7 +112,7 @@ class Attendance:
 
     def awaited(self, held: Held | None) -> str | None:
         """Who has to do something before a replica can go on."""
-        ended = held is not None and held.pushes.version >= held.max_steps and not self.concluded(held.generation)
+        ended = held is not None and held.finished and not self.concluded(held.generation)
         if held is None or ended or held.pushes.held_back:
             return self.leader
         if held.pushes.too_few:

@@ -11,7 +11,8 @@ from dtrain.cluster import ClusterSpec, Role
 from dtrain.config import TrainingSection
 from dtrain.errors import InputError
 from dtrain.learning.drawn_table import DrawnTable
-from dtrain.messages import Initialise, Lineage, Push, Reply, Row, Verdict
+from dtrain.messages import Initialise, Lineage, Marked, Push, Reply, Row, Verdict
+from dtrain.protocol.applied_batches import NONE, AppliedBatches
 from dtrain.protocol.compression import Compression
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.part_dealer import Dealt, PartDealer
@@ -122,6 +123,39 @@ class Held:
         return blocks
 
     @property
+    def awaits_others(self) -> bool:
+        """At ps:0: whether the version at which it stands has not been made on every server; see `protocol.repairs`."""
+        return isinstance(self.pushes, AsyncPushes) and self.pushes.awaits_others
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last version has been made, at ps:0 on every server."""
+        return self.pushes.version >= self.max_steps and not self.awaits_others
+
+    @property
+    def applied(self) -> AppliedBatches | None:
+        """In async: the batches that the variables contain."""
+        return self.pushes.applied if isinstance(self.pushes, AsyncPushes) else None
+
+    def marked(self) -> Marked:
+        """Answer a mark."""
+        rule = self.pushes
+        if not isinstance(rule, AsyncPushes):
+            return Marked(NONE)
+        first = rule.gate is not None
+        return Marked(rule.applied.export(), rule.again if first else (), rule.settled_below if first else 0)
+
+    def confirm(self, rank: int, sequence: int) -> None:
+        """Note that all servers have answered a replica's pushes up to this one."""
+        if isinstance(self.pushes, AsyncPushes):
+            self.pushes.confirm(rank, sequence)
+
+    def repairs(self, rank: int) -> bool:
+        """Return whether the part that a replica is to push next makes no step."""
+        rule = self.pushes
+        return isinstance(rule, AsyncPushes) and rule.repairs is not None and rank in rule.repairs.given
+
+    @property
     def parts(self) -> int:
         """Into how many parts every batch is cut (N0); ps:0 says it."""
         return self.dealer.parts if self.dealer is not None else 1
@@ -157,6 +191,7 @@ class Held:
             reason="a repeated gradient held NaN or infinity" if row.verdict is Verdict.REFUSED else None,
             part=part,
             tally=self.pushes.told_to(rank),
+            repairs=self.repairs(rank),
         )
         # One that is pending goes on computing with the values that it has.
         return reply, () if row.verdict is Verdict.PENDING else self.pushes.values_for(rank)
@@ -192,7 +227,10 @@ def _rule(
             version=message.version,
             max_steps=message.max_steps,
             server=server,
+            servers=cluster.count(Role.PS),
             until=message.until,
+            applied=AppliedBatches(*(message.applied or message.dealt[1:])),
+            repairs=message.repairs,
             dealer=dealer,
             tally=tally,
             leader=leader,

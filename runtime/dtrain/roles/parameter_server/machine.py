@@ -30,7 +30,6 @@ from dtrain.messages import (
     Initialised,
     Load,
     Mark,
-    Marked,
     NotReady,
     Pull,
     Push,
@@ -42,7 +41,8 @@ from dtrain.messages import (
     SnapshotRows,
     Subscribe,
 )
-from dtrain.protocol.membership import LEASE_S, MemberState
+from dtrain.protocol.membership import LEASE_S
+from dtrain.protocol.part_dealer import NO_RANK
 from dtrain.roles.parameter_server.actions import Action, Caller, End, Send
 from dtrain.roles.parameter_server.attendance import Attendance
 from dtrain.roles.parameter_server.held import Held
@@ -158,6 +158,8 @@ class ParameterServer:
     # Reading
 
     def _on_pull(self, caller: Caller, sender: TaskId, message: Question, blocks: Blocks, now: float) -> Actions:
+        if isinstance(message, Pull) and message.answered and self.held is not None:
+            self.held.confirm(self.attendance.ranks.get(str(sender), NO_RANK), message.answered)
         self._questions.ask(Request(caller, str(sender), message, now + message.wait_s, blocks))
         return iter(())
 
@@ -169,7 +171,7 @@ class ParameterServer:
             yield Send(caller, NotReady(f"ps:{self.index} is not in term {message.term}"))
             return
         self._snapshots.mark(message, now)
-        yield Send(caller, Marked(held.seen.export(), self.attendance.membership.tasks(MemberState.LIVE)))
+        yield Send(caller, held.marked())
 
     def _on_snapshot(self, caller: Caller, sender: TaskId, message: Snapshot, blocks: Blocks, now: float) -> Actions:
         self._snapshots.asked(message, now)

@@ -5,7 +5,6 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 
 from dtrain.messages import Conclude, Lookup, NotReady, Pull, Refusal, Snapshot, Values
-from dtrain.protocol.membership import MemberState
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.parameter_server.actions import Caller, Send
 from dtrain.roles.parameter_server.attendance import Attendance
@@ -80,7 +79,7 @@ class Questions:
         if held is None:
             return ended
         pushes = held.pushes
-        reached = pushes.version >= self._next_version, pushes.version >= held.max_steps, pushes.held_back
+        reached = pushes.version >= self._next_version, held.finished, pushes.held_back
         return ended, held.generation, held.term, pushes.failed, reached, pushes.standing
 
     def _answer(self, request: Request, held: Held | None, late: bool) -> Send | None:
@@ -99,7 +98,7 @@ class Questions:
         if held.pushes.failed:
             return Send(request.caller, Refusal(held.pushes.failed))
         if isinstance(message, Snapshot):
-            answer = self._snapshots.answer(held, message, attendance.membership.tasks(MemberState.LIVE), late)
+            answer = self._snapshots.answer(held, message, late)
             return Send(request.caller, answer) if answer else None
         if isinstance(message, Lookup):
             rank, leads = attendance.ranks.get(request.task), request.task == attendance.leader
@@ -112,10 +111,12 @@ class Questions:
 
     def _values(self, request: Request, message: Pull, held: Held, late: bool) -> Send | None:
         rank = self._attendance.ranks.get(request.task)
-        finished = held.pushes.version >= held.max_steps
+        finished = held.finished
         if rank is None and self._attendance.index == 0 and held.pushes.version < message.at_least:
             # A leader that does not train waits for this version; values on the way would be one more copy.
             return Send(request.caller, NotReady("training goes on"))
+        if rank is None and held.awaits_others and not late:
+            return None
         ticket, part = held.pushes.permit(rank) if rank is not None and not finished else (False, NO_PART)
         leads = request.task == self._attendance.leader
         held_back = held.pushes.held_back and leads
@@ -133,6 +134,8 @@ class Questions:
             held_back,
             held.parts,
             held.pushes.told() if leads else (),
+            rank is not None and held.repairs(rank),
+            not held.awaits_others,
         )
         return Send(request.caller, values, held.store.values if rank is None else held.pushes.values_for(rank, leads))
 

@@ -1,11 +1,11 @@
 """What a server gives for a checkpoint, and for how long training waits for it. Machine. Rule 11.
 
 In sync a checkpoint is one version, and nothing waits. In async every server counts its own versions; a checkpoint is one cut when
-all servers have applied the same pushes. So the leader marks every server: from then on new pushes wait. What any of them had seen
-when it was marked is on its way to the others, who let it pass; when a server has all of it, it remembers its state, and the pushes
-that waited are dealt with. It waits for no replica that computes, only for a push to arrive everywhere. One that never does, of
-a replica that died halfway, is not waited for long, nor is a leader that is gone: the mark runs out, and the answer says that it
-is not whole.
+all servers have applied the same batches. So the leader marks every server: from then on new pushes wait. What any of them had
+applied when it was marked is on its way to the others, who let it pass; when a server has all of it, it remembers its state, and
+the pushes that waited are dealt with. It waits for no replica that computes, only for a push to arrive everywhere. One that
+never does, of a replica that died halfway, is not waited for long, nor is a leader that is gone: the mark runs out. Then the
+checkpoint is no cut, but says of every server which batches it contains; see `protocol.applied_batches`.
 """
 
 import math
@@ -17,6 +17,7 @@ import numpy as np
 
 from dtrain.cluster import TaskId
 from dtrain.messages import Mark, Push, Snapshot, SnapshotReply
+from dtrain.protocol.applied_batches import NONE, AppliedBatches
 from dtrain.protocol.part_dealer import NOTHING_DEALT
 from dtrain.roles.parameter_server.actions import Caller
 from dtrain.roles.parameter_server.held import Held
@@ -43,15 +44,15 @@ class Snapshots:
     _marked_until_s: float = -math.inf
     _forget_at_s: float = math.inf
     _covers_more: bool = False
-    _covers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _covers: AppliedBatches = field(default_factory=AppliedBatches)
 
     def mark(self, question: Mark, now: float) -> None:
         """From now on new pushes wait."""
-        self._marked_until_s, self._covers = now + question.wait_s, {}
+        self._marked_until_s, self._covers = now + question.wait_s, AppliedBatches()
 
     def asked(self, question: Snapshot, now: float) -> None:
         """The state is wanted: what it is to contain need not wait."""
-        self._covers = {replica: (incarnation, sequence) for replica, incarnation, sequence in question.covers}
+        self._covers = AppliedBatches(*question.covers)
         if now < self._marked_until_s:
             self._marked_until_s = now + question.wait_s
             self._covers_more = True
@@ -69,8 +70,7 @@ class Snapshots:
 
     def keeps(self, delivery: Delivery, now: float) -> bool:
         """Whether a push has to wait."""
-        _, sender, push, _ = delivery
-        waits = now < self._marked_until_s and (push.incarnation, push.sequence) > self._covers.get(str(sender), (-1, -1))
+        waits = now < self._marked_until_s and delivery[2].part not in self._covers
         if waits:
             self.waiting.append(delivery)
         return waits
@@ -87,11 +87,14 @@ class Snapshots:
         """A connection is gone: what came on it comes again."""
         self.waiting = [delivery for delivery in self.waiting if delivery[0] != caller]
 
-    def answer(self, held: Held, question: Snapshot, live: tuple[str, ...], late: bool) -> SnapshotReply | None:
+    def answer(self, held: Held, question: Snapshot, late: bool) -> SnapshotReply | None:
         """The state, as soon as it is what was asked for, or when it is late; pushes need not wait any more."""
-        whole = held.pushes.version >= question.at_least and held.seen.covers(question.covers)
+        applied = held.applied
+        whole = held.pushes.version >= question.at_least and (applied is None or applied.covers(question.covers))
         if not (whole or late):
             return None
+        if applied is not None:
+            applied.forget_below(question.settled)
         self._marked_until_s, self.number = -math.inf, question.number
         held.store.mark()
         return SnapshotReply(
@@ -99,10 +102,10 @@ class Snapshots:
             tuple(held.store.slots),
             held.seen.export(),
             held.dealer.export() if held.dealer is not None else NOTHING_DEALT,
-            live,
             whole,
             held.store.optimizer_config,
             held.pushes.told(),
             held.history,
             held.store.assigned,
+            NONE if applied is None else applied.export(),
         )

@@ -12,6 +12,10 @@ go on with the next number, so that nothing counts twice. Until its last step is
 
 A connection that broke is opened again by the driver, which then repeats what is unanswered: `unanswered`. A push that was
 applied before the break is answered as a duplicate (rule 5), so repeating is always right.
+
+In async a pull tells ps:0 which push all servers have answered. Until then ps:0 takes the batch for one that others may lack, and
+neither ends training nor lets the leader end an epoch; if the replica dies, another one is given the batch again, to repair it.
+Where gradients may be too stale, ps:0 judges alone: the other servers are sent a push when ps:0 has accepted it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,6 +83,7 @@ class Replica:
         trains: False for a leader that only looks on.
         saves: the leader: it need not wait until the last step is saved.
         term: the servers' newest, as far as it was heard; 0 before.
+        first_judges: whether the other servers are sent a push only when ps:0 has accepted it.
         patience_s: how long a server may take to answer a pull before it must say why.
         versions: of the values at hand, a server.
         unanswered: by server, what was asked and not yet answered.
@@ -86,6 +91,7 @@ class Replica:
         held: leader: the next version waits for its order, and so does the permission to push.
         awaited: the version that a leader which does not train waits for.
         part: which one to compute next, as ps:0 says.
+        repairs: whether it makes no step, because ps:0 has it already and another server may not.
         parts: into how many every batch is cut.
         tally: leader: the sums of the epochs that it has not ended, as of the values at hand.
         rows: when it is finished: the numbers of every epoch.
@@ -99,6 +105,7 @@ class Replica:
     trains: bool = True
     saves: bool = False
     nan_policy: str = "refuse"
+    first_judges: bool = False
     patience_s: float = 5.0
     term: int = 0
     phase: Phase = Phase.PULLING
@@ -111,6 +118,7 @@ class Replica:
     unanswered: dict[int, AnyMessage] = field(default_factory=dict)
     outcome: Outcome | None = None
     part: int = -1
+    repairs: bool = False
     parts: int = 1
     tally: tuple[tuple[int, Sums], ...] = ()
     rows: dict[int, Row] = field(default_factory=dict)
@@ -122,10 +130,12 @@ class Replica:
     _ended_early: bool = False
     _replies: dict[int, Reply] = field(default_factory=dict)
     _void: bool = False
-    _lacking: list[int] = field(default_factory=list)
+    _settled: bool = True
+    _answered: int = 0
+    _for_others: list[Outgoing] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.versions, self._lacking = [0] * self.servers, [0] * self.servers
+        self.versions = [0] * self.servers
 
     @property
     def global_step(self) -> int:
@@ -134,7 +144,7 @@ class Replica:
 
     def start(self) -> Iterator[Outgoing]:
         """Ask ps:0 for its values and permission to begin; the other servers are asked once it has said yes."""
-        self.phase, self._void, self._replies = Phase.PULLING, False, {}
+        self.phase, self._void, self._replies, self._for_others = Phase.PULLING, False, {}, []
         self._contributed_to, self._ticket, self._refresh, self._final_pulls = -1, True, True, 0
         self.versions = [0] * self.servers
         yield self._ask(0, at_least=0)
@@ -179,8 +189,11 @@ class Replica:
                 empty,
                 sums if server == 0 else None,
             )
-            self.unanswered[server] = message
-            yield server, message
+            if server and self.first_judges:
+                self._for_others.append((server, message))
+            else:
+                self.unanswered[server] = message
+                yield server, message
 
     def look_up(self, tables: Mapping[int, tuple[int, ...]]) -> Iterator[Outgoing]:
         """Rows are needed: by server, the numbers of tables. If what is heard is a new term, that begins with values instead."""
@@ -227,12 +240,12 @@ class Replica:
     def _begin_again(self) -> Iterator[Outgoing]:
         """Pull, when every server has answered what was asked in the earlier term."""
         if not self.unanswered:
-            self.outcome, self._lacking = Outcome(Verdict.VOID, 0, 0, 0), [0] * self.servers
+            self.outcome = Outcome(Verdict.VOID, 0, 0, 0)
             self.awaited = 0  # a leader that waits for a version has to repeat its order first
             yield from self.start()
 
     def _ask(self, server: int, at_least: int, concluded: bool = False) -> Outgoing:
-        return self._repeat(server, Pull(self.generation, at_least, self.patience_s, self.term, concluded))
+        return self._repeat(server, Pull(self.generation, at_least, self.patience_s, self.term, concluded, self._answered))
 
     def _repeat(self, server: int, message: AnyMessage) -> Outgoing:
         self.unanswered[server] = message
@@ -257,9 +270,7 @@ class Replica:
         if server == 0:
             self._ticket, self.part, self.held = message.ticket, message.part, message.held and not message.ticket
             self.parts, self.tally = message.parts, message.tally
-        elif self.held and not self.sync:
-            # It has waited for every push that ps:0 has: the sender of what it lacks has died. That is not waited for again.
-            self._lacking[server] = max(0, self.versions[0] - message.version)
+            self.repairs, self._settled = message.repairs, message.settled
         if not self.unanswered:
             yield from self._settle()
 
@@ -268,24 +279,37 @@ class Replica:
         if reply.verdict is not Verdict.PENDING:
             self.versions[server] = reply.version
         if server == 0:
-            self._ticket, self.part = reply.ticket, reply.part
+            self._ticket, self.part, self.repairs = reply.ticket, reply.part, reply.repairs
+            self._settled = self.sync or self.servers == 1
             if reply.verdict is not Verdict.PENDING:
                 self.tally = reply.tally
             if reply.verdict is Verdict.FINISHED:
                 self.max_steps = min(self.max_steps, reply.version)  # the leader may have ended training
+            if self._for_others:
+                yield from self._pass_on(reply.verdict)
         if self.unanswered:
             return
+        self._answered = 0 if self.sync else self.sequence
         self.outcome = outcome = _together(list(self._replies.values()))
         if outcome.verdict is Verdict.REFUSED and self.nan_policy == "fail":
             raise NonFiniteGradientError(outcome.reason or "a gradient was refused")
         self._ordinal += outcome.verdict is Verdict.PENDING
         yield from self._settle()
 
+    def _pass_on(self, verdict: Verdict) -> Iterator[Outgoing]:
+        """Send the other servers what ps:0 has judged; where it was not accepted they have only newer values to give."""
+        outgoing, self._for_others = self._for_others, []
+        self._refresh |= verdict is not Verdict.ACCEPTED
+        for server, message in outgoing if verdict is Verdict.ACCEPTED else ():
+            yield self._repeat(server, message)
+
     def _settle(self) -> Iterator[Outgoing]:
         """Every server has answered: ready, finished, or some must be asked (again)."""
-        newest = max(self.versions)
-        if self.versions[0] >= self.max_steps or (self.sync and newest >= self.max_steps):
-            # A server that lacks a push whose sender died never gets there: ask once, then take what it has.
+        newest, over = max(self.versions), self.versions[0] >= self.max_steps
+        if over and not (self._settled or self.repairs):
+            self._refresh = True
+            yield from self._pull([0], self.max_steps)
+        elif (over and not self.repairs) or (self.sync and newest >= self.max_steps):
             # Where the leader has ended training it may also have changed the last version, after it was answered with.
             old = [s for s, v in enumerate(self.versions) if v < self.max_steps or (self._ended_early and s > 0)]
             behind = old if self._final_pulls == 0 else []
@@ -295,7 +319,7 @@ class Replica:
                 self.phase = Phase.FINISHED
             elif self.phase is Phase.CLOSING:
                 yield self._ask(0, self.max_steps, concluded=True)
-        elif self.versions[0] < self.awaited:
+        elif self.versions[0] < self.awaited or not (self.trains or self._settled):
             self._refresh = True
             yield from self._pull([0], self.awaited)
         elif self.trains and not (self._ticket or self.held):
@@ -304,7 +328,7 @@ class Replica:
         elif self._refresh:
             # The other servers' values have aged while ps:0 made us wait.
             self._refresh = False
-            yield from self._pull(range(1, self.servers), newest if self.sync or self.held else 0)
+            yield from self._pull(range(1, self.servers), newest if self.sync else self.versions[0] if self.held else 0)
         else:
             behind = [s for s, v in enumerate(self.versions) if v < newest] if self.sync else []
             yield from self._pull(behind, newest)
@@ -312,7 +336,7 @@ class Replica:
     def _pull(self, behind: Sequence[int], at_least: int, then: Phase = Phase.READY) -> Iterator[Outgoing]:
         self.phase = Phase.PULLING if behind else then
         for server in behind:
-            yield self._ask(server, max(0, at_least - self._lacking[server]))
+            yield self._ask(server, at_least)
 
 
 def _together(replies: Sequence[Reply]) -> Outcome:
