@@ -14,11 +14,12 @@ from random import Random
 
 import pytest
 from chaos.counting import ONE_UPDATE
+from chaos.seeds import seeds
 from clusters.watching import report_of, succeeded
 
 from dtrain import checkpoints
 
-USUAL_RUNS = "2"
+USUAL_RUNS = 2
 STEPS = 400
 COUNTING = str(Path(__file__).parent / "counting.py")
 PAUSE_S = {"chief": 3.0, "worker": 8.0, "evaluator": 3.0}
@@ -36,11 +37,6 @@ class Blow:
     def __str__(self) -> str:
         until = "it is killed" if self.task.startswith("ps") else f"{self.pause_s or 0:.1f} s are over"
         return f"after {self.after_s:.2f} s {self.task} {'killed' if self.pause_s is None else f'stopped until {until}'}"
-
-
-def seeds():
-    first, _, end = os.environ.get("DTRAIN_CHAOS", USUAL_RUNS).rpartition(":")
-    return range(int(first or 0), int(end))
 
 
 def draw(seed):
@@ -74,7 +70,7 @@ def strike(launch, blow):
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("seed", seeds())
+@pytest.mark.parametrize("seed", seeds(USUAL_RUNS))
 def test_training_ends_as_planned_whoever_is_killed_or_stands_still(launcher, seed):
     words, blows = draw(seed)
     roles = ("chief", "worker", "ps", "evaluator")

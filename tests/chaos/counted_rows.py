@@ -1,0 +1,76 @@
+"""Every example has weights of its own, some on every server, each of which grows by exactly 1 when its gradient is applied.
+
+Every call of `fit` has examples of its own. Not a test itself.
+"""
+
+import argparse
+import os
+import random
+import time
+
+import numpy as np
+
+import dtrain as dt
+
+NARROW = 5
+"""So many variables of one column: more than there are servers, so that each of them holds a weight of every example."""
+FAR_ABOVE = 1e6
+"""The slope of the absolute error is -1 wherever the weights are."""
+
+
+class Counter(dt.Model):
+    """Gives each output of an example the gradient -1 in the sum over the whole batch, whose size comes as the target."""
+
+    def train_step(self, step):
+        self.pace()
+        outputs = step.forward()
+        step.backward(-np.broadcast_to(step.y, outputs.shape) / len(outputs))
+        return {"loss": 0.0}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--examples", type=int, default=48, help="of each call of fit")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--fits", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--steps", type=int, help="an epoch; default: all examples")
+    parser.add_argument("--width", type=int, default=3, help="the columns of the widest variable")
+    parser.add_argument("--pace_s", type=float, default=0.03)
+    parser.add_argument("--plain", action="store_true", help="Keras's own step; the batch must divide the examples")
+    parser.add_argument("--ema", action="store_true", help="the weights are replaced by their averages at the end")
+    return parser.parse_args()
+
+
+def main():
+    args = arguments()
+    chance = random.Random(os.environ.get("TF_CONFIG", ""))
+    rows, columns = args.fits * args.examples, NARROW + args.width
+
+    def pace():
+        time.sleep(args.pace_s * chance.uniform(0.5, 1.5))
+
+    def sized(x, y):
+        return x, np.full_like(y, len(y))
+
+    def paced(x, y):
+        pace()
+        return x, np.full((len(y), columns), FAR_ABOVE, np.float32)
+
+    with dt.get_strategy().scope():
+        inputs = dt.layers.Input((rows,))
+        widths = [*[1] * NARROW, args.width]
+        heads = [dt.layers.Dense(width, use_bias=False, kernel_initializer="zeros")(inputs) for width in widths]
+        model = (dt.Model if args.plain else Counter)(inputs, dt.layers.Concatenate()(heads))
+        model.pace = pace
+        rate = float(args.batch * columns) if args.plain else 1.0
+        model.compile(dt.optimizers.SGD(rate, use_ema=args.ema, ema_momentum=0.5), "mae")
+    for fit in range(args.fits):
+        x = np.eye(rows, dtype=np.float32)[fit * args.examples : (fit + 1) * args.examples]
+        examples = dt.data.Dataset.from_tensor_slices((x, np.zeros((len(x), 1), np.float32)))
+        data = examples.shuffle(len(x), seed=fit).batch(args.batch).map(paced if args.plain else sized)
+        model.fit(data, epochs=args.epochs, steps_per_epoch=args.steps, verbose=0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""What training promises, whatever happens to its tasks: stories on real processes, drawn from a seed.
+
+Every example counts exactly once in every pass; where what comes too late is skipped it counts at most once, and as many count as
+there were steps for. A deterministic training has the bits of one to which nothing happened. No process is left of any.
+DTRAIN_CHAOS=N runs N seeds of each, DTRAIN_CHAOS=FROM:TO those.
+`python tests/chaos/tell.py counting|bits SEED FOLDER` tells one again.
+"""
+
+import pytest
+from chaos import bits_story, story
+from chaos.seeds import seeds
+from chaos.telling import Telling
+
+USUAL_COUNTING, USUAL_BITS = 20, 2
+NOT_YET = {
+    "async": "P-A4, P-A6, P-A8",
+    "ssp": "P-A4, P-A6, P-A8",
+    "drop, skip": "P-A4, P-A6, P-A8",
+    "drop, retry": "P-A4, P-A6, P-A8",
+    "async, averages": "P-A5",
+    "backup, skip": "resumed with N = 1, batches that were begun count twice",
+    "backup, retry": "the last step does not wait for what is computed again; as for skip",
+    "Dropout": "P-A7",
+}
+"""Modes that do not keep the promise as yet, with the finding: a story of these may fail."""
+
+
+@pytest.fixture(scope="module")
+def told(request, tmp_path_factory):
+    """What becomes of the story of each test that is to run."""
+    telling = Telling(tmp_path_factory.mktemp("stories"))
+    items = [item for item in request.session.items if item.module is request.module]
+    chosen = [(item.originalname.split("_")[1], item.callspec.params["seed"]) for item in items]
+    yield {each: telling.begin(*each) for each in chosen}
+    telling.close()
+
+
+def judge(code, out, mode):
+    print(out)
+    if code and mode in NOT_YET:
+        pytest.xfail(f"{mode}: {NOT_YET[mode]}")
+    assert code == 0, out
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", seeds(USUAL_BITS))
+def test_bits_are_those_of_a_quiet_run(told, seed):
+    judge(*told["bits", seed].result(), "Dropout" if bits_story.has_dropout(seed) else "deterministic")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", seeds(USUAL_COUNTING))
+def test_counting_every_example_exactly_once(told, seed):
+    judge(*told["counting", seed].result(), story.mode_of(seed))
