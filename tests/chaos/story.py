@@ -67,7 +67,8 @@ def draw(seed):
     used = 12 * batch + (batch // 2 if uneven else 0)
     steps = -(-used // batch)
     all_steps = fits * epochs * steps
-    theme = "far" if averages else random.choices(list(THEMES), list(THEMES.values()))[0]
+    theme = random.choices(list(THEMES), list(THEMES.values()))[0]
+    theme = {"single": "any", "async, averages": "far"}.get(mode, theme)
     program = {"examples": used * SPARE if skips else used, "batch": batch, "fits": fits, "epochs": epochs}
     program["width"] = random.choice([1, 3, 3, 200, 200, 200 if skips else 12_000])
     program["pace_s"] = round(_lasting_s(random, mode, theme) / all_steps, 4)
