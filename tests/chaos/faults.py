@@ -50,15 +50,16 @@ class Faults:
         self.network.append(f"{{between: [{replica}, ps:{server}], latency_ms: {latency_ms}{bandwidth}}}")
 
 
-def draw(random: Random, theme: str, cast: Cast) -> Faults:
-    """Draw the faults of a launch."""
+def draw(random: Random, theme: str, cast: Cast, *, waits: bool) -> Faults:
+    """Draw the faults of a launch; `waits`: every step waits for a replica that is far."""
     faults = Faults()
-    {"any": _any, "still": _still, "far": _far, "none": _none}[theme](random, cast, faults)
+    if theme == "any":
+        _any(random, cast, faults)
+    elif theme == "still":
+        _still(random, cast, faults)
+    elif theme == "far":
+        _far(random, cast, faults, random.choice([50, 100, 200]) if waits else random.choice([150, 400]))
     return faults
-
-
-def _none(random, cast, faults):
-    """Nothing happens."""
 
 
 def _any(random, cast, faults):
@@ -80,12 +81,13 @@ def _still(random, cast, faults):
     _slow_link(random, cast, faults)
 
 
-def _far(random, cast, faults):
+def _far(random, cast, faults, latency_ms):
     """A replica is far from one server alone and is killed, likely while its push has arrived at the others only."""
     replica = random.choice(cast.replicas())
-    faults.lengthen(replica, random.randrange(cast.servers), random.choice([100, 200]))
+    faults.lengthen(replica, random.randrange(cast.servers), latency_ms)
+    early = Cast(cast.workers, cast.servers, cast.first, cast.first + (cast.last - cast.first) * 2 // 3)
     for _ in range(2):
-        faults.strike(replica, _step(random, cast))
+        faults.strike(replica, _step(random, early))
     if random.random() < 0.2:
         faults.strike(random.choice(cast.tasks()), _step(random, cast))
 
