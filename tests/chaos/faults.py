@@ -84,6 +84,7 @@ def _still(random, cast, faults):
 def _far(random, cast, faults, latency_ms):
     """A replica is far from one server alone and is killed, likely while its push has arrived at the others only."""
     replica = random.choice(cast.replicas())
+    latency_ms = 50 if replica == "chief:0" else latency_ms  # who leads has more to say
     faults.lengthen(replica, random.randrange(cast.servers), latency_ms)
     early = Cast(cast.workers, cast.servers, cast.first, cast.first + (cast.last - cast.first) * 2 // 3)
     for _ in range(2):
