@@ -18,8 +18,6 @@ NOT_YET = {
     "drop, skip": "P-A4, P-A6, P-A8",
     "drop, retry": "P-A4, P-A6, P-A8",
     "async, averages": "P-A5",
-    "backup, skip": "resumed with N = 1, batches that were begun count twice",
-    "backup, retry": "the last step does not wait for what is computed again; as for skip",
     "Dropout": "P-A7",
 }
 """Modes that do not keep the promise as yet, with the finding: a story of these may fail."""
