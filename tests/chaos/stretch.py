@@ -1,12 +1,14 @@
 """A stretch of a run: one `dtrain launch` with its faults, up to its end or to a `dtrain stop`; a story is one or two of them."""
 
 import re
+import signal
 from dataclasses import dataclass
 
 from clusters.watching import step_of
 from launching import wait_until
 
-STOPPED = 143
+STOPPED = (143, -signal.SIGTERM)
+"""The second where the order comes when the run has just ended; to a shell they are the same."""
 RESTARTS = [f"restart.{role}={{max: 9, backoff_s: 0.1}}" for role in ("chief", "worker", "ps")]
 
 
@@ -51,7 +53,7 @@ def tell(launcher, stretches, program, name="run"):
             launcher.dtrain("stop", str(run_dir)).end()
         code = launch.end()
         print(launch.err, flush=True)
-        assert code == 0 or (stretch.stop_at is not None and code == STOPPED), f"exit code {code}\n{launch.out}"
+        assert code == 0 or (stretch.stop_at is not None and code in STOPPED), f"exit code {code}\n{launch.out}"
         launch.wait_gone()
     return run_dir
 
