@@ -1,4 +1,4 @@
-"""Exactly once: whatever is lost, repeated or reordered on the way, a push counts once.
+"""Exactly once: whatever is lost, repeated or reordered on the way, a push counts at most once.
 
 1. A push is (replica, incarnation, sequence). A replica sends one push at a time; its next sequence is one higher.
 2. The first arrival is new. A later arrival of the same push is a duplicate and is answered with the first verdict.
