@@ -79,6 +79,15 @@ def test_a_replica_that_waits_for_the_last_steps_waits_for_the_holders_of_ticket
     assert gate.awaited({0, 1, 2}) == {1, 2}
 
 
+def test_the_leader_that_gives_an_order_is_not_waited_for_to_push():
+    gate = TicketGate(accepted=4, max_steps=10, leader=0)
+    assert gate.request(0)
+    assert gate.request(2)
+    assert gate.hold() == 5, "the version that replica 2 is about to make"
+    gate.settle(2, accepted=True)
+    assert gate.held_back
+
+
 # Against a twin of ten obvious lines
 
 

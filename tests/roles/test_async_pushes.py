@@ -1,6 +1,7 @@
 """Asynchronous servers by hand: tickets, staleness, what becomes of the lost."""
 
 import msgspec
+import pytest
 from roles.by_hand import Hand, asynchronous, lost, only
 
 from dtrain.learning import optimizers
@@ -39,6 +40,17 @@ def test_what_is_too_stale_is_dropped_and_scaled_is_scaled():
     [answer] = hand.push("worker:0", value=4)
     assert answer.message.staleness == 2
     assert answer.blocks[0].tolist() == [-1.0] * 7
+
+
+@pytest.mark.parametrize(("on_stale", "following"), [("retry_same_batch", 1), ("skip", 3)])
+def test_a_batch_whose_gradient_was_dropped_is_computed_again_or_skipped(on_stale, following):
+    hand = asynchronous(stale_gradients="drop", max_staleness=0, on_stale=on_stale)
+    for task in ("chief:0", "worker:0"):
+        hand.pull(task)
+    hand.push("chief:0", part=0)
+    assert (hand.parts["chief:0"], hand.parts["worker:0"]) == (2, 1)
+    assert only(hand.push("worker:0", part=1)).verdict is Verdict.STALE
+    assert hand.parts["worker:0"] == following
 
 
 def test_the_last_step_is_exact_and_whoever_has_no_ticket_waits_for_it():

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -34,6 +34,7 @@ class Servers:
     version: int = 0
     terms: list[int] = field(default_factory=list)
     given: list[object] = field(default_factory=list)
+    limits: list[int | None] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
     given_up: int = -1
     concluded: list[int] = field(default_factory=list)
@@ -43,6 +44,7 @@ class Servers:
         with self.changed:
             self.terms.append(term)
             self.given.append(start)
+            self.limits.append(until)
             self.changed.notify_all()
             if self.errors:
                 raise self.errors.pop(0)
@@ -141,6 +143,36 @@ def test_a_server_that_lost_everything_takes_all_back_to_the_newest_checkpoint(k
     assert given.lineage.rolled_back_steps == 11, "as far as it was known before the servers were asked"
     assert place.reporter.status.rolled_back_steps == 13
     assert place.reporter.said == ["ps:1 had lost all variables: every server goes back from step 33 to the checkpoint of step 20"]
+
+
+def test_steps_that_are_lost_again_are_counted_with_those_lost_before(keep):
+    keeper, place, servers, links = begun(keep)
+    servers.version = 20
+    keeper._saver.save_cut(101)
+    for term, reached in ((102, 33), (103, 24)):
+        servers.given_up = reached
+        links.say(0, 1, term - 1, 20)
+        links.say(1)
+        servers.until(lambda term=term: servers.terms[-1] == term)
+        assert keeper.finish() is False
+    assert place.reporter.status.rolled_back_steps == 13 + 4
+    servers.version = MAX
+    links.say(0, 1, 103, MAX)
+    links.say(1, 1, 103, MAX)
+    finish(keeper)
+    with checkpoints.open_checkpoint(place.checkpoints) as checkpoint:
+        assert checkpoint.manifest.extra["rolled_back_steps"] == 13 + 4
+
+
+def test_no_step_is_made_before_the_first_order_and_none_beyond_the_newest_one_in_a_later_term(keep):
+    servers, links = Servers(), Links()
+    keeper, _ = keep(servers, links)
+    keeper.begin(replace(fresh(PLAN, OPTIMIZER, VALUES), version=3), save=True)
+    assert servers.limits == [3]
+    keeper.ordered(10, end=None)
+    links.say(1)
+    servers.until(lambda: len(servers.terms) == 2)
+    assert servers.limits == [3, 10]
 
 
 def test_the_last_step_is_saved_before_anybody_may_go(keep):

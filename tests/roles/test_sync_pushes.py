@@ -1,5 +1,6 @@
 """Synchronous servers by hand: contributions, one decision for all servers, everybody told."""
 
+import msgspec
 import numpy as np
 import pytest
 from roles.by_hand import Hand, only, sync
@@ -84,6 +85,17 @@ def test_with_fewer_replicas_than_contributions_each_gives_several():
     assert answers["worker:0"].message == Reply(Verdict.ACCEPTED, 1, accepted=2)
     assert answers["chief:0"].message == Reply(Verdict.ACCEPTED, 1, accepted=1)
     assert answers["chief:0"].blocks[0].tolist() == [-0.5 * (1 + 4 + 7) / 3] * 7
+
+
+def test_a_contribution_that_was_answered_as_pending_stays_what_it_was_when_its_memory_is_written_again():
+    hand = sync(workers=1, replicas_to_aggregate=3)
+    memory = hand.blocks(value=1)
+    assert only(hand.push("worker:0", blocks=memory)).verdict is Verdict.PENDING
+    for block in memory:
+        block[...] = 7
+    hand.push("chief:0", value=4)
+    [answer, _] = sorted(hand.push("worker:0", sequence=2, ordinal=1, blocks=memory), key=lambda action: action.caller)
+    assert answer.blocks[0].tolist() == [-0.5 * (1 + 4 + 7) / 3] * 7
 
 
 def test_a_repeated_pending_contribution_leaves_the_replica_its_values():
@@ -191,6 +203,20 @@ def test_a_server_that_asked_before_it_was_initialised_hears_what_it_missed_sinc
     [report] = hand.push("worker:0", server=1)
     hand.say("ps:1", report.message)
     assert [action.message for action in hand.say("ps:1", Subscribe(0, 0))] == [Commit(1, 0, ((1, 1, 0),), parts=1)]
+
+
+def test_what_belongs_to_an_earlier_term_changes_nothing():
+    hand = sync(servers=2, backup_workers=2)
+    hand.initialise(term=3)
+    hand.push("worker:0", term=3)
+    [report] = hand.push("worker:0", server=1, term=3)
+    before = hand.image(), hand.image(1)
+    assert hand.say("ps:1", msgspec.structs.replace(report.message, term=2)) == []
+    assert hand.say("ps:0", Commit(1, 0, ((1, 1, 0),), term=2, parts=1), server=1) == []
+    assert hand.say("ps:0", Commit(1, 5, ((2, 1, 0),), term=2, parts=1), server=1) == [], "not followed, and no reason to end"
+    assert (hand.image(), hand.image(1)) == before
+    hand.say("ps:1", report.message)
+    assert hand.version() == 1
 
 
 def test_what_belongs_to_another_generation_changes_nothing():

@@ -51,6 +51,30 @@ def row_gradients(draw_ids, seed):
     return SparseRows(ids, np.random.default_rng(seed).normal(size=(len(ids), 3)).astype(np.float32))
 
 
+FIRST, SCALE = 5, 0.5
+"""A later `fit` begins at this version with a new optimizer; its gradients are late."""
+
+
+@pytest.mark.parametrize("optimizer", RULES, ids=lambda rule: f"{type(rule).__module__.rpartition('.')[2]}-{type(rule).__name__}")
+def test_a_later_fit_is_the_optimizer_s_own_from_its_first_step_to_its_last(optimizer):
+    layout = placement.plan(VARIABLES, 1).layout(0)
+    store = Store(layout, optimizers.serialize(optimizer), [np.zeros(6, np.float32)], origin=FIRST, max_steps=FIRST + 3)
+    whole = {"dense": np.zeros(6, np.float32), "table": np.asarray(SOURCE)}
+    slots = {name: optimizer.initial_slots(value) for name, value in whole.items()}
+    for name, array in {VALUES: whole["table"], **slots["table"]}.items():
+        store.tables[0].fill(name, array)
+    for step in range(3):
+        dense, rows = np.full(6, step - 0.5, np.float32), row_gradients([step, 4, 9], step)
+        limited = optimizer.clip({"table": rows})["table"]
+        optimizer.update(whole["dense"], dense, slots["dense"], step, rate_scale=SCALE)
+        optimizer.update_rows(whole["table"], limited.ids, limited.rows, slots["table"], step, rate_scale=SCALE)
+        store.apply([dense, rows.ids, rows.rows.reshape(-1)], FIRST + step, SCALE)
+    for name, value in whole.items():
+        optimizer.finalize(value, slots[name])
+    assert store.values[0].tobytes() == whole["dense"].tobytes()
+    assert store.tables[0].values.tobytes() == whole["table"].tobytes()
+
+
 STEPS = st.lists(st.lists(st.integers(0, ROWS - 1), max_size=6), min_size=1, max_size=4)
 
 

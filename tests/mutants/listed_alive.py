@@ -1,0 +1,108 @@
+"""The planted bugs of the list that lived when it was made, those that wider tests alone found, and the two harmless ones."""
+
+from mutant import bug
+
+START = "roles/chief/start.py"
+KEEPER = "roles/chief/keeper.py"
+STORE = "roles/parameter_server/store.py"
+SESSION = "strategies/parameter_server_session.py"
+WRITER = "checkpoints/writer.py"
+
+LIVED = [
+    bug(START, "restored", 'dealt = dealt_from(extra.get("dealt", NOTHING_DEALT))', "dealt = NOTHING_DEALT"),
+    bug(START, "restored", "seen = seen if len(seen) == plan.servers else []", "seen = []"),
+    bug("roles/chief/saver.py", "Saver.save_cut", "[reply.seen for reply in replies]", "[replies[0].seen for reply in replies]"),
+    bug(
+        "roles/parameter_server/sync_pushes.py",
+        "SyncPushes._answer_pending",
+        "copies = [np.array(block) for block in offered.blocks]",
+        "copies = offered.blocks",
+        says="what is answered as pending is not copied",
+    ),
+    bug(
+        "protocol/part_dealer.py",
+        "Dealt.cut_into",
+        "begun = -(-self.next // self.parts)",
+        "begun = self.next // self.parts",
+        says="with another number of parts, a batch that was begun is dealt twice (once: start = min(lanes))",
+    ),
+    bug(SESSION, "ParameterServerSession", "self._orders.repeat_in(self._driver.machine.term)", every=True),
+    bug(KEEPER, "Keeper.begin", "self._until = start.version"),
+    bug(
+        KEEPER,
+        "Keeper._begin_term",
+        "rolled_back_steps=before + max(0, reached - start.version)",
+        "max(0, reached - start.version)",
+    ),
+    bug("strategies/single.py", "SingleSession.__init__", "start.dealt.cut_into(1)", "type(start.dealt)(1)"),
+    bug(STORE, "Store.apply", "if step + 1 == self.max_steps:\n    table.finalize()"),
+    bug(
+        STORE,
+        "Store.apply",
+        "table.update(rows[table.shard.name], step - self.origin, rate_scale)",
+        "table.update(rows[table.shard.name], step, rate_scale)",
+    ),
+    bug("checkpoints/folder.py", "sweep", "checkpoint.path.name.startswith(REPLACED)", "False"),
+    bug(WRITER, "CheckpointWriter.commit", "self._disk.sync_directory(self._written)"),
+    bug(WRITER, "CheckpointWriter.__enter__", "self._disk.sync_directory(self._directory.parent)"),
+    bug(
+        "protocol/packing.py",
+        "CompressedPacking.pack",
+        "if self._largest is not None and term != self._term:\n    self._largest.forget()",
+    ),
+    bug("protocol/async_updates.py", "TicketGate.hold", "len(self.holders - {self.leader})", "len(self.holders)"),
+]
+
+HARMLESS = [
+    bug(
+        "roles/worker/machine.py",
+        "Replica.push",
+        "self.sequence + 1",
+        "self.sequence + (not self._void)",
+        harmless="`start` clears the flag before a replica is ready to push again",
+    ),
+    bug(
+        "checkpoints/reader.py",
+        "_verified",
+        "nbytes != record.nbytes",
+        "False",
+        harmless="a file of another size has another checksum, which is compared next",
+    ),
+]
+
+FOUND_BY_WIDER_TESTS = [
+    bug(
+        "roles/parameter_server/async_pushes.py",
+        "AsyncPushes.push",
+        "verdict is Verdict.STALE and self.retry",
+        "False",
+    ),
+    bug(
+        "roles/parameter_server/machine.py",
+        "ParameterServer._sync",
+        "(held.generation, held.term) == (generation, term)",
+        "held.generation == generation",
+    ),
+    bug(
+        STORE,
+        "Store.apply",
+        "table.update(rows[table.shard.name], step - self.origin, rate_scale)",
+        "table.update(rows[table.shard.name], step - self.origin, 1.0)",
+    ),
+    bug(
+        STORE,
+        "Store.apply",
+        "self.optimizer.update(value, gradient, slots, step - self.origin, rate_scale=rate_scale, out=new)",
+        "self.optimizer.update(value, gradient, slots, step, rate_scale=rate_scale, out=new)",
+    ),
+    bug(STORE, "Store.apply", "if step + 1 == self.max_steps:\n    self.optimizer.finalize(new, slots)"),
+    bug(
+        START,
+        "restored",
+        'extra["optimizer"] if extra.get("compiled") == optimizer else dict(optimizer)',
+        "dict(optimizer)",
+    ),
+    bug(START, "restored", "_lineage(extra)", "Lineage()"),
+    bug(START, "restored", "{slot: read(spec.name, slot) for slot in names}", "_fresh_slots(rule, spec, values[spec.name])"),
+    bug(SESSION, "ParameterServerSession.__init__", "sequence=strategy.pushes_sent"),
+]

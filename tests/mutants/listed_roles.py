@@ -1,0 +1,214 @@
+"""The planted bugs of the list that mirrored tests found: the machines and drivers of the tasks, and the checkpoints."""
+
+from mutant import bug, void
+
+SYNC_PUSHES = "roles/parameter_server/sync_pushes.py"
+MEANS = "roles/parameter_server/means.py"
+ATTENDANCE = "roles/parameter_server/attendance.py"
+MACHINE = "roles/parameter_server/machine.py"
+STORE = "roles/parameter_server/store.py"
+RECOVERY = "roles/chief/recovery.py"
+KEEPER = "roles/chief/keeper.py"
+CHIEF = "roles/chief/machine.py"
+WORKER = "roles/worker/machine.py"
+WRITER = "checkpoints/writer.py"
+
+PUSHES = [
+    bug(SYNC_PUSHES, "SyncPushes.said_since", "*", "return []", says="returns [] (once: commits_since)"),
+    bug(SYNC_PUSHES, "SyncPushes.reports", "*", "return []"),
+    bug(SYNC_PUSHES, "SyncPushes._carry_out", "seen.decide(replica, self._verdict(contribution, counted))"),
+    bug(
+        "roles/parameter_server/sync_step.py",
+        "SyncStep.too_late",
+        "self.dealer.give_back(part)",
+        "self.dealer.settle(part)",
+        says="give_back(part) -> settle(part) (once: done(batch))",
+    ),
+    bug(
+        SYNC_PUSHES,
+        "SyncPushes.decide",
+        "self._step is None or self.failed or self.finished or self.held_back",
+        "self._step is None or self.failed or self.finished",
+    ),
+    bug(
+        SYNC_PUSHES,
+        "SyncPushes.decide",
+        "self._step is None or self.failed or self.finished or self.held_back",
+        "self._step is None or self.failed or self.held_back",
+    ),
+    void(SYNC_PUSHES, "members_changed: drop + joined", "N0 stays when replicas join; no version waits for more"),
+    bug(MEANS, "_mean_of_floats", "np.divide(total, kind(count), out=total)", "np.divide(total, kind(count - 1), out=total)"),
+    bug(
+        MEANS,
+        "_row_mean",
+        "np.divide(total, divisor, out=total)",
+        "np.divide(total, np.sum([np.isin(union, ids) for ids, _ in pairs], axis=0)[:, None].astype(kind), out=total)",
+        says="each row is divided by the contributors that list it",
+    ),
+    bug(
+        "roles/parameter_server/async_pushes.py",
+        "AsyncPushes._judge_and_apply",
+        "self.version - push.base_version",
+        "self.version - push.base_version - 1",
+    ),
+]
+
+ATTENDING = [
+    bug(
+        ATTENDANCE,
+        "Attendance.change",
+        "yield from held.pushes.members_changed(live, anew, held.seen, now)",
+        "yield from ()",
+        says="drop members_changed",
+    ),
+    bug(
+        ATTENDANCE,
+        "Attendance.end",
+        "self.farewell and connections == 0 and not self._still_to_hear(held, MemberState.EXPECTED, MemberState.LIVE)",
+        "self.farewell and not self._still_to_hear(held, MemberState.EXPECTED, MemberState.LIVE)",
+    ),
+    bug(ATTENDANCE, "Attendance.end", "now - self._leader_lost_since_s >= self.wait.leader_s", "False"),
+    bug(ATTENDANCE, "Attendance.concluded", "*", "return True"),
+]
+
+SERVER = [
+    bug(
+        MACHINE,
+        "ParameterServer._on_push",
+        "(held.generation, held.term) != (message.generation, message.term)",
+        "held.generation != message.generation",
+    ),
+    bug(
+        MACHINE,
+        "ParameterServer._on_initialise",
+        "before is not None and (message.generation, message.term) <= (before.generation, before.term)",
+        "False",
+    ),
+    bug(MACHINE, "ParameterServer._begin", "yield moved_on(waiting, held)"),
+    bug(MACHINE, "ParameterServer.receive", "sender != self.cluster.leader", "False"),
+    bug(MACHINE, "ParameterServer._on_snapshotrows", "message.number == self._snapshots.number", "True"),
+    bug("roles/parameter_server/obedience.py", "_change", "message.number > held.order", "True"),
+    bug(
+        "roles/parameter_server/obedience.py",
+        "obey",
+        "held.pushes.version if late else held.pushes.hold()",
+        "held.pushes.hold()",
+    ),
+    bug(STORE, "Store.restore_slots", "*", "return"),
+    bug(STORE, "Store.restore_slots", "self.slots[name][position] = block", "self.slots[name][position - 1] = block"),
+    bug(
+        STORE,
+        "Store.apply",
+        "self.optimizer.update(value, gradient, slots, step - self.origin, rate_scale=rate_scale, out=new)",
+        "self.optimizer.update(value, gradient, slots, step - self.origin + 1, rate_scale=rate_scale, out=new)",
+    ),
+    bug(STORE, "Store.apply", "self._take_effect(step + 1)", "self._take_effect(step)"),
+    bug(STORE, "Store._keep_dense", "*"),
+    bug("roles/parameter_server/table.py", "Table.update", "self.image.keep(gradient.ids)"),
+    bug(
+        "roles/parameter_server/snapshots.py",
+        "Snapshots.keeps",
+        "now < self._marked_until_s and (push.incarnation, push.sequence) > self._covers.get(str(sender), (-1, -1))",
+        "False",
+        says="no push waits",
+    ),
+    bug(
+        "roles/parameter_server/snapshots.py",
+        "Snapshots.answer",
+        "held.pushes.version >= question.at_least and held.seen.covers(question.covers)",
+        "held.pushes.version >= question.at_least",
+    ),
+    bug("roles/parameter_server/published.py", "Published.next_place", "*", "return self.newest", says="always in place"),
+    bug("roles/parameter_server/published.py", "Published.lose", "*"),
+]
+
+LEADER = [
+    bug(
+        RECOVERY,
+        "next_term",
+        "max(incarnation, own, *(reply.term for reply in servers)) + 1",
+        "max(incarnation, own, *(reply.term for reply in servers))",
+    ),
+    bug(RECOVERY, "beginning", "(reply.generation, reply.term)", "reply.generation"),
+    bug(
+        RECOVERY,
+        "TermWatch.lost",
+        "asked_s > self.since_s and (said.generation, said.term) != term",
+        "(said.generation, said.term) != term",
+    ),
+    bug(RECOVERY, "beginning", "reached > fit", "reached >= fit"),
+    bug("roles/chief/order.py", "Order._next", "range(1, self.servers)", "range(self.servers)", says="ps:0 with the others"),
+    bug(
+        "roles/chief/order.py",
+        "Order.stops",
+        "(self.control is not None and self.control.stop) or any(answer.stopped for answer in self._answers)",
+        "self.control is not None and self.control.stop",
+    ),
+    bug(
+        KEEPER,
+        "Keeper._save_last",
+        "reached = self._saver.save_cut(self._watch.term, final=True, at_least=self.generation.max_steps)",
+        "self._place.leader.conclude(self.generation.number)\n"
+        "reached = self._saver.save_cut(self._watch.term, final=True, at_least=self.generation.max_steps)",
+        says="conclude before save_cut",
+    ),
+    bug(KEEPER, "Keeper.begin", "self._saver.save_start(start)"),
+    bug(KEEPER, "Keeper._save_last", "at_least=self.generation.max_steps"),
+    bug(CHIEF, "Cut.accept", "*", "return True"),
+    bug(CHIEF, "Cut.whole", "*", "return True"),
+    bug(
+        CHIEF,
+        "CheckpointSchedule.due",
+        "step - self.last_step >= self.section.every_steps",
+        "step - self.last_step > self.section.every_steps",
+    ),
+]
+
+REPLICA = [
+    bug(WORKER, "Replica._begin_again", "not self.unanswered", "True"),
+    bug(
+        WORKER,
+        "Replica._settle",
+        "[s for s, v in enumerate(self.versions) if v < newest] if self.sync else []",
+        "[]",
+    ),
+    bug(WORKER, "Replica._settle", "self.phase is Phase.CLOSING and self.saves", "self.phase is Phase.CLOSING"),
+    bug(
+        WORKER,
+        "Replica._reply",
+        "max(replies, key=lambda r: SEVERITY.index(r.verdict))",
+        "min(replies, key=lambda r: SEVERITY.index(r.verdict))",
+    ),
+    bug("roles/worker/driver.py", "ReplicaDriver._reconnect", "self._send(server, self.machine.unanswered[server])"),
+    bug(
+        "roles/evaluator/machine.py",
+        "EvaluationSchedule.next",
+        "newest is not None and is_new and (final or training_ended or now_s >= earliest_s)",
+        "newest is not None and is_new and not final and (final or training_ended or now_s >= earliest_s)",
+    ),
+]
+
+DISK = [
+    bug(WRITER, "DataFile.finish", "self._disk.sync(self._file)"),
+    bug(WRITER, "CheckpointWriter.commit", "self._disk.sync(file)"),
+    bug(WRITER, "CheckpointWriter.commit", "self._disk.sync_directory(self._directory)"),
+    bug(WRITER, "CheckpointWriter.commit", "set_aside(other, REPLACED, self._disk)", "set_aside(other, REMOVED, self._disk)"),
+    bug(WRITER, "CheckpointWriter.commit", "other.step > self._step", "False"),
+    bug("checkpoints/folder.py", "sweep", "disk.sync_directory(directory)"),
+    bug("checkpoints/reader.py", "_verified", "crc32 != record.crc32", "False"),
+    bug("checkpoints/reader.py", "open_checkpoint", "damaged.append(str(error))\ncontinue", "raise"),
+    bug(
+        "checkpoints/reader.py",
+        "open_checkpoint",
+        "if damaged:\n    checkpoint.warning = f\"{'; '.join(damaged)}. Using {checkpoint.path} instead\"",
+        says="if damaged -> if False, where another one is used",
+    ),
+    bug("checkpoints/manifest.py", "Manifest.decode", "_with_checksum(fields) != data", "False"),
+    bug("checkpoints/keys.py", "_join", "row_start != rows", "False"),
+    bug("checkpoints/rotation.py", "rotate", "not is_read(checkpoint.path)", "True"),
+    bug("checkpoints/rotation.py", "rotate", "len(candidates) - keep", "len(candidates) - keep + 1"),
+    bug("checkpoints/locks.py", "open_for_reading", "fcntl.flock(descriptor, fcntl.LOCK_SH)"),
+    bug("checkpoints/finals.py", "keep_final", "shutil.copytree(newest.path, kept, copy_function=_link)"),
+]
+
+FOUND = [*PUSHES, *ATTENDING, *SERVER, *LEADER, *REPLICA, *DISK]

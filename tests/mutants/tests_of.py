@@ -1,0 +1,79 @@
+"""Which tests are run for a mutant: first those that mirror its file, then wider ones, the slowest last."""
+
+MIRRORED = {
+    "checkpoints/finals.py": ["checkpoints/test_finals.py"],
+    "checkpoints/folder.py": ["checkpoints"],
+    "checkpoints/keys.py": ["checkpoints"],
+    "checkpoints/locks.py": ["checkpoints"],
+    "checkpoints/manifest.py": ["checkpoints"],
+    "checkpoints/reader.py": ["checkpoints"],
+    "checkpoints/rotation.py": ["checkpoints/test_rotation.py"],
+    "checkpoints/writer.py": ["checkpoints"],
+    "data/grouping.py": ["data"],
+    "data/ordering.py": ["data"],
+    "protocol/async_updates.py": ["protocol/test_async_updates.py"],
+    "protocol/delay_compensation.py": ["protocol/test_delay_compensation.py"],
+    "protocol/exactly_once.py": ["protocol/test_exactly_once.py"],
+    "protocol/largest_elements.py": ["protocol/test_largest_elements.py"],
+    "protocol/membership.py": ["protocol/test_membership.py"],
+    "protocol/packing.py": ["protocol/test_compression.py", "roles/test_compressed_pushes.py"],
+    "protocol/part_dealer.py": ["protocol/test_part_dealer.py"],
+    "protocol/placement.py": ["protocol/test_placement.py"],
+    "protocol/staleness.py": ["protocol/test_staleness.py"],
+    "protocol/sync_round.py": ["protocol/test_sync_round.py", "roles/test_parts.py"],
+    "roles/chief/keeper.py": ["roles/test_keeper.py"],
+    "roles/chief/machine.py": ["roles/test_chief.py"],
+    "roles/chief/order.py": ["roles/test_order.py"],
+    "roles/chief/recovery.py": ["roles/test_recovery.py"],
+    "roles/chief/saver.py": ["roles/test_saver.py", "roles/test_keeper.py", "strategies/test_single_snapshots.py"],
+    "roles/chief/start.py": ["roles/test_start.py"],
+    "roles/evaluator/machine.py": ["roles/test_evaluator.py"],
+    "roles/parameter_server/async_pushes.py": ["roles/test_async_pushes.py", "roles/test_parts.py"],
+    "roles/parameter_server/attendance.py": ["roles/test_attendance.py"],
+    "roles/parameter_server/machine.py": ["roles/test_parameter_server.py", "roles/test_sync_pushes.py", "roles/test_snapshots.py"],
+    "roles/parameter_server/means.py": ["roles/test_sync_pushes.py", "roles/test_parts.py", "roles/test_tables_on_servers.py"],
+    "roles/parameter_server/obedience.py": ["roles/test_obedience.py"],
+    "roles/parameter_server/published.py": ["roles/test_published.py", "roles/test_in_place.py"],
+    "roles/parameter_server/snapshots.py": ["roles/test_snapshots.py"],
+    "roles/parameter_server/store.py": [
+        "roles/test_store.py",
+        "roles/test_in_place.py",
+        "roles/test_table.py",
+        "roles/test_tables_on_servers.py",
+    ],
+    "roles/parameter_server/sync_pushes.py": ["roles/test_sync_pushes.py", "roles/test_parts.py"],
+    "roles/parameter_server/sync_step.py": ["roles/test_parts.py", "roles/test_small_batches.py", "roles/test_joining.py"],
+    "roles/parameter_server/table.py": ["roles/test_table.py", "roles/test_tables_on_servers.py"],
+    "roles/worker/driver.py": ["roles/test_worker_driver.py"],
+    "roles/worker/machine.py": ["roles/test_worker.py"],
+    "strategies/parameter_server_session.py": ["strategies/test_orders_in_new_terms.py"],
+    "strategies/single.py": ["strategies", "training/test_fit_again.py"],
+    "training/batches.py": ["training/test_batch_stream.py"],
+    "training/steps.py": ["training/test_train_step.py"],
+}
+"""By file below ``runtime/dtrain``; folders and files below ``tests``."""
+
+WIDER = [
+    ["protocol", "roles", "checkpoints", "data", "strategies", "callbacks"],
+    ["simulation"],
+    ["training"],
+]
+"""For what lives through the mirrored tests, in this order."""
+
+CLUSTERS = ["clusters/test_cluster_deaths.py", "clusters/test_cluster_history.py"]
+SLOW = {
+    "roles/worker/driver.py": CLUSTERS,
+    "roles/chief/keeper.py": CLUSTERS,
+    "roles/chief/saver.py": CLUSTERS,
+    "roles/chief/start.py": CLUSTERS,
+    "strategies/parameter_server_session.py": CLUSTERS,
+    "strategies/single.py": ["clusters/test_cluster_launch.py"],
+}
+"""Of drivers, real clusters as well."""
+
+
+def stages(file: str, *, wider: bool) -> list[list[str]]:
+    """Return the lists of tests for a file, each to be run if the mutant has lived through those before."""
+    mirrored = [f"tests/{path}" for path in MIRRORED[file]]
+    more = [*WIDER, *([SLOW[file]] if file in SLOW else [])] if wider else []
+    return [mirrored, *([f"tests/{path}" for path in paths] for paths in more)]

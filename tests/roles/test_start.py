@@ -1,0 +1,88 @@
+"""What a checkpoint was written with is what training goes on with, field by field; and what it cannot go on with."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from dtrain.config import CheckpointSection, TrainingSection
+from dtrain.learning import optimizers
+from dtrain.messages import Lineage, Sums
+from dtrain.protocol import placement
+from dtrain.protocol.part_dealer import Dealt
+from dtrain.roles.chief.generation import Generation
+from dtrain.roles.chief.saver import Saver
+from dtrain.roles.chief.start import Start, restored
+from dtrain.variables import VariableSpec
+
+VARIABLES = [
+    VariableSpec("kernel", (2, 3)),
+    VariableSpec("mean", (2,), trainable=False),
+    VariableSpec("table", (5, 2), sparse=True),
+]
+PLAN = placement.plan(VARIABLES, servers=2)
+COMPILED = optimizers.serialize(optimizers.Adam(0.1, use_ema=True))
+IN_FORCE = optimizers.serialize(optimizers.Adam(0.025, use_ema=True))
+SEEN = [[("worker:0", 1, 4), ("worker:1", 2, 9)], [("worker:0", 1, 5)]]
+
+
+def started():
+    """The same at every call."""
+    chance = np.random.default_rng(3)
+
+    def like(spec):
+        return chance.normal(size=spec.shape).astype(spec.dtype)
+
+    names = optimizers.from_config(COMPILED).initial_slots(np.zeros(1, np.float32))
+    trained = [spec for spec in VARIABLES if spec.trainable]
+    return Start(
+        version=7,
+        values={spec.name: like(spec) for spec in VARIABLES},
+        slots={slot: {spec.name: like(spec) for spec in trained} for slot in names},
+        optimizer=IN_FORCE,
+        seen=SEEN,
+        lineage=Lineage(first_step=2, origin=3, rolled_back_steps=11),
+        dealt=Dealt(3, 24, (19, 20)),
+        tally=((1, Sums(("loss",), np.array([2.0, 3.5]).tobytes())),),
+        history={1: {0: {"loss": 0.5}}},
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """With a checkpoint of what was started."""
+    generation = Generation(1, PLAN, TrainingSection(), COMPILED, 20, 3)
+    saver = Saver(None, generation, CheckpointSection(), tmp_path, lambda: 7, print)
+    saver.save_start(started())
+    return tmp_path
+
+
+def plain(start):
+    """Everything but arrays, as JSON has it."""
+    names = "version", "optimizer", "seen", "lineage", "dealt", "tally", "history", "warning"
+    told = {name: getattr(start, name) for name in names}
+    return msgspec.json.decode(msgspec.json.encode(told))
+
+
+def test_every_field_of_a_start_comes_back_from_its_checkpoint(folder):
+    written, found = started(), restored(folder, PLAN, COMPILED)
+    assert plain(found) == plain(written)
+    for name, value in written.values.items():
+        assert np.array_equal(found.values[name][:], value), name
+    assert {slot: set(by_variable) for slot, by_variable in found.slots.items()} == {
+        slot: {"kernel", "table"} for slot in ("m", "v", "average")
+    }
+    for slot, by_variable in written.slots.items():
+        for name, value in by_variable.items():
+            assert np.array_equal(found.slots[slot][name][:], value), (slot, name)
+    assert found.optimizer_state.step == 4, "the optimizer's own steps count from its origin"
+
+
+def test_on_other_servers_it_is_not_known_what_each_has_seen(folder):
+    assert restored(folder, placement.plan(VARIABLES, servers=3), COMPILED).seen == []
+
+
+def test_a_program_that_says_another_number_has_that_in_force_and_keeps_the_slots(folder):
+    other = optimizers.serialize(optimizers.Adam(0.5, use_ema=True))
+    found = restored(folder, PLAN, other)
+    assert found.optimizer == other
+    assert np.array_equal(found.slots["m"]["kernel"], started().slots["m"]["kernel"])

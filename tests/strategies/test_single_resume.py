@@ -1,0 +1,30 @@
+"""One process that goes on from a checkpoint: with the batches that are not done, and with none that is."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from dtrain.config import TrainingSection
+from dtrain.learning import optimizers
+from dtrain.protocol import placement
+from dtrain.protocol.part_dealer import Dealt
+from dtrain.roles.chief.generation import Generation
+from dtrain.roles.chief.start import fresh
+from dtrain.strategies.single import SingleSession
+from dtrain.strategy import Contribution
+from dtrain.variables import VariableSpec
+
+PLAN = placement.plan([VariableSpec("kernel", (2,))], 1)
+OPTIMIZER = optimizers.serialize(optimizers.SGD(0.1))
+
+
+def test_what_was_dealt_is_not_dealt_again_and_what_is_due_comes_first():
+    start = replace(fresh(PLAN, OPTIMIZER, {"kernel": np.zeros(2, np.float32)}, version=6), dealt=Dealt(1, 8, (2, 5)))
+    session = SingleSession(Generation(1, PLAN, TrainingSection(), OPTIMIZER, 20, 1), start, None)
+    computed = []
+    for _ in range(4):
+        computed.append(session.part)
+        session.gradients["kernel"][...] = 1
+        session.step(Contribution(0.5, 1))
+    assert computed == [2, 5, 8, 9]
+    assert session.global_step == 10
