@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -49,7 +50,7 @@ def judged(mutant: Mutant | Drawn, copy: Copy, *, wider: bool, check: bool) -> d
     if check:
         return {"state": "fits", "why": ""}
     begun_s = time.monotonic()
-    for stage, tests in enumerate(stages(mutant.file, wider=wider)):
+    for stage, tests in enumerate(stages(mutant.file, wider=wider and not mutant.harmless)):
         if (usual := copy.usual(tests)).failed is not None:
             return {"state": "broken", "why": f"the tests fail without any bug: {usual.failed}"}
         with copy.with_bug(mutant.file, text):
@@ -84,6 +85,7 @@ def main() -> int:
     """Run; 1 if a bug lives without a reason, does not fit, or could not be tried."""
     arguments = parsed()
     os.nice(10)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # so that nothing is left behind
     before, states = known(arguments.results), Counter[str]()
     print(f"seed {arguments.seed} of the drawn ones", flush=True)
     with copied() as copy:
