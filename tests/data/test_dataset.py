@@ -89,6 +89,22 @@ def test_reading_in_order_and_by_index_and_from_any_position_agree(n, steps):
         assert [plain(x) for x in iterator] == whole[position:]
 
 
+def dealt(dataset):
+    return dataset.batch(3).shuffle(4, seed=2).skip(1).take(3).repeat(2)
+
+
+@pytest.mark.parametrize("rows", [range(2), range(1, 3), range(3, 3)])
+def test_rows_of_an_element_are_those_of_the_whole_element(rows):
+    node = dealt(Dataset.range(14)).node
+    for index in range(6):
+        element = node.element(index, (0,))
+        part, size = node.part(index, (0,), lambda size: range(rows.start, min(rows.stop, size)))
+        assert size == len(element)
+        assert (part is None) == (not rows)
+        if rows:
+            assert part.tolist() == element[rows.start : rows.stop].tolist()
+
+
 @pytest.mark.parametrize("buffer_size", [1, 3, 10, 50])
 def test_shuffles_are_permutations_that_change_with_iteration_and_seed(buffer_size):
     dataset = Dataset.range(10).shuffle(buffer_size, seed=4)
@@ -173,6 +189,8 @@ def test_cardinalities():
     n = Dataset.range(7)
     assert n.repeat().cardinality() == n.repeat().batch(2).cardinality() == INFINITE
     assert n.filter(bool).cardinality() == Dataset.from_generator(list).cardinality() == UNKNOWN
+    assert n.repeat().batch(2).rebatch(3).cardinality() == INFINITE
+    assert n.batch(2).rebatch(3).cardinality() == UNKNOWN
     assert n.repeat().take(3).cardinality() == len(n.batch(3)) == 3
     assert n.take(0).repeat().cardinality() == 0
     assert list(n.take(0).repeat()) == []

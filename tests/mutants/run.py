@@ -93,9 +93,10 @@ def main() -> int:
             if arguments.only not in f"{name} {mutant.file} {mutant.says}":
                 continue
             found = before.get(name) if not arguments.check else None
-            if found is None or found["says"] != mutant.says:
+            again = found is None or found["says"] != mutant.says
+            if again or (found["state"] == "alive" and not (arguments.mirrored_only or found["wider"])):
                 found = judged(mutant, copy, wider=not arguments.mirrored_only, check=arguments.check)
-                found |= {"name": name, "file": mutant.file, "says": mutant.says}
+                found |= {"name": name, "file": mutant.file, "says": mutant.says, "wider": not arguments.mirrored_only}
                 if arguments.results is not None and not arguments.check:
                     with arguments.results.open("a") as file:
                         print(json.dumps(found), file=file)

@@ -88,6 +88,16 @@ def test_the_leader_that_gives_an_order_is_not_waited_for_to_push():
     assert gate.held_back
 
 
+def test_a_version_may_come_while_anybody_lives_and_in_the_warm_up_while_rank_0_does():
+    gate = TicketGate(accepted=0, max_steps=10, warmup_steps=1)
+    assert gate.possible({0})
+    assert not gate.possible({1, 2})
+    gate.request(0)
+    gate.settle(0, accepted=True)
+    assert gate.possible({2})
+    assert not gate.possible(set())
+
+
 # Against a twin of ten obvious lines
 
 

@@ -130,6 +130,18 @@ def test_a_batch_of_refused_gradients_makes_no_version():
     assert made.decided() is None
 
 
+def test_a_server_that_says_late_that_it_held_the_contribution_before_does_not_complete_this_one():
+    made = decision(1, servers=2)
+    contribute(made, 0, 0)
+    made.committed()
+    made.begin([1])
+    contribution = contribute(made, 0, 1, servers=[0])
+    made.report(1, contribution, 0)
+    assert made.decided() is None
+    made.report(1, contribution, 1)
+    assert made.decided() == Decided((contribution,), 1)
+
+
 def test_reports_of_an_earlier_version_change_nothing():
     made = decision(2)
     contribute(made, 0, 0)
@@ -185,6 +197,17 @@ def test_while_a_contribution_is_on_its_way_the_server_that_lacks_it_is_awaited_
     assert made.awaited() == ({1}, [2])
     made.members_changed({1})
     assert made.awaited() == ({1}, [])
+
+
+def test_a_server_is_awaited_until_it_holds_what_ps_0_holds():
+    made = decision(3, servers=2)
+    contribute(made, 0, 0, servers=[0])
+    contribute(made, 1, 1, servers=[0])
+    for rank, awaited in ((0, [1]), (1, [])):
+        contribution = (rank, 1, 0)
+        made.report(1, contribution, 0)
+        made.report(1, contribution, 0)
+        assert made.awaited() == ({2}, awaited)
 
 
 def test_a_replica_that_was_started_again_is_awaited_and_not_what_its_process_before_has_sent():

@@ -119,6 +119,27 @@ def test_of_a_table_all_rows_are_set_or_none():
         assert "rows of 1 tables" in control(hand, count=3, blocks=blocks)[0].reason
 
 
+def test_a_stop_while_contributions_are_held_makes_no_version_of_them():
+    hand = sync(workers=1)
+    assert hold(hand).version == 0
+    for task in ("chief:0", "worker:0"):
+        assert hand.push(task) == []
+    told = hand.say("chief:0", Control(1, (1, 1), 0, 0, FASTER, stop=True), caller="orders")
+    assert {action.caller: action.message for action in told}.pop("orders") == Controlled()
+    assert [action.message.verdict for action in told if action.caller != "orders"] == [Verdict.FINISHED] * 2
+    assert hand.version() == 0
+
+
+def test_one_whose_connection_was_broken_while_training_was_stopped_hears_of_it():
+    hand = sync(workers=1)
+    hold(hand)
+    hand.push("worker:0", caller="old")
+    hand.servers[0].disconnected("old")
+    control(hand, version=0, stop=True)
+    answer = only(hand.push("worker:0", caller="new"))
+    assert (answer.verdict, answer.version, answer.duplicate) == (Verdict.FINISHED, 0, True)
+
+
 def test_a_stop_makes_the_version_the_last_one():
     hand = sync(**ONE)
     hand.push("chief:0")

@@ -148,6 +148,28 @@ def test_a_contribution_that_never_became_complete_gives_its_part_back_to_the_su
     assert hand.servers[0].held.dealer.export() == (3, 6, (3, 4, 5))
 
 
+def test_what_became_complete_after_its_replica_was_lost_is_computed_by_no_other():
+    hand = begun(servers=2, updates="sync", too_few="shrink")
+    hand.say("ps:1", Subscribe(1, 0), caller="ps:1")
+    for rank, task in enumerate(TASKS):
+        answers = everywhere(hand, task, rank)
+    [commit] = [answer.message for answer in answers if answer.caller == "ps:1"]
+    hand.say("ps:0", commit, server=1)
+    base = {"base": 1, "sequence": 2}
+    hand.push("worker:1", part=5, **base)
+    hand.now += LEASE_S + 0.1
+    for task in TASKS[:2]:
+        hand.beat(task, incarnation=1, process=1)
+    hand.tick()
+    [report] = hand.push("worker:1", part=5, server=1, **base)
+    hand.say("ps:1", report.message)
+    hand.parts.clear()
+    for rank, task in enumerate(TASKS[:2]):
+        everywhere(hand, task, 3 + rank, **base)
+        assert hand.parts.get(task) in (None, 6, 7), "nothing more is to be computed of this batch"
+    assert hand.version() == 2
+
+
 def test_where_the_predecessors_contribution_was_complete_its_successor_waits_for_the_next_batch():
     hand = begun(updates="sync")
     hand.push("worker:1", part=2)

@@ -84,6 +84,16 @@ def test_a_snapshot_restores_to_the_same_state_and_the_same_future():
         assert mine.tobytes() == theirs.tobytes()
 
 
+def test_slots_are_seen_by_the_names_and_shapes_of_the_variables_where_they_lie():
+    held = store(optimizers.SGD(0.1, momentum=0.9))
+    views = held.slot_views("m")
+    assert {name: view.shape for name, view in views.items()} == {"kernel": (3, 2), "wide": (4,), "bias": (2,)}
+    for number, name in enumerate(views, 1):
+        views[name][...] = number
+    assert sorted({number for array in held.slots["m"] for number in array}) == [1, 2, 3]
+    assert {slot: set(views) for slot, views in held.all_slots().items()} == {"m": {"kernel", "wide", "bias"}}
+
+
 @pytest.mark.parametrize("change", ["missing", "extra", "shorter", "dtype"])
 def test_values_of_other_groups_are_refused(change):
     values = arrays()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from dtrain.data import Dataset
 from dtrain.data.input_context import InputContext
 from dtrain.protocol.batch_cut import BatchCut
-from dtrain.training.batches import Batches
+from dtrain.training.batches import Batches, BatchesOfReplicas
 from dtrain.training.epochs import Epochs
 
 
@@ -31,6 +31,14 @@ def test_every_number_is_the_same_part_in_any_order(numbers, addressable, parts,
             assert (found.batch.x.tolist() if found.batch else []) == expected
             assert found.empty == parts - cut.filled(len(batches[batch]))
             assert found.batch_size == len(batches[batch])
+
+
+def test_where_a_part_is_a_batch_every_number_is_a_batch_with_examples():
+    dealt = BatchesOfReplicas(Dataset.range(6).batch(2))
+    stream = Batches.of(dealt, batch_size=None, shuffle=False, seed=0).stream(BatchCut(3))
+    parts = [stream.at(number) for number in range(4)]
+    assert [part.batch.x.tolist() for part in parts] == [[0, 1], [2, 3], [4, 5], [0, 1]]
+    assert {(part.parts, part.empty, part.batch_size) for part in parts} == {(3, 0, 6)}
 
 
 def test_two_walks_through_a_pipeline_that_must_be_read_from_the_start_read_it_twice():
