@@ -97,6 +97,14 @@ def test_a_process_whose_place_was_taken_is_told_so(hand):
     assert only(hand.beat("worker:0", 1, process=1)) == Refusal("another process has taken the place of worker:0")
 
 
+@pytest.mark.parametrize(("workers", "more"), [(8, ""), (10, ", 2 more")])
+def test_of_those_who_are_waited_for_eight_are_named_and_the_others_counted(workers, more):
+    hand = sync(workers=workers)
+    hand.push("chief:0", part=0)
+    named = ", ".join(f"worker:{index}" for index in range(8))
+    assert only(hand.beat("chief:0")).waiting_for == named + more
+
+
 # The end
 
 

@@ -67,7 +67,7 @@ class Reporter:
     """Says nothing."""
 
     def __init__(self):
-        self.status = SimpleNamespace()
+        self.status = SimpleNamespace(staleness_mean=None)
 
     def __getattr__(self, name):
         return lambda *arguments: None
@@ -146,6 +146,16 @@ def test_an_order_is_repeated_where_the_numbers_of_an_epoch_come_in_a_new_term(t
     fallen_back(hand)
     session.record(0, {})
     assert is_in_force(hand)
+
+
+@pytest.mark.parametrize(("updates", "mean"), [("sync", None), ("async", 0.0)])
+def test_the_status_tells_how_old_gradients_were_where_they_can_be(updates, mean):
+    hand = Hand(workers=0, updates=updates)
+    hand.initialise(term=1)
+    session = opened(strategy_of(hand), hand)
+    session.control(Orders(ORDERED))
+    assert session.step(STEP).verdict is Verdict.ACCEPTED
+    assert session._reporter.status.staleness_mean == mean
 
 
 def test_pushes_are_numbered_on_from_one_fit_to_the_next():
