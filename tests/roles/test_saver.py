@@ -13,7 +13,7 @@ from dtrain.roles.chief.start import restored
 from dtrain.variables import VariableSpec
 
 PLAN = placement.plan([VariableSpec("one", (2,)), VariableSpec("two", (3,))], servers=2)
-OPTIMIZER = optimizers.serialize(optimizers.SGD(0.5))
+OPTIMIZER = optimizers.serialize(optimizers.SGD(0.5, momentum=0.9))
 SEEN = [[("worker:0", 1, 4)], [("worker:0", 1, 3), ("worker:1", 2, 6)]]
 
 
@@ -21,10 +21,10 @@ class Servers:
     """Two servers in async, where each has seen what it has."""
 
     def snapshot(self, cut, newest, last):
-        return [SnapshotReply(9 - server, (), seen, (1, 9, ()), optimizer=OPTIMIZER) for server, seen in enumerate(SEEN)]
+        return [SnapshotReply(9 - server, ("m",), seen, (1, 9, ()), optimizer=OPTIMIZER) for server, seen in enumerate(SEEN)]
 
     def snapshot_rows(self, server, question):
-        return np.full(question.stop - question.start, server, np.float32)
+        return np.full(question.stop - question.start, server + 10 * (question.array == "m"), np.float32)
 
 
 def test_what_each_server_has_seen_is_kept_by_itself(tmp_path):
@@ -35,3 +35,4 @@ def test_what_each_server_has_seen_is_kept_by_itself(tmp_path):
     assert [[tuple(row) for row in rows] for rows in found.seen] == SEEN
     assert (found.version, found.dealt) == (9, Dealt(1, 9, ()))
     assert [found.values[name].tolist() for name in ("one", "two")] == [[0, 0], [1, 1, 1]]
+    assert [found.slots["m"][name].tolist() for name in ("one", "two")] == [[10, 10], [11, 11, 11]]
