@@ -53,7 +53,12 @@ MIRRORED = {
         "roles/test_obedience.py",
         "roles/test_compressed_pushes.py",
     ],
-    "roles/parameter_server/sync_pushes.py": ["roles/test_sync_pushes.py", "roles/test_parts.py", "roles/test_obedience.py"],
+    "roles/parameter_server/sync_pushes.py": [
+        "roles/test_sync_pushes.py",
+        "roles/test_parts.py",
+        "roles/test_obedience.py",
+        "roles/test_epoch_sums.py",
+    ],
     "roles/parameter_server/sync_step.py": ["roles/test_parts.py", "roles/test_small_batches.py", "roles/test_joining.py"],
     "roles/parameter_server/table.py": ["roles/test_table.py", "roles/test_tables_on_servers.py"],
     "roles/worker/driver.py": ["roles/test_worker_driver.py"],

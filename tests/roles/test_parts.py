@@ -291,6 +291,13 @@ def test_a_refused_part_is_left_out_of_its_batch():
     assert hand.servers[0].held.store.values[0].tolist() == [-0.5 * 3] * 7
 
 
+def test_with_backups_a_refused_part_is_not_computed_again():
+    hand = begun(updates="sync", backup_workers=1)
+    assert only(hand.push("worker:1", part=2, finite=False)).verdict is Verdict.REFUSED
+    assert hand.parts["worker:1"] == 3
+    assert hand.servers[0].held.dealer.export() == (2, 4, (0, 1, 3))
+
+
 def test_a_batch_of_which_all_is_refused_makes_room_for_the_next_one():
     hand = begun(updates="sync")
     for part, task in enumerate(TASKS):
