@@ -66,7 +66,7 @@ MIRRORED = {
     "strategies/parameter_server_session.py": ["strategies/test_parameter_server_session.py"],
     "strategies/single.py": ["strategies", "training/test_fit_again.py"],
     "training/batches.py": ["training/test_batch_stream.py", "training/test_wrong_data.py"],
-    "training/steps.py": ["training/test_train_step.py"],
+    "training/steps.py": ["training/test_train_step.py", "training/test_loop.py"],
 }
 """By file below ``runtime/dtrain``; folders and files below ``tests``."""
 

@@ -6,6 +6,7 @@ from roles.by_hand import Hand, asynchronous, lost, only
 
 from dtrain.learning import optimizers
 from dtrain.messages import Commit, Complete, Conclude, Reply, Subscribe, Values, Verdict
+from dtrain.roles.parameter_server.questions import FEW
 
 
 def test_every_push_is_applied_on_arrival_and_its_staleness_told():
@@ -111,6 +112,15 @@ def test_a_nan_gives_its_ticket_to_whoever_waits():
     refused, given = hand.push("worker:0", finite=False)
     assert (refused.caller, refused.message.verdict, refused.message.ticket) == ("worker:0", Verdict.REFUSED, False)
     assert (given.caller, given.message.ticket) == ("worker:1", True)
+
+
+def test_a_ticket_that_comes_back_goes_to_one_of_many_who_wait():
+    hand = asynchronous(workers=FEW + 3, max_steps=1)
+    hand.pull("worker:0")
+    for index in range(1, FEW + 3):
+        assert hand.pull(f"worker:{index}") == []
+    _, given = hand.push("worker:0", finite=False)
+    assert given.message.ticket
 
 
 def test_a_server_without_the_gate_lets_everybody_push():

@@ -61,6 +61,17 @@ def test_a_limit_holds_until_the_next_order():
     assert [action.message.verdict for action in freed] == [Verdict.ACCEPTED]
 
 
+def test_in_async_a_limit_is_one_of_tickets():
+    hand = asynchronous(**ONE)
+    hold(hand)
+    assert not only(hand.pull("chief:0")).ticket
+    control(hand, until=1)
+    assert only(hand.pull("chief:0")).ticket
+    assert not only(hand.push("chief:0")).ticket
+    control(hand, count=2, version=1)
+    assert only(hand.pull("chief:0")).ticket
+
+
 def test_an_order_that_comes_late_or_twice_changes_nothing():
     hand = sync(**ONE)
     hold(hand, count=2)

@@ -1,7 +1,8 @@
-"""A checkpoint of the servers holds what each of them says of itself."""
+"""What the leader saves: of the servers what each of them says of itself, and of a beginning what it has."""
 
 import numpy as np
 
+from dtrain import checkpoints
 from dtrain.config import CheckpointSection, TrainingSection
 from dtrain.learning import optimizers
 from dtrain.messages import SnapshotReply
@@ -9,7 +10,7 @@ from dtrain.protocol import placement
 from dtrain.protocol.part_dealer import Dealt
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.saver import Saver
-from dtrain.roles.chief.start import restored
+from dtrain.roles.chief.start import fresh, restored
 from dtrain.variables import VariableSpec
 
 PLAN = placement.plan([VariableSpec("one", (2,)), VariableSpec("two", (3,))], servers=2)
@@ -36,3 +37,31 @@ def test_what_each_server_has_seen_is_kept_by_itself(tmp_path):
     assert (found.version, found.dealt) == (9, Dealt(1, 9, ()))
     assert [found.values[name].tolist() for name in ("one", "two")] == [[0, 0], [1, 1, 1]]
     assert [found.slots["m"][name].tolist() for name in ("one", "two")] == [[10, 10], [11, 11, 11]]
+
+
+def test_the_last_step_of_the_fit_before_is_kept_beside_the_beginning_of_the_next(tmp_path):
+    values = {"one": np.zeros(2, np.float32), "two": np.ones(3, np.float32)}
+    for number in (1, 2):
+        generation = Generation(number, PLAN, TrainingSection(), OPTIMIZER, 20, 1)
+        Saver(None, generation, CheckpointSection(), tmp_path, lambda: 0, print).save_start(fresh(PLAN, OPTIMIZER, values))
+        assert (checkpoints.final_of(tmp_path, 1) is None) == (number == 1)
+
+
+class Rows:
+    """A table that can only be read some rows at a time."""
+
+    shape, dtype = (5, 2), np.dtype("float32")
+
+    def __getitem__(self, rows):
+        return np.arange(10, dtype=np.float32).reshape(5, 2)[rows]
+
+    def __array__(self, *arguments):
+        raise AssertionError("a large table is never in memory as a whole")
+
+
+def test_a_table_is_written_by_rows(tmp_path):
+    plan = placement.plan([VariableSpec("table", (5, 2), trainable=False, sparse=True)], servers=1)
+    saver = Saver(None, Generation(1, plan, TrainingSection(), OPTIMIZER, 20, 1), CheckpointSection(), tmp_path, lambda: 0, print)
+    saver.save_start(fresh(plan, OPTIMIZER, {"table": Rows()}))
+    with checkpoints.open_checkpoint(tmp_path) as checkpoint:
+        assert checkpoint.read("table").tolist() == Rows()[:].tolist()
