@@ -67,8 +67,8 @@ class Copy:
             raise RuntimeError(f"the copy in {self.folder} is not what is imported, but {found}")
 
     def source(self, file: str) -> str:
-        """Return the text of a file below ``runtime/dtrain``, as it is in the tree."""
-        return (ROOT / "runtime" / "dtrain" / file).read_text()
+        """Return the text of a file below ``runtime/dtrain``, as it is without a bug."""
+        return (self.folder / "runtime" / "dtrain" / file).read_text()
 
     @contextlib.contextmanager
     def with_bug(self, file: str, text: str) -> Iterator[None]:
