@@ -175,9 +175,10 @@ REPLICA = [
     bug(WORKER, "Replica._settle", "self.phase is Phase.CLOSING and self.saves", "self.phase is Phase.CLOSING"),
     bug(
         WORKER,
-        "Replica._reply",
-        "max(replies, key=lambda r: SEVERITY.index(r.verdict))",
-        "min(replies, key=lambda r: SEVERITY.index(r.verdict))",
+        "_together",
+        "SEVERITY.index(reply.verdict) > SEVERITY.index(gravest.verdict)",
+        "SEVERITY.index(reply.verdict) < SEVERITY.index(gravest.verdict)",
+        says="the mildest verdict counts (once: max -> min)",
     ),
     bug("roles/worker/driver.py", "ReplicaDriver._reconnect", "self._send(server, self.machine.unanswered[server])"),
     bug(
@@ -191,7 +192,13 @@ REPLICA = [
 DISK = [
     bug(WRITER, "DataFile.finish", "self._disk.sync(self._file)"),
     bug(WRITER, "CheckpointWriter.commit", "self._disk.sync(file)"),
-    bug(WRITER, "CheckpointWriter.commit", "self._disk.sync_directory(self._directory)"),
+    bug(
+        WRITER,
+        "CheckpointWriter.commit",
+        "self._path = None\nself._disk.sync_directory(self._directory)",
+        "self._path = None",
+        says="drop self._disk.sync_directory(self._directory) after the rename",
+    ),
     bug(WRITER, "CheckpointWriter.commit", "set_aside(other, REPLACED, self._disk)", "set_aside(other, REMOVED, self._disk)"),
     bug(WRITER, "CheckpointWriter.commit", "other.step > self._step", "False"),
     bug("checkpoints/folder.py", "sweep", "disk.sync_directory(directory)"),

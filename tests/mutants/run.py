@@ -39,7 +39,7 @@ def chosen(arguments: argparse.Namespace, copy: Copy) -> Iterator[tuple[str, Mut
         yield from ((f"drawn {arguments.seed}.{number}", mutant) for number, mutant in enumerate(drawn, 1))
 
 
-def judged(mutant: Mutant | Drawn, copy: Copy, *, wider: bool, check: bool) -> dict[str, Any]:
+def judged(mutant: Mutant | Drawn, copy: Copy, *, most: int, check: bool) -> dict[str, Any]:
     """Plant one bug and run the tests: what became of it, and by which test."""
     if mutant.void:
         return {"state": "void", "why": mutant.void}
@@ -50,7 +50,7 @@ def judged(mutant: Mutant | Drawn, copy: Copy, *, wider: bool, check: bool) -> d
     if check:
         return {"state": "fits", "why": ""}
     begun_s = time.monotonic()
-    for stage, tests in enumerate(stages(mutant.file, wider=wider and not mutant.harmless)):
+    for stage, tests in enumerate(stages(mutant.file)[: 1 if mutant.harmless else most]):
         if (usual := copy.usual(tests)).failed is not None:
             return {"state": "broken", "why": f"the tests fail without any bug: {usual.failed}"}
         with copy.with_bug(mutant.file, text):
@@ -75,7 +75,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=12, help="of the drawn ones")
     parser.add_argument("--count", type=int, default=100, help="how many are drawn")
     parser.add_argument("--only", default="", help="those whose name, file or words contain this")
-    parser.add_argument("--mirrored-only", action="store_true", help="run no wider tests")
+    parser.add_argument("--stages", type=int, default=9, help="how many lists of tests are run at most: 1 are the mirrored ones")
     parser.add_argument("--check", action="store_true", help="say which of them fit the code, and run nothing")
     parser.add_argument("--results", type=Path, help="a file to add findings to; what stands in it is not run again")
     return parser.parse_args(words)
@@ -94,9 +94,9 @@ def main() -> int:
                 continue
             found = before.get(name) if not arguments.check else None
             again = found is None or found["says"] != mutant.says
-            if again or (found["state"] == "alive" and not (arguments.mirrored_only or found["wider"])):
-                found = judged(mutant, copy, wider=not arguments.mirrored_only, check=arguments.check)
-                found |= {"name": name, "file": mutant.file, "says": mutant.says, "wider": not arguments.mirrored_only}
+            if again or (found["state"] == "alive" and found["stages"] < arguments.stages):
+                found = judged(mutant, copy, most=arguments.stages, check=arguments.check)
+                found |= {"name": name, "file": mutant.file, "says": mutant.says, "stages": arguments.stages}
                 if arguments.results is not None and not arguments.check:
                     with arguments.results.open("a") as file:
                         print(json.dumps(found), file=file)

@@ -89,8 +89,7 @@ SLOW = {
 """Of drivers, real clusters as well."""
 
 
-def stages(file: str, *, wider: bool) -> list[list[str]]:
+def stages(file: str) -> list[list[str]]:
     """Return the lists of tests for a file, each to be run if the mutant has lived through those before."""
-    mirrored = [f"tests/{path}" for path in MIRRORED[file]]
-    more = [*WIDER, *([SLOW[file]] if file in SLOW else [])] if wider else []
-    return [mirrored, *([f"tests/{path}" for path in paths] for paths in more)]
+    lists = [MIRRORED[file], *WIDER, *([SLOW[file]] if file in SLOW else [])]
+    return [[f"tests/{path}" for path in paths] for paths in lists]
