@@ -198,6 +198,12 @@ def test_cardinalities():
         len(n.repeat())
 
 
+def test_the_spec_of_a_rebatched_stream_has_its_kind_and_its_length_where_that_is_sure():
+    batches = Dataset.from_tensor_slices(np.zeros((6, 2), np.float32)).batch(2)
+    found = [batches.rebatch(3, drop_remainder=drop).element_spec for drop in (True, False)]
+    assert [(spec.shape, np.dtype(spec.dtype)) for spec in found] == [((3, 2), np.float32), ((None, 2), np.float32)]
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [

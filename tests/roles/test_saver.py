@@ -31,7 +31,8 @@ class Servers:
 def test_what_each_server_has_seen_is_kept_by_itself(tmp_path):
     generation = Generation(1, PLAN, TrainingSection(updates="async"), OPTIMIZER, 20, 1)
     saver = Saver(Servers(), generation, CheckpointSection(), tmp_path, lambda: 9, print)
-    assert saver.save_cut() == 9
+    assert saver.save_cut(at_least=10) is None
+    assert saver.save_cut(at_least=9) == 9, "ps:0 has reached it"
     found = restored(tmp_path, PLAN, OPTIMIZER)
     assert [[tuple(row) for row in rows] for rows in found.seen] == SEEN
     assert (found.version, found.dealt) == (9, Dealt(1, 9, ()))

@@ -158,6 +158,17 @@ def test_the_status_tells_how_old_gradients_were_where_they_can_be(updates, mean
     assert session._reporter.status.staleness_mean == mean
 
 
+def test_what_is_not_trained_is_contributed_as_it_is_until_a_step_says_otherwise():
+    hand = Hand(workers=0, updates="sync")
+    hand.say("chief:0", hand.initialisation(term=1), hand.blocks(value=3))
+    session = opened(strategy_of(hand), hand)
+    session.control(Orders(ORDERED))
+    for gradient in session.gradients.values():
+        gradient.fill(0)
+    assert session.step(STEP).verdict is Verdict.ACCEPTED
+    assert session.weights["table"].tolist() == [3, 3]
+
+
 def test_pushes_are_numbered_on_from_one_fit_to_the_next():
     """The servers remember the newest number of a process; one that is not newer counts as seen."""
     hand = Hand(workers=0, updates="sync")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dtrain import checkpoints
 from dtrain.config import TrainingSection
 from dtrain.learning import optimizers
 from dtrain.protocol import placement
@@ -28,3 +29,14 @@ def test_what_was_dealt_is_not_dealt_again_and_what_is_due_comes_first():
         session.step(Contribution(0.5, 1))
     assert computed == [2, 5, 8, 9]
     assert session.global_step == 10
+
+
+def test_a_session_is_saved_where_it_is_told_with_the_step_that_it_has_reached(tmp_path):
+    start = fresh(PLAN, OPTIMIZER, {"kernel": np.ones(2, np.float32)})
+    session = SingleSession(Generation(1, PLAN, TrainingSection(), OPTIMIZER, 20, 1), start, None)
+    session.gradients["kernel"][...] = 5
+    session.step(Contribution(0.5, 1))
+    session.save(tmp_path / "copy")
+    with checkpoints.open_checkpoint(tmp_path / "copy") as checkpoint:
+        assert checkpoint.step == 1
+        assert checkpoint.read("kernel").tolist() == [0.5, 0.5]
