@@ -9,7 +9,7 @@ SESSION = "strategies/parameter_server_session.py"
 WRITER = "checkpoints/writer.py"
 
 LIVED = [
-    bug(START, "restored", 'dealt = dealt_from(extra.get("dealt", NOTHING_DEALT))', "dealt = NOTHING_DEALT"),
+    bug(START, "restored", 'dealt_from(extra.get("dealt", NOTHING_DEALT))', "NOTHING_DEALT"),
     bug(START, "restored", "seen = seen if len(seen) == plan.servers else []", "seen = []"),
     bug("roles/chief/saver.py", "Saver.save_cut", "[reply.seen for reply in replies]", "[replies[0].seen for reply in replies]"),
     bug(
@@ -26,8 +26,14 @@ LIVED = [
         "begun = self.next // self.parts",
         says="with another number of parts, a batch that was begun is dealt twice (once: start = min(lanes))",
     ),
-    bug(SESSION, "ParameterServerSession", "self._orders.repeat_in(self._driver.machine.term)", every=True),
-    bug(KEEPER, "Keeper.begin", "self._until = start.version"),
+    bug(SESSION, "ParameterServerSession._keep_orders", "*", says="drop repeat_in"),
+    bug(
+        KEEPER,
+        "Keeper._begin_term",
+        "place.leader.initialise(self.generation, told, self._watch.term, directory, start.version, heard_of)",
+        "place.leader.initialise(self.generation, told, self._watch.term, directory, None, heard_of)",
+        says="a term begins without a limit (once: drop self._until = start.version)",
+    ),
     bug(
         KEEPER,
         "Keeper._begin_term",

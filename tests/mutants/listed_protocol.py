@@ -53,7 +53,7 @@ EXACTLY_ONCE = [
         "return [(name, row.incarnation, row.sequence) for name, row in sorted(self._rows.items())]",
         says="undecided rows are exported",
     ),
-    bug(SEEN, "SeenPushes.covers", "*", "return True"),
+    bug("protocol/applied_batches.py", "AppliedBatches.covers", "*", "return True", says="return True (once: SeenPushes.covers)"),
 ]
 
 ASYNC = [
@@ -70,7 +70,7 @@ ASYNC = [
         "self.clocks[rank] > self._slowest() + self.staleness_bound",
         "self.clocks[rank] >= self._slowest() + self.staleness_bound",
     ),
-    bug(GATE, "TicketGate.request", "self.accepted < self.warmup_steps", "self.accepted <= self.warmup_steps"),
+    bug(GATE, "TicketGate.warms_up", "self.accepted < self.warmup_steps", "self.accepted <= self.warmup_steps"),
     bug(GATE, "TicketGate.leave", "self.holders.discard(rank)"),
     bug(GATE, "TicketGate._slowest", "min(self._ranks_at, default=0)", "0", says="the slowest clock is 0"),
     bug("protocol/staleness.py", "StalenessRule.judge", "staleness > self.max_staleness", "staleness >= self.max_staleness"),
@@ -151,7 +151,13 @@ DATA = [
         "np.random.default_rng([self._seed, *iteration] if self._reshuffle else self._seed)",
         "np.random.default_rng(self._seed)",
     ),
-    bug("training/steps.py", "TrainingStep.take_back", "*"),
+    bug(
+        "training/chance.py",
+        "chance_of",
+        "np.random.default_rng([seed, batch, part, session.first_step, STEPS])",
+        "np.random.default_rng()",
+        says="a void step that is computed again draws other numbers (once: take_back does nothing)",
+    ),
 ]
 
 FOUND = [*SYNC, *EXACTLY_ONCE, *ASYNC, *DEALING, *MEMBERS, *TRAVELLING, *DATA]

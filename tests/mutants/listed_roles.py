@@ -108,14 +108,14 @@ SERVER = [
     bug(
         "roles/parameter_server/snapshots.py",
         "Snapshots.keeps",
-        "now < self._marked_until_s and (push.incarnation, push.sequence) > self._covers.get(str(sender), (-1, -1))",
+        "now < self._marked_until_s and delivery[2].part not in self._covers",
         "False",
         says="no push waits",
     ),
     bug(
         "roles/parameter_server/snapshots.py",
         "Snapshots.answer",
-        "held.pushes.version >= question.at_least and held.seen.covers(question.covers)",
+        "held.pushes.version >= question.at_least and (applied is None or applied.covers(question.covers))",
         "held.pushes.version >= question.at_least",
     ),
     bug("roles/parameter_server/published.py", "Published.next_place", "*", "return self.newest", says="always in place"),

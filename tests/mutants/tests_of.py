@@ -11,6 +11,7 @@ MIRRORED = {
     "checkpoints/writer.py": ["checkpoints"],
     "data/grouping.py": ["data"],
     "data/ordering.py": ["data"],
+    "protocol/applied_batches.py": ["protocol/test_applied_batches.py"],
     "protocol/async_updates.py": ["protocol/test_async_updates.py"],
     "protocol/delay_compensation.py": ["protocol/test_delay_compensation.py"],
     "protocol/exactly_once.py": ["protocol/test_exactly_once.py"],
@@ -68,6 +69,7 @@ MIRRORED = {
     "strategies/parameter_server_session.py": ["strategies/test_parameter_server_session.py"],
     "strategies/single.py": ["strategies", "training/test_fit_again.py"],
     "training/batches.py": ["training/test_batch_stream.py", "training/test_wrong_data.py"],
+    "training/chance.py": ["training/test_loop.py"],
     "training/steps.py": ["training/test_train_step.py", "training/test_loop.py"],
 }
 """By file below ``runtime/dtrain``; folders and files below ``tests``."""

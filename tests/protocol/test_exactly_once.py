@@ -45,18 +45,6 @@ def test_a_checkpoint_remembers_what_its_variables_contain_and_not_what_was_stil
     assert restored.lookup("worker:0", 3, 2) is None
 
 
-def test_a_table_covers_what_it_has_seen_or_something_later_of_the_same_replica():
-    seen = SeenPushes()
-    seen.record("worker:0", Seen(2, 5, Verdict.ACCEPTED))
-    assert seen.covers([])
-    assert seen.covers([("worker:0", 2, 5)])
-    assert seen.covers([("worker:0", 2, 4)])
-    assert seen.covers([("worker:0", 1, 9)])
-    assert not seen.covers([("worker:0", 2, 6)])
-    assert not seen.covers([("worker:0", 3, 1)])
-    assert not seen.covers([("worker:0", 2, 5), ("worker:1", 1, 1)])
-
-
 @settings(deadline=None, max_examples=300)
 @given(
     st.lists(st.tuples(st.sampled_from(["worker:0", "worker:1"]), st.integers(1, 3), st.integers(1, 6)), max_size=60), st.booleans()
