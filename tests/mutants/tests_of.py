@@ -67,7 +67,7 @@ MIRRORED = {
     "roles/worker/driver.py": ["roles/test_worker_driver.py", "roles/test_tables_on_servers.py"],
     "roles/worker/machine.py": ["roles/test_worker.py", "roles/test_tables_on_servers.py"],
     "strategies/parameter_server_session.py": ["strategies/test_parameter_server_session.py"],
-    "strategies/single.py": ["strategies", "training/test_fit_again.py"],
+    "strategies/single.py": ["strategies/test_single_resume.py", "training/test_fit_again.py"],
     "training/batches.py": ["training/test_batch_stream.py", "training/test_wrong_data.py"],
     "training/chance.py": ["training/test_loop.py"],
     "training/steps.py": ["training/test_train_step.py", "training/test_loop.py"],
