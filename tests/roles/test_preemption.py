@@ -91,9 +91,9 @@ print(found)
 @pytest.mark.parametrize(
     ("first", "accounts", "found"),
     [
-        (os.SCHED_OTHER, [(10.0, 100)], [{os.SCHED_BATCH}, {os.SCHED_OTHER}, {os.SCHED_BATCH}]),
+        (os.SCHED_OTHER, [(1000.0, 100_000)], [{os.SCHED_BATCH}, {os.SCHED_OTHER}, {os.SCHED_BATCH}]),
         (os.SCHED_OTHER, [(0.001, 100)], [{os.SCHED_BATCH}] * 3),
-        (os.SCHED_IDLE, [(10.0, 100)], [{os.SCHED_IDLE}] * 3),  # somebody has said what they want
+        (os.SCHED_IDLE, [(1000.0, 100_000)], [{os.SCHED_IDLE}] * 3),  # the user has chosen a policy
     ],
 )
 def test_all_threads_follow(first, accounts, found):

@@ -92,8 +92,9 @@ class SingleSession:
 
     @property
     def part(self) -> int:
-        """See `Session.part`."""
-        return self._dealer.give(0)
+        """See `Session.part`. A snapshot never sees a part that is half dealt."""
+        with self._lock:
+            return self._dealer.give(0)
 
     @property
     def repairs(self) -> bool:
@@ -162,7 +163,7 @@ class SingleSession:
         """They always are."""
 
     def _use_up_batch(self) -> None:
-        self._dealer.settle(self.part)
+        self._dealer.settle(self._dealer.give(0))
 
     def _refuse(self, loss: float) -> StepResult:
         text = f"the gradient of step {self._step + 1} holds NaN or infinity (loss {loss})"
