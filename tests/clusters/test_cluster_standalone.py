@@ -113,7 +113,7 @@ def test_a_task_by_hand_that_does_not_leave_is_killed_when_its_grace_is_over(lau
     assert cluster.end() == {"worker:0": -9}
     assert "told" in task.lines
     assert any('stays.py", line ' in line for line in task.lines), "its stacks"
-    assert task.lines[-1] == "dtrain: worker:0: has not left 0.5 s after it was told to (wait.grace_s): it is killed"
+    assert task.lines[-1] == "dtrain: worker:0: has not left 0.5 s after the order to stop (wait.grace_s): it is killed"
 
 
 def test_a_lost_leader_and_a_lost_server_are_waited_for_as_the_spec_says(leaderless):

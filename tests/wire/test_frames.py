@@ -26,6 +26,7 @@ PLAIN = st.dictionaries(TEXTS, st.none() | st.booleans() | INTS | FLOATS | TEXTS
 TRIPLES = st.tuples(INTS, INTS, INTS)
 SUMS = st.builds(messages.Sums, st.lists(TEXTS, max_size=3).map(tuple), st.binary(max_size=40))
 ROWS = st.dictionaries(INTS, PLAIN, max_size=2)
+BATCHES = st.tuples(INTS, st.lists(INTS, max_size=3).map(tuple))
 FIELDS = {
     int: INTS,
     str: TEXTS,
@@ -43,6 +44,8 @@ FIELDS = {
     tuple[int, float]: st.tuples(INTS, FLOATS),
     tuple[int, ...]: st.lists(INTS, max_size=3).map(tuple),
     tuple[int, int, int]: TRIPLES,
+    tuple[int, tuple[int, ...]]: BATCHES,
+    tuple[int, tuple[int, ...]] | None: st.none() | BATCHES,
     tuple[int, int, tuple[int, ...]]: st.tuples(INTS, INTS, st.lists(INTS, max_size=3).map(tuple)),
     messages.Sums | None: st.none() | SUMS,
     tuple[tuple[int, messages.Sums], ...]: st.lists(st.tuples(INTS, SUMS), max_size=2).map(tuple),
