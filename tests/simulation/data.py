@@ -1,10 +1,12 @@
-"""What a simulated run trains on: how many examples the parts of batches have, and what they add to loss and metrics.
+"""What a simulated run trains on: a stream of batches of examples, how a batch is cut into parts, and what parts add to loss.
 
-Written down by the obvious lines, and not with the code that cuts batches and sums up.
+Written down by the obvious lines, and not with the code that cuts batches and sums up. Examples are numbered along the stream,
+so that the same example has the same number however its batch is cut.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from math import ceil
 
 import numpy as np
@@ -23,37 +25,75 @@ class Data:
         rows: of every batch but the last one of a pass.
         last_rows: of the last one, at most as many.
         batches: how many a pass has.
-        parts: N0.
-        even: whether the parts of a batch differ by one row at most.
     """
 
     rows: int
     last_rows: int
     batches: int
-    parts: int
-    even: bool
 
     def size(self, batch: int) -> int:
         """Return how many rows a batch has."""
         return self.last_rows if batch % self.batches == self.batches - 1 else self.rows
 
-    def examples(self, part: int) -> int:
-        """Return how many rows the part of this number has."""
-        batch, place = divmod(part, self.parts)
-        rows = list(range(self.size(batch)))
-        if self.even:
-            return len(np.array_split(rows, self.parts)[place])
-        block = ceil(len(rows) / self.parts)
-        return len(rows[place * block : (place + 1) * block])
+    def first(self, batch: int) -> int:
+        """Return the number of a batch's first row in the stream; also: how many rows all batches before it have."""
+        passes, place = divmod(batch, self.batches)
+        return passes * ((self.batches - 1) * self.rows + self.last_rows) + place * self.rows
 
-    def filled(self, batch: int) -> set[int]:
-        """Return the parts of a batch that have examples."""
-        return {part for part in range(batch * self.parts, (batch + 1) * self.parts) if self.examples(part)}
+    def batch_of(self, row: int) -> int:
+        """Return the batch of a row of the stream."""
+        rows = (self.batches - 1) * self.rows + self.last_rows
+        return row // rows * self.batches + min(row % rows // self.rows, self.batches - 1)
 
 
-def sums_of(number: int, examples: int) -> Sums:
-    """Return what the gradient of this number brings: whole numbers, whose sums do not depend on the order."""
-    return Sums(NAMES, np.array([examples, examples * number, number * number], "<f8").tobytes())
+@dataclass(frozen=True)
+class Cut:
+    """How the batches of a stream are cut into parts.
+
+    Attributes:
+        parts: N0.
+        even: whether the parts of a batch differ by one row at most.
+    """
+
+    data: Data
+    parts: int
+    even: bool
+
+    def rows(self, part: int) -> range:
+        """Return the numbers of the rows that the part of this number has."""
+        return _rows(self, part)
+
+    def empty(self, part: int) -> int:
+        """Return how many parts of the batch of a part have no rows."""
+        batch = part // self.parts
+        return sum(not self.rows(each) for each in range(batch * self.parts, (batch + 1) * self.parts))
+
+    @cached_property
+    def most(self) -> int:
+        """The size of the largest part."""
+        return ceil(self.data.rows / self.parts)
+
+    @cached_property
+    def least(self) -> int:
+        """The size of the smallest part that has any rows."""
+        ends = range(self.data.batches * self.parts)
+        return min(len(rows) for part in ends if (rows := self.rows(part)))
+
+
+@cache
+def _rows(cut: Cut, part: int) -> range:
+    batch, place = divmod(part, cut.parts)
+    first, size = cut.data.first(batch), cut.data.size(batch)
+    if cut.even:
+        pieces = [len(piece) for piece in np.array_split(range(size), cut.parts)]
+        return range(first + sum(pieces[:place]), first + sum(pieces[: place + 1]))
+    block = ceil(size / cut.parts)
+    return range(first + min(size, place * block), first + min(size, (place + 1) * block))
+
+
+def sums_of(rows: range) -> Sums:
+    """Return what these rows bring: whole numbers, whose sums do not depend on the order, nor on how batches are cut."""
+    return Sums(NAMES, np.array([len(rows), sum(rows), sum(row * row for row in rows)], "<f8").tobytes())
 
 
 def row_of(sums: Sequence[Sums]) -> Row:

@@ -1,6 +1,6 @@
 """The simulated leader's other half: the machines of `chief` and `recovery`, driven as the real `Keeper` drives them, by events."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -36,6 +36,7 @@ LOOK_S = 0.2
 RECONNECT_S = 0.05
 LOAD_BYTES = 16
 """Two rows at a time."""
+GROUP_BYTES = 4096
 
 
 class Keeper:
@@ -61,9 +62,10 @@ class Keeper:
         self._draws = False
         self._last = False
         self._next_save_s = 0.0
-        self._contents: Sequence[Contents] = ()
         self.lineage = Lineage()
         self.finishing = False
+        self._contents: Sequence[Contents] = ()
+        self._given_back: Callable[[], None] | None = None
 
     @property
     def _servers(self) -> range:
@@ -89,7 +91,7 @@ class Keeper:
             self._term, self.lineage = said[0].term, said[0].lineage
             self._watch = TermWatch(process.generation, self._term, self._clock.now)
             self._later(LOOK_S, self._look, process.generation)
-            process.train()
+            process.trainee.begin()
         else:
             self._draws = found is Beginning.START
             if self._draws:
@@ -99,10 +101,12 @@ class Keeper:
     def _save_start(self) -> None:
         process, newest = self._process, self._disk.newest
         version = newest.version if newest else 0
-        states = [process.judge.model.first(server) for server in self._servers]
+        states = [process.setup.model.first(server) for server in self._servers]
         lineage = Lineage(version, version, self.lineage.rolled_back_steps)
         history = newest.history if newest else {}
-        self._disk.newest = Saved(process.generation, version, states, [[]] * len(states), lineage, history=history)
+        rule = optimizers.serialize(process.setup.model.optimizer)
+        seen: list[list[tuple[str, int, int]]] = [[]] * len(states)
+        self._disk.write(Saved(process.generation, version, states, seen, lineage, rule, history=history, start=True))
 
     def _begin_term(self) -> None:
         """On new connections to every server; if one of them breaks, again, in another term."""
@@ -113,29 +117,30 @@ class Keeper:
         process, saved = self._process, self._disk.newest
         said = [reply for _, reply in process.answers.values()]
         self._term = next_term(said, self._term, process.incarnation)
-        process.judge.begin_term(self._term, saved)
         process.network.say(f"{process.task} begins term {self._term} with the checkpoint of version {saved.version}")
-        model = process.judge.model
+        model = process.setup.model
         tables = model.drawn if self._draws else model.whole_tables(saved.states)
         self._loads = {server: loads(model.plan, server, tables, self._term, LOAD_BYTES) for server in self._servers}
         for server, wire in self._wires.items():
             message = Initialise(
                 process.generation,
-                process.judge.plan.to_dict(),
-                msgspec.to_builtins(process.judge.scenario.training),
-                optimizers.serialize(model.optimizer),
+                process.setup.model.plan.to_dict(),
+                msgspec.to_builtins(process.setup.scenario.training),
+                dict(saved.optimizer),
                 saved.version_of(server),
-                process.judge.last_step(saved.lineage.first_step),
+                process.max_steps,
                 "d",
                 model.slots,
                 saved.seen[server],
                 saved.lineage,
-                dealt=saved.dealt.going_on(process.judge.data.parts, sync=process.judge.scenario.training.updates == "sync"),
+                dealt=saved.dealt.going_on(process.setup.parts, sync=process.setup.sync),
                 term=self._term,
                 drawn=descriptions(tables),
                 loads=bool(self._loads[server]),
+                until=saved.version,  # an order lets training begin, or go on
+                alone=process.setup.scenario.alone,
                 heard_of=self._watch.heard_of if self._watch else (),
-                steps_per_epoch=process.judge.scenario.steps_per_epoch,
+                steps_per_epoch=process.setup.scenario.steps_per_epoch,
                 tally=saved.tally,
                 history={fit: dict(rows) for fit, rows in saved.history.items()},
                 applied=saved.contents[server].batches if saved.contents else None,
@@ -163,8 +168,8 @@ class Keeper:
             return
         if self._doing is None:
             lost = self._watch.lost([process.answers[server] for server in self._servers])
-            if lost:
-                process.network.say(f"{process.task} finds that {lost} lost everything")
+            if lost or self._given_back is not None:
+                process.network.say(f"{process.task} finds that {lost or 'none'} lost everything")
                 self._begin_term()
             elif self.finishing or self._clock.now >= self._next_save_s:
                 self._ask_for_cut()
@@ -175,7 +180,7 @@ class Keeper:
         if len(self._wires) < len(self._servers) and not self._connect():
             return
         self._doing, self._last, self._marked, self._replies = "cut", self.finishing, {}, {}
-        self._cut = self._cut or Cut(process.judge.sync, self._term)
+        self._cut = self._cut or Cut(process.setup.sync, self._term)
         newest = process.machine.global_step if process.machine and not self._last else process.max_steps
         self._ask_all(self._cut.question(newest, process.max_steps) if self._cut.sync else self._cut.mark())
 
@@ -203,6 +208,8 @@ class Keeper:
             self._awaited.discard(server)
             if not self._awaited:
                 self._doing = None
+                if isinstance(message, Conclude):
+                    self._process.fit_returns(self._process.trainee.epochs.rows)
                 self._process.next_fit() if isinstance(message, Conclude) else self._process.leave()
         elif isinstance(message, Rows):
             self._rows_read(blocks[0])
@@ -247,10 +254,17 @@ class Keeper:
         self._watch = TermWatch(process.generation, self._term, self._clock.now, self._watch.heard_of if self._watch else ())
         if first:
             self._later(LOOK_S, self._look, process.generation)
-            process.train()
+            process.trainee.begin()
         elif self.finishing:
             self.finishing = False
-            process.train_on()
+            process.trainee.train_on()
+        if self._given_back is not None:
+            then, self._given_back = self._given_back, None
+            then()
+
+    def give_back(self, then: Callable[[], None]) -> None:
+        """Give every server the newest checkpoint again, and go on: values were assigned on some servers only."""
+        self._given_back = then
 
     def _judge_cut(self) -> None:
         assert self._cut is not None
@@ -259,23 +273,21 @@ class Keeper:
         self._next_save_s = self._clock.now + self._process.network.random.uniform(0.1, 2.0)
         if self._last and versions[0] < self._process.max_steps:
             self._doing, self.finishing = None, False
-            self._process.train_on()
+            self._process.trainee.train_on()
             return
-        accepted = self._cut.accept(versions)
+        accepted = self._cut.accept(versions, [reply.assigned for reply in replies])
         self._process.network.say(f"checkpoint of versions {versions}: {accepted}")
         assert self._cut.margin_steps < 2**10, "ten attempts at a checkpoint"
         if not accepted:
             self._doing = None
             return
         self._contents = () if self._cut.whole(replies) else [Contents(reply.version, reply.applied) for reply in replies]
-        if not self._contents:
-            self._process.judge.check_cut(self._term, versions)
         self._read = {server: {} for server in self._servers}
         self._unread = [
             (server, question)
-            for server, layout in enumerate(self._process.judge.plan.layouts)
+            for server, layout in enumerate(self._process.setup.model.plan.layouts)
             for array in saved_arrays(layout, replies[server].slots)
-            for question in array.questions(LOAD_BYTES)
+            for question in array.questions(LOAD_BYTES if array.shards[0].sparse else GROUP_BYTES)
         ]
         self._read_on()
 
@@ -294,25 +306,24 @@ class Keeper:
 
     def _save(self) -> None:
         process, replies = self._process, [self._replies[server] for server in self._servers]
-        states = [process.judge.model.received(server, self._read[server]) for server in self._servers]
-        for server, state in enumerate(states):
-            process.judge.check_saved(server, self._term, replies[server].version, state)
+        states = [process.setup.model.received(server, self._read[server]) for server in self._servers]
         self._cut = self._doing = None
         seen, final = [reply.seen for reply in replies], self._last
         told = replies[0]
-        self._disk.newest = Saved(
+        saved = Saved(
             process.generation,
             told.version,
             states,
             seen,
             self.disk_lineage(),
+            told.optimizer,
             Dealt(*told.dealt),
             final,
-            self._term,
             told.tally,
             {fit: dict(rows) for fit, rows in told.history.items()},
-            self._contents,
+            contents=self._contents,
         )
+        self._disk.write(saved)
         if final:
             self._conclude()
 

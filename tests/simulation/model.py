@@ -1,4 +1,10 @@
-"""What a simulated run trains: dense variables, and in some runs tables of which every step uses some rows. And how it is kept."""
+"""What a simulated run trains: dense variables, and in some runs tables of which every step uses some rows. And how it is kept.
+
+Among the variables are a few that count: `COUNTERS` variables, so that every server has one, with an element for every example of
+the stream. The gradient of a part is one unit in the elements of its examples, and zero elsewhere. So the values say which
+examples they contain, on every server by itself, whatever rule has brought them there. Element 0 is no example: a callback may
+assign it.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,10 +15,12 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from simulation.data import Cut
 
 from dtrain.learning import optimizers
 from dtrain.learning.drawn_table import DrawnTable
 from dtrain.learning.initializers import Constant, RandomUniform
+from dtrain.learning.optimizers.schedules import ExponentialDecay
 from dtrain.learning.sparse_rows import SparseRows
 from dtrain.protocol import placement
 from dtrain.roles.parameter_server.table import VALUES
@@ -22,12 +30,20 @@ from dtrain.variables import VariableSpec
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
 
-OPTIMIZERS = {
-    "plain": optimizers.SGD(0.3),
-    "momentum": optimizers.SGD(0.3, momentum=0.5),
-    "adagrad": optimizers.Adagrad(0.3),
+RATES = (1.0, 0.9, 0.8)
+"""So close together that two small updates are more than a large one."""
+OPTIMIZERS: dict[str, optimizers.Optimizer] = {
+    "plain": optimizers.SGD(1.0),
+    "momentum": optimizers.SGD(1.0, momentum=0.995),
+    "adagrad": optimizers.Adagrad(1.0),
+    "adam": optimizers.Adam(1.0),
+    "schedule": optimizers.SGD(ExponentialDecay(1.0, decay_steps=40, decay_rate=0.85)),
+    "ema": optimizers.SGD(1.0, use_ema=True, ema_momentum=0.1),
 }
+COUNTERS = 3
 DENSE = [VariableSpec(f"v{i}", (2,), "float64") for i in range(4)] + [VariableSpec("mean", (1,), "float64", trainable=False)]
+MARK = 0
+"""The element of a counter that is no example."""
 
 
 def arrays_of(
@@ -67,22 +83,32 @@ class State:
 
 
 class Model:
-    """The variables of a run on its servers, and gradients by their numbers."""
+    """The variables of a run on its servers, and the gradients of parts.
 
-    def __init__(self, servers: int, rows: int, shards: int, optimizer: str) -> None:
+    Attributes:
+        rows: of the table that is trained; 0: there are no tables.
+        examples: how many a counter has elements for.
+    """
+
+    def __init__(self, servers: int, rows: int, shards: int, optimizer: str, examples: int) -> None:
+        counters = [VariableSpec(f"count{i}", (1, 1 + examples), "float64") for i in range(COUNTERS)]
         tables = [VariableSpec("fixed", (3,), trainable=False, sparse=True), VariableSpec("words", (rows, 2), sparse=True)]
-        variables = [*DENSE[:2], *(tables if rows else ()), *DENSE[2:]]
+        variables = [*DENSE[:2], *(tables if rows else ()), *DENSE[2:], *counters]
         self.plan = placement.plan(variables, servers, partitioner={"fixed_shards": shards} if shards > 1 else None)
         self.routes = RowRoutes(self.plan)
+        self.rows = rows
+        self.examples = examples
         self.optimizer = OPTIMIZERS[optimizer]
         self.sparse = {spec.name: spec for spec in variables if spec.sparse}
         slots = self.optimizer.initial_slots(np.zeros(1, np.float32))
         self.slots = tuple(slots)
         self.drawn: dict[str, dict[str, DrawnTable]] = {}
+        words = DrawnTable((rows, 2), RandomUniform(-1.0, 1.0), (7,))
         for spec in self.sparse.values():
             self.drawn[spec.name] = {VALUES: DrawnTable(spec.shape, RandomUniform(-1.0, 1.0), (7,))}
             for name in self.slots if spec.trainable else ():
-                self.drawn[spec.name][name] = DrawnTable(spec.shape, Constant(float(slots[name][0])), ())
+                constant = DrawnTable(spec.shape, Constant(float(slots[name][0])), ())
+                self.drawn[spec.name][name] = words if name == "average" else constant
 
     def first(self, server: int) -> State:
         """A server's part of version 0."""
@@ -120,27 +146,80 @@ class Model:
                     target[shard.row_start : shard.row_stop] = array
         return whole
 
-    def chosen_rows(self, random: Random) -> dict[str, Array]:
-        """Which rows of every table a step uses; perhaps none."""
+    def whole(self, states: Sequence[State]) -> dict[str, dict[str, Array]]:
+        """All arrays of all servers together, by array ("" for the values) and variable."""
+        result: dict[str, dict[str, Array]] = defaultdict(dict)
+        for server, state in enumerate(states):
+            layout = self.plan.layout(server)
+            trained = [group for group in layout.groups if group.trainable]
+            kinds = [(VALUES, layout.groups, state.values), *((name, trained, state.slots[name]) for name in self.slots)]
+            for name, groups, flats in kinds:
+                for group, flat in zip(groups, flats, strict=True):
+                    for shard, offset in zip(group.shards, group.offsets, strict=True):
+                        spec = self.plan.variables[shard.variable]
+                        target = result[name].setdefault(spec.name, np.empty(spec.shape))
+                        target[shard.row_start : shard.row_stop] = flat[offset : offset + shard.size].reshape(shard.shape)
+        for variable, arrays in self.whole_tables(states).items():
+            for name, array in arrays.items():
+                result[name][variable] = array
+        return result
+
+    def laid_out(self, whole: Mapping[str, Mapping[str, Array]]) -> list[State]:
+        """The same arrays as `whole` returns, on this model's servers."""
+        states = []
+        for server in range(self.plan.servers):
+            state, layout = self.first(server), self.plan.layout(server)
+            trained = [group for group in layout.groups if group.trainable]
+            kinds = [(VALUES, layout.groups, state.values), *((name, trained, state.slots[name]) for name in self.slots)]
+            for name, groups, flats in kinds:
+                for group, flat in zip(groups, flats, strict=True):
+                    for shard, offset in zip(group.shards, group.offsets, strict=True):
+                        rows = whole[name][self.plan.variables[shard.variable].name][shard.row_start : shard.row_stop]
+                        flat[offset : offset + shard.size] = rows.reshape(-1)
+            for shard, arrays in zip(layout.tables, state.tables, strict=True):
+                for name in arrays:
+                    arrays[name] = whole[name][self.plan.variables[shard.variable].name][shard.row_start : shard.row_stop].copy()
+            states.append(state)
+        return states
+
+    def counters(self, server: int, values: Sequence[Array]) -> list[Array]:
+        """The counters of a server, in flat arrays of its groups or of its trainable ones."""
+        return [flat[start : start + 1 + self.examples] for flat, start in self._places(server, values)]
+
+    def _places(self, server: int, values: Sequence[Array]) -> Iterator[tuple[Array, int]]:
+        for group, flat in zip(self.plan.layout(server).groups, values, strict=False):
+            for shard, offset in zip(group.shards, group.offsets, strict=True):
+                if shard.name.startswith("count"):
+                    yield flat, offset
+
+    def chosen_rows(self, part: int) -> dict[str, Array]:
+        """Which rows of every table the step of a part uses; perhaps none."""
+        random = Random(part)
         numbers = {name: sorted(random.sample(range(spec.shape[0]), random.randint(0, 3))) for name, spec in self.sparse.items()}
         return {name: np.array(ids, np.int64) for name, ids in numbers.items()}
 
-    def gradient(self, server: int, number: int) -> list[Array]:
-        """One server's dense part of a gradient: numbers whose sum depends on the order."""
-        groups = self.plan.layout(server).groups
-        return [np.arange(group.size, dtype=np.float64) * 0.01 + server + number * 0.37 for group in groups]
+    def gradient(self, server: int, cut: Cut, part: int, by_examples: bool) -> list[Array]:
+        """One server's dense part of a gradient: numbers whose sum depends on the order, and units of the examples."""
+        groups, rows = self.plan.layout(server).groups, cut.rows(part)
+        blocks = [np.arange(group.size, dtype=np.float64) * 1e-5 + server * 0.1 + part * 0.37 % 1 for group in groups]
+        unit = cut.data.size(part // cut.parts) / len(rows) if by_examples else cut.parts
+        for flat, start in self._places(server, blocks):
+            flat[start : start + 1 + self.examples] = 0.0
+            flat[start + 1 + rows.start : start + 1 + rows.stop] = unit
+        return blocks
 
-    def row_gradient(self, ids: Array, number: int) -> SparseRows:
+    def row_gradient(self, ids: Array, part: int) -> SparseRows:
         """A gradient of rows of the table that is trained."""
-        return SparseRows(ids, (ids[:, None] * 0.01 + number * 0.37 + np.arange(2) * 0.1).astype(np.float32))
+        return SparseRows(ids, (ids[:, None] * 0.01 + part * 0.37 % 1 + np.arange(2) * 0.1).astype(np.float32))
 
-    def push_blocks(self, number: int, ids: Mapping[str, Array]) -> list[list[Array]]:
+    def push_blocks(self, cut: Cut, part: int, by_examples: bool) -> list[list[Array]]:
         """A gradient as it is pushed, for each server."""
-        rows = self.routes.blocks({"words": self.row_gradient(ids["words"], number)} if ids else {})
-        return [[*self.gradient(server, number), *rows[server]] for server in range(self.plan.servers)]
+        ids = self.chosen_rows(part)
+        rows = self.routes.blocks({"words": self.row_gradient(ids["words"], part)} if ids else {})
+        return [[*self.gradient(server, cut, part, by_examples), *rows[server]] for server in range(self.plan.servers)]
 
 
 @cache
-def model(servers: int, rows: int, shards: int, optimizer: str) -> Model:
+def model(servers: int, rows: int, shards: int, optimizer: str, examples: int) -> Model:
     """Made once for all runs that train the same."""
-    return Model(servers, rows, shards, optimizer)
+    return Model(servers, rows, shards, optimizer, examples)

@@ -45,6 +45,7 @@ class Wire:
         self.client = client
         self.open = True
         self.breakable = True
+        self.asked: tuple[Any, Blocks] = None, ()
         self._arrives_s = [0.0, 0.0]
         self._sent = 0
         self._heard = 0
@@ -57,11 +58,14 @@ class Wire:
         """From the task to the server."""
         if self.open:
             self._sent += 1
+            self.asked = message, blocks
+            self.network.judge.sent(self, message, blocks)
             self.network.clock.later(self._arrival(0), self._hear, self._sent, message, blocks)
 
     def answer(self, message: AnyMessage, blocks: Blocks = ()) -> None:
         """From the server to the task."""
         if self.open:
+            self.network.judge.answered(self, message, blocks)
             self.network.clock.later(self._arrival(1), self._return, message, blocks)
 
     def _arrival(self, direction: int) -> float:
@@ -95,10 +99,11 @@ class Wire:
 
 
 class Network:
-    """All open connections, and the seed's own chance."""
+    """All open connections, and the seed's own chance; `judge` sees what travels."""
 
-    def __init__(self, clock: Clock, random: Random, mean_delay_s: float, story: list[str] | None) -> None:
+    def __init__(self, clock: Clock, random: Random, mean_delay_s: float, judge: Any, story: list[str] | None) -> None:
         self.clock = clock
+        self.judge = judge
         self.random = random
         self.wires: set[Wire] = set()
         self._mean_delay_s = mean_delay_s

@@ -32,6 +32,15 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Resume:
+    """The whole run is killed, and resumed from its newest checkpoint on another cluster."""
+
+    at_s: float
+    replicas: int
+    servers: int
+
+
+@dataclass(frozen=True)
 class Scenario:
     """A cluster, its rule, and its faults.
 
@@ -43,6 +52,9 @@ class Scenario:
         fits: how often the program calls `fit`.
         rows_per_batch, last_rows, batches: of the data; see `Data`.
         steps_per_epoch: global steps.
+        joins: when a worker joins that the cluster does not name.
+        assigns: whether the leader assigns values now and then, where training waits for it.
+        alone: whether the replica of rank 0 computes every part.
     """
 
     seed: int
@@ -62,6 +74,10 @@ class Scenario:
     last_rows: int = 12
     batches: int = 4
     steps_per_epoch: int = 4
+    joins: tuple[float, ...] = ()
+    resume: Resume | None = None
+    assigns: bool = False
+    alone: bool = False
 
     @property
     def tasks(self) -> int:
@@ -71,14 +87,12 @@ class Scenario:
     @property
     def data(self) -> Data:
         """What it trains on."""
-        sync = self.training.updates == "sync"
-        parts = self.training.replicas_needed(self.replicas) if sync else 1
-        return Data(self.rows_per_batch, self.last_rows, self.batches, parts, sync and self.training.has_backups(self.replicas))
+        return Data(self.rows_per_batch, self.last_rows, self.batches)
 
     @property
     def harmless(self) -> bool:
         """Whether nothing happens by which a replica loses its lease."""
-        return all(fault.kind in ("break", "slow", "stall") for fault in self.faults)
+        return self.resume is None and all(fault.kind in ("break", "slow", "stall") for fault in self.faults)
 
     def __str__(self) -> str:
         rule, default = self.training, TrainingSection()
@@ -87,7 +101,8 @@ class Scenario:
             f"seed {self.seed}: {self.replicas} replicas, {self.servers} servers, {self.fits} x {self.max_steps} steps, {changed}, "
             f"{self.optimizer}, {self.rows} rows, {self.shards} shards, "
             f"{self.batches} batches of {self.rows_per_batch}, the last of {self.last_rows}, "
-            f"{self.steps_per_epoch} steps an epoch, "
+            f"{self.steps_per_epoch} steps an epoch, joins {self.joins}, {self.resume}, "
+            f"{'with' if self.assigns else 'without'} values assigned, {'alone, ' if self.alone else ''}"
             f"delay {self.mean_delay_s} s, compute {self.compute_s} s, NaN {self.nan_rate}"
         )
 
@@ -109,17 +124,62 @@ def draw(seed: int) -> Scenario:
         mean_delay_s=random.choice((0.0005, 0.005, 0.1)),
         compute_s=compute_s,
         nan_rate=random.choice((0.0, 0.0, 0.05)),
-        optimizer=random.choice(("plain", "momentum", "adagrad")),
         rows=random.choice((0, 0, 5, 9)),
         shards=random.choice((1, 1, 2, 3)),
         fits=random.choice((1, 1, 1, 2)),
     )
-    return _with_data(Random(f"data {seed}"), replace(scenario, faults=_draw_faults(random, scenario)))
+    scenario = _with_data(Random(f"data {seed}"), replace(scenario, faults=_draw_faults(random, scenario)))
+    return _with_absences(Random(f"absences {seed}"), _with_changes(Random(f"changes {seed}"), scenario))
+
+
+def _with_absences(random: Random, scenario: Scenario) -> Scenario:
+    """In some runs training lasts for longer than a few leases, and replicas are away for longer than one, or die as they push."""
+    if random.random() > 0.12:
+        return scenario
+    faults = list(scenario.faults)
+    for _ in range(random.randint(1, 5)):
+        kind = random.choice(("pause", "pause", "partition", "crash", "crash", "crash", "break"))
+        for_s = random.uniform(0.0, 2.0) if kind == "crash" else random.uniform(5.0, 8.0)
+        faults.append(Fault(random.uniform(0.0, 12.0), kind, random.randrange(scenario.tasks), for_s))
+    return replace(
+        scenario,
+        max_steps=random.randint(20, 36),
+        compute_s=0.5,
+        mean_delay_s=random.choice((0.005, 0.1, 0.3)),
+        fits=1,
+        rows_per_batch=min(scenario.rows_per_batch, 6),
+        last_rows=min(scenario.last_rows, 6),
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+    )
+
+
+def _with_changes(random: Random, scenario: Scenario) -> Scenario:
+    """Other optimizers, values that are assigned, workers that join, and a run that is resumed on another cluster."""
+    rule = scenario.training
+    names = ["plain", "plain", "momentum", "adagrad", "adam", "schedule", "ema"]
+    if rule.stale_gradients == "scale":
+        names = ["adagrad", "adam"]  # what these remember does not depend on the rate
+    length_s = scenario.max_steps * scenario.fits * scenario.compute_s
+    joins = tuple(random.uniform(0.0, length_s) for _ in range(random.choice((0, 0, 0, 1, 2))))
+    resume = None
+    if random.random() < 0.2:
+        fewest = 1 + rule.backup_workers
+        replicas = random.choice((scenario.replicas, random.randint(fewest, max(fewest, 5))))
+        resume = Resume(random.uniform(0.0, 1.5 * length_s), replicas, random.randint(1, 3))
+    return replace(
+        scenario,
+        optimizer=random.choice(names),
+        assigns=random.random() < 0.3,
+        alone=random.random() < 0.05,
+        joins=joins,
+        resume=resume,
+    )
 
 
 def _with_data(random: Random, scenario: Scenario) -> Scenario:
     """Batches that leave some replicas without examples, or with fewer; whole ones that are refused; lost leases."""
-    rule, parts = scenario.training, scenario.data.parts
+    rule = scenario.training
+    parts = rule.replicas_needed(scenario.replicas) if rule.updates == "sync" else 1
     rows = random.choice((parts, 2 * parts, random.randint(1, 3 * parts + 2)))
     faults = list(scenario.faults)
     mortal = _mortal(scenario)

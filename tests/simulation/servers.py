@@ -1,29 +1,18 @@
 """A simulated parameter server: the real machine, driven as its driver drives it, by events instead of threads."""
 
-from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
-from simulation.judge import Judge
 from simulation.network import Blocks, Network, Wire
+from simulation.setup import Setup
 
-from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.messages import AnyMessage, Conclude, Heartbeat, Push, Recorded, SnapshotReply
+from dtrain.cluster import TaskId
+from dtrain.messages import AnyMessage, Conclude, Heartbeat, Recorded, SnapshotReply
 from dtrain.roles.parameter_server.actions import End, Report, Send
 from dtrain.roles.parameter_server.machine import ParameterServer
 
 TICK_S = 0.5
 RECONNECT_S = 0.05
-
-
-class WatchedMachine(ParameterServer):
-    """Says when it has dealt with a push, which may have waited for a checkpoint."""
-
-    after_push: Callable[[Push, int], None]
-
-    def _on_push(self, caller: Any, sender: TaskId, message: Push, blocks: Blocks, now: float) -> Any:
-        yield from super()._on_push(caller, sender, message, blocks, now)
-        self.after_push(message, self.attendance.ranks.get(str(sender), -1))
 
 
 class Server:
@@ -34,16 +23,15 @@ class Server:
         life: how often it was started; between two lives it is `down`.
     """
 
-    def __init__(self, index: int, cluster: ClusterSpec, network: Network, judges: Sequence[Judge], first: "Server | None") -> None:
+    def __init__(self, index: int, setup: Setup, network: Network, first: "Server | None") -> None:
         self.name = f"ps:{index}"
         self.ended = False
         self.down = False
         self.life = 0
-        self._cluster = cluster
-        self._index = index
+        self.index = index
+        self._setup = setup
         self._stalled_until_s = 0.0
         self._network = network
-        self._judges = judges
         self._callers: set[Wire] = set()
         self._first = first
         self._commits: Wire | None = None
@@ -51,9 +39,7 @@ class Server:
         self._begin()
 
     def _begin(self) -> None:
-        training = self._judges[0].scenario.training
-        self.machine = WatchedMachine(self._index, self._cluster, training, self._network.clock.now)
-        self.machine.after_push = self._judged
+        self.machine = ParameterServer(self.index, self._setup.cluster, self._setup.training, self._network.clock.now)
         self._network.clock.later(TICK_S, self._tick, self.life)
         if self._first is not None:
             self._follow(self.life)
@@ -78,7 +64,13 @@ class Server:
             wire.breaks()
         self._network.clock.later(restart_s, self._start_again)
 
+    def end(self) -> None:
+        """Gone for good."""
+        self.ended, self.life = True, self.life + 1
+
     def _start_again(self) -> None:
+        if self.ended:
+            return
         self._network.say(f"{self.name} starts again")
         self.down = False
         self._begin()
@@ -100,7 +92,6 @@ class Server:
             self._network.say(f"{wire} {message}")
         sender = TaskId.parse(wire.task)
         self._carry_out(self.machine.receive(wire, sender, message, blocks, self._network.clock.now))
-        self._judged(message)
 
     def hung_up(self, wire: Wire) -> None:
         if self._not_now(wire.server_life, self.hung_up, wire):
@@ -112,16 +103,11 @@ class Server:
         if self._not_now(life, self._tick, life):
             return
         self._carry_out(self.machine.tick(self._network.clock.now, self._connections()))
-        self._judged(None)
         self._network.clock.later(TICK_S, self._tick, life)
 
     def _connections(self) -> int:
         """As `Attendance.end` counts them."""
         return sum(not wire.task.startswith("ps") for wire in self._callers) + (self._commits is not None)
-
-    def _judged(self, message: AnyMessage | None, rank: int = -1) -> None:
-        if self.machine.held is not None:
-            self._judges[self.machine.held.generation - 1].look_at(self.machine.index, self.machine.held, rank, message)
 
     def _carry_out(self, actions: Any) -> None:
         for action in actions:
@@ -162,7 +148,6 @@ class Server:
         if not self._not_now(self.life, self.answered, wire, message, blocks) and wire is self._commits:
             self._network.say(f"{self.name} hears {message}")
             self._carry_out(self.machine.receive(None, TaskId.parse("ps:0"), message, (), self._network.clock.now))
-            self._judged(message)
 
     def broken(self, wire: Wire) -> None:
         for mine in (self._commits, self._reports):

@@ -29,8 +29,11 @@ def test_safety_after_every_event_and_progress_in_the_end(batch):
             pytest.fail(told(scenario), pytrace=False)
 
 
-def test_a_leader_that_dies_while_it_begins_a_term_leaves_the_servers_in_the_one_before():
-    scenario = draw(76618)
+@pytest.mark.parametrize("dies_s", [5.0, 5.05, 5.1, 5.2, 5.3, 5.5, 6.0])
+def test_a_leader_that_dies_while_it_begins_a_term_leaves_the_servers_in_the_one_before(dies_s):
+    faults = Fault(4.0, "fall", 1, 0.1), Fault(dies_s, "crash", 0, 0.5)
+    rule = TrainingSection(updates="sync")
+    scenario = Scenario(1, 3, 3, 20, rule, mean_delay_s=0.1, compute_s=0.5, nan_rate=0.0, faults=faults)
     assert broken_rule(scenario) is None, told(scenario)
 
 

@@ -5,13 +5,14 @@ from dataclasses import replace
 from random import Random
 
 from simulation.disk import Disk
-from simulation.judge import Judge
+from simulation.judging.judge import Judge
 from simulation.network import Clock, Network
-from simulation.replicas import Process
-from simulation.scenario import Fault, Scenario
+from simulation.process import Process
+from simulation.scenario import Fault, Resume, Scenario
 from simulation.servers import Server
+from simulation.setup import Setup
 
-from dtrain.cluster import ClusterSpec
+from dtrain.cluster import Role, TaskId
 
 LIMIT_S = 900.0
 """Every run has come to its end by then, in virtual seconds."""
@@ -20,40 +21,76 @@ RESTART_S = 0.3
 """How long a restart takes at least; what the dead process has sent may arrive later."""
 
 ORDERED_STOP_S = 10.0
-"""How long after the chief's success the launcher stops whoever is left."""
+"""How long after the chief's end the launcher stops whoever is left."""
 
 STORY_LINES = 60
+REPLICAS = ("crash", "die", "pause", "partition", "slow")
+"""Faults of replicas; the others are those of servers and connections."""
 
 
 class World:
     """One run of a scenario."""
 
-    def __init__(self, scenario: Scenario, story: list[str] | None = None) -> None:
+    def __init__(self, scenario: Scenario, story: list[str] | None = None, judge: Judge | None = None) -> None:
         self.scenario = scenario
         self.clock = Clock()
-        self.judges = [Judge(scenario) for _ in range(scenario.fits)]
-        self.network = Network(self.clock, Random(scenario.seed), scenario.mean_delay_s, story)
-        workers = [f"w:{i}" for i in range(scenario.tasks - 1)]
-        cluster = ClusterSpec.from_lists(chief=["c:0"], worker=workers, ps=[f"p:{i}" for i in range(scenario.servers)])
+        self.judge = judge or Judge(scenario)
+        self.network = Network(self.clock, Random(scenario.seed), scenario.mean_delay_s, self.judge, story)
+        self.disk = Disk(look=self.judge.written)
+        self._begin(Setup(scenario, scenario.replicas, scenario.servers))
+        for fault in scenario.faults:
+            self.clock.later(fault.at_s, self._befall, fault)
+        for number, at_s in enumerate(scenario.joins):
+            self.clock.later(at_s, self._join, number)
+        if scenario.resume is not None:
+            self.clock.later(scenario.resume.at_s, self._resume, scenario.resume)
+
+    def _begin(self, setup: Setup) -> None:
+        """Start every task of a cluster."""
+        self.setup = setup
+        self.judge.begins(setup, self.disk.newest)
         self.servers: list[Server] = []
-        for index in range(scenario.servers):
-            self.servers.append(Server(index, cluster, self.network, self.judges, self.servers[0] if index else None))
-        self.tasks = [str(task) for task in cluster.replicas()]
-        self.ranks = {str(task): rank for rank, task in enumerate(cluster.replicas(scenario.training.chief_trains))}
-        self.disk = Disk()
+        for index in range(setup.servers):
+            self.servers.append(Server(index, setup, self.network, self.servers[0] if index else None))
+        self.tasks = list(setup.tasks)
         self.processes: dict[str, Process] = {}
         self.starting = set(self.tasks)
         for task in self.tasks:
-            self.clock.later(self.network.random.uniform(0.0, 0.5), self._start, task)
-        for fault in scenario.faults:
-            self.clock.later(fault.at_s, self._befall, fault)
+            self.clock.later(self.network.random.uniform(0.0, 0.5), self._start, task, setup)
 
-    def _start(self, task: str) -> None:
+    def _resume(self, resume: Resume) -> None:
+        """Kill everything, and begin again with what is on the disk."""
+        chief = self.processes.get(self.tasks[0])
+        if chief is not None and chief.finished:
+            return
+        self.network.say(f"the run is killed, and resumed with {resume.replicas} replicas and {resume.servers} servers")
+        for process in self.processes.values():
+            if process.alive:
+                process.crash()
+        for server in self.servers:
+            server.end()
+        for wire in sorted(self.network.wires, key=repr):
+            wire.cut()
+        after = Setup(self.scenario, resume.replicas, resume.servers)
+        self.disk.move(self.setup.model, after.model)
+        self._begin(after)
+
+    def _join(self, number: int) -> None:
+        """A worker comes that the cluster does not name."""
+        task = str(TaskId(Role.WORKER, self.setup.cluster.first_joined + number))
+        self.tasks.append(task)
+        self.starting.add(task)
+        self._start(task, self.setup)
+
+    def _start(self, task: str, setup: Setup) -> None:
+        if setup is not self.setup:
+            return
         self.starting.discard(task)
         chief = self.processes.get(self.tasks[0])
         if chief is None or chief.alive or not chief.finished:
-            rank = self.ranks.get(task, -1)
-            self.processes[task] = Process(task, rank, self.servers, self.network, self.judges, self.disk, self._kill)
+            rank = setup.cluster.rank(TaskId.parse(task), setup.training.chief_trains)
+            rank = -1 if rank is None else rank
+            self.processes[task] = Process(task, rank, setup, self.servers, self.network, self.disk, self._kill)
 
     def _kill(self, server: Server) -> None:
         """The launcher kills a server on the chief's order, and starts it again."""
@@ -62,11 +99,13 @@ class World:
     def _stop_the_others(self) -> None:
         for process in self.processes.values():
             if process.alive:
-                process.finished = True
+                process.finished = self.processes[self.tasks[0]].finished
                 process.stop(None)
 
     def _befall(self, fault: Fault) -> None:
-        process = self.processes.get(self.tasks[fault.target])
+        if fault.kind in REPLICAS and fault.target >= len(self.tasks):
+            return  # it is not in the cluster with which the run was resumed
+        process = self.processes.get(self.tasks[fault.target % len(self.tasks)])
         if fault.kind == "stall":
             self.servers[fault.target % len(self.servers)].stall(fault.for_s)
         elif fault.kind == "hang":
@@ -82,7 +121,7 @@ class World:
         elif fault.kind == "crash":
             process.crash()
             self.starting.add(process.task)
-            self.clock.later(RESTART_S + fault.for_s, self._start, process.task)
+            self.clock.later(RESTART_S + fault.for_s, self._start, process.task, self.setup)
         elif fault.kind == "die":
             process.crash()
         elif fault.kind == "pause":
@@ -98,7 +137,7 @@ class World:
         while self.clock.now < LIMIT_S and (event := self.clock.next_event()) is not None and not self._over():
             event()
             chief = self.processes.get(self.tasks[0])
-            if not stopping and chief is not None and chief.finished and not chief.alive:
+            if not stopping and chief is not None and not chief.alive and (chief.finished or chief.failure):
                 stopping = True
                 self.clock.later(ORDERED_STOP_S, self._stop_the_others)
         assert self._over(), f"no end after {self.clock.now:.0f} s: {self._waiting()}"
@@ -108,7 +147,7 @@ class World:
             self._check_failure(failures)
         else:
             assert chief.finished
-            self.judges[-1].check_end(self.disk.newest)
+            self.judge.check_end()
 
     def _over(self) -> bool:
         return not self.starting and not any(process.alive for process in self.processes.values())
@@ -129,10 +168,11 @@ class World:
 
 def broken_rule(scenario: Scenario) -> str | None:
     """What is wrong with a run of the scenario; None if nothing is."""
-    return _run(World(scenario))
+    return outcome(World(scenario))
 
 
-def _run(world: World) -> str | None:
+def outcome(world: World) -> str | None:
+    """What is wrong with a run; None if nothing is."""
     try:
         world.run()
     except Exception as error:  # whatever a machine raises is a broken rule too
@@ -151,5 +191,5 @@ def told(scenario: Scenario) -> str:
         shorter = next((candidate for candidate in candidates if broken_rule(candidate)), None)
         scenario = shorter or scenario
     story: list[str] = []
-    reason = _run(World(scenario, story))
+    reason = outcome(World(scenario, story))
     return "\n".join([str(scenario), *map(str, scenario.faults), *story[-STORY_LINES:], f"=> {reason}"])

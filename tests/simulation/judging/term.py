@@ -1,0 +1,158 @@
+"""One term as it can be seen from outside: what servers were given, what they have shown since, and what that makes of them."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from simulation.judging.promises import Promise
+from simulation.judging.truth import Gradient, step_mean, updated
+from simulation.judging.units import Counts, Units
+from simulation.model import Model, State
+from simulation.setup import Setup
+
+from dtrain.learning import optimizers
+from dtrain.messages import Control, Initialise
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """The newest order that a version begins with; `values` by server, all that were assigned there one after another."""
+
+    number: tuple[int, int]
+    optimizer: optimizers.Optimizer
+    values: dict[int, list[Sequence[Array]]]
+
+
+class TermSeen:
+    """A term.
+
+    Attributes:
+        shown: by server and version, the images of values that were shown, by the mark in them.
+        counts: by server and version, what these contain.
+        contents: sync: by version, what all servers contain; also of the versions before the term that it goes on from.
+        made_by: async: by server, and the version that it led to, the part that was applied and how stale it was.
+        newest: of each server, the newest version that was shown.
+        mixed: whether some batches were cut otherwise, and steps were not made of whole ones: the run was resumed on another
+            cluster, and found batches of which a part was done.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        message: Initialise,
+        states: Sequence[State],
+        cuts: Mapping[tuple[bool, int], Setup],
+        demand: Callable[[Promise, Any, str], None],
+    ) -> None:
+        self.setup = setup
+        self.generation = message.generation
+        self.number = message.term
+        self.first_version = message.version
+        self.first_step = message.lineage.first_step
+        self.last_step = message.max_steps
+        self.parts = message.dealt[0]
+        self.alone = message.alone
+        self.cut = setup.cut(self.parts)
+        self.mixed = len(cuts) > 1 and any(has_backups for has_backups, _ in cuts)
+        self.units = Units(setup, [(each, parts) for (_, parts), each in cuts.items()], demand)
+        self.optimizer = message.optimizer
+        self.shown: dict[tuple[int, int], dict[float, bytes]] = defaultdict(dict)
+        self.counts: dict[tuple[int, int], Counts] = {}
+        self.contents: dict[int, Counts] = {}
+        self.newest: dict[int, int] = {}
+        self.made_by: dict[tuple[int, int], tuple[int, int]] = {}
+        self.orders: dict[int, Ordered] = {message.version: Ordered((0, 0), optimizers.from_config(message.optimizer), {})}
+        self._first: dict[int, int] = {}
+        self._origin = message.lineage.origin
+        self._given = states
+        self._states: dict[tuple[int, int], list[State]] = {}
+
+    @property
+    def model(self) -> Model:
+        return self.setup.model
+
+    def begins_at(self, server: int, version: int) -> None:
+        """A server is given its state, which has had so many updates."""
+        self._states[server, version] = [self._given[server].copy()]
+        self._first[server] = version
+        first = min(self._first.values())
+        self.orders = {max(first, since) if order.number > (0, 0) else first: order for since, order in self.orders.items()}
+
+    def ordered(self, server: int, control: Control, blocks: Sequence[Array]) -> None:
+        """A server is told what holds from a version on, whatever was ordered before."""
+        known = self.orders.get(control.version)
+        if known is None or control.number > known.number:
+            known = Ordered(control.number, optimizers.from_config(control.optimizer), known.values if known else {})
+            self.orders = {since: order for since, order in self.orders.items() if since < control.version}
+            self.orders[control.version] = known
+        if control.assigns and control.number == known.number:
+            known.values.setdefault(server, []).append([block.copy() for block in blocks])
+            for state in list(self._states.get((server, control.version), ())):
+                self._states[server, control.version].append(self._assigned(server, state, blocks))
+
+    def _assigned(self, server: int, state: State, blocks: Sequence[Array]) -> State:
+        after = state.copy()
+        for value, block in zip(after.values, blocks, strict=False):
+            value[...] = block
+        return after
+
+    def _rule(self, version: int) -> optimizers.Optimizer:
+        return self.orders[max(since for since in self.orders if since <= version)].optimizer
+
+    def states(self, server: int, version: int) -> list[State]:
+        """What a server may hold at a version: with and without what was assigned there; empty where that cannot be known."""
+        if (server, version) in self._states:
+            return self._states[server, version]
+        # The version before is at hand, or is made in the same way: versions are few.
+        if version <= self._first.get(server, version):
+            return []
+        before = self.states(server, version - 1)
+        made = [after for state in before if (after := self._next(server, version - 1, state)) is not None]
+        if made:
+            order = self.orders.get(version)
+            if order is not None and server in order.values:
+                for values in order.values[server]:
+                    made += [self._assigned(server, state, values) for state in made]
+            self._states[server, version] = made
+        return made
+
+    def is_at(self, server: int, version: int, state: State) -> None:
+        """The server has shown this one of its possible states; it may still get other values if some are assigned there."""
+        order = self.orders.get(version)
+        if order is None or server not in order.values:
+            self._states[server, version] = [state]
+
+    def _next(self, server: int, version: int, state: State) -> State | None:
+        step, last = version - self._origin, version + 1 == self.last_step
+        rule, by_examples = self._rule(version), self.setup.by_examples
+        if not self.setup.sync:
+            made_by = self.made_by.get((server, version + 1))
+            if made_by is None:
+                return None
+            part, staleness = made_by
+            scale = 1.0 / max(1, staleness) if self.setup.training.stale_gradients == "scale" else 1.0
+            gradient = Gradient.of(self.model, server, self.cut, part, by_examples)
+            return updated(self.model, server, state, gradient, rule, step, scale=scale, last=last)
+        parts = self._step_parts(version)
+        if not parts:
+            return None
+        gradient = step_mean(self.model, server, self.cut, parts, by_examples, state)
+        return updated(self.model, server, state, gradient, rule, step, last=last)
+
+    def _step_parts(self, version: int) -> list[int]:
+        """Sync: the parts that made the next version."""
+        before, after = self.contents.get(version), self.contents.get(version + 1)
+        if before is not None and after is not None:
+            added = set(np.flatnonzero(after - before).tolist())
+            data = self.setup.data
+            batches = sorted({data.batch_of(row) for row in added})
+            numbers = [part for batch in batches for part in range(batch * self.parts, (batch + 1) * self.parts)]
+            return [part for part in numbers if added.intersection(self.cut.rows(part))]
+        if self.setup.has_backups or self.setup.scenario.nan_rate:
+            return []
+        batch = version - self.first_step  # whole batches, of which none can be refused
+        return [part for part in range(batch * self.parts, (batch + 1) * self.parts) if self.cut.rows(part)]
