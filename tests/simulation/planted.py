@@ -1,0 +1,138 @@
+"""Faults that real runs had, put back by a small change of the code: whether the judge would have found them."""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from dtrain.messages import Push
+from dtrain.protocol.applied_batches import AppliedBatches
+from dtrain.protocol.part_dealer import Dealt, PartDealer
+from dtrain.protocol.staleness import StalenessRule
+from dtrain.protocol.sync_round import Contribution, Decided, SyncDecision
+from dtrain.roles.chief.machine import Cut
+from dtrain.roles.parameter_server.async_pushes import AsyncPushes
+from dtrain.roles.parameter_server.sync_step import SyncStep
+from dtrain.roles.worker.machine import Replica
+
+SetAttribute = Callable[[type, str, Any], None]
+
+
+def settles_what_a_dead_process_pushed(set_attribute: SetAttribute) -> None:
+    """P-A1: a contribution of an earlier process that reached some servers only is taken for settled."""
+    before = SyncStep.members_changed
+
+    def members_changed(self: SyncStep, live: Any, anew: Collection[int]) -> None:
+        for rank in anew:
+            for part in sorted(self.dealer.parts_of[rank] - self.decision.complete.keys()):
+                if self.dealer.current.get(rank) != part:
+                    self.dealer.hold(part)
+                    self.decision.settle(part, empty=False)
+        before(self, live, anew)
+
+    set_attribute(SyncStep, "members_changed", members_changed)
+
+
+def forgets_that_a_process_was_started_again(set_attribute: SetAttribute) -> None:
+    """P-A1: parts of an earlier process are not given back."""
+    before = SyncStep.members_changed
+    set_attribute(SyncStep, "members_changed", lambda self, live, anew: before(self, live, ()))
+
+
+def adds_up_by_rank(set_attribute: SetAttribute) -> None:
+    """P-A3: contributions are summed in the order of the replicas that have computed them."""
+    before = SyncDecision.decided
+
+    def decided(self: SyncDecision) -> Decided | None:
+        found = before(self)
+        return found and Decided(tuple(sorted(found.contributors)), found.parts)
+
+    set_attribute(SyncDecision, "decided", decided)
+
+
+def leaves_due_what_has_come(set_attribute: SetAttribute) -> None:
+    """P-A4: a late push of a replica that was thought lost leaves its part among those that are to be dealt."""
+
+    def reported(self: SyncStep, server: int, contribution: Contribution, version: int) -> None:
+        self.decision.report(server, contribution, version)
+
+    def hold(self: PartDealer, part: int, rank: int = -1) -> None:
+        self._take_back(part)
+        self._give_to(rank, part)
+
+    def begin_batch(self: PartDealer) -> list[int]:
+        self.given.clear()
+        self.current.clear()
+        self.parts_of.clear()
+        if not self.due:
+            self.due = set(range(self.next, self.next + self.parts))
+            self.next += self.parts
+        self.batch = min(self.due) // self.parts
+        return sorted(part for part in self.due if part // self.parts == self.batch)
+
+    set_attribute(SyncStep, "reported", reported)
+    set_attribute(PartDealer, "hold", hold)
+    set_attribute(PartDealer, "settle", PartDealer._take_back)
+    set_attribute(PartDealer, "begin_batch", begin_batch)
+
+
+def numbers_parts_anew(set_attribute: SetAttribute) -> None:
+    """P-A10: a resumed run takes the part numbers of another cut for its own."""
+    set_attribute(Dealt, "going_on", lambda self, parts, sync: Dealt(parts, self.next, self.due))
+
+
+def saves_values_that_are_assigned_in_half(set_attribute: SetAttribute) -> None:
+    """P-A9: a checkpoint is taken of servers of which some have the values that were assigned, and some have not."""
+    before = Cut.accept
+    set_attribute(Cut, "accept", lambda self, versions, assigned: before(self, versions))
+
+
+def applies_a_batch_again(set_attribute: SetAttribute) -> None:
+    """P-A4 in async: a server does not look whether it has applied a batch."""
+    before = AppliedBatches.add
+
+    def add(self: AppliedBatches, batch: int) -> bool:
+        before(self, batch)
+        return True
+
+    set_attribute(AppliedBatches, "add", add)
+
+
+def leaves_in_half_what_a_death_has_halved(set_attribute: SetAttribute) -> None:
+    """P-A5: a batch that ps:0 has applied is not dealt again, though another server may lack it."""
+    made = AsyncPushes.of.__func__  # type: ignore[attr-defined]
+
+    def of(cls: Any, store: Any, training: Any, **arguments: Any) -> AsyncPushes:
+        pushes: AsyncPushes = made(cls, store, training, **arguments)
+        pushes.repairs = None
+        return pushes
+
+    set_attribute(AsyncPushes, "of", classmethod(of))
+
+
+def lets_every_server_drop(set_attribute: SetAttribute) -> None:
+    """P-A6: every server judges by its own count what is too stale, and is not asked in turn."""
+    made, begun = AsyncPushes.of.__func__, Replica.__post_init__  # type: ignore[attr-defined]
+
+    def of(cls: Any, store: Any, training: Any, **arguments: Any) -> AsyncPushes:
+        pushes: AsyncPushes = made(cls, store, training, **arguments)
+        pushes.rule = StalenessRule(training.stale_gradients, training.max_staleness)
+        return pushes
+
+    def begin(self: Replica) -> None:
+        begun(self)
+        self.first_judges = False
+
+    set_attribute(AsyncPushes, "of", classmethod(of))
+    set_attribute(Replica, "__post_init__", begin)
+
+
+def takes_a_ticket_that_came_back(set_attribute: SetAttribute) -> None:
+    """P-A8: a push is taken though its ticket was given to another replica."""
+    before = AsyncPushes.push
+
+    def push(self: AsyncPushes, caller: Any, replica: str, rank: int, message: Push, *others: Any) -> Any:
+        if self.gate is not None and self.dealer is not None:
+            self.gate.holders.add(rank)
+            self.dealer.current[rank] = message.part
+        return before(self, caller, replica, rank, message, *others)
+
+    set_attribute(AsyncPushes, "push", push)
