@@ -102,10 +102,12 @@ class PartDealer:
         self.given.clear()
         self.current.clear()
         self.parts_of.clear()
-        self.due = {part for part in self.due if part // self.parts != self.batch}
+        if self.due:
+            self.due = {part for part in self.due if part // self.parts != self.batch}
         if not self.due:
-            self.due = set(range(self.next, self.next + self.parts))
-            self.next += self.parts
+            start, self.next = self.next, self.next + self.parts
+            self.batch, self.due = start // self.parts, set(range(start, self.next))
+            return list(range(start, self.next))
         self.batch = min(self.due) // self.parts
         return sorted(part for part in self.due if part // self.parts == self.batch)
 

@@ -18,7 +18,7 @@ Source: the accumulators of `tf.compat.v1.train.SyncReplicasOptimizer`, whose to
 replica of four costs 1.5 times per step there, 1.04 here); `tf.data`'s rebatching for the parts.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from math import ceil
@@ -115,6 +115,7 @@ class SyncDecision:
         completed_by: by rank, how many of these are its own.
         live: ranks of the replicas that are alive or still expected for the first time.
         too_few_since_s: since when fewer contributions can come than are needed.
+        quota: how many parts a replica may contribute to a version.
     """
 
     version: int
@@ -125,10 +126,11 @@ class SyncDecision:
     shrink: bool = False
     open: set[int] = field(default_factory=set)
     complete: dict[int, Contribution] = field(default_factory=dict)
-    completed_by: Counter[int] = field(default_factory=Counter)
+    completed_by: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     live: Set[int] = frozenset()
     _owing: dict[int, None] = field(default_factory=dict, init=False)
-    _lacking: Counter[int] = field(default_factory=Counter, init=False)
+    quota: int = field(default=1, init=False)
+    _lacking: list[int] = field(default_factory=list, init=False)
     _part_of: dict[Contribution, int] = field(default_factory=dict)
     _holders: dict[Contribution, set[int]] = field(default_factory=dict)
     _empty: int = 0
@@ -140,18 +142,23 @@ class SyncDecision:
     def members_changed(self, live: Set[int], anew: Collection[int] = ()) -> None:
         """Note that only these ranks are alive or still expected, and of those in `anew` another process than before."""
         self.live = live
-        held_by: Counter[int] = Counter(rank for rank, _, _ in self._part_of)
+        fewer = self.shrink and 0 < len(live) < self.replicas
+        self.quota = quota(self.parts, len(live) if fewer else self.replicas)
+        held_by: defaultdict[int, int] = defaultdict(int)
+        self._lacking = [0] * self.servers
+        for contribution in self._part_of:
+            rank = contribution[0]
+            held_by[rank] += 1
+            if rank in live and rank not in anew:
+                self._await_others(contribution)
         done = {rank for rank, count in held_by.items() if count >= self.quota and rank not in anew}
         self._owing = dict.fromkeys(sorted(live - done))
-        self._lacking.clear()
-        for contribution in self._part_of:
-            if contribution[0] in live and contribution[0] not in anew:
-                self._lacking.update(self._without(contribution))
 
-    def _without(self, contribution: Contribution) -> list[int]:
-        """The servers that have not reported a contribution."""
+    def _await_others(self, contribution: Contribution) -> None:
+        """Count a contribution with the servers that have not reported it."""
         holders = self._holders.get(contribution, ())
-        return [server for server in range(1, self.servers) if server not in holders]
+        for server in range(1, self.servers):
+            self._lacking[server] += server not in holders
 
     def begin(self, parts: Iterable[int]) -> None:
         """Begin a batch with these parts (`whole`)."""
@@ -160,7 +167,7 @@ class SyncDecision:
     def offer(self, contribution: Contribution, part: int) -> None:
         """Learn of which part a contribution is; ps:0 alone hears that, from the push itself."""
         self._part_of[contribution] = part
-        self._lacking.update(self._without(contribution))
+        self._await_others(contribution)
         if contribution[2] + 1 >= self.quota:
             self._owing.pop(contribution[0], None)
 
@@ -190,12 +197,6 @@ class SyncDecision:
         if part in self.open:
             self.open.remove(part)
             self._empty += empty
-
-    @property
-    def quota(self) -> int:
-        """How many parts a replica may contribute to a version."""
-        fewer = self.shrink and 0 < len(self.live) < self.replicas
-        return quota(self.parts, len(self.live) if fewer else self.replicas)
 
     @property
     def all_refused(self) -> bool:
@@ -232,7 +233,7 @@ class SyncDecision:
 
     def awaited(self) -> tuple[Collection[int], list[int]]:
         """Return the live ranks that owe a contribution to this version, and the servers that lack one which ps:0 holds."""
-        lacking = sorted(server for server, count in self._lacking.items() if count > 0)
+        lacking = [server for server, count in enumerate(self._lacking) if count > 0]
         if self._owing or lacking:
             return self._owing.keys(), lacking
         absent = set(range(self.replicas)) - self.live  # those who live have done their share

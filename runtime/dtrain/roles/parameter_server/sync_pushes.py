@@ -7,8 +7,7 @@ A push is answered when the version that it contributes to has been made, or as 
 then says `Release` to the other servers, so that all of them answer it as pending.
 """
 
-from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Sequence, Set
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -107,12 +106,12 @@ class SyncPushes:
     @property
     def finished(self) -> bool:
         """Whether the last version has been made."""
-        return self.version >= self._max_steps
+        return self._round.version >= self._max_steps
 
     @property
     def held_back(self) -> bool:
         """ps:0: whether the next version waits for the leader."""
-        return self._until is not None and self.version >= self._until
+        return self._until is not None and self._round.version >= self._until
 
     def hold(self) -> int:
         """ps:0: make no version; returns the newest."""
@@ -181,7 +180,7 @@ class SyncPushes:
         if self._step is not None:
             passes_over = self._step.offered(contribution, push)
             yield from self.share_out(seen, now) if passes_over else self.decide(seen, now)
-            if contribution in self._waiting:
+            if contribution in self._waiting and self._step.may_have_another(rank):
                 yield from self._deal_to(contribution, seen)
             return
         if push.examples:
@@ -305,7 +304,7 @@ class SyncPushes:
         yield from self._carry_out(commit, seen)
 
     def _carry_out(self, commit: Commit, seen: SeenPushes) -> Iterator[Action]:
-        held = Counter(contribution[:2] for contribution in self._round.held)
+        held = _by_process(self._round.held)
         offered = self._round.commit(commit.version, commit.contributors)
         if offered is None:
             return
@@ -316,13 +315,14 @@ class SyncPushes:
         self._store.apply(gradient, commit.version)
         del offered, blocks, gradient  # the answers, which are as large, are made while this waits
         counted = set(commit.contributors)
-        counted_of = Counter(contribution[:2] for contribution in counted)
+        counted_of = _by_process(counted)
         for replica, contribution in self._undecided.items():
             # Also for one whose connection is broken: its repetition is answered with this verdict.
             seen.decide(replica, self._verdict(contribution, counted))
         for contribution, each in self._waiting.items():
             rank, process, verdict = contribution[0], contribution[:2], self._verdict(contribution, counted)
-            accepted, stale = counted_of[process], held[process] - counted_of[process]
+            accepted = counted_of.get(process, 0)
+            stale = held.get(process, 0) - accepted
             for waiting in each:
                 ticket, part = self.permit(rank)
                 reply = Reply(
@@ -386,3 +386,11 @@ class SyncPushes:
     def standing(self) -> Hashable:
         """All that `permit` depends on beside what each rank has done: while it stays, those who were refused would be again."""
         return self.version, self._step.shared_out if self._step is not None else 0
+
+
+def _by_process(contributions: Iterable[Contribution]) -> dict[tuple[int, int], int]:
+    """Return how many contributions are of each process: a rank and an incarnation."""
+    counts: dict[tuple[int, int], int] = {}
+    for rank, incarnation, _ in contributions:
+        counts[rank, incarnation] = counts.get((rank, incarnation), 0) + 1
+    return counts

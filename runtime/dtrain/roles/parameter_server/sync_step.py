@@ -62,6 +62,10 @@ class SyncStep:
         may = rank in decision.live and (rank in dealer.current or more)
         return dealer.give(rank, decision.live if self.turn is None else self.turn, fresh=fresh) if may else NO_PART
 
+    def may_have_another(self, rank: int) -> bool:
+        """Return whether there may be a part for a replica that has pushed one: else `permit` need not be asked."""
+        return not self.dealer.whole or bool(self.dealer.due) or rank in self.dealer.current
+
     def awaited(self) -> tuple[Collection[int], list[int]]:
         """Return the live ranks that owe a contribution to this version, and the servers that lack one which ps:0 holds."""
         ranks, servers = self.decision.awaited()
