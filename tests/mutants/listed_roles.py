@@ -148,7 +148,7 @@ LEADER = [
         KEEPER,
         "Keeper._save_last",
         "reached = self._saver.save_cut(self._watch.term, final=True, at_least=self.generation.max_steps)",
-        "self._place.leader.conclude(self.generation.number)\n"
+        "self._place.leader.conclude(self.generation.number, self._saver.rows)\n"
         "reached = self._saver.save_cut(self._watch.term, final=True, at_least=self.generation.max_steps)",
         says="conclude before save_cut",
     ),

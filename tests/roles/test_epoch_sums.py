@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from roles.by_hand import asynchronous, only, sync
+from roles.by_hand import Hand, asynchronous, only, sync
 from roles.test_obedience import control, hold
 
-from dtrain.messages import Record, Recorded, Sums, Verdict
+from dtrain.messages import Conclude, Pull, Record, Recorded, Sums, Verdict
 from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.wire.frames import Frame
 
@@ -96,3 +96,9 @@ def test_who_is_not_the_leader_asks_for_nothing_in_a_new_term():
     line = Line()
     OrderDriver(1, 1, 5, lambda server, timeout_s: line, 1.0).repeat_in(2)
     assert line.sent == []
+
+
+def test_a_server_that_was_started_again_after_the_last_checkpoint_knows_the_numbers_of_epochs_from_the_leader():
+    hand, rows = Hand(updates="async"), {0: {"loss": 0.5}, 1: {"loss": 0.25}}
+    hand.say("chief:0", Conclude(1, rows))
+    assert only(hand.say("worker:0", Pull(1, 10, 5.0, 1, concluded=True))) == Conclude(1, rows)

@@ -57,7 +57,7 @@ class Servers:
     def snapshot_rows(self, server, question):
         return np.full(question.stop - question.start, self.version, np.float32)
 
-    def conclude(self, generation):
+    def conclude(self, generation, rows):
         self.concluded.append(generation)
 
     def reconnect(self):

@@ -1,6 +1,6 @@
 """The simulated leader's other half: the machines of `chief` and `recovery`, driven as the real `Keeper` drives them, by events."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from dtrain.messages import (
     Lineage,
     Loaded,
     Marked,
+    Row,
     Rows,
     Snapshot,
     SnapshotReply,
@@ -65,6 +66,7 @@ class Keeper:
         self.lineage = Lineage()
         self.finishing = False
         self._contents: Sequence[Contents] = ()
+        self._rows: Mapping[int, Row] = {}
         self._given_back: Callable[[], None] | None = None
 
     @property
@@ -324,6 +326,7 @@ class Keeper:
             contents=self._contents,
         )
         self._disk.write(saved)
+        self._rows = saved.history.get(self._process.generation, {})
         if final:
             self._conclude()
 
@@ -334,7 +337,7 @@ class Keeper:
     # The end
 
     def _conclude(self) -> None:
-        self._say_to([0], "conclude", Conclude(self._process.generation))
+        self._say_to([0], "conclude", Conclude(self._process.generation, self._rows))
 
     def farewell(self) -> None:
         self._say_to(list(self._servers), "farewell", Farewell())

@@ -156,13 +156,13 @@ class Leader:
             frames = [self._hear(server, question) for server in range(len(self._channels))]
         return [cast(Answer, _expect(kind, frame).message) for frame in frames]
 
-    def conclude(self, generation: int) -> None:
-        """Tell ps:0 that the last step of a generation is saved.
+    def conclude(self, generation: int, rows: Mapping[int, Row]) -> None:
+        """Tell ps:0 that the last step of a generation is saved, and the numbers of its epochs: it may have been started again.
 
         Raises:
             PeerError: ps:0 is gone, or will not answer.
         """
-        question = Conclude(generation)
+        question = Conclude(generation, dict(rows))
         with self._asking():
             self._channels[0].send(question)
             frame = self._hear(0, question)

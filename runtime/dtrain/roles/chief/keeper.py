@@ -230,7 +230,7 @@ class Keeper:
         try:
             reached = self._saver.save_cut(self._watch.term, final=True, at_least=self.generation.max_steps)
             if reached is not None:
-                self._place.leader.conclude(self.generation.number)
+                self._place.leader.conclude(self.generation.number, self._saver.rows)
                 self._stopped.set()
             self._answer_finish(reached is not None)
         except (PeerLostError, PeerRefusedError, WaitTimeoutError):

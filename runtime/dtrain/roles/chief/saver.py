@@ -13,7 +13,7 @@ from dtrain import checkpoints
 from dtrain.checkpoints import Streamed
 from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointError
-from dtrain.messages import Lineage, SnapshotReply, SnapshotRows
+from dtrain.messages import Lineage, Row, SnapshotReply, SnapshotRows
 from dtrain.protocol.applied_batches import Contents
 from dtrain.roles.chief.copies_thread import RETRY_S, CopiesThread
 from dtrain.roles.chief.generation import Generation
@@ -85,6 +85,7 @@ class Saver:
         self.until: int | None = None
         self.lineage = Lineage()
         self.whole = True
+        self.rows: Mapping[int, Row] = {}
 
     def save_start(self, start: Start) -> None:
         """The checkpoint of a beginning, from the leader's own memory.
@@ -170,6 +171,7 @@ class Saver:
     ) -> None:
         """Write what the servers hold; `cut` is what ps:0 says of it, and `contents` where they differ."""
         generation = self.generation
+        self.rows = cut.history.get(generation.number, {})
         extra = {
             "generation": generation.number,
             "optimizer": cut.optimizer,

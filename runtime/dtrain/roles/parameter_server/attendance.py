@@ -151,8 +151,9 @@ class Attendance:
         return f"{task} has not been heard of" + (f" for more than {LEASE_S:g} s" if task in self.statuses else "")
 
     def conclude(self, message: Conclude) -> None:
-        """The last step of a generation is saved."""
+        """Note that the last step of a generation is saved, and the numbers of its epochs."""
         self.concluded_generation = message.generation
+        self.rows[message.generation] = message.rows
 
     def concluded(self, generation: int) -> bool:
         """Whether the replicas of a generation may go."""

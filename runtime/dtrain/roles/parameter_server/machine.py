@@ -306,7 +306,8 @@ class ParameterServer:
         yield Send(caller, message)
 
     def _on_farewell(self, caller: Caller, sender: TaskId, message: Farewell, blocks: Blocks, now: float) -> Actions:
-        self.attendance.farewell, self.attendance.rows, held = True, message.rows, self.held
+        self.attendance.farewell, held = True, self.held
+        self.attendance.rows.update(message.rows)
         if self.index == 0 and held is not None and held.pushes.version < held.max_steps:
             held.pushes.failed = f"{sender} has ended training at step {held.pushes.version} of {held.max_steps}"
         yield Send(caller, Farewell())
