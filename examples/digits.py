@@ -53,7 +53,8 @@ def main():
         )
     epochs = min(10, args.steps)
     batch_size = args.batch_size * strategy.num_replicas_in_sync  # of one step
-    model.fit(train, epochs=epochs, steps_per_epoch=args.steps // epochs, batch_size=batch_size, validation_data=test)
+    batches = dt.data.Dataset.from_tensor_slices(train).shuffle(len(train[1]), seed=0).repeat().batch(batch_size)
+    model.fit(batches, epochs=epochs, steps_per_epoch=args.steps // epochs, validation_data=test)
     if strategy.is_leader:
         loss, accuracy = model.evaluate(test)
         print(f"held-out accuracy {accuracy:.4f}, loss {loss:.4f}")
