@@ -151,3 +151,11 @@ def test_a_replica_without_examples_leaves_the_others_their_parts_while_they_liv
     assert dealer.give(2, live) == NO_PART
     assert dealer.give(0, live) == 0
     assert dealer.give(2, live - {1}) == 1
+
+
+def test_a_batch_of_which_backups_have_computed_some_parts_is_begun_with_the_others_alone():
+    dealer = PartDealer.of(Dealt(3, 4, ()), whole=True)
+    assert dealer.begin_batch() == [4, 5]
+    for part in (4, 5):
+        dealer.settle(part)
+    assert dealer.begin_batch() == [6, 7, 8]

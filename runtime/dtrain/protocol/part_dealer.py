@@ -105,9 +105,10 @@ class PartDealer:
         if self.due:
             self.due = {part for part in self.due if part // self.parts != self.batch}
         if not self.due:
-            start, self.next = self.next, self.next + self.parts
-            self.batch, self.due = start // self.parts, set(range(start, self.next))
-            return list(range(start, self.next))
+            self.batch = self.next // self.parts  # of which a run with backups may have dealt some parts
+            left = range(self.next, (self.batch + 1) * self.parts)
+            self.next, self.due = left.stop, set(left)
+            return list(left)
         self.batch = min(self.due) // self.parts
         return sorted(part for part in self.due if part // self.parts == self.batch)
 
