@@ -43,7 +43,7 @@ RESERVES = {"run.json": 1, "failure.json": 3}
 """How many last words of a name find room on a full disk."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 READS_MAX = 3
-"""So often a record is read before it counts as damaged: it may be overwritten at the moment."""
+"""A record counts as damaged when so many readings have failed: it may be overwritten during one of them."""
 
 _OWN_NAME = re.compile(
     r"lock|(run|join|spec|plan)\.json|(events|metrics)\.jsonl|checkpoints|tasks|reserve-.+|\.(run|join|spec|plan)\.json\.\d+"

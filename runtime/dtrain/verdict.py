@@ -11,7 +11,7 @@ class Verdict(StrEnum):
     PENDING = "pending"
     """Sync with quotas: it is held for the version that is being made; contribute again to the same version."""
     STALE = "stale"
-    """It came too late (in async: after its replica was thought dead) or was too old (async), and was not applied."""
+    """The gradient came too late (in async: after its replica was thought dead) or was too old (async). It was not applied."""
     REFUSED = "refused"
     """It breaks the rules (shape, plan, non-finite values) and was not applied; `reason` says which."""
     FINISHED = "finished"

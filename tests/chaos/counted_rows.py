@@ -13,7 +13,7 @@ import numpy as np
 import dtrain as dt
 
 NARROW = 5
-"""So many variables of one column: more than there are servers, so that each of them holds a weight of every example."""
+"""The number of variables of one column: more than servers, so that each server holds a weight of every example."""
 FAR_ABOVE = 1e6
 """The slope of the absolute error is -1 wherever the weights are."""
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 LEASE_S = 5.0
-"""Who is silent for longer is lost, as the README says."""
+"""A task that is silent for longer is lost, as docs/guide/faults.md says."""
 THEMES = {"any": 4, "still": 3, "far": 4}
 """What happens to a launch, and how often of 11 times."""
 

@@ -21,7 +21,7 @@ def kill_while_training(launch, task):
 
 
 @pytest.mark.parametrize("task", ["chief:0", "worker:1"])
-def test_whoever_is_killed_comes_back_and_training_ends_as_planned(launcher, task):
+def test_a_task_that_is_killed_comes_back_and_training_ends_as_planned(launcher, task):
     """In a synchronous and in an asynchronous run, at the same time."""
     words = ("--workers", "2", "--ps", "2", *QUICK)
     launches = [launcher.start(*words, "--updates", updates, *PROGRAM) for updates in ("sync", "async")]

@@ -10,7 +10,7 @@ COUNTED = str(Path(__file__).parent / "counted_on_servers.py")
 TWO = ("--workers", "2", "--ps", "2", "--no-evaluator", "--updates", "async")
 BATCHES = 120
 PACE = ("--pace_s", "0.1")
-"""So slow that training has not ended when the third push over the slow link comes."""
+"""Training is slow enough to go on when the third push over the slow link comes."""
 SLOW = ("--set", "simulate.network=[{between: [worker:1, ps:1], latency_ms: 1000}]")
 RESTARTED = ("--set", "restart.worker={max: 9, backoff_s: 0.1}")
 GONE = ("--set", "restart.worker.policy=never")

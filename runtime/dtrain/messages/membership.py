@@ -84,7 +84,7 @@ class Recorded(Message, frozen=True, gc=False):
 class Conclude(Message, frozen=True, gc=False):
     """Leader to ps:0: the last step of this generation is saved; its replicas may go. The server answers with the same.
 
-    `rows` are the numbers of every epoch: a ps:0 that was started again has none of its own. A replica that has asked is told them.
+    `rows` are the numbers of every epoch: a ps:0 that was started again has none of its own. The answer to a replica brings them.
     """
 
     generation: int

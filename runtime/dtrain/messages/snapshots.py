@@ -24,7 +24,7 @@ class Marked(Message, frozen=True, gc=False):
 
     Attributes:
         applied: the batches that it has applied; see `protocol.applied_batches`.
-        again: at ps:0: the batches that wait to be computed again; nobody is sending them.
+        again: at ps:0: the batches that wait to be computed again; no replica is sending them.
         settled: at ps:0: below this number every batch is settled, and what was applied of them is on every server.
     """
 

@@ -1,6 +1,6 @@
 """Which batches of one call of `fit` a server has applied, in asynchronous training. Rule 5: a batch counts once on every server.
 
-1. A server applies a batch that it lacks and passes over one that it has, whoever pushes it, and however often.
+1. A server applies a batch that it lacks and passes over one that it has, whichever replica pushes it, and however often.
 2. Batches are dealt in the order of their numbers, so only few below the highest are missing: those that are under way, and
    those that were settled without being applied, because they were too stale or not finite.
 3. The latter are forgotten at every checkpoint: `forget_below` a number below which all are settled.

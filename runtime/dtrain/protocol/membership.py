@@ -75,7 +75,7 @@ class Membership:
         return member.incarnation
 
     def heard_before(self, tasks: Iterable[str], now: float) -> None:
-        """The server that kept this table before had heard of these tasks: each that is alive is heard of within a lease."""
+        """Expect these tasks within a lease: the server that kept this table before had heard of them."""
         for member in (self.members[task] for task in tasks if task in self.members):
             if member.state is MemberState.EXPECTED:
                 member.deadline_s = min(member.deadline_s, now + self.lease_s)

@@ -74,7 +74,7 @@ class Cut:
     def marked(self, answers: Sequence[Marked]) -> Snapshot:
         """In async: what to ask every server then: to have all that any of them had applied.
 
-        But for what nobody is sending now, because ps:0 has it computed again.
+        Batches that wait at ps:0 to be computed again are left out: no replica is sending them.
         """
         first = answers[0]
         covers = without(union([answer.applied for answer in answers]), first.again)

@@ -76,7 +76,7 @@ class Order:
 
     @property
     def void(self) -> bool:
-        """Whether the servers are in another term than the one that it is for: nobody was told."""
+        """Return whether the servers are in another term than the order is for: then it was given to no server."""
         return self.term not in (0, self.seen.term)
 
     @property
@@ -126,7 +126,7 @@ class Order:
             yield self._ask(server, control)
 
     def _told_now(self, control: Control, holding: Holding) -> Control:
-        """What is told where ps:0 holds."""
+        """Return the order as it is given to the servers, now that ps:0 has said at which version it holds."""
         version = max(holding.version, self.since)
         control = msgspec.structs.replace(control, number=self.number, term=holding.term, version=version, stop=self.stops)
         if self.again:

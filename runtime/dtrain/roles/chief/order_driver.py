@@ -81,7 +81,7 @@ class OrderDriver:
     ) -> tuple[int, bool]:
         """Order something; returns from which version on it holds, and whether that is the last one.
 
-        If the servers have begun another term, nobody is told before `repeat_in` is called with it.
+        If the servers have begun another term, no server gets the order before `repeat_in` is called with that term.
 
         Args:
             optimizer: the numbers.

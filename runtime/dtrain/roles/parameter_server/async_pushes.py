@@ -282,7 +282,7 @@ class AsyncPushes:
 
     @property
     def again(self) -> tuple[int, ...]:
-        """ps:0: return the batches that are to be computed again, or are being: nobody is sending them now."""
+        """ps:0: return the batches that are to be computed again, or are being computed: no replica is sending them now."""
         assert self.dealer is not None
         repairs = () if self.repairs is None else (*self.repairs.due, *self.repairs.given.values())
         return (*self.dealer.due, *repairs)
