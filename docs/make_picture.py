@@ -25,7 +25,8 @@ SVG = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http:/
 .{unique_id}-title {{ font-size: 18px; font-weight: bold; font-family: arial; }}
 {styles}
 </style>
-<defs><clipPath id="{unique_id}-clip-terminal"><rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/></clipPath>
+<defs><clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/></clipPath>
 {lines}</defs>
 {chrome}
 <g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
@@ -55,7 +56,8 @@ def screen_of_run() -> str:
 
 def main() -> None:
     """Write the picture."""
-    console = Console(record=True, width=COLUMNS, file=open("/dev/null", "w"), force_terminal=True)  # noqa: SIM115 - until exit
+    # until exit
+    console = Console(record=True, width=COLUMNS, file=open("/dev/null", "w"), force_terminal=True)  # noqa: SIM115
     console.print(Text.from_ansi(f"$ {COMMAND}\n{screen_of_run()}"))
     console.save_svg(str(OUTPUT), title="dtrain", theme=MONOKAI, code_format=SVG)
 

@@ -2,8 +2,8 @@
 
     dtrain launch examples/digits.py
 
-1,797 images of 8x8 pixels (examples/data/README.md); a fifth of each digit is held out. The same file trains alone with
-`python examples/digits.py`.
+1,797 images of 8x8 pixels (examples/data/README.md); a fifth of each digit is held out. The same file trains
+alone with `python examples/digits.py`.
 """
 
 import argparse
@@ -18,7 +18,9 @@ HELD_OUT = 0.2
 
 
 def load_digits():
-    """((x, y) to train on, (x, y) held out): pixels from 0 to 1, labels 0 to 9; the split is stratified and always the same."""
+    """((x, y) to train on, (x, y) held out): pixels from 0 to 1, labels 0 to 9; the split is stratified and
+    always the same.
+    """
     table = np.loadtxt(DATA, delimiter=",", dtype=np.float32)
     x, y = table[:, :-1] / 16, table[:, -1].astype(np.int64)
     order = np.random.default_rng(0).permutation(len(y))
@@ -53,7 +55,9 @@ def main():
         )
     epochs = min(10, args.steps)
     batch_size = args.batch_size * strategy.num_replicas_in_sync  # of one step
-    batches = dt.data.Dataset.from_tensor_slices(train).shuffle(len(train[1]), seed=0).repeat().batch(batch_size)
+    batches = (
+        dt.data.Dataset.from_tensor_slices(train).shuffle(len(train[1]), seed=0).repeat().batch(batch_size)
+    )
     model.fit(batches, epochs=epochs, steps_per_epoch=args.steps // epochs, validation_data=test)
     if strategy.is_leader:
         loss, accuracy = model.evaluate(test)

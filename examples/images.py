@@ -1,9 +1,12 @@
-"""Images for the examples: MNIST and Fashion-MNIST from files that you have, or the digits that stand beside the examples.
+"""Images for the examples: MNIST and Fashion-MNIST from files that you have, or the digits that stand beside
+the examples.
 
-The files are those of the data sets' own sites, in the idx format, gzipped or not (``train-images-idx3-ubyte.gz``, ...):
+The files are those of the data sets' own sites, in the idx format, gzipped or not
+(``train-images-idx3-ubyte.gz``, ...):
 
-    MNIST          https://ossci-datasets.s3.amazonaws.com/mnist/train-images-idx3-ubyte.gz and its three neighbours
-    Fashion-MNIST  https://github.com/zalandoresearch/fashion-mnist, or on Debian `apt install dataset-fashion-mnist`
+    MNIST          https://ossci-datasets.s3.amazonaws.com/mnist/train-images-idx3-ubyte.gz and its three
+    neighbours Fashion-MNIST  https://github.com/zalandoresearch/fashion-mnist, or on Debian `apt install
+    dataset-fashion-mnist`
 
 Put them into one folder for each data set and name it: ``--data FOLDER``.
 """
@@ -21,12 +24,18 @@ PLACES = {"mnist": ["/usr/share/datasets/mnist"], "fashion-mnist": ["/usr/share/
 def add_arguments(parser):
     """``--dataset``, ``--data`` and ``--quick`` for the command line of an example."""
     parser.add_argument("--dataset", choices=sorted(PLACES), default="mnist")
-    parser.add_argument("--data", metavar="FOLDER", help="where the files are (default: DTRAIN_DATA, or Debian's place)")
-    parser.add_argument("--quick", action="store_true", help="the 8x8 digits that are shipped, and little training")
+    parser.add_argument(
+        "--data", metavar="FOLDER", help="where the files are (default: DTRAIN_DATA, or Debian's place)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="the 8x8 digits that are shipped, and little training"
+    )
 
 
 def load(args):
-    """((x, y) to train on, (x, y) to test on): images [n, height, width] with pixels from 0 to 1, labels 0 to 9."""
+    """((x, y) to train on, (x, y) to test on): images [n, height, width] with pixels from 0 to 1, labels 0 to
+    9.
+    """
     if args.quick:
         return tuple((x.reshape(-1, 8, 8), y) for x, y in load_digits())
     given = [args.data] if args.data else [os.environ.get("DTRAIN_DATA", ""), *PLACES[args.dataset]]
@@ -34,7 +43,10 @@ def load(args):
     for folder in folders:
         if train := sorted(folder.glob("train*-images-idx3-ubyte*")):
             return _pair(train[0]), _pair(*folder.glob("t10k-images-idx3-ubyte*"))
-    raise SystemExit(f"no {args.dataset} files in {', '.join(map(str, folders)) or 'DTRAIN_DATA'}; try --quick.\n\n{__doc__}")
+    raise SystemExit(
+        f"no {args.dataset} files in {', '.join(map(str, folders)) or 'DTRAIN_DATA'}; try "
+        f"--quick.\n\n{__doc__}"
+    )
 
 
 def _pair(images):
@@ -43,7 +55,9 @@ def _pair(images):
 
 
 def _read(path):
-    """One idx file of bytes: two zeros, the type 8, the number of axes, each length as four bytes, then the data."""
+    """One idx file of bytes: two zeros, the type 8, the number of axes, each length as four bytes, then the
+    data.
+    """
     content = path.read_bytes()
     if path.suffix == ".gz":
         content = gzip.decompress(content)

@@ -1,10 +1,11 @@
 """A line through noisy points: y = 2x + 10, one example a step, SGD. The classic first distributed program.
 
     dtrain launch cluster_specs/line.yaml examples/linear_regression.py
-    python examples/linear_regression.py --ps_hosts=a:2222 --worker_hosts=b:2222,c:2222 --job_name=ps --task_index=0
+    python examples/linear_regression.py --ps_hosts=a:2222 --worker_hosts=b:2222,c:2222 --job_name=ps
+    --task_index=0
 
-The second form is one task of a cluster started by hand, in the words of TensorFlow's first distributed programs; start one
-process for each task.
+The second form is one task of a cluster started by hand, in the words of TensorFlow's first distributed
+programs; start one process for each task.
 """
 
 import argparse
@@ -25,7 +26,10 @@ class PrintProgress(dt.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         weight, bias = self.model.get_weights()
         step = (epoch + 1) * self.every
-        print(f"step {step} weight {weight.item():.4f} bias {bias.item():.4f} loss {logs['loss']:.4f}", flush=True)
+        print(
+            f"step {step} weight {weight.item():.4f} bias {bias.item():.4f} loss {logs['loss']:.4f}",
+            flush=True,
+        )
 
 
 def line(seed=0):

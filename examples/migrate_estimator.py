@@ -3,8 +3,8 @@
     dtrain launch cluster_specs/estimator.yaml examples/migrate_estimator.py
     python examples/migrate_estimator.py            # alone; the same numbers as TensorFlow's, step by step
 
-Where TensorFlow's guide ("Migrate multi-worker CPU/GPU training") has a model_fn with an EstimatorSpec, dtrain has a function that
-makes and compiles a model; the rest of the program keeps its shape.
+Where TensorFlow's guide ("Migrate multi-worker CPU/GPU training") has a model_fn with an EstimatorSpec,
+dtrain has a function that makes and compiles a model; the rest of the program keeps its shape.
 """
 
 import argparse
@@ -41,7 +41,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--max_steps", type=int, default=30)
     parser.add_argument("--learning_rate", type=float, default=0.05)
-    parser.add_argument("--weights", type=float, nargs=3, default=(0.2, -0.3, 0.1), help="first kernel (2) and bias (1)")
+    parser.add_argument(
+        "--weights", type=float, nargs=3, default=(0.2, -0.3, 0.1), help="first kernel (2) and bias (1)"
+    )
     parser.add_argument("--print_weights", action="store_true", help="after every step")
     args = parser.parse_args()
 
@@ -54,7 +56,9 @@ def main():
     strategy = dt.get_strategy()
     with strategy.scope():
         estimator = dt.Estimator(model_fn)
-        train_spec = dt.TrainSpec(input_fn, args.max_steps, callbacks=[PrintWeights()] if args.print_weights else [])
+        train_spec = dt.TrainSpec(
+            input_fn, args.max_steps, callbacks=[PrintWeights()] if args.print_weights else []
+        )
         _, metrics = dt.train_and_evaluate(estimator, train_spec, dt.EvalSpec(eval_input_fn, steps=10))
     if strategy.is_leader:
         print(f"evaluation after step {args.max_steps}: loss {metrics['loss']:.9g}")

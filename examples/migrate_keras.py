@@ -1,4 +1,5 @@
-"""A Keras program, migrated: the model of migrate_estimator.py with compile, fit and evaluate on parameter servers.
+"""A Keras program, migrated: the model of migrate_estimator.py with compile, fit and evaluate on parameter
+servers.
 
 dtrain launch cluster_specs/estimator.yaml examples/migrate_keras.py
 """

@@ -1,10 +1,13 @@
-"""A small convolutional network on MNIST (or Fashion-MNIST), with callbacks, and a model file that is used without a cluster.
+"""A small convolutional network on MNIST (or Fashion-MNIST), with callbacks, and a model file that is used
+without a cluster.
 
     dtrain launch examples/mnist_cnn.py --data FOLDER
     dtrain launch --updates sync examples/mnist_cnn.py --quick
-    python examples/mnist_cnn.py --data FOLDER --evaluate FILE      # what a training has saved, in one process
+    python examples/mnist_cnn.py --data FOLDER --evaluate FILE      # what a training has saved, in one
+    process
 
-`images.py` says how to get the files. Checkpoints, TensorBoard's files and the model lie in the run directory.
+`images.py` says how to get the files. Checkpoints, TensorBoard's files and the model lie in the run
+directory.
 """
 
 import argparse
@@ -70,7 +73,11 @@ def main():
         dt.callbacks.LearningRateScheduler(decay),
         PrintRate(),
     ]
-    batches = dt.data.Dataset.from_tensor_slices(train).shuffle(10_000, seed=0).batch(64 * strategy.num_replicas_in_sync)
+    batches = (
+        dt.data.Dataset.from_tensor_slices(train)
+        .shuffle(10_000, seed=0)
+        .batch(64 * strategy.num_replicas_in_sync)
+    )
     model.fit(batches, epochs=args.epochs, validation_data=test, callbacks=callbacks)
     file = folder / "mnist_cnn.dtrain"
     model.save(file)  # in tasks that do not lead it is thrown away

@@ -33,7 +33,12 @@ def main():
             ]
         )
         model.compile(optimizer="adam", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
-    model.fit(train, epochs=args.epochs, batch_size=args.batch_size * strategy.num_replicas_in_sync, validation_data=test)
+    model.fit(
+        train,
+        epochs=args.epochs,
+        batch_size=args.batch_size * strategy.num_replicas_in_sync,
+        validation_data=test,
+    )
     file = Path(strategy.directory or ".", "mnist_mlp.dtrain")
     model.save(file)  # in tasks that do not lead it is thrown away
     if strategy.is_leader:

@@ -1,4 +1,5 @@
-"""A gradient from elsewhere: matrix factorisation written as two functions over numpy arrays, trained on every strategy.
+"""A gradient from elsewhere: matrix factorisation written as two functions over numpy arrays, trained on
+every strategy.
 
     dtrain launch examples/own_model.py
 
@@ -14,7 +15,11 @@ USERS, FILMS, FACTORS = 60, 40, 3
 
 def init(rng):
     """The first value of every variable."""
-    return {"users": rng.normal(0, 0.5, (USERS, FACTORS)), "films": rng.normal(0, 0.5, (FILMS, FACTORS)), "mean": np.zeros(1)}
+    return {
+        "users": rng.normal(0, 0.5, (USERS, FACTORS)),
+        "films": rng.normal(0, 0.5, (FILMS, FACTORS)),
+        "mean": np.zeros(1),
+    }
 
 
 def loss_and_gradients(weights, pairs, ratings):
@@ -36,7 +41,9 @@ def ratings(examples=20_000):
     true = init(rng)
     pairs = rng.integers([USERS, FILMS], size=(examples, 2))
     users, films = pairs.T
-    return pairs, 3 + np.sum(true["users"][users] * true["films"][films], axis=1) + rng.normal(0, 0.1, examples)
+    return pairs, 3 + np.sum(true["users"][users] * true["films"][films], axis=1) + rng.normal(
+        0, 0.1, examples
+    )
 
 
 def main():

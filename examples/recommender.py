@@ -2,8 +2,8 @@
 
     dtrain launch --set 'training.partitioner={fixed_shards: 2}' examples/recommender.py
 
-The table lies on the parameter servers, in two shards; of it only the rows travel that a batch reads, and their gradients. With
-``--users 10000000`` a step takes as long, and no worker ever holds the table.
+The table lies on the parameter servers, in two shards; of it only the rows travel that a batch reads, and
+their gradients. With ``--users 10000000`` a step takes as long, and no worker ever holds the table.
 """
 
 import argparse
@@ -16,7 +16,9 @@ FILMS = 2000
 
 
 def ratings(users, count, seed):
-    """(user and film, rating), those with low numbers more often than others: how kind the user is and how good the film."""
+    """(user and film, rating), those with low numbers more often than others: how kind the user is and how
+    good the film.
+    """
     rng = np.random.default_rng(seed)
     user, film = ((rng.random(count) ** 3 * size).astype(np.int64) for size in (users, FILMS))
     rating = np.sin(user * 0.61) + np.sin(film * 0.37) + rng.normal(0, 0.1, count)
@@ -40,7 +42,9 @@ def main():
     data = ratings(args.users, 200_000, seed=0)
     model.fit(data, batch_size=256, epochs=2, steps_per_epoch=args.steps // 2, validation_data=held_out)
     if strategy.is_leader:
-        print(f"the variance of ratings is {np.var(held_out[1]):.3f}, the error {model.evaluate(held_out):.3f}")
+        print(
+            f"the variance of ratings is {np.var(held_out[1]):.3f}, the error {model.evaluate(held_out):.3f}"
+        )
         print(f"film 7 is {model.weights['vectors/embeddings'][7].round(2)}")
 
 

@@ -22,7 +22,9 @@ def main():
 
     torch.manual_seed(0)
     pixels = train[0][0].size
-    module = nn.Sequential(nn.Flatten(), nn.Linear(pixels, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 10))
+    module = nn.Sequential(
+        nn.Flatten(), nn.Linear(pixels, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 10)
+    )
     strategy = dt.get_strategy()
     with strategy.scope():
         model = dt.from_torch(module, nn.functional.cross_entropy)

@@ -1,9 +1,11 @@
-"""One trial of a search for hyperparameters: a perceptron whose shape and optimizer are flags, and which reports its accuracy.
+"""One trial of a search for hyperparameters: a perceptron whose shape and optimizer are flags, and which
+reports its accuracy.
 
-    dtrain launch examples/tuned_trial.py --data FOLDER --n_hidden 2 --n_neurons 200 --learning_rate 0.1 --optimizer sgd
-    python examples/tuned_trial.py --quick
+    dtrain launch examples/tuned_trial.py --data FOLDER --n_hidden 2 --n_neurons 200 --learning_rate 0.1
+    --optimizer sgd python examples/tuned_trial.py --quick
 
-After every epoch the leader prints one line of JSON, for whoever runs the search: the metric, its value, the global step.
+After every epoch the leader prints one line of JSON, for whoever runs the search: the metric, its value, the
+global step.
 """
 
 import argparse
@@ -19,7 +21,10 @@ class Report(dt.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         step = (epoch + 1) * self.params["steps"]
-        print(json.dumps({"metric": "accuracy", "value": round(logs["val_accuracy"], 4), "global_step": step}), flush=True)
+        print(
+            json.dumps({"metric": "accuracy", "value": round(logs["val_accuracy"], 4), "global_step": step}),
+            flush=True,
+        )
 
     def monitors_validation(self):
         return True

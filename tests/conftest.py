@@ -7,17 +7,22 @@ import pytest
 from hypothesis import HealthCheck, settings
 from launching import Launcher
 
-# A test that passed passes again, also on a busy machine; `pytest --hypothesis-profile searching` draws other examples each time.
-settings.register_profile("repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+# A test that passed passes again, also on a busy machine; `pytest --hypothesis-profile searching` draws other
+# examples each time.
+settings.register_profile(
+    "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("searching", deadline=None)
 settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def modules_are_compiled_once() -> Iterator[None]:
-    """Give the interpreters that tests start a folder for bytecode where PYTHONDONTWRITEBYTECODE keeps the tree free of it.
+    """Give the interpreters that tests start a folder for bytecode where PYTHONDONTWRITEBYTECODE keeps the
+    tree free of it.
 
-    Without any, each of the hundreds of processes would compile dtrain anew: a third of what a small launch takes.
+    Without any, each of the hundreds of processes would compile dtrain anew: a third of what a small launch
+    takes.
     """
     if not sys.dont_write_bytecode:
         yield
@@ -30,7 +35,9 @@ def modules_are_compiled_once() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def early(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    """A launcher for what a module begins before its other tests: they run while it waits, for a lease or a limit, on its own."""
+    """A launcher for what a module begins before its other tests: they run while it waits, for a lease or a
+    limit, on its own.
+    """
     launcher = Launcher(tmp_path_factory.mktemp("early"))
     yield launcher
     launcher.close()

@@ -1,7 +1,8 @@
-"""A whole cluster in one process: everything that is shipped, but for the sockets, which `dtrain.wire.memory` replaces.
+"""A whole cluster in one process: everything that is shipped, but for the sockets, which `dtrain.wire.memory`
+replaces.
 
-Every replica runs the program's body in a thread of its own; servers answer in the thread of whoever asks. No lease runs out,
-because time is never told to the servers: that is for tests of what training computes.
+Every replica runs the program's body in a thread of its own; servers answer in the thread of whoever asks. No
+lease runs out, because time is never told to the servers: that is for tests of what training computes.
 """
 
 import contextlib
@@ -10,14 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.assignment import TaskAssignment
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import CheckpointSection, ClusterSection, RunSpec, TrainingSection
 from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage
-from dtrain.reporting import Reporter
+from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.parameter_server.machine import ParameterServer
+from dtrain.runs.reporting import Reporter
 from dtrain.strategies.parameter_server import ParameterServerStrategy
 from dtrain.wire.memory import MemoryChannel
 
@@ -48,10 +49,21 @@ class InMemoryCluster:
     """A chief, workers and servers."""
 
     def __init__(
-        self, folder: Path, replicas: int, servers: int = 1, checkpoint: CheckpointSection | None = None, **training: Any
+        self,
+        folder: Path,
+        replicas: int,
+        servers: int = 1,
+        checkpoint: CheckpointSection | None = None,
+        **training: Any,
     ) -> None:
-        """Start the servers; `folder` is the leader's run directory, `checkpoint` and `training` are sections of the spec."""
-        names = {"chief": ["c:0"], "worker": [f"w:{i}" for i in range(replicas - 1)], "ps": [f"p:{i}" for i in range(servers)]}
+        """Start the servers; `folder` is the leader's run directory, `checkpoint` and `training` are sections
+        of the spec.
+        """
+        names = {
+            "chief": ["c:0"],
+            "worker": [f"w:{i}" for i in range(replicas - 1)],
+            "ps": [f"p:{i}" for i in range(servers)],
+        }
         self.folder = folder
         self.cluster = ClusterSpec.from_lists(**names)
         section = ClusterSection(chief=1, worker=replicas - 1, ps=servers)
@@ -94,7 +106,8 @@ class InMemoryCluster:
         return channel
 
     def run(self, build: Callable[[], Any], body: Callable[[Any], Any]) -> list[Any]:
-        """Build the model of every replica, in the order of ranks, and run the body on each at once; returns the bodies' results.
+        """Build the model of every replica, in the order of ranks, and run the body on each at once; returns
+        the bodies' results.
 
         The first error of any replica ends all, and is raised.
         """

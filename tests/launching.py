@@ -1,4 +1,6 @@
-"""Launching real clusters in tests: start one, wait for things to be true, and see that nothing of it is left."""
+"""Launching real clusters in tests: start one, wait for things to be true, and see that nothing of it is
+left.
+"""
 
 import contextlib
 import json
@@ -16,7 +18,9 @@ from typing import Any
 
 PATIENCE_S = 60.0
 """Far above any promise: no test may fail because the machine is busy."""
-SOURCES = os.pathsep.join(str(Path(folder).resolve()) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder)
+SOURCES = os.pathsep.join(
+    str(Path(folder).resolve()) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder
+)
 MARK = "DTRAIN_TEST_MARK"
 
 PRELUDE = """
@@ -25,7 +29,7 @@ from pathlib import Path
 from dtrain.cluster import TaskId
 from dtrain.run_files import RunFiles, TaskStatus, write_record
 
-sys.modules["dtrain.strategy"] = types.SimpleNamespace(was_used=lambda: True, close_default=lambda error: None)
+sys.modules["dtrain.strategies.interface"] = types.SimpleNamespace(was_used=lambda: True, close_default=lambda error: None)
 _place = json.loads(os.environ["TF_CONFIG"])["task"]
 task = f'{_place["type"]}:{_place["index"]}'
 attempt = int(os.environ["DTRAIN_ATTEMPT"])
@@ -69,7 +73,9 @@ def wait_until(condition: Callable[[], Any], what: str = "", within_s: float = P
 
 @contextlib.contextmanager
 def _heard_hangups() -> Iterator[None]:
-    """For children, also when pytest itself runs under nohup. A preexec_fn would fork this process, with gRPC's threads in it."""
+    """For children, also when pytest itself runs under nohup. A preexec_fn would fork this process, with
+    gRPC's threads in it.
+    """
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         yield
@@ -122,7 +128,9 @@ class Command:
         self.process.send_signal(number)
 
     def pids(self, *words: str) -> list[int]:
-        """The living processes that it has started, whatever their session; those with `words` in their argv."""
+        """The living processes that it has started, whatever their session; those with `words` in their
+        argv.
+        """
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal() and int(entry.name) != self.process.pid:
@@ -160,7 +168,9 @@ class Launch(Command):
 
     def task(self, name: str) -> dict[str, Any]:
         """A task of run.json."""
-        return next((task for task in self.record()["tasks"] if task["task"] == name), {"state": None, "pid": None})
+        return next(
+            (task for task in self.record()["tasks"] if task["task"] == name), {"state": None, "pid": None}
+        )
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The journal's events of a kind."""
@@ -192,7 +202,7 @@ class Launch(Command):
 
     def guardian(self, task: str) -> int:
         """The pid of the guardian of a foreign task."""
-        (pid,) = self.pids("dtrain_cli.guardian", task)
+        (pid,) = self.pids("dtrain_cli.targets.guardian", task)
         return pid
 
 
@@ -215,12 +225,19 @@ class Launcher:
         return launch
 
     def start_family(self, *words: str, foreign: bool) -> Launch:
-        """Launch tasks that each have a child in their group, one in a session of its own, and an orphan in one of its own."""
-        launch = self.start(*words, *(("--", "sh", "-c", SHELL_FAMILY) if foreign else (self.program(FAMILY),)))
+        """Launch tasks that each have a child in their group, one in a session of its own, and an orphan in
+        one of its own.
+        """
+        launch = self.start(
+            *words, *(("--", "sh", "-c", SHELL_FAMILY) if foreign else (self.program(FAMILY),))
+        )
         launch.wait_running()
         families = [task for task in launch.record()["tasks"] if foreign or not task["task"].startswith("ps")]
         for name in ("1001", "1002", "1003"):
-            launch.wait_for(lambda name=name: len(launch.pids("sleep", name)) == len(families), f"sleep {name} in every task")
+            launch.wait_for(
+                lambda name=name: len(launch.pids("sleep", name)) == len(families),
+                f"sleep {name} in every task",
+            )
         return launch
 
     def run(self, *words: str, **options: Any) -> Command:

@@ -1,1 +1,3 @@
-"""The launcher: the `dtrain` command line. It starts, watches and stops processes; what they run is the package `dtrain`."""
+"""The launcher: the `dtrain` command line. It starts, watches and stops processes; what they run is the
+package `dtrain`.
+"""

@@ -9,8 +9,17 @@ try:
     import click
 
     from dtrain.errors import DtrainError, SpecError
-    from dtrain_cli import shell_completion
-    from dtrain_cli.commands import chaos, checks, environment, launch, models, removal, roles, runs
+    from dtrain_cli.commands import (
+        chaos,
+        checks,
+        environment,
+        launch,
+        models,
+        removal,
+        roles,
+        runs,
+        shell_completion,
+    )
 except KeyboardInterrupt:  # these take a while on a busy machine
     sys.exit(130)
 
@@ -33,10 +42,16 @@ class _Group(click.Group):
 @click.group(cls=_Group, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dtrain", message="dtrain %(version)s")
 def cli() -> None:
-    """Turn one training program into a cluster: on this laptop as processes, on real machines as one task each."""
+    """Turn one training program into a cluster: on this laptop as processes, on real machines as one task
+    each.
+    """
 
 
-@click.command("help", short_help="Show this list, or the help of a command.", epilog="\b\nExample:\n  dtrain help launch\n")
+@click.command(
+    "help",
+    short_help="Show this list, or the help of a command.",
+    epilog="\b\nExample:\n  dtrain help launch\n",
+)
 @click.argument("name", metavar="[COMMAND]", required=False)
 @click.pass_context
 def show_help(context: click.Context, name: str | None) -> None:
@@ -64,14 +79,18 @@ for command in (
 
 
 def main() -> NoReturn:
-    """Run the command line and end the process with its exit code; a user's mistake is a message, never a traceback."""
+    """Run the command line and end the process with its exit code; a user's mistake is a message, never a
+    traceback.
+    """
     stdout = sys.stdout
     try:
         shell_completion.install()
         code = cli.main(prog_name="dtrain", standalone_mode=False) or 0
     except BrokenPipeError:
         code = 0
-    except SystemExit as error:  # click's own: a completion has been answered, or (stdout wrapped) its reader is gone
+    except (
+        SystemExit
+    ) as error:  # click's own: a completion has been answered, or (stdout wrapped) its reader is gone
         code = error.code if sys.stdout is stdout else 0
     except DtrainError as error:
         # What is wrong in a spec begins with its place, as editors expect it.
@@ -110,7 +129,9 @@ def _say(message: str) -> None:
 
 
 def _drop_unread_output() -> None:
-    """A reader that has gone away (`dtrain status | head`) must not make the interpreter complain while it ends."""
+    """A reader that has gone away (`dtrain status | head`) must not make the interpreter complain while it
+    ends.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

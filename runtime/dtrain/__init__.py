@@ -1,7 +1,7 @@
 """dtrain: a distributed-training runtime for parameter servers on CPUs.
 
-The public names are loaded when they are first used (PEP 562), so that importing one error class, or asking the command line for
-help, loads neither numpy nor grpc. `__init__.pyi` tells type checkers the same list.
+The public names are loaded when they are first used (PEP 562), so that importing one error class, or asking
+the command line for help, loads neither numpy nor grpc. `__init__.pyi` tells type checkers the same list.
 """
 
 from importlib import import_module
@@ -13,34 +13,34 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Input": "dtrain.learning.layers:Input",
     "Model": "dtrain.training.models:Model",
-    "SparseRows": "dtrain.learning.sparse_rows:SparseRows",
+    "SparseRows": "dtrain.learning.core.sparse_rows:SparseRows",
     "Sequential": "dtrain.training.sequential:Sequential",
     "InputContext": "dtrain.data.input_context:InputContext",
     "ParameterServerStrategy": "dtrain.strategies.choice:ParameterServerStrategy",
-    "Strategy": "dtrain.strategy:Strategy",
+    "Strategy": "dtrain.strategies.interface:Strategy",
     "load_model": "dtrain.training.saved_models:load_model",
-    "Estimator": "dtrain.training.estimator:Estimator",
-    "EvalSpec": "dtrain.training.estimator:EvalSpec",
-    "BestExporter": "dtrain.training.exporters:BestExporter",
-    "FinalExporter": "dtrain.training.exporters:FinalExporter",
-    "LatestExporter": "dtrain.training.exporters:LatestExporter",
-    "TrainSpec": "dtrain.training.estimator:TrainSpec",
+    "Estimator": "dtrain.compat.estimator:Estimator",
+    "EvalSpec": "dtrain.compat.estimator:EvalSpec",
+    "BestExporter": "dtrain.compat.exporters:BestExporter",
+    "FinalExporter": "dtrain.compat.exporters:FinalExporter",
+    "LatestExporter": "dtrain.compat.exporters:LatestExporter",
+    "TrainSpec": "dtrain.compat.estimator:TrainSpec",
     "from_function": "dtrain.training.functions:from_function",
-    "from_torch": "dtrain.training.torch_module:from_torch",
-    "train_and_evaluate": "dtrain.training.estimator:train_and_evaluate",
+    "from_torch": "dtrain.integrations.torch_module:from_torch",
+    "train_and_evaluate": "dtrain.compat.estimator:train_and_evaluate",
     "get_strategy": "dtrain.strategies.choice:get_strategy",
-    "activations": "dtrain.learning.activations",
+    "activations": "dtrain.learning.core.activations",
     "callbacks": "dtrain.callbacks",
     "data": "dtrain.data",
     "distribute": "dtrain.distribute",
     "errors": "dtrain.errors",
-    "initializers": "dtrain.learning.initializers",
+    "initializers": "dtrain.learning.core.initializers",
     "layers": "dtrain.learning.layers",
     "losses": "dtrain.learning.losses",
     "metrics": "dtrain.learning.metrics",
-    "models": "dtrain.models",
+    "models": "dtrain.compat.models",
     "optimizers": "dtrain.learning.optimizers",
-    "regularizers": "dtrain.learning.regularizers",
+    "regularizers": "dtrain.learning.core.regularizers",
     "utils": "dtrain.data.encoding",
 }
 

@@ -113,7 +113,8 @@ class ClusterRun:
         return json.loads(re.search(r"^marks (.*)$", self.log(task), re.M)[1])  # type: ignore[index, no-any-return]
 
     def steps_per_s(self, *tasks: str) -> float:
-        """Of these replicas together, by the marks of their clocks but for each one's first, while all of them trained.
+        """Of these replicas together, by the marks of their clocks but for each one's first, while all of
+        them trained.
 
         NaN if they never did, as in a run that is over when the second one arrives.
         """

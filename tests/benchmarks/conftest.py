@@ -17,7 +17,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def any_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """numpy may use the instructions that peers use: nothing tells OpenBLAS that this is another processor (OPENBLAS_CORETYPE)."""
+    """numpy may use the instructions that peers use: nothing tells OpenBLAS that this is another processor
+    (OPENBLAS_CORETYPE).
+    """
     for name in [name for name in os.environ if name.startswith("OPENBLAS_")]:
         monkeypatch.delenv(name)
 
@@ -35,7 +37,9 @@ def runs(request: pytest.FixtureRequest, real: bool) -> int:
 
 
 @pytest.fixture
-def figure(request: pytest.FixtureRequest, real: bool, capsys: pytest.CaptureFixture[str]) -> Callable[..., Figure]:
+def figure(
+    request: pytest.FixtureRequest, real: bool, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Figure]:
     """Makes a Figure; with --real it is printed now and stands in the table at the end."""
 
     def add(*args: object, **kwargs: object) -> Figure:
@@ -51,7 +55,8 @@ def figure(request: pytest.FixtureRequest, real: bool, capsys: pytest.CaptureFix
 
 @pytest.fixture
 def beside(figure: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Makes a Figure of runs that alternated with others', and one of the ratios, pair by pair, to each of those that was run.
+    """Makes a Figure of runs that alternated with others', and one of the ratios, pair by pair, to each of
+    those that was run.
 
     `ratios` says, by the other's name, what was promised of one.
     """
@@ -69,27 +74,41 @@ def beside(figure: Callable[..., Figure]) -> Callable[..., Figure]:
         made = figure(name, runs, unit, versus=medians, **facts)
         for other, theirs in run.items():
             pairs = [ours / their for ours, their in zip(runs, theirs, strict=True)]
-            figure(f"{name} / {other}", pairs, "x", ratios.get(other), note=f"{other}: {medians[other]:.4g} {unit}")
+            figure(
+                f"{name} / {other}",
+                pairs,
+                "x",
+                ratios.get(other),
+                note=f"{other}: {medians[other]:.4g} {unit}",
+            )
         return made
 
     return add
 
 
 @pytest.fixture
-def tensorflow_servers(cluster: Callable[..., ClusterRun], tensorflow: str | None) -> Callable[..., list[float]]:
+def tensorflow_servers(
+    cluster: Callable[..., ClusterRun], tensorflow: str | None
+) -> Callable[..., list[float]]:
     """Runs peers/tensorflow_servers.py; its steps/s, as a list that is empty without TensorFlow."""
 
     def run(*words: object) -> list[float]:
         if tensorflow is None:
             return []
-        return [cluster(*TWO_WORKERS, "--", tensorflow, PEERS / "tensorflow_servers.py", *words).end().said("chief:0", "steps/s")]
+        return [
+            cluster(*TWO_WORKERS, "--", tensorflow, PEERS / "tensorflow_servers.py", *words)
+            .end()
+            .said("chief:0", "steps/s")
+        ]
 
     return run
 
 
 @pytest.fixture
 def tensorflow(real: bool) -> str | None:
-    """The Python that has TensorFlow (tests/peers/requirements-tf.txt); None without one, and where nothing is measured."""
+    """The Python that has TensorFlow (tests/peers/requirements-tf.txt); None without one, and where nothing
+    is measured.
+    """
     return os.environ.get("DTRAIN_TF_PYTHON") if real else None
 
 
@@ -101,7 +120,9 @@ def torch(real: bool) -> str | None:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Callable[..., ClusterRun]]:
-    """Launches a cluster below a folder of the test's own, whose words follow `dtrain launch`; nothing is left of it."""
+    """Launches a cluster below a folder of the test's own, whose words follow `dtrain launch`; nothing is
+    left of it.
+    """
     started: list[ClusterRun] = []
 
     def launch(*words: object, through: Sequence[object] = ()) -> ClusterRun:
@@ -115,7 +136,9 @@ def cluster(tmp_path: Path) -> Iterator[Callable[..., ClusterRun]]:
 
 @pytest.fixture
 def struck(cluster: Callable[..., ClusterRun], real: bool) -> Callable[..., ClusterRun]:
-    """Runs a cluster that suffers a fault, to its end; a short run of programs/train.py waits for the fault."""
+    """Runs a cluster that suffers a fault, to its end; a short run of programs/train.py waits for the
+    fault.
+    """
     return lambda *words: cluster(*words).end() if real else cluster(*words, "--hold").end_after("fault")
 
 

@@ -62,14 +62,24 @@ class Figure:
                 "ratios": self.ratios,
                 "note": self.note,
                 "result_hash": hashlib.sha256(json.dumps(self.result).encode()).hexdigest()[:12],
-                "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "load": _rounded(os.getloadavg()[0])},
+                "machine": {
+                    "cores": os.cpu_count(),
+                    "python": platform.python_version(),
+                    "load": _rounded(os.getloadavg()[0]),
+                },
             }
         )
 
     def to_row(self) -> str:
         """One line of the table at the end."""
-        verdict = {None: "", True: f"promised {self.promised}: kept", False: f"promised {self.promised}: NOT KEPT"}[self.kept]
-        beside = "; ".join(f"{ratio:g} x {name} ({_rounded(self.versus[name]):g})" for name, ratio in self.ratios.items())
+        verdict = {
+            None: "",
+            True: f"promised {self.promised}: kept",
+            False: f"promised {self.promised}: NOT KEPT",
+        }[self.kept]
+        beside = "; ".join(
+            f"{ratio:g} x {name} ({_rounded(self.versus[name]):g})" for name, ratio in self.ratios.items()
+        )
         said = ". ".join(part for part in (verdict, beside, self.note) if part)
         return f"{self.name:28} {_rounded(self.median):>9g} {self.unit:8} n={len(self.runs):<3} {said}"
 

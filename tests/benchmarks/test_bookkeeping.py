@@ -1,7 +1,9 @@
-"""What parameter servers do for one heartbeat and one contribution, without sockets: with 100, 200 and 500 replicas.
+"""What parameter servers do for one heartbeat and one contribution, without sockets: with 100, 200 and 500
+replicas.
 
-The shipped machines are driven by hand, with variables of a few bytes, so bookkeeping is all they do. Without --real the
-instructions of Python that they execute are counted: they are the same however busy the machine is.
+The shipped machines are driven by hand, with variables of a few bytes, so bookkeeping is all they do. Without
+--real the instructions of Python that they execute are counted: they are the same however busy the machine
+is.
 """
 
 import statistics
@@ -17,8 +19,19 @@ import pytest
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import TrainingSection
 from dtrain.learning import optimizers
-from dtrain.messages import Commit, Complete, Control, Heartbeat, Initialise, Pull, Push, Reply, Subscribe, Values
-from dtrain.protocol import placement
+from dtrain.messages import (
+    Commit,
+    Complete,
+    Control,
+    Heartbeat,
+    Initialise,
+    Pull,
+    Push,
+    Reply,
+    Subscribe,
+    Values,
+)
+from dtrain.parameters import placement
 from dtrain.roles.parameter_server.actions import Report, Send
 from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.variables import VariableSpec
@@ -31,7 +44,9 @@ SETTINGS = {
 PROMISED_MS = "<= 0.2"
 WAIT_S = 60.0
 MAY_GROW = {"first heartbeat": 1.2, "heartbeat": 1.2, "contribution": 1.2, "goodbye": 2.0}
-"""How much more instructions one may be with five times as many replicas. Who lives is counted anew when somebody has left."""
+"""How much more instructions one may be with five times as many replicas. Who lives is counted anew when
+somebody has left.
+"""
 
 
 class CpuClock:
@@ -61,7 +76,9 @@ class Instructions:
 
 
 class Servers:
-    """All parameter servers of a cluster of workers; `spent` is what each kind of work has cost each server, one by one."""
+    """All parameter servers of a cluster of workers; `spent` is what each kind of work has cost each server,
+    one by one.
+    """
 
     def __init__(self, replicas, servers, meter, training):
         self.tasks = [TaskId.parse(f"worker:{index}") for index in range(replicas)]
@@ -69,11 +86,16 @@ class Servers:
         self.now = 0.0
         self._meter = meter
         self._ended = False
-        cluster = ClusterSpec.from_lists(worker=[f"w:{i}" for i in range(replicas)], ps=[f"p:{i}" for i in range(servers)])
+        cluster = ClusterSpec.from_lists(
+            worker=[f"w:{i}" for i in range(replicas)], ps=[f"p:{i}" for i in range(servers)]
+        )
         section = TrainingSection(**training)
         self._machines = [ParameterServer(index, cluster, section, 0.0) for index in range(servers)]
         self._plan = placement.plan([VariableSpec(f"v{index}", (2,)) for index in range(servers)], servers)
-        self._blocks = [[np.zeros(group.size, group.dtype) for group in self._plan.layout(i).groups] for i in range(servers)]
+        self._blocks = [
+            [np.zeros(group.size, group.dtype) for group in self._plan.layout(i).groups]
+            for i in range(servers)
+        ]
         self._training = msgspec.to_builtins(section)
         self._parts = replicas if section.updates == "sync" else 1
         self.may_push = dict.fromkeys(range(replicas), False)
@@ -146,7 +168,9 @@ class Servers:
 
     def _follow(self, server, commit):
         first = TaskId.parse("ps:0")
-        self._deliver(server, "contribution", lambda: self._machines[server].receive(None, first, commit, (), self.now))
+        self._deliver(
+            server, "contribution", lambda: self._machines[server].receive(None, first, commit, (), self.now)
+        )
 
     def cost(self, kind):
         """What one of a kind costs ps:0 on average: all that follows from a contribution belongs to it."""
@@ -155,7 +179,9 @@ class Servers:
 
 
 def costs(replicas, servers, rounds, meter, training):
-    """What each kind costs ps:0 while everybody pushes, a heartbeat after each push, and one replica is three times slower."""
+    """What each kind costs ps:0 while everybody pushes, a heartbeat after each push, and one replica is three
+    times slower.
+    """
     run = Servers(replicas, servers, meter, training)
     run.begin()
     order, random = list(range(replicas)), Random(0)
@@ -174,13 +200,19 @@ def costs(replicas, servers, rounds, meter, training):
 
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_what_a_message_costs_the_first_server_does_not_grow_with_the_replicas(setting, servers, figure, real, runs):
+def test_what_a_message_costs_the_first_server_does_not_grow_with_the_replicas(
+    setting, servers, figure, real, runs
+):
     sizes, rounds, meter = ((100, 200, 500), 6, CpuClock()) if real else ((20, 100), 3, Instructions())
-    found = {size: [costs(size, servers, rounds, meter, SETTINGS[setting]) for _ in range(runs)] for size in sizes}
+    found = {
+        size: [costs(size, servers, rounds, meter, SETTINGS[setting]) for _ in range(runs)] for size in sizes
+    }
     for kind, growth in MAY_GROW.items():
         *fewer, most = ([cost[kind] for cost in found[size]] for size in sizes)
         if real:
-            beside = {f"{size} replicas": statistics.median(each) for size, each in zip(sizes, fewer, strict=False)}
+            beside = {
+                f"{size} replicas": statistics.median(each) for size, each in zip(sizes, fewer, strict=False)
+            }
             name = f"{kind}, {setting}, ps {servers}, {sizes[-1]} replicas"
             figure(name, most, "ms", PROMISED_MS, versus=beside)
         else:

@@ -1,6 +1,7 @@
 """The default cluster, synchronous, while everybody waits for the chief's second batch: what waiting costs.
 
-Memory is PSS, so what the tasks share is divided among them. CPU is that of every process, launcher and warm process included.
+Memory is PSS, so what the tasks share is divided among them. CPU is that of every process, launcher and warm
+process included.
 """
 
 import time
@@ -40,5 +41,11 @@ def test_everybody_waits(cluster, figure, real):
     memory = [psutil.Process(run.task(worker)["pid"]).memory_full_info().pss / 1e6 for worker in WORKERS]
     run.kill()
     figure("idle worker", memory, "MB PSS", f"<= {WORKER_MB}", note="the two workers of the default cluster")
-    figure("idle cluster", [percent], "% core", "<= 2", note=f"{len(processes)} processes, launcher and warm process included")
+    figure(
+        "idle cluster",
+        [percent],
+        "% core",
+        "<= 2",
+        note=f"{len(processes)} processes, launcher and warm process included",
+    )
     assert 0 < min(memory) <= max(memory) <= WORKER_MB

@@ -1,7 +1,8 @@
-"""From the command to the first step of every replica. With --real also 1 chief, 96 workers, 2 ps, 1 evaluator.
+"""From the command to the first step of every replica. With --real also 1 chief, 96 workers, 2 ps, 1
+evaluator.
 
-Beside it `torchrun --nproc-per-node 4` of processes that do nothing, from the command to its end: they import nothing, train
-nothing and talk to nobody.
+Beside it `torchrun --nproc-per-node 4` of processes that do nothing, from the command to its end: they import
+nothing, train nothing and talk to nobody.
 """
 
 import re
@@ -40,12 +41,16 @@ model.fit(batches, epochs=1, steps_per_epoch=1_000_000, verbose=0)
 
 
 def first_steps_s(launcher, workers: int) -> tuple[list[float], float]:
-    """Seconds from the command to each replica's first step, and the memory of all processes (PSS, MiB) then."""
+    """Seconds from the command to each replica's first step, and the memory of all processes (PSS, MiB)
+    then.
+    """
     (launcher.folder / "program.py").write_text(PROGRAM)
     started_s = time.monotonic()
     launch = launcher.start("--workers", workers, "program.py")
     logs = [f"worker:{index}" for index in range(workers)] + ["chief:0"]
-    found = launch.wait_for(lambda: len(times := _times(launch, logs)) == len(logs) and times, "the first step of every replica")
+    found = launch.wait_for(
+        lambda: len(times := _times(launch, logs)) == len(logs) and times, "the first step of every replica"
+    )
     memory = sum(_pss_mib(pid) for pid in [launch.process.pid, *launch.pids()])
     launch.send(signal.SIGINT)
     assert launch.end() == 130
@@ -82,7 +87,13 @@ def test_the_default_cluster(launcher, beside, runs, torch):
         torchrun += torchrun_s(torch)
     others = {"torchrun of nothing": torchrun}
     made = beside(
-        "first step, default cluster", ours, "s", others, {}, promised="<= 1", note="of every replica, from the command on"
+        "first step, default cluster",
+        ours,
+        "s",
+        others,
+        {},
+        promised="<= 1",
+        note="of every replica, from the command on",
     )
     assert made.median > 0
 

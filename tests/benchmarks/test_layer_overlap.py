@@ -1,8 +1,10 @@
-"""Steps that begin before their values are all there, and whose gradients leave layer by layer: 32 MB in 8 layers, over gRPC.
+"""Steps that begin before their values are all there, and whose gradients leave layer by layer: 32 MB in 8
+layers, over gRPC.
 
-On one host, where workers and servers share the cores; and where the kernel can shape links, in a network namespace of our own (by
-root, with tc), with servers that have each a link of so many bits a second either way. Milliseconds of a step, each kind by turns
-within one run: the machine's moods are longer than the difference.
+On one host, where workers and servers share the cores; and where the kernel can shape links, in a network
+namespace of our own (by root, with tc), with servers that have each a link of so many bits a second either
+way. Milliseconds of a step, each kind by turns within one run: the machine's moods are longer than the
+difference.
 """
 
 import shutil
@@ -23,12 +25,18 @@ def can_shape():
     )
 
 
-@pytest.mark.parametrize(("link", "batch", "steps"), [(None, 64, 400), ("10gbit", 64, 400), ("1gbit", 512, 120)])
+@pytest.mark.parametrize(
+    ("link", "batch", "steps"), [(None, 64, 400), ("10gbit", 64, 400), ("1gbit", 512, 120)]
+)
 @pytest.mark.parametrize("updates", ["async", "sync"])
 def test_late_values_and_early_gradients(cluster, beside, real, runs, updates, link, batch, steps):
     if link and not (real and can_shape()):
         pytest.skip("with --real, by root, with tc and network namespaces")
-    words = ["--batch", batch, "--steps", steps] if real else ["--batch", 1, "--steps", 16, "--layers", 3, "--turn-s", 0.1]
+    words = (
+        ["--batch", batch, "--steps", steps]
+        if real
+        else ["--batch", 1, "--steps", 16, "--layers", 3, "--turn-s", 0.1]
+    )
     found = {"late": [], "both": [], "neither": []} | ({"early": []} if updates == "sync" else {})
     for _ in range(runs):
         through = ["unshare", "-n", LINK, link] if link else []

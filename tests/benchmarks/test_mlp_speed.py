@@ -1,7 +1,7 @@
 """The 784-512-512-10 MLP at batch 64, asynchronous, 2 workers, 2 servers: 2.7 MB each way a step.
 
-Steps per second of both workers together, beside gRPC streams that carry the bytes and compute nothing, and beside the same program
-of TensorFlow's ParameterServerStrategy.
+Steps per second of both workers together, beside gRPC streams that carry the bytes and compute nothing, and
+beside the same program of TensorFlow's ParameterServerStrategy.
 """
 
 import re
@@ -19,10 +19,22 @@ def test_steps_per_second(cluster, beside, real, runs, tensorflow_servers):
     steps, every = (3000, 50) if real else (20, 2)
     ours, bare, tensorflow = [], [], []
     for _ in range(runs):
-        run = cluster(*TWO_WORKERS, PROGRAMS / "train.py", "--model", "mlp", "--steps", steps, "--every", every).end()
+        run = cluster(
+            *TWO_WORKERS, PROGRAMS / "train.py", "--model", "mlp", "--steps", steps, "--every", every
+        ).end()
         assert run.status["global_step"] == steps
         ours.append(run.steps_per_s(*WORKERS))
-        words = ["--", sys.executable, PROGRAMS / "bare_streams.py", "--steps", steps // 2, "--every", every, "--bytes", *BYTES]
+        words = [
+            "--",
+            sys.executable,
+            PROGRAMS / "bare_streams.py",
+            "--steps",
+            steps // 2,
+            "--every",
+            every,
+            "--bytes",
+            *BYTES,
+        ]
         bare.append(cluster(*BARE, *words).end().steps_per_s(*WORKERS))
         tensorflow += tensorflow_servers("--model", "mlp", "--steps", 500)
     others = {"bare grpc streams": bare, "TensorFlow": tensorflow}
@@ -31,8 +43,19 @@ def test_steps_per_second(cluster, beside, real, runs, tensorflow_servers):
 
 def test_the_gradient_alone(cluster, figure, real):
     """One process, one thread: what each of the two workers could do at most."""
-    run = cluster("--no-evaluator", "--workers", 0, "--ps", 1, PROGRAMS / "gradient_alone.py", "--steps", 300 if real else 5).end()
-    milliseconds, losses = re.search(r"^gradient ([\d.]+) ms, losses (.*)$", run.log("chief:0"), re.M).groups()
+    run = cluster(
+        "--no-evaluator",
+        "--workers",
+        0,
+        "--ps",
+        1,
+        PROGRAMS / "gradient_alone.py",
+        "--steps",
+        300 if real else 5,
+    ).end()
+    milliseconds, losses = re.search(
+        r"^gradient ([\d.]+) ms, losses (.*)$", run.log("chief:0"), re.M
+    ).groups()
     numpy_4_2 = {"DESIGN's plain numpy": 4.2, "TensorFlow with SGD": 5.7}
     made = figure("mlp, gradient alone", [float(milliseconds)], "ms", versus=numpy_4_2, result=losses)
     assert made.median > 0

@@ -1,6 +1,7 @@
 """kill -9 of the launcher, of the warm process, of a guardian: how long until no process of the run is left.
 
-The default cluster; every task but the servers of programs has a child in its group, one in a session of its own, and an orphan.
+The default cluster; every task but the servers of programs has a child in its group, one in a session of its
+own, and an orphan.
 """
 
 import contextlib
@@ -15,7 +16,9 @@ PROMISED_S = 2.0
 
 
 def gone_s(launch, victim: int) -> tuple[float, int]:
-    """Seconds from the SIGKILL of `victim` until the launcher and all that it has started has ended; how many that was."""
+    """Seconds from the SIGKILL of `victim` until the launcher and all that it has started has ended; how many
+    that was.
+    """
     poll, left = select.poll(), set()
     for pid in (launch.process.pid, *launch.pids()):
         with contextlib.suppress(ProcessLookupError):  # a shell that has just started its last child

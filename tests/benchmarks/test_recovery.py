@@ -22,22 +22,36 @@ def only_for_real(updates, real):
 def test_a_server_is_killed(struck, figure, real, runs, updates):
     only_for_real(updates, real)
     steps, kill = (12_000, 3000) if real else (200, 20)
-    words = ("--updates", updates, "--set", "checkpoint.every_s=0.5", "--set", f"simulate.kill=[{{task: ps:1, at_step: {kill}}}]")
+    words = (
+        "--updates",
+        updates,
+        "--set",
+        "checkpoint.every_s=0.5",
+        "--set",
+        f"simulate.kill=[{{task: ps:1, at_step: {kill}}}]",
+    )
     waits, lost = [], []
     for _ in range(runs):
         run = struck(*TWO_WORKERS, *words, "--set", "restart.ps.backoff_s=0.1", *LINE, "--steps", steps)
         assert run.status["global_step"] == steps
         again_s = next(event["monotonic_s"] for event in run.events("started") if event["attempt"] == 1)
-        waits.append(min((at_s for at_s in steps_done_s(run, "worker:0") if at_s > again_s), default=float("nan")) - again_s)
+        waits.append(
+            min((at_s for at_s in steps_done_s(run, "worker:0") if at_s > again_s), default=float("nan"))
+            - again_s
+        )
         lost.append(run.status["rolled_back_steps"])
     note = f"from the start of its second process to the next step; steps made again: {lost}"
     figure(f"server killed, {updates}", waits, "s", "<= 3", result=steps, note=note)
     assert all(lost) or not real
 
 
-@pytest.mark.parametrize(("updates", "steps", "promised"), [("async", 60_000, "<= 1"), ("sync", 12_000, "<= 5.5")])
+@pytest.mark.parametrize(
+    ("updates", "steps", "promised"), [("async", 60_000, "<= 1"), ("sync", 12_000, "<= 5.5")]
+)
 def test_a_worker_is_killed(struck, figure, real, runs, updates, steps, promised):
-    """So many steps that the lease is over before the last one, for which the others wait: the dead one might still make it."""
+    """So many steps that the lease is over before the last one, for which the others wait: the dead one might
+    still make it.
+    """
     only_for_real(updates, real)
     steps, kill = (steps, 3000) if real else (200, 20)
     words = ("--updates", updates, "--set", "training.too_few=shrink", "--set", "restart.worker.policy=never")
@@ -50,4 +64,11 @@ def test_a_worker_is_killed(struck, figure, real, runs, updates, steps, promised
         done = steps_done_s(run, "worker:0")
         waits.append(max(later - max(killed_s, earlier) for earlier, later in pairwise(done)))
     lease = "; the lease of 5 s, and a look at it" if updates == "sync" else ""
-    figure(f"worker killed, {updates}", waits, "s", promised, result=steps, note=f"the longest step from then on{lease}")
+    figure(
+        f"worker killed, {updates}",
+        waits,
+        "s",
+        promised,
+        result=steps,
+        note=f"the longest step from then on{lease}",
+    )

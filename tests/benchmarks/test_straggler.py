@@ -15,13 +15,27 @@ def training_s(run) -> float:
 
 
 def test_one_slow_replica(cluster, figure, real, runs):
-    program = ["cluster_specs/laptop_sync_backup.yaml", "examples/digits.py", *([] if real else ["--steps", 30])]
-    pairs = [(cluster(*program).end(), cluster("--set", "simulate.slow.worker:2=5", *program).end()) for _ in range(runs)]
+    program = [
+        "cluster_specs/laptop_sync_backup.yaml",
+        "examples/digits.py",
+        *([] if real else ["--steps", 30]),
+    ]
+    pairs = [
+        (cluster(*program).end(), cluster("--set", "simulate.slow.worker:2=5", *program).end())
+        for _ in range(runs)
+    ]
     late = [sum(task["stale_gradients"] or 0 for task in slow.status["tasks"]) for _, slow in pairs]
     steps = {run.status["global_step"] for pair in pairs for run in pair}
     if real:
         ratios = [training_s(slow) / training_s(fast) for fast, slow in pairs]
-        figure("straggler", ratios, "x", "<= 1.15", result=[*steps], note=f"late gradients: {late} of {steps} steps")
+        figure(
+            "straggler",
+            ratios,
+            "x",
+            "<= 1.15",
+            result=[*steps],
+            note=f"late gradients: {late} of {steps} steps",
+        )
     assert steps == {2000 if real else 30}
     assert all(count > 0 for count in late) or not real
 
@@ -29,8 +43,22 @@ def test_one_slow_replica(cluster, figure, real, runs):
 def test_one_dead_replica(struck, figure, real, runs):
     """Before its death and after it, in the same run."""
     steps, kill = (900, 300) if real else (60, 25)
-    fault = ("--set", f"simulate.kill=[{{task: worker:2, at_step: {kill}}}]", "--set", "restart.worker.policy=never")
-    words = ("cluster_specs/laptop_sync_backup.yaml", PROGRAMS / "train.py", "--model", "mlp", "--every", 1, "--steps", steps)
+    fault = (
+        "--set",
+        f"simulate.kill=[{{task: worker:2, at_step: {kill}}}]",
+        "--set",
+        "restart.worker.policy=never",
+    )
+    words = (
+        "cluster_specs/laptop_sync_backup.yaml",
+        PROGRAMS / "train.py",
+        "--model",
+        "mlp",
+        "--every",
+        1,
+        "--steps",
+        steps,
+    )
     ratios = []
     for _ in range(runs):
         run = struck("--no-evaluator", *fault, *words)
@@ -40,4 +68,6 @@ def test_one_dead_replica(struck, figure, real, runs):
         took = [(later > killed_s, later - earlier) for earlier, later in pairwise(done[10:])]
         before, after = ([took_s for is_after, took_s in took if is_after is late] for late in (False, True))
         ratios.append(mean(after) / mean(before) if before and after else float("nan"))
-    figure("one of 4 dead", ratios, "x", "<= 1.15", result=steps, note="mean step after its death / before it")
+    figure(
+        "one of 4 dead", ratios, "x", "<= 1.15", result=steps, note="mean step after its death / before it"
+    )

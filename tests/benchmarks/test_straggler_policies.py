@@ -1,4 +1,6 @@
-"""What one replica of 4 that is five times slower costs, by the way in which the others deal with it. Prints the guide's table."""
+"""What one replica of 4 that is five times slower costs, by the way in which the others deal with it. Prints
+the guide's table.
+"""
 
 import re
 from statistics import median
@@ -10,7 +12,12 @@ POLICIES = {
     "wait: `updates: sync`": ("--updates", "sync"),
     "do not wait for the last: `sync`, `backup_workers: 1`": ("--updates", "sync", "--backup-workers", 1),
     "wait for nobody: `async`": ("--updates", "async"),
-    "and trust it less: `async`, `stale_gradients: scale`": ("--updates", "async", "--set", "training.stale_gradients=scale"),
+    "and trust it less: `async`, `stale_gradients: scale`": (
+        "--updates",
+        "async",
+        "--set",
+        "training.stale_gradients=scale",
+    ),
 }
 HEADINGS = (
     "the others",
@@ -52,7 +59,8 @@ class Policy:
         ratio = f"{median(self.ratios):.2f} ({min(self.ratios):.2f} - {max(self.ratios):.2f})"
         times = f"{median(self.fast_s):.1f} | {median(self.slow_s):.1f} | {ratio}"
         return (
-            f"| {self.name} | {times} | {median(self.late):,.0f} | {median(self.staleness):.1f} | {median(self.accuracies):.3f} |"
+            f"| {self.name} | {times} | {median(self.late):,.0f} | {median(self.staleness):.1f} | "
+            f"{median(self.accuracies):.3f} |"
         )
 
 
@@ -69,7 +77,17 @@ def test_one_slow_replica_of_four(cluster, figure, real, runs, capsys):
     assert all(0.1 < accuracy <= 1 for policy in policies.values() for accuracy in policy.accuracies)
     if real:
         for name, policy in policies.items():
-            figure(f"straggler: {name}", policy.ratios, "x", result=[steps], note=f"accuracies {policy.accuracies}")
-        table = [f"| {' | '.join(HEADINGS)} |", "|---" * len(HEADINGS) + "|", *(policy.to_row() for policy in policies.values())]
+            figure(
+                f"straggler: {name}",
+                policy.ratios,
+                "x",
+                result=[steps],
+                note=f"accuracies {policy.accuracies}",
+            )
+        table = [
+            f"| {' | '.join(HEADINGS)} |",
+            "|---" * len(HEADINGS) + "|",
+            *(policy.to_row() for policy in policies.values()),
+        ]
         with capsys.disabled():
             print("", *table, sep="\n", flush=True)

@@ -1,7 +1,8 @@
-"""An embedding table of 10 million rows x 16 on 4 servers, Adagrad: what all tasks hold, and what a step on 1,000 rows takes.
+"""An embedding table of 10 million rows x 16 on 4 servers, Adagrad: what all tasks hold, and what a step on
+1,000 rows takes.
 
-Memory is the PSS of every task, chief and workers included, sampled from the start through all checkpoints. Steps are timed in runs
-without checkpoints on the way, which alternate with runs on a table of 10,000 rows.
+Memory is the PSS of every task, chief and workers included, sampled from the start through all checkpoints.
+Steps are timed in runs without checkpoints on the way, which alternate with runs on a table of 10,000 rows.
 """
 
 import contextlib
@@ -52,6 +53,20 @@ def test_memory_and_steps_of_a_large_table(cluster, beside, figure, real, runs):
         for rows, found in steps_ms.items():
             found.append(step_ms(launch(rows, 10 * steps).end()))
     note = f"all tasks {statistics.median(peaks):.0f} MB, table and slots {held:.0f} MB"
-    figure("table, peak memory", [peak / held for peak in peaks], "x", "<= 2.2" if real else None, result=[large, steps], note=note)
+    figure(
+        "table, peak memory",
+        [peak / held for peak in peaks],
+        "x",
+        "<= 2.2" if real else None,
+        result=[large, steps],
+        note=note,
+    )
     others = {"10,000 rows": steps_ms[SMALL]}
-    beside("table, a step on 1,000 rows", steps_ms[large], "ms", others, {"10,000 rows": "<= 1.1"}, result=[large, steps])
+    beside(
+        "table, a step on 1,000 rows",
+        steps_ms[large],
+        "ms",
+        others,
+        {"10,000 rows": "<= 1.1"},
+        result=[large, steps],
+    )

@@ -26,7 +26,9 @@ def model(optimizer=None, value=0.0):
 
 
 def fit(made, *callbacks, epochs=3, **more):
-    return made.fit(DATA, epochs=epochs, batch_size=4, shuffle=False, verbose=0, callbacks=list(callbacks), **more)
+    return made.fit(
+        DATA, epochs=epochs, batch_size=4, shuffle=False, verbose=0, callbacks=list(callbacks), **more
+    )
 
 
 def by_hand(rates, steps_per_epoch=4):
@@ -52,7 +54,9 @@ def test_a_rate_set_at_the_beginning_of_an_epoch_holds_for_its_steps():
 
 
 def test_the_schedule_may_look_at_the_rate_before():
-    history = fit(model(), dt.callbacks.LearningRateScheduler(lambda epoch, rate: rate if epoch == 0 else rate / 2))
+    history = fit(
+        model(), dt.callbacks.LearningRateScheduler(lambda epoch, rate: rate if epoch == 0 else rate / 2)
+    )
     assert history.history["lr"] == [0.1, 0.05, 0.025]
 
 
@@ -92,7 +96,12 @@ def test_numbers_that_would_need_other_slots_are_refused():
 
 @pytest.mark.parametrize(
     ("hook", "epochs_ended", "steps"),
-    [("on_epoch_end", 1, 4), ("on_train_batch_end", 1, 1), ("on_epoch_begin", 1, 0), ("on_train_begin", 1, 0)],
+    [
+        ("on_epoch_end", 1, 4),
+        ("on_train_batch_end", 1, 1),
+        ("on_epoch_begin", 1, 0),
+        ("on_train_begin", 1, 0),
+    ],
 )
 def test_a_stop_ends_training_at_once_and_the_epoch_with_it(hook, epochs_ended, steps):
     made, seen = model(), []
@@ -123,7 +132,9 @@ def test_weights_that_a_callback_sets_are_trained_on():
     def begin_again(epoch, logs):
         made.set_weights([np.zeros((1, 1)), np.zeros(1)])
 
-    fit(made, LambdaCallback(on_epoch_end=lambda epoch, logs: begin_again(epoch, logs) if epoch < 2 else None))
+    fit(
+        made, LambdaCallback(on_epoch_end=lambda epoch, logs: begin_again(epoch, logs) if epoch < 2 else None)
+    )
     assert same(made.get_weights(), by_hand([0.1]))
 
 
@@ -153,7 +164,10 @@ def test_every_hook_is_called_in_its_place():
 
 def test_the_logs_of_a_batch_are_the_means_so_far():
     losses = []
-    history = fit(model(dt.optimizers.SGD(0.0)), LambdaCallback(on_train_batch_end=lambda batch, logs: losses.append(logs["loss"])))
+    history = fit(
+        model(dt.optimizers.SGD(0.0)),
+        LambdaCallback(on_train_batch_end=lambda batch, logs: losses.append(logs["loss"])),
+    )
     each = [np.mean((part + 0.0) ** 2) for part in np.split(DATA[1], 4)]
     assert np.allclose(losses[:4], np.cumsum(each) / np.arange(1, 5), rtol=1e-5)
     assert history.history["loss"][0] == losses[3]

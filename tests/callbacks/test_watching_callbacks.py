@@ -14,7 +14,13 @@ class Model(SimpleNamespace):
     """Remembers what callbacks do to it."""
 
     def __init__(self, rate=1.0):
-        super().__init__(stop_training=False, weights=0, restored=None, saved=[], optimizer=SimpleNamespace(learning_rate=rate))
+        super().__init__(
+            stop_training=False,
+            weights=0,
+            restored=None,
+            saved=[],
+            optimizer=SimpleNamespace(learning_rate=rate),
+        )
         self.strategy = SimpleNamespace(directory=None)
 
     def get_weights(self):
@@ -53,7 +59,11 @@ def played(callback, values, name="val_loss", rate=1.0):
         ({"min_delta": 0.5}, [3, 2.8, 1], 2),
         ({"monitor": "val_accuracy"}, [0.5, 0.6, 0.6, 0.9], 3),
         ({"monitor": "val_loss", "mode": "max"}, [3, 4, 2], 3),
-        ({"baseline": 1.0}, [3, 2, 1.5], 3),  # an improvement that stays above the baseline leaves patience as it is
+        (
+            {"baseline": 1.0},
+            [3, 2, 1.5],
+            3,
+        ),  # an improvement that stays above the baseline leaves patience as it is
         ({"start_from_epoch": 3, "patience": 1}, [1, 2, 3, 4, 5, 6], 5),
     ],
 )
@@ -71,11 +81,16 @@ def test_early_stopping_goes_back_to_the_best_weights():
 
 
 def test_a_number_that_is_not_there_is_warned_about():
-    with pytest.warns(RuntimeWarning, match="EarlyStopping: there is no number 'val_loss' to watch; there are loss, accuracy"):
+    with pytest.warns(
+        RuntimeWarning,
+        match="EarlyStopping: there is no number 'val_loss' to watch; there are loss, accuracy",
+    ):
         played(EarlyStopping(), [1], "accuracy")
 
 
-@pytest.mark.parametrize("callback", [EarlyStopping, ReduceLROnPlateau, lambda mode: ModelCheckpoint("x", mode=mode)])
+@pytest.mark.parametrize(
+    "callback", [EarlyStopping, ReduceLROnPlateau, lambda mode: ModelCheckpoint("x", mode=mode)]
+)
 def test_modes(callback):
     with pytest.raises(SpecError, match="expected a mode among auto, min, max, found 'up'"):
         callback(mode="up")

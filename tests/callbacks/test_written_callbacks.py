@@ -1,4 +1,6 @@
-"""Callbacks that write files: tables, event files as the real TensorBoard reads them, backups; and the progress bar."""
+"""Callbacks that write files: tables, event files as the real TensorBoard reads them, backups; and the
+progress bar.
+"""
 
 import csv
 import io
@@ -30,7 +32,9 @@ def model():
 
 
 def fit(made, *callbacks, epochs=3, verbose=0, **more):
-    return made.fit(DATA, epochs=epochs, batch_size=4, shuffle=False, verbose=verbose, callbacks=list(callbacks), **more)
+    return made.fit(
+        DATA, epochs=epochs, batch_size=4, shuffle=False, verbose=verbose, callbacks=list(callbacks), **more
+    )
 
 
 def read(path):
@@ -56,7 +60,9 @@ def test_csv_logger_appends_or_begins_anew(tmp_path):
 def test_the_real_tensorboard_reads_what_is_written(tmp_path):
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     board = dt.callbacks.TensorBoard("logs", histogram_freq=2, update_freq=2, write_steps_per_second=True)
-    note = LambdaCallback(on_epoch_end=lambda epoch, logs: board.writer("train").text("note", f"epoch *{epoch}*", epoch))
+    note = LambdaCallback(
+        on_epoch_end=lambda epoch, logs: board.writer("train").text("note", f"epoch *{epoch}*", epoch)
+    )
     made = model()
     history = fit(made, note, board, validation_data=DATA)
 
@@ -70,7 +76,9 @@ def test_the_real_tensorboard_reads_what_is_written(tmp_path):
             for event in accumulator.Tensors(tag)
         }
 
-    train, validation = (accumulators.EventAccumulator(str(tmp_path / "logs" / name)) for name in ("train", "validation"))
+    train, validation = (
+        accumulators.EventAccumulator(str(tmp_path / "logs" / name)) for name in ("train", "validation")
+    )
     train.Reload()
     validation.Reload()
     assert scalars(train, "epoch_loss") == pytest.approx(dict(enumerate(history.history["loss"])))
@@ -83,7 +91,9 @@ def test_the_real_tensorboard_reads_what_is_written(tmp_path):
     table = np.frombuffer(last.tensor_proto.tensor_content).reshape(30, 3)
     assert table[:, 2].sum() == 1
     assert train.SummaryMetadata("dense/kernel/histogram").plugin_data.plugin_name == "histograms"
-    assert [event.tensor_proto.string_val[0] for event in train.Tensors("note")] == [f"epoch *{i}*".encode() for i in range(3)]
+    assert [event.tensor_proto.string_val[0] for event in train.Tensors("note")] == [
+        f"epoch *{i}*".encode() for i in range(3)
+    ]
     assert b"dense" in train.Tensors("model")[0].tensor_proto.string_val[0]
 
 
@@ -174,7 +184,9 @@ def played_bar(monkeypatch, columns=200, verbose="auto"):
 
 def test_one_line_grows_in_a_terminal(monkeypatch):
     first, second = played_bar(monkeypatch).split("\r\x1b[K")[1:]
-    assert re.fullmatch(r"epoch 1/2 20/40 \[={15}>\.{14}\] - ETA \d+ s - loss: 0\.5000 - lr: 1\.0000e-05", first)
+    assert re.fullmatch(
+        r"epoch 1/2 20/40 \[={15}>\.{14}\] - ETA \d+ s - loss: 0\.5000 - lr: 1\.0000e-05", first
+    )
     assert re.fullmatch(r"epoch 1/2 40/40 \[={30}\] - \d+\.\d s - loss: 0\.2500\n", second)
 
 

@@ -1,4 +1,6 @@
-"""Stories of deterministic trainings, drawn from a seed: roles are killed, servers restored, the run is stopped and resumed."""
+"""Stories of deterministic trainings, drawn from a seed: roles are killed, servers restored, the run is
+stopped and resumed.
+"""
 
 from dataclasses import dataclass
 from random import Random
@@ -34,7 +36,12 @@ def has_dropout(seed):
 def draw(seed):
     """The story of a seed."""
     random = Random(f"bits {seed}")
-    program = ("--dropout", "0.3" if has_dropout(seed) else "0.0", "--pace_s", f"{random.uniform(0.03, 0.1):.3f}")
+    program = (
+        "--dropout",
+        "0.3" if has_dropout(seed) else "0.0",
+        "--pace_s",
+        f"{random.uniform(0.03, 0.1):.3f}",
+    )
     if random.random() < 0.5:
         return BitsStory(seed, (_stretch(random, 0, STEPS),), program)
     at = random.randint(3, STEPS - 8)
@@ -44,12 +51,26 @@ def draw(seed):
 
 def _stretch(random, first, last, *, workers=2, stop_at=None):
     servers = random.choice([1, 2, 4])
-    tasks = ["chief:0", "worker:0", f"worker:{workers - 1}", *(f"ps:{index}" for index in range(servers)), "ps:0"]
-    struck = random.sample(tasks, k=min(len(tasks), random.choice([1, 2, 3] if stop_at is None else [0, 1, 2])))
+    tasks = [
+        "chief:0",
+        "worker:0",
+        f"worker:{workers - 1}",
+        *(f"ps:{index}" for index in range(servers)),
+        "ps:0",
+    ]
+    struck = random.sample(
+        tasks, k=min(len(tasks), random.choice([1, 2, 3] if stop_at is None else [0, 1, 2]))
+    )
     faults = Faults()
     for task in struck:
         faults.strike(task, random.randint(first + 1, last - 1))
-    settings = [*EXACT, f"checkpoint.every_steps={random.choice([3, 8])}", f"training.transport={random.choice(['auto', 'grpc'])}"]
+    settings = [
+        *EXACT,
+        f"checkpoint.every_steps={random.choice([3, 8])}",
+        f"training.transport={random.choice(['auto', 'grpc'])}",
+    ]
     if random.random() < 0.4:
         settings.append(f"training.partitioner={{fixed_shards: {random.choice([2, 3])}}}")
-    return Stretch((*SYNC, "--workers", str(workers), "--ps", str(servers)), (*settings, *faults.settings()), stop_at)
+    return Stretch(
+        (*SYNC, "--workers", str(workers), "--ps", str(servers)), (*settings, *faults.settings()), stop_at
+    )

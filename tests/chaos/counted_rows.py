@@ -1,4 +1,5 @@
-"""Every example has weights of its own, some on every server, each of which grows by exactly 1 when its gradient is applied.
+"""Every example has weights of its own, some on every server, each of which grows by exactly 1 when its
+gradient is applied.
 
 Every call of `fit` has examples of its own. Not a test itself.
 """
@@ -13,13 +14,17 @@ import numpy as np
 import dtrain as dt
 
 NARROW = 5
-"""The number of variables of one column: more than servers, so that each server holds a weight of every example."""
+"""The number of variables of one column: more than servers, so that each server holds a weight of every
+example.
+"""
 FAR_ABOVE = 1e6
 """The slope of the absolute error is -1 wherever the weights are."""
 
 
 class Counter(dt.Model):
-    """Gives each output of an example the gradient -1 in the sum over the whole batch, whose size comes as the target."""
+    """Gives each output of an example the gradient -1 in the sum over the whole batch, whose size comes as
+    the target.
+    """
 
     def train_step(self, step):
         self.pace()
@@ -37,8 +42,12 @@ def arguments():
     parser.add_argument("--steps", type=int, help="an epoch; default: all examples")
     parser.add_argument("--width", type=int, default=3, help="the columns of the widest variable")
     parser.add_argument("--pace_s", type=float, default=0.03)
-    parser.add_argument("--plain", action="store_true", help="Keras's own step; the batch must divide the examples")
-    parser.add_argument("--ema", action="store_true", help="the weights are replaced by their averages at the end")
+    parser.add_argument(
+        "--plain", action="store_true", help="Keras's own step; the batch must divide the examples"
+    )
+    parser.add_argument(
+        "--ema", action="store_true", help="the weights are replaced by their averages at the end"
+    )
     return parser.parse_args()
 
 
@@ -60,7 +69,9 @@ def main():
     with dt.get_strategy().scope():
         inputs = dt.layers.Input((rows,))
         widths = [*[1] * NARROW, args.width]
-        heads = [dt.layers.Dense(width, use_bias=False, kernel_initializer="zeros")(inputs) for width in widths]
+        heads = [
+            dt.layers.Dense(width, use_bias=False, kernel_initializer="zeros")(inputs) for width in widths
+        ]
         model = (dt.Model if args.plain else Counter)(inputs, dt.layers.Concatenate()(heads))
         model.pace = pace
         rate = float(args.batch * columns) if args.plain else 1.0

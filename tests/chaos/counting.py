@@ -1,4 +1,6 @@
-"""Every update adds 1/1024 to every weight, so the weights say how many updates there were. Not a test itself."""
+"""Every update adds 1/1024 to every weight, so the weights say how many updates there were. Not a test
+itself.
+"""
 
 import argparse
 import time
@@ -17,7 +19,9 @@ def main():
     args = parser.parse_args()
 
     def batches():
-        far_above = np.full((4, 1), 1e6, np.float32)  # the slope of the absolute error is -1 wherever the weights are
+        far_above = np.full(
+            (4, 1), 1e6, np.float32
+        )  # the slope of the absolute error is -1 wherever the weights are
         while True:
             time.sleep(args.pace_s)
             yield np.ones((4, 1), np.float32), far_above
@@ -25,7 +29,12 @@ def main():
     with dt.get_strategy().scope():
         model = dt.Sequential([dt.layers.Input((1,)), dt.layers.Dense(1, kernel_initializer="zeros")])
         model.compile(optimizer=dt.optimizers.SGD(ONE_UPDATE), loss="mae")
-    model.fit(lambda context: dt.data.Dataset.from_generator(batches), epochs=1, steps_per_epoch=args.steps, verbose=0)
+    model.fit(
+        lambda context: dt.data.Dataset.from_generator(batches),
+        epochs=1,
+        steps_per_epoch=args.steps,
+        verbose=0,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What the weights of a run that counts examples say: how often each example was applied. Arithmetic alone."""
+"""What the weights of a run that counts examples say: how often each example was applied. Arithmetic
+alone.
+"""
 
 import numpy as np
 
@@ -20,18 +22,32 @@ def wrong(weights, story):
     whole = abs(weights - weights.round()) < NEAR
     if story.averages:
         averaged = ~whole.all(axis=0)
-        return [] if averaged.all() else [f"of {len(averaged)} columns {averaged.sum()} hold averages, the others weights"]
+        return (
+            []
+            if averaged.all()
+            else [f"of {len(averaged)} columns {averaged.sum()} hold averages, the others weights"]
+        )
     counts = weights.round()
     faults = (
         []
         if whole.all()
-        else [f"no whole number: example {row}: {weights[row].min():g} to {weights[row].max():g}" for row in _rows(~whole)]
+        else [
+            f"no whole number: example {row}: {weights[row].min():g} to {weights[row].max():g}"
+            for row in _rows(~whole)
+        ]
     )
-    faults += [f"example {row} counts {_range(counts[row])} times" for row in _rows(_unexpected(counts, story.passes))]
+    faults += [
+        f"example {row} counts {_range(counts[row])} times"
+        for row in _rows(_unexpected(counts, story.passes))
+    ]
     differing = _rows(counts != counts[:, :1])
     faults += [f"the variables differ over the examples {differing}"] if differing else []
     total = counts[:, 0].sum()
-    return faults + ([f"all examples together count {total:g} times, expected {story.total}"] if total != story.total else [])
+    return faults + (
+        [f"all examples together count {total:g} times, expected {story.total}"]
+        if total != story.total
+        else []
+    )
 
 
 def _unexpected(counts, passes):
@@ -44,5 +60,7 @@ def _rows(where):
 
 def _range(counts):
     return (
-        f"{counts.min():g}" if counts.min() == counts.max() else f"{counts.min():g} on one server and {counts.max():g} on another"
+        f"{counts.min():g}"
+        if counts.min() == counts.max()
+        else f"{counts.min():g} on one server and {counts.max():g} on another"
     )

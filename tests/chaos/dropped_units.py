@@ -1,4 +1,5 @@
-"""A small network with Dropout and Adam, some milliseconds a part: its weights and slots show every sum's order and every draw.
+"""A small network with Dropout and Adam, some milliseconds a part: its weights and slots show every sum's
+order and every draw.
 
 Not a test itself.
 """
@@ -27,10 +28,19 @@ def main():
         return rows, targets
 
     with dt.get_strategy().scope():
-        hidden = [layer for _ in range(3) for layer in (dt.layers.Dense(17, "tanh"), dt.layers.Dropout(args.dropout))]
+        hidden = [
+            layer
+            for _ in range(3)
+            for layer in (dt.layers.Dense(17, "tanh"), dt.layers.Dropout(args.dropout))
+        ]
         model = dt.Sequential([dt.layers.Input((5,)), *hidden, dt.layers.Dense(1)])
         model.compile(dt.optimizers.Adam(0.01), "mse")
-    data = dt.data.Dataset.from_tensor_slices((x, np.sin(x.sum(axis=1, keepdims=True)))).shuffle(96, seed=1).batch(6).map(pace)
+    data = (
+        dt.data.Dataset.from_tensor_slices((x, np.sin(x.sum(axis=1, keepdims=True))))
+        .shuffle(96, seed=1)
+        .batch(6)
+        .map(pace)
+    )
     model.fit(data, epochs=args.epochs, verbose=0)
 
 

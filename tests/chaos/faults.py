@@ -1,4 +1,6 @@
-"""What happens to the tasks of one launch, by keys of a spec's `simulate`; three themes, of which a seed draws one."""
+"""What happens to the tasks of one launch, by keys of a spec's `simulate`; three themes, of which a seed
+draws one.
+"""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -82,7 +84,9 @@ def _still(random, cast, faults):
 
 
 def _far(random, cast, faults, latency_ms):
-    """A replica is far from one server alone and is killed, likely while its push has arrived at the others only."""
+    """A replica is far from one server alone and is killed, likely while its push has arrived at the others
+    only.
+    """
     replica = random.choice(cast.replicas())
     latency_ms = 50 if replica == "chief:0" else latency_ms  # who leads has more to say
     faults.lengthen(replica, random.randrange(cast.servers), latency_ms)
@@ -96,7 +100,9 @@ def _far(random, cast, faults, latency_ms):
 def _slow_link(random, cast, faults):
     if random.random() < 0.4:
         bandwidth = random.choice(["", ", bandwidth_mbit_s: 200"])
-        faults.lengthen(random.choice(cast.replicas()), random.randrange(cast.servers), random.choice([5, 40]), bandwidth)
+        faults.lengthen(
+            random.choice(cast.replicas()), random.randrange(cast.servers), random.choice([5, 40]), bandwidth
+        )
 
 
 def _step(random, cast):

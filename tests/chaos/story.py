@@ -1,4 +1,6 @@
-"""Stories of trainings that count examples, drawn from a seed: which mode, which cluster, which faults, which resume."""
+"""Stories of trainings that count examples, drawn from a seed: which mode, which cluster, which faults, which
+resume.
+"""
 
 from dataclasses import dataclass
 from random import Random
@@ -11,12 +13,33 @@ MODES = {
     "single": ("--strategy", "single"),
     "sync": ("--updates", "sync"),
     "backup, skip": ("--updates", "sync", "--backup-workers", "1"),
-    "backup, retry": ("--updates", "sync", "--backup-workers", "1", "--set", "training.on_stale=retry_same_batch"),
+    "backup, retry": (
+        "--updates",
+        "sync",
+        "--backup-workers",
+        "1",
+        "--set",
+        "training.on_stale=retry_same_batch",
+    ),
     "async": ("--updates", "async"),
     "ssp": ("--updates", "async", "--staleness-bound", "2"),
-    "drop, skip": ("--updates", "async", "--set", "training.stale_gradients=drop", "--set", "training.max_staleness=1"),
+    "drop, skip": (
+        "--updates",
+        "async",
+        "--set",
+        "training.stale_gradients=drop",
+        "--set",
+        "training.max_staleness=1",
+    ),
     "drop, retry": (
-        *("--updates", "async", "--set", "training.stale_gradients=drop", "--set", "training.max_staleness=1"),
+        *(
+            "--updates",
+            "async",
+            "--set",
+            "training.stale_gradients=drop",
+            "--set",
+            "training.max_staleness=1",
+        ),
         *("--set", "training.on_stale=retry_same_batch"),
     ),
     "async, averages": ("--updates", "async"),
@@ -24,7 +47,9 @@ MODES = {
 PLAIN_MODES = ("single", "sync", "async", "ssp")
 """Those between which a resumed run may change: every example counts exactly once in each."""
 SPARE = 8
-"""Where what comes too late is skipped, a `fit` has so many times the examples that its steps take, and never begins anew."""
+"""Where what comes too late is skipped, a `fit` has so many times the examples that its steps take, and never
+begins anew.
+"""
 
 
 @dataclass(frozen=True)
@@ -99,12 +124,17 @@ def _lasting_s(random, mode, theme):
 
 
 def _stretches(random, mode, theme, steps):
-    """The launches of a run: one to its end, or one that is stopped and one with `--resume`, maybe in another mode."""
+    """The launches of a run: one to its end, or one that is stopped and one with `--resume`, maybe in another
+    mode.
+    """
     if random.random() < 0.65:
         return [_stretch(random, mode, theme, 1, steps)]
     at = random.randint(2, steps * 3 // 4)
     other = random.choice(PLAIN_MODES) if mode in PLAIN_MODES and random.random() < 0.4 else mode
-    return [_stretch(random, mode, theme, 1, steps, at), _stretch(random, other, random.choice(["any", "none"]), at, steps)]
+    return [
+        _stretch(random, mode, theme, 1, steps, at),
+        _stretch(random, other, random.choice(["any", "none"]), at, steps),
+    ]
 
 
 def _stretch(random, mode, theme, first, steps, stop_at=None):
@@ -113,9 +143,19 @@ def _stretch(random, mode, theme, first, steps, stop_at=None):
         faults = faulty.Faults()
         for _ in range(random.choice([0, 1, 2])):
             faults.strike("chief:0", random.randint(first, steps - 1))
-        return Stretch(MODES[mode], (f"checkpoint.every_steps={random.choice([1, 3])}", *faults.settings()), stop_at)
-    cast = Cast(random.choice([1, 2, 2, 3]), random.choice([2, 2, 3] if theme == "far" else [1, 2, 2, 3]), first, steps)
-    settings = [f"checkpoint.every_steps={random.choice([2, 5, 9])}", f"training.transport={random.choice(['auto', 'grpc'])}"]
+        return Stretch(
+            MODES[mode], (f"checkpoint.every_steps={random.choice([1, 3])}", *faults.settings()), stop_at
+        )
+    cast = Cast(
+        random.choice([1, 2, 2, 3]),
+        random.choice([2, 2, 3] if theme == "far" else [1, 2, 2, 3]),
+        first,
+        steps,
+    )
+    settings = [
+        f"checkpoint.every_steps={random.choice([2, 5, 9])}",
+        f"training.transport={random.choice(['auto', 'grpc'])}",
+    ]
     if mode == "sync":
         settings.append("training.weighting=examples")
     if random.random() < 0.4:
@@ -123,4 +163,8 @@ def _stretch(random, mode, theme, first, steps, stop_at=None):
     if random.random() < 0.2:
         settings.append("training.placement=greedy")
     options = (*MODES[mode], "--workers", str(cast.workers), "--ps", str(cast.servers))
-    return Stretch(options, (*settings, *faulty.draw(random, theme, cast, waits="sync" in MODES[mode]).settings()), stop_at)
+    return Stretch(
+        options,
+        (*settings, *faulty.draw(random, theme, cast, waits="sync" in MODES[mode]).settings()),
+        stop_at,
+    )

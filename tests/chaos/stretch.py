@@ -1,4 +1,6 @@
-"""A stretch of a run: one `dtrain launch` with its faults, up to its end or to a `dtrain stop`; a story is one or two of them."""
+"""A stretch of a run: one `dtrain launch` with its faults, up to its end or to a `dtrain stop`; a story is
+one or two of them.
+"""
 
 import re
 import signal
@@ -31,7 +33,10 @@ class Stretch:
 
     def __str__(self):
         end = "" if self.stop_at is None else f", stopped at step {self.stop_at}"
-        return " ".join(word if re.fullmatch(r"[\w=.:/-]+", word) else f"'{word}'" for word in self.words()) + end
+        return (
+            " ".join(word if re.fullmatch(r"[\w=.:/-]+", word) else f"'{word}'" for word in self.words())
+            + end
+        )
 
 
 def tell(launcher, stretches, program, name="run"):
@@ -49,11 +54,16 @@ def tell(launcher, stretches, program, name="run"):
         )
         launch = launcher.start(*words, *program, run_dir=run_dir)
         if stretch.stop_at is not None:
-            wait_until(lambda: launch.process.poll() is not None or step_of(launch, "chief:0") >= stretch.stop_at, "it is stopped")  # noqa: B023
+            wait_until(
+                lambda: launch.process.poll() is not None or step_of(launch, "chief:0") >= stretch.stop_at,  # noqa: B023
+                "it is stopped",
+            )
             launcher.dtrain("stop", str(run_dir)).end()
         code = launch.end()
         print(launch.err, flush=True)
-        assert code == 0 or (stretch.stop_at is not None and code in STOPPED), f"exit code {code}\n{launch.out}"
+        assert code == 0 or (stretch.stop_at is not None and code in STOPPED), (
+            f"exit code {code}\n{launch.out}"
+        )
         launch.wait_gone()
     return run_dir
 

@@ -29,7 +29,11 @@ def bits(launcher, seed):
     program = (str(HERE / "dropped_units.py"), *told.program)
     quiet = digest.read(stretch.tell(launcher, (bits_story.QUIET,), program, "quiet"))
     disturbed = digest.read(stretch.tell(launcher, told.stretches, program))
-    return [f"{name} has other bits" for name in sorted(quiet.keys() | disturbed.keys()) if quiet.get(name) != disturbed.get(name)]
+    return [
+        f"{name} has other bits"
+        for name in sorted(quiet.keys() | disturbed.keys())
+        if quiet.get(name) != disturbed.get(name)
+    ]
 
 
 def main():

@@ -1,4 +1,5 @@
-"""kill -9 and SIGSTOP of every role at moments drawn from a seed: training ends as planned, nothing counts twice, nothing is left.
+"""kill -9 and SIGSTOP of every role at moments drawn from a seed: training ends as planned, nothing counts
+twice, nothing is left.
 
 DTRAIN_CHAOS=N runs N seeds, DTRAIN_CHAOS=FROM:TO those.
 """
@@ -36,7 +37,10 @@ class Blow:
 
     def __str__(self) -> str:
         until = "it is killed" if self.task.startswith("ps") else f"{self.pause_s or 0:.1f} s are over"
-        return f"after {self.after_s:.2f} s {self.task} {'killed' if self.pause_s is None else f'stopped until {until}'}"
+        return (
+            f"after {self.after_s:.2f} s {self.task} "
+            f"{'killed' if self.pause_s is None else f'stopped until {until}'}"
+        )
 
 
 def draw(seed):
@@ -44,7 +48,13 @@ def draw(seed):
     random = Random(seed)
     servers = random.choice([1, 2, 2])
     rule = random.choice([("async",), ("sync",), ("sync", "--backup-workers", "1")])
-    tasks = ["chief:0", "worker:0", "worker:1", "evaluator:0", *(f"ps:{index}" for index in range(servers))] + ["ps:0"] * 2
+    tasks = [
+        "chief:0",
+        "worker:0",
+        "worker:1",
+        "evaluator:0",
+        *(f"ps:{index}" for index in range(servers)),
+    ] + ["ps:0"] * 2
     blows = []
     for _ in range(random.choice([1, 2, 3])):
         task = random.choice(tasks)
@@ -58,7 +68,11 @@ def strike(launch, blow):
     """Do it to the attempt that runs then, if any does; whether it was done."""
     time.sleep(blow.after_s)  # the moment is the point
     task = launch.task(blow.task)
-    if launch.process.poll() is not None or task["state"] not in ("starting", "running") or task["pid"] is None:
+    if (
+        launch.process.poll() is not None
+        or task["state"] not in ("starting", "running")
+        or task["pid"] is None
+    ):
         return False
     with contextlib.suppress(ProcessLookupError):
         os.killpg(task["pid"], signal.SIGKILL if blow.pause_s is None else signal.SIGSTOP)
@@ -85,12 +99,15 @@ def test_training_ends_as_planned_whoever_is_killed_or_stands_still(launcher, se
 
     report = report_of(launch.run_dir)
     assert (report["global_step"], report["state"]) == (STEPS, "succeeded")
-    lost = re.findall(r"every server goes back from step (\d+) to the checkpoint of step (\d+)", launch.out + launch.err)
+    lost = re.findall(
+        r"every server goes back from step (\d+) to the checkpoint of step (\d+)", launch.out + launch.err
+    )
     assert report["rolled_back_steps"] == sum(int(reached) - int(saved) for reached, saved in lost)
     with checkpoints.open_checkpoint(launch.run_dir / "checkpoints") as saved:
         counts = {name: saved.read(name).item() / ONE_UPDATE for name in saved.variables}
     assert saved.step == STEPS
-    # Every server applies an asynchronous push when it comes: a death may fall between two servers, for all that are under way.
+    # Every server applies an asynchronous push when it comes: a death may fall between two servers, for all
+    # that are under way.
     halved = 3 * len(struck) if "async" in words else 0
     first, *others = counts.values()
     assert first == STEPS, f"{first} updates were applied in {STEPS} steps"

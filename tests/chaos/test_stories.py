@@ -1,9 +1,9 @@
 """What training promises, whatever happens to its tasks: stories on real processes, drawn from a seed.
 
-Every example counts exactly once in every pass; where what comes too late is skipped it counts at most once, and as many count as
-there were steps for. A deterministic training has the bits of one to which nothing happened. No process is left of any.
-DTRAIN_CHAOS=N runs N seeds of each, DTRAIN_CHAOS=FROM:TO those.
-`python tests/chaos/tell.py counting|bits SEED FOLDER` tells one again.
+Every example counts exactly once in every pass; where what comes too late is skipped it counts at most once,
+and as many count as there were steps for. A deterministic training has the bits of one to which nothing
+happened. No process is left of any. DTRAIN_CHAOS=N runs N seeds of each, DTRAIN_CHAOS=FROM:TO those. `python
+tests/chaos/tell.py counting|bits SEED FOLDER` tells one again.
 """
 
 import pytest

@@ -1,17 +1,19 @@
 """A disk, and everything that it may hold after the machine has crashed.
 
-The model is what POSIX promises, and no more. Every journalling file system keeps to it, and each adds some order of its own:
+The model is what POSIX promises, and no more. Every journalling file system keeps to it, and each adds some
+order of its own:
 
-- The bytes of a file are on the disk after the fsync of the file. Before, they may be lost: all of them, the second half, or
-  their content although the length is there.
-- A name is on the disk after the fsync of the directory in which it stands. The fsync of a file does not save its name, and the
-  fsync of a directory does not save the directory's own name. Before, each change of a directory (a new name, a removed one, a
-  name that is exchanged for another in one move) may be lost alone, so that of all changes any subset survives. Changes of the
-  same name keep their order: where a change is lost, so is every later one that builds on it. A directory is removed name by
-  name, and itself last.
+- The bytes of a file are on the disk after the fsync of the file. Before, they may be lost: all of them, the
+  second half, or their content although the length is there.
+- A name is on the disk after the fsync of the directory in which it stands. The fsync of a file does not save
+  its name, and the fsync of a directory does not save the directory's own name. Before, each change of a
+  directory (a new name, a removed one, a name that is exchanged for another in one move) may be lost alone,
+  so that of all changes any subset survives. Changes of the same name keep their order: where a change is
+  lost, so is every later one that builds on it. A directory is removed name by name, and itself last.
 - A directory is found by its name alone: where that is lost, everything in it is.
 
-A process that is killed loses nothing, but what it has not synced may still be lost later, when the machine crashes.
+A process that is killed loses nothing, but what it has not synced may still be lost later, when the machine
+crashes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,7 +29,8 @@ Tree = frozenset[tuple[str, bytes | None]]
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a directory: some of its names, and the number of what each means afterwards (None: nothing).
+    """One change of a directory: some of its names, and the number of what each means afterwards (None:
+    nothing).
 
     Attributes:
         builds_on: the names, each with its directory, whose earlier changes are not lost unless this one is.
@@ -108,8 +111,15 @@ class Surface:
         losses = [lambda data: data]
         if self.unsynced:
             losses += [lambda data: b"", lambda data: data[: len(data) // 2], lambda data: bytes(len(data))]
-        contents = [{**self.files, **{number: loss(self.files[number]) for number in self.unsynced}} for loss in losses]
-        return {self.tree(names, content) for names in map(self.with_changes, self.survivors()) for content in contents}
+        contents = [
+            {**self.files, **{number: loss(self.files[number]) for number in self.unsynced}}
+            for loss in losses
+        ]
+        return {
+            self.tree(names, content)
+            for names in map(self.with_changes, self.survivors())
+            for content in contents
+        }
 
     def sync(self, directory: int) -> None:
         self.names = self.with_changes([change for change in self.pending if change.directory == directory])
@@ -122,11 +132,13 @@ class Surface:
 
 @dataclass
 class Moment:
-    """A moment between two operations: what is on the disk, and what a process sees that goes on without a crash.
+    """A moment between two operations: what is on the disk, and what a process sees that goes on without a
+    crash.
 
     Attributes:
         surface: the disk at this moment.
-        covered: what a crash may leave now, or something as bad, it may leave at the next moment too: what follows is no sync.
+        covered: what a crash may leave now, or something as bad, it may leave at the next moment too: what
+            follows is no sync.
     """
 
     surface: Surface
@@ -141,14 +153,17 @@ class Moment:
 
 
 class CrashingDisk(FileOperations):
-    """Does what it is asked below a root, and remembers the moment before the first operation and those after each.
+    """Does what it is asked below a root, and remembers the moment before the first operation and those after
+    each.
 
     Attributes:
         moments: at any of them the machine may crash, or the process be killed.
     """
 
     def __init__(self, root: Path, surface: Surface | None = None) -> None:
-        """Begin with what lies below the root: all of it is on the disk, unless a `surface` says what is not."""
+        """Begin with what lies below the root: all of it is on the disk, unless a `surface` says what is
+        not.
+        """
         self._root = root
         self._surface = surface or _read(root)
         self.moments: list[Moment] = []
@@ -167,7 +182,9 @@ class CrashingDisk(FileOperations):
             number = names[number][name]
         return number
 
-    def _change(self, directory: Path, names: dict[str, int | None], after: Iterable[tuple[int, str]] = ()) -> None:
+    def _change(
+        self, directory: Path, names: dict[str, int | None], after: Iterable[tuple[int, str]] = ()
+    ) -> None:
         number = self._number(directory)
         assert number is not None
         builds_on = frozenset([*((number, name) for name in names), *after])

@@ -1,4 +1,6 @@
-"""A crash at any operation leaves a checkpoint that can be restored, and so does one more. A full disk is an error by name."""
+"""A crash at any operation leaves a checkpoint that can be restored, and so does one more. A full disk is an
+error by name.
+"""
 
 import errno
 import itertools
@@ -53,7 +55,9 @@ def found_in(folder: Path) -> Found:
 
 
 def without_garbage(tree: Tree, garbage: re.Pattern[str] = GARBAGE) -> Tree:
-    """The tree without what lies inside of directories that are being written or removed: it decides nothing."""
+    """The tree without what lies inside of directories that are being written or removed: it decides
+    nothing.
+    """
     return frozenset(entry for entry in tree if not garbage.search(entry[0]))
 
 
@@ -66,7 +70,9 @@ class Story:
         allowed: by moment: the checkpoint that was reported last, and the one that is being written.
     """
 
-    def __init__(self, root: Path, disk: CrashingDisk | None = None, reported: set[Found] | None = None) -> None:
+    def __init__(
+        self, root: Path, disk: CrashingDisk | None = None, reported: set[Found] | None = None
+    ) -> None:
         """Begin on a disk on which one of these is what is read; without any, what is read now."""
         self.folder = root / FOLDER
         self.disk = disk or CrashingDisk(root)
@@ -162,7 +168,9 @@ def assert_clean(folder: Path) -> None:
 
 @STEPS
 def test_two_crashes_at_any_operations_of_two_saves(machines, before, steps):
-    """The first crash comes within two saves, the second within the save that follows on what the first has left."""
+    """The first crash comes within two saves, the second within the save that follows on what the first has
+    left.
+    """
     again: dict[Tree, set[Found]] = {}
     for tree, allowed in two_saves(Story(begun(machines, before)), steps).crashes().items():
         restored = machines.found(tree)
@@ -178,7 +186,9 @@ def test_two_crashes_at_any_operations_of_two_saves(machines, before, steps):
         assert machines.found(tree) in allowed
 
 
-@pytest.mark.parametrize("beginning", ["a new folder", "the same step twice", "a step before all others, and one between"])
+@pytest.mark.parametrize(
+    "beginning", ["a new folder", "the same step twice", "a step before all others, and one between"]
+)
 def test_a_crash_after_a_process_was_killed_at_any_operation_of_two_saves(machines, beginning):
     """What the killed process has not synced is seen by the next one, and may still be lost."""
     before, steps = BEGINNINGS[beginning]
@@ -206,7 +216,9 @@ STEP, KEEP, CHOICE = st.integers(0, 25), st.sampled_from([1, 2, None]), st.integ
 @settings(max_examples=30)
 @given(st.lists(st.tuples(STEP, KEEP, CHOICE, CHOICE), max_size=6))
 def test_any_story_of_crashes(tmp_path_factory, crashes):
-    """Save, crash at a moment with a loss, and so on: each time there is what was reported last, or what was being written."""
+    """Save, crash at a moment with a loss, and so on: each time there is what was reported last, or what was
+    being written.
+    """
     machines = Machines(tmp_path_factory.mktemp("story"))
     root = begun(machines, (0,))
     for number, (step, keep, moment, loss) in enumerate(crashes, start=1):

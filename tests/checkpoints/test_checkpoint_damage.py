@@ -34,8 +34,12 @@ DAMAGES = {
     "flipped header": lambda path: flip(path / "arrays.safetensors", 20),
     "flipped length": lambda path: flip(path / "arrays.safetensors", 0),
     "flipped manifest": lambda path: flip(path / "manifest.json", -20),
-    "cut data": lambda path: (path / "arrays.safetensors").write_bytes((path / "arrays.safetensors").read_bytes()[:-1]),
-    "longer data": lambda path: (path / "arrays.safetensors").write_bytes((path / "arrays.safetensors").read_bytes() + b"x"),
+    "cut data": lambda path: (path / "arrays.safetensors").write_bytes(
+        (path / "arrays.safetensors").read_bytes()[:-1]
+    ),
+    "longer data": lambda path: (path / "arrays.safetensors").write_bytes(
+        (path / "arrays.safetensors").read_bytes() + b"x"
+    ),
     "empty manifest": lambda path: (path / "manifest.json").write_bytes(b""),
     "no manifest": lambda path: (path / "manifest.json").unlink(),
     "no data": lambda path: (path / "arrays.safetensors").unlink(),
@@ -129,10 +133,14 @@ def test_a_good_header_by_hand_is_read(tmp_path):
         assert checkpoint.read("v").tobytes() == b"1234"
 
 
-@pytest.mark.parametrize("name", ["../a.safetensors", "/etc/passwd", "a/b.safetensors", "a.safetensors\x00", ""])
+@pytest.mark.parametrize(
+    "name", ["../a.safetensors", "/etc/passwd", "a/b.safetensors", "a.safetensors\x00", ""]
+)
 def test_a_manifest_that_points_elsewhere_is_refused(tmp_path, name):
     write_by_hand(tmp_path / "ckpt-1", {}, b"")
-    (tmp_path / "ckpt-1" / "manifest.json").write_bytes(Manifest(1, False, 0.0, {name: FileRecord(8, 0)}).encode())
+    (tmp_path / "ckpt-1" / "manifest.json").write_bytes(
+        Manifest(1, False, 0.0, {name: FileRecord(8, 0)}).encode()
+    )
     with pytest.raises(CheckpointDamagedError, match="no name of a data file"):
         checkpoints.open_checkpoint(tmp_path)
 
@@ -159,7 +167,9 @@ def test_no_bytes_break_the_reader_of_headers(data, file_bytes):
 @settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_no_flipped_bit_of_a_manifest_goes_unseen(data):
-    good = Manifest(7, True, 1.5, {"a.safetensors": FileRecord(8, 99)}, {"seen": [["worker:0", 1, 2]]}).encode()
+    good = Manifest(
+        7, True, 1.5, {"a.safetensors": FileRecord(8, 99)}, {"seen": [["worker:0", 1, 2]]}
+    ).encode()
     position = data.draw(st.integers(0, len(good) * 8 - 1))
     bad = bytearray(good)
     bad[position // 8] ^= 1 << position % 8

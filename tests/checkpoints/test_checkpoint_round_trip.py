@@ -1,4 +1,6 @@
-"""What is saved is what is read: whole, by rows, in parts, by other libraries; and which checkpoint is the newest."""
+"""What is saved is what is read: whole, by rows, in parts, by other libraries; and which checkpoint is the
+newest.
+"""
 
 import json
 
@@ -69,7 +71,9 @@ def test_the_safetensors_library_reads_our_files(tmp_path, layout):
     block=st.integers(1, 50),
     data=st.data(),
 )
-def test_any_split_into_parts_files_and_blocks_reads_back(tmp_path_factory, rows, columns, dtype, shards, files, block, data):
+def test_any_split_into_parts_files_and_blocks_reads_back(
+    tmp_path_factory, rows, columns, dtype, shards, files, block, data
+):
     whole = (np.arange(rows * columns).reshape(rows, columns) % 2).astype(dtype)
     sizes = split_rows(rows, min(shards, max(rows, 1)))
     parts = list(zip(row_offsets(sizes), sizes, strict=True))

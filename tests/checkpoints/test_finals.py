@@ -23,14 +23,19 @@ def value_of(kept):
 @pytest.mark.parametrize("links", [True, False])
 def test_it_stays_when_its_step_is_written_again_and_rotation_leaves_it(tmp_path, monkeypatch, links):
     if not links:
-        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(errno.EPERM, "no links here")))
+        monkeypatch.setattr(
+            os, "link", lambda *_: (_ for _ in ()).throw(OSError(errno.EPERM, "no links here"))
+        )
     for fit in (1, 2):
         save(tmp_path, 5, fit)
         keep_final(tmp_path, fit)
     for step in (5, 6, 7):
         save(tmp_path, step, 3)
         checkpoints.rotate(tmp_path, keep=1, now=0.0)
-    assert [(final_of(tmp_path, fit).step, value_of(final_of(tmp_path, fit))) for fit in (1, 2)] == [(5, 1), (5, 2)]
+    assert [(final_of(tmp_path, fit).step, value_of(final_of(tmp_path, fit))) for fit in (1, 2)] == [
+        (5, 1),
+        (5, 2),
+    ]
     assert [found.step for found in list_checkpoints(tmp_path)] == [7]
     assert final_of(tmp_path, 3) is None
 

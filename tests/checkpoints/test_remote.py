@@ -39,7 +39,10 @@ def test_what_one_directory_holds_another_fetches(url, tmp_path):
     assert RemoteCopies(url).fetch(there)
     assert held(there) == (9, [9.0] * 3)
     assert not RemoteCopies(url).fetch(there), "it is there already"
-    assert sorted(name.rpartition("/")[2] for name in fsspec.filesystem("memory").ls(url, detail=False)) == ["ckpt-5", "ckpt-9"]
+    assert sorted(name.rpartition("/")[2] for name in fsspec.filesystem("memory").ls(url, detail=False)) == [
+        "ckpt-5",
+        "ckpt-9",
+    ]
 
 
 def test_a_copy_without_its_manifest_is_none(url, tmp_path):
@@ -106,7 +109,10 @@ def test_of_two_runs_with_one_url_the_later_one_has_it_and_the_earlier_one_is_to
     save(second, 5, 5)
     RemoteCopies(url).upload(second)
     save(first, 9, 9)
-    told = rf"the copies at {url} are those of .*:{second}, not of {first}.*Give each run a checkpoint.remote of its own"
+    told = (
+        rf"the copies at {url} are those of .*:{second}, not of {first}.*Give each run a "
+        rf"checkpoint.remote of its own"
+    )
     with pytest.raises(CopiesTakenError, match=told):
         RemoteCopies(url).upload(first)
     with pytest.raises(CopiesTakenError, match=told):
@@ -118,7 +124,9 @@ def test_of_two_runs_with_one_url_the_later_one_has_it_and_the_earlier_one_is_to
 
 
 class BreakingStore(MemoryFileSystem):
-    """Fails at operation `at`, and from then on; the process behind it is gone, as far as the store can tell."""
+    """Fails at operation `at`, and from then on; the process behind it is gone, as far as the store can
+    tell.
+    """
 
     cachable = False
 
@@ -167,7 +175,9 @@ def test_an_upload_that_breaks_anywhere_leaves_a_copy_and_the_next_one_makes_all
         assert RemoteCopies(url).fetch(tmp_path / f"there-{at}")
         assert held(tmp_path / f"there-{at}") in ((3, [3.0] * 3), (6, [6.0] * 3))
         RemoteCopies(url).upload(here)
-        assert [path.rpartition("/")[2] for path in fsspec.filesystem("memory").ls(url, detail=False)] == ["ckpt-6"]
+        assert [path.rpartition("/")[2] for path in fsspec.filesystem("memory").ls(url, detail=False)] == [
+            "ckpt-6"
+        ]
         if whole:
             break
     assert whole, "it went through in the end"
@@ -184,7 +194,9 @@ def test_a_name_in_a_manifest_is_never_a_way_out_of_the_directory(url, tmp_path)
     assert list_checkpoints(tmp_path / "there") == []
 
 
-@pytest.mark.parametrize(("url", "match"), [("bogus://x/y", "Protocol not known"), ("s3://bucket/run", "Install s3fs")])
+@pytest.mark.parametrize(
+    ("url", "match"), [("bogus://x/y", "Protocol not known"), ("s3://bucket/run", "Install s3fs")]
+)
 def test_a_url_that_nobody_knows_is_said(url, match):
     pytest.importorskip("fsspec")
     if url.startswith("s3") and __import__("importlib").util.find_spec("s3fs"):

@@ -39,7 +39,9 @@ def test_all_stay_without_a_number(tmp_path):
 
 
 def test_one_stays_every_so_many_hours_as_in_tensorflows_checkpoint_manager(tmp_path):
-    """Saved every hour from hour 0, keep 2, one every 3 hours: those of hours 3, 6, 9 stay when they leave the newest two."""
+    """Saved every hour from hour 0, keep 2, one every 3 hours: those of hours 3, 6, 9 stay when they leave
+    the newest two.
+    """
     for hour in range(12):
         now = hour * HOUR_S
         save(tmp_path, hour, now)
@@ -56,7 +58,11 @@ def test_what_stays_for_hours_outlives_a_restart_and_a_clock_set_back(tmp_path):
     for hour in (4, 5):
         save(tmp_path, hour + 10, hour * HOUR_S)
         rotate(tmp_path, keep=1, keep_every_n_hours=3, now=hour * HOUR_S)
-    assert steps(tmp_path) == [4, 5, 15]  # 5 is one hour after 4, but by the clock of that moment four hours after
+    assert steps(tmp_path) == [
+        4,
+        5,
+        15,
+    ]  # 5 is one hour after 4, but by the clock of that moment four hours after
 
 
 def test_one_that_is_read_is_passed_by_and_goes_the_next_time(tmp_path):
@@ -83,7 +89,9 @@ with checkpoints.open_checkpoint(Path(sys.argv[1])):
 def test_the_lock_of_another_process_ends_with_it(tmp_path):
     for step in range(2):
         save(tmp_path, step)
-    with subprocess.Popen([sys.executable, "-c", READER, tmp_path / "ckpt-0"], stdout=subprocess.PIPE) as reader:
+    with subprocess.Popen(
+        [sys.executable, "-c", READER, tmp_path / "ckpt-0"], stdout=subprocess.PIPE
+    ) as reader:
         assert reader.stdout.readline() == b"reading\n"
         rotate(tmp_path, keep=1, now=0.0)
         assert steps(tmp_path) == [0, 1]
@@ -101,7 +109,14 @@ def test_what_is_none_of_ours_is_left_alone(tmp_path):
         save(tmp_path, step)
     rotate(tmp_path, keep=1, now=0.0)
     assert steps(tmp_path) == [2]
-    assert {path.name for path in tmp_path.iterdir()} == {"ckpt-x", "ckpt-01", "notes", ".tmp-other", "README", "ckpt-2"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "ckpt-x",
+        "ckpt-01",
+        "notes",
+        ".tmp-other",
+        "README",
+        "ckpt-2",
+    }
 
 
 def test_a_damaged_state_is_named(tmp_path):

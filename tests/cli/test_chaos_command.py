@@ -11,12 +11,12 @@ import psutil
 import pytest
 from launching import wait_until
 
-from dtrain.assignment import TaskAssignment
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import RunSpec, SimulateSection
-from dtrain.living import started_s
-from dtrain.reporting import Reporter
-from dtrain.run_files import RunFiles, RunRecord, SlowOrder, TaskRecord, TaskStatus, write_record
+from dtrain.process.assignment import TaskAssignment
+from dtrain.process.living import started_s
+from dtrain.runs.files import RunFiles, RunRecord, SlowOrder, TaskRecord, TaskStatus, write_record
+from dtrain.runs.reporting import Reporter
 
 PACED = str(Path(__file__).parents[1] / "clusters" / "paced_line.py")
 SLEEPER = [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"]
@@ -44,7 +44,9 @@ def run_of(tmp_path):
     def make(pid, state="running", task_state="running", launcher=None):
         files = RunFiles(tmp_path / "runs" / "r1")
         files.attempt(WORKER, 0).mkdir(parents=True)
-        record = RunRecord("r1", "digits", state, tasks=[TaskRecord("worker:0", task_state, pid=pid), TaskRecord("ps:0")])
+        record = RunRecord(
+            "r1", "digits", state, tasks=[TaskRecord("worker:0", task_state, pid=pid), TaskRecord("ps:0")]
+        )
         record.launcher_pid = launcher or os.getpid()
         record.launcher_started = started_s(record.launcher_pid)
         write_record(files.run, record)
@@ -63,10 +65,16 @@ def test_killed_paused_and_resumed_training_goes_on(launcher):
     wait_until(lambda: psutil.Process(paused).status() != psutil.STATUS_STOPPED)
     killed = launch.task("worker:0")["pid"]
     assert chaos(launcher, launch.run_dir, "kill", "/job:worker/task:0") == (0, "worker:0 killed\n")
-    launch.wait_for(lambda: launch.task("worker:0")["state"] == "running" and launch.task("worker:0")["restarts"] == 1, "restart")
+    launch.wait_for(
+        lambda: launch.task("worker:0")["state"] == "running" and launch.task("worker:0")["restarts"] == 1,
+        "restart",
+    )
     assert launch.task("worker:0")["pid"] != killed
     assert launch.task("worker:1")["pid"] == paused
-    assert chaos(launcher, launch.run_dir, "slow", "worker:1", "7") == (0, "worker:1 computes 7 times slower\n")
+    assert chaos(launcher, launch.run_dir, "slow", "worker:1", "7") == (
+        0,
+        "worker:1 computes 7 times slower\n",
+    )
     slow = RunFiles(launch.run_dir).slow(TaskId.parse("worker:1"), 0)
     assert json.loads(slow.read_text()) == {"factor": 7.0}
     said = "worker:1 computes 9 times slower\nworker:1 computes as its spec says\n"
@@ -86,7 +94,10 @@ def test_killed_paused_and_resumed_training_goes_on(launcher):
 def test_a_foreign_command_can_be_paused_for_a_while_and_not_slowed(launcher):
     launch = launcher.start("--set", "cluster.chief=1", "--workers", "0", "--ps", "0", "--", *SLEEPER)
     launch.wait_running()
-    assert chaos(launcher, launch.run_dir, "pause", "chief:0", "--for", "0.05") == (0, "chief:0 paused\nchief:0 goes on\n")
+    assert chaos(launcher, launch.run_dir, "pause", "chief:0", "--for", "0.05") == (
+        0,
+        "chief:0 paused\nchief:0 goes on\n",
+    )
     code, err = chaos(launcher, launch.run_dir, "slow", "chief:0", "2")
     assert (code, "can be killed, paused and resumed, but not slowed down" in err) == (1, True)
     assert chaos(launcher, launch.run_dir, "kill", "chief:0")[0] == 0
@@ -99,7 +110,9 @@ def test_a_stranger_with_the_pid_of_a_task_is_left_alone(launcher, run_of, sleep
     run_of(sleeper.pid, launcher=other.pid)
     code, err = chaos(launcher, "r1", "kill", "worker:0")
     assert (code, sleeper.poll()) == (1, None)
-    assert err.startswith(f"dtrain: process {sleeper.pid} was not started by the launcher of run r1; nothing was done to it")
+    assert err.startswith(
+        f"dtrain: process {sleeper.pid} was not started by the launcher of run r1; nothing was done to it"
+    )
     other.kill()
     other.communicate()
 
@@ -138,7 +151,10 @@ def test_what_is_refused(launcher, run_of, sleeper, words, code, text):
 @pytest.mark.parametrize("state", ["succeeded", "failed", "stopped"])
 def test_a_run_that_has_ended_is_left_alone(launcher, run_of, sleeper, state):
     run_of(sleeper.pid, state=state)
-    assert chaos(launcher, "r1", "kill", "worker:0") == (1, f"dtrain: run r1 has {state}; chaos needs a running one\n")
+    assert chaos(launcher, "r1", "kill", "worker:0") == (
+        1,
+        f"dtrain: run r1 has {state}; chaos needs a running one\n",
+    )
 
 
 def test_a_run_without_a_launcher_is_left_alone(launcher, run_of, sleeper):
@@ -157,8 +173,8 @@ def test_an_order_to_be_slow_replaces_the_spec_s_word_while_it_is_there(tmp_path
     reporter = Reporter(TaskAssignment(WORKER, cluster, spec, "run", tmp_path, attempt=2))
     reporter.close()
     slept = []
-    monkeypatch.setattr("dtrain.reporting.time.sleep", slept.append)
-    monkeypatch.setattr("dtrain.reporting.time.thread_time", lambda: 7.0)
+    monkeypatch.setattr("dtrain.runs.reporting.time.sleep", slept.append)
+    monkeypatch.setattr("dtrain.runs.reporting.time.thread_time", lambda: 7.0)
     for factor in (None, 5.0, 1.0, None):
         files.slow(WORKER, 2).unlink(missing_ok=True)
         if factor is not None:

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from dtrain.errors import SpecError
-from dtrain_cli.command_line import ProgramCommand, Words
+from dtrain_cli.commands.command_line import ProgramCommand, Words
 from dtrain_cli.commands.spec_options import Seconds
 
 
@@ -29,7 +29,11 @@ def parse(line: str, takes_spec: bool = True) -> tuple[Words, dict]:
         ("p.py --workers 3 -- x.yaml", Words(None, Path("p.py"), ("--workers", "3", "--", "x.yaml")), {}),
         ("--workers 3 s.yaml p.py -v", Words(Path("s.yaml"), Path("p.py"), ("-v",)), {"workers": 3}),
         ("s.toml --workers=3 p.py s.yaml", Words(Path("s.toml"), Path("p.py"), ("s.yaml",)), {"workers": 3}),
-        ("--set a=1 --json --set b=2 s.json p.py", Words(Path("s.json"), Path("p.py")), {"sets": ("a=1", "b=2"), "as_json": True}),
+        (
+            "--set a=1 --json --set b=2 s.json p.py",
+            Words(Path("s.json"), Path("p.py")),
+            {"sets": ("a=1", "b=2"), "as_json": True},
+        ),
         ("-- python p.py --json", Words(None, None, ("python", "p.py", "--json"), True), {}),
         ("--json s.yml -- ./x -- y", Words(Path("s.yml"), None, ("./x", "--", "y"), True), {"as_json": True}),
         ("--", Words(None, None, (), True), {}),
@@ -86,7 +90,10 @@ def test_what_is_to_be_run_is_looked_for(tmp_path):
         (Words(None, None, ("no-such-thing",), True), "no-such-thing: no such executable"),
         (Words(None, tmp_path / "no.py"), "no.py: cannot read the program: No such file"),
         (Words(None, tmp_path / "run.sh"), "write `-- "),
-        (Words(None, tmp_path / "b.yaml"), "b.yaml: expected a Python program PROGRAM.py, found a second spec"),
+        (
+            Words(None, tmp_path / "b.yaml"),
+            "b.yaml: expected a Python program PROGRAM.py, found a second spec",
+        ),
         (Words(None, tmp_path), "expected a Python program"),
     ]:
         with pytest.raises(SpecError) as caught:

@@ -1,10 +1,12 @@
-"""What stands on a terminal: a table that is erased where it is, also after somebody has changed the width."""
+"""What stands on a terminal: a table that is erased where it is, also after somebody has changed the
+width.
+"""
 
 import os
 
 import pytest
 
-from dtrain_cli.console import Console
+from dtrain_cli.console.console import Console
 
 
 class Screen:
@@ -28,7 +30,9 @@ def test_the_whole_table_is_erased_after_the_width_has_changed(monkeypatch, colu
     size = [os.terminal_size((80, 24))]
     monkeypatch.setattr(Console, "_size", lambda self: size[0])
     screen = Screen()
-    console = Console(screen, screen, lambda width, height, colour: f"{'a' * 70}   \n\x1b[32m{'b' * 60}\x1b[0m\n\n")
+    console = Console(
+        screen, screen, lambda width, height, colour: f"{'a' * 70}   \n\x1b[32m{'b' * 60}\x1b[0m\n\n"
+    )
     console.pump()
     assert f"{'a' * 70}\n" in screen.written, "no blanks at the end, which a terminal would break too"
     size[0], screen.written = os.terminal_size((columns, 24)), ""

@@ -1,4 +1,6 @@
-"""The launcher's side of the warm process: its orders and the other's reports must never wait for each other."""
+"""The launcher's side of the warm process: its orders and the other's reports must never wait for each
+other.
+"""
 
 import os
 import socket
@@ -7,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dtrain import start_orders
-from dtrain.start_orders import Exited, Started, StartOrder
-from dtrain_cli import forkserver
-from dtrain_cli.forkserver import ForkServer, LifeLine
+from dtrain.process import start_orders
+from dtrain.process.start_orders import Exited, Started, StartOrder
+from dtrain_cli.targets import fork_server
+from dtrain_cli.targets.fork_server import ForkServer, LifeLine
 
 ORDERS, REPORTS = 500, 5_000
 
@@ -24,14 +26,16 @@ def warm(monkeypatch):
         ends.append(socket.socket(fileno=os.dup(pass_fds[0])))
         return SimpleNamespace(pid=1)
 
-    monkeypatch.setattr(forkserver.subprocess, "Popen", popen)
+    monkeypatch.setattr(fork_server.subprocess, "Popen", popen)
     server = ForkServer(LifeLine())
     yield server, ends[0]
     ends[0].close()
 
 
 def order(number):
-    return StartOrder(f"worker:{number}", 0, ["program.py"], {"TF_CONFIG": "x" * 4000}, "/", "/dev/null", needs_grpc=False)
+    return StartOrder(
+        f"worker:{number}", 0, ["program.py"], {"TF_CONFIG": "x" * 4000}, "/", "/dev/null", needs_grpc=False
+    )
 
 
 @pytest.mark.timeout(30)

@@ -5,12 +5,14 @@ import json
 import pytest
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.cluster.tf_config import write_tf_config
 from dtrain.errors import SpecError
-from dtrain_cli.hand_start import HandStart
+from dtrain.process.tf_config import write_tf_config
+from dtrain_cli.plan.hand_start import HandStart
 
 HOSTS = "cluster: {chief: [a:1], worker: [a:2, b:2], ps: [b:3], evaluator: 1}\ntraining: {updates: sync}\n"
-TF_CONFIG = {"TF_CONFIG": write_tf_config(ClusterSpec.from_lists(worker=["x:1", "x:2"]), TaskId.parse("worker:1"))}
+TF_CONFIG = {
+    "TF_CONFIG": write_tf_config(ClusterSpec.from_lists(worker=["x:1", "x:2"]), TaskId.parse("worker:1"))
+}
 FLAGS = ("--worker_hosts", "y:1,y:2", "--task_index=1")
 
 
@@ -42,7 +44,11 @@ def test_the_evaluator_has_a_place_outside_the_cluster(spec):
 
 
 def test_every_task_started_by_hand_gets_the_same_run_id(spec):
-    starts = [HandStart(Role.CHIEF, spec=spec), HandStart(Role.PS, spec=spec), HandStart(Role.WORKER, index=0, spec=spec)]
+    starts = [
+        HandStart(Role.CHIEF, spec=spec),
+        HandStart(Role.PS, spec=spec),
+        HandStart(Role.WORKER, index=0, spec=spec),
+    ]
     assert len({start.assignment({}).run_id for start in starts}) == 1
 
 
@@ -51,7 +57,11 @@ def test_tf_config_gives_the_place_and_the_spec_the_rest(tmp_path):
     path.write_text("cluster: {worker: 7}\ntraining: {updates: sync}\n")
     found = HandStart(Role.WORKER, spec=path, sets=("training.seed=3",)).assignment(TF_CONFIG)
     assert str(found.task) == "worker:1"
-    assert (found.spec.cluster.worker, found.spec.training.updates, found.spec.training.seed) == (2, "sync", 3)
+    assert (found.spec.cluster.worker, found.spec.training.updates, found.spec.training.seed) == (
+        2,
+        "sync",
+        3,
+    )
 
 
 def test_flags_are_stronger_than_tf_config_and_may_stand_among_the_programs_arguments():
@@ -61,7 +71,11 @@ def test_flags_are_stronger_than_tf_config_and_may_stand_among_the_programs_argu
 
 def test_a_set_alone_changes_the_spec_of_a_place_from_elsewhere():
     found = HandStart(Role.WORKER, sets=("training.updates=sync",), flags=FLAGS).assignment({})
-    assert (found.spec.training.updates, found.spec.cluster.worker, found.spec.cluster.evaluator) == ("sync", 2, 0)
+    assert (found.spec.training.updates, found.spec.cluster.worker, found.spec.cluster.evaluator) == (
+        "sync",
+        2,
+        0,
+    )
 
 
 def test_what_a_launcher_says_is_kept():
@@ -80,18 +94,26 @@ def test_the_secret_comes_from_the_file_then_the_spec_then_the_environment(spec,
     assert HandStart(Role.CHIEF, spec=spec).assignment({"DTRAIN_SECRET": "third"}).secret == "third"
     (tmp_path / "one").write_text("\n")
     assert refused(one).endswith("expected the run's secret, found an empty file")
-    assert "cannot read the secret" in refused(HandStart(Role.CHIEF, spec=spec, secret_file=tmp_path / "three"))
+    assert "cannot read the secret" in refused(
+        HandStart(Role.CHIEF, spec=spec, secret_file=tmp_path / "three")
+    )
 
 
 def test_contradictions_and_gaps_are_refused(spec, tmp_path):
     counts = tmp_path / "counts.yaml"
     counts.write_text("cluster: {worker: 2}\n")
-    assert refused(HandStart(Role.WORKER)).startswith("which worker, and of which cluster? Expected --spec SPEC")
-    assert refused(HandStart(Role.WORKER, spec=counts)).startswith(f"{counts} gives counts, which `launch` turns into")
+    assert refused(HandStart(Role.WORKER)).startswith(
+        "which worker, and of which cluster? Expected --spec SPEC"
+    )
+    assert refused(HandStart(Role.WORKER, spec=counts)).startswith(
+        f"{counts} gives counts, which `launch` turns into"
+    )
     assert refused(HandStart(Role.WORKER, spec=spec)).endswith("has 2 tasks worker; say which by --index I")
     assert refused(HandStart(Role.PS, index=1, spec=spec)).endswith("has no ps:1: its cluster.ps is 1")
     said = "`dtrain worker` was asked for worker:0; TF_CONFIG or the flags say worker:1"
     assert refused(HandStart(Role.WORKER, index=0), TF_CONFIG) == said
-    assert refused(HandStart(Role.PS), TF_CONFIG).startswith("`dtrain ps` was asked for ps; TF_CONFIG or the flags say worker:1")
+    assert refused(HandStart(Role.PS), TF_CONFIG).startswith(
+        "`dtrain ps` was asked for ps; TF_CONFIG or the flags say worker:1"
+    )
     broken = {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}})}
     assert "host:port" in refused(HandStart(Role.WORKER), broken)

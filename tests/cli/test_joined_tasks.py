@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from dtrain.cluster import TaskId
-from dtrain.living import lives, started_s
-from dtrain.run_files import RunFiles, TaskRecord, write_record
-from dtrain_cli.joined_tasks import JoinedRecord, JoinedTasks, joined_records, with_joined
+from dtrain.process.living import lives, started_s
+from dtrain.runs.files import RunFiles, TaskRecord, write_record
+from dtrain_cli.runs.joined_tasks import JoinedRecord, JoinedTasks, joined_records, with_joined
 
 WORKER = TaskId.parse("worker:2")
 
@@ -83,7 +83,10 @@ def test_a_pid_of_another_machine_or_time_is_left_alone(files, owner, stranger):
 
 def test_its_own_record_replaces_what_others_have_heard_of_it(files):
     heard = [TaskRecord("chief:0", "running"), TaskRecord("worker:2", "succeeded")]
-    assert [(task.task, task.state) for task in with_joined(files, heard)] == [("chief:0", "running"), ("worker:2", "running")]
+    assert [(task.task, task.state) for task in with_joined(files, heard)] == [
+        ("chief:0", "running"),
+        ("worker:2", "running"),
+    ]
 
 
 def test_a_damaged_record_ends_nobody(files):

@@ -29,7 +29,9 @@ def hanging(early):
     launch = early.start(*SMALL, "--set", "wait.start_s=8", program)
     launch.wait_for(lambda: launch.task("worker:0")["pid"], "the worker")
     masks = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{launch.warm_process()}/status").read_text())
-    assert int(masks[1], 16) >> (signal.SIGUSR1 - 1) & 1, "a task without a log would write its stacks to the terminal"
+    assert int(masks[1], 16) >> (signal.SIGUSR1 - 1) & 1, (
+        "a task without a log would write its stacks to the terminal"
+    )
     return launch
 
 
@@ -57,7 +59,9 @@ def test_the_leaders_success_is_the_runs(launcher, words):
 
 
 def test_those_who_never_end_are_stopped_and_count_as_succeeded(launcher):
-    launch = launcher.start("--ps", "1", "--workers", "1", "--", "sh", "-c", 'test "$RANK" = 0 && exit 0; exec sleep 1000')
+    launch = launcher.start(
+        "--ps", "1", "--workers", "1", "--", "sh", "-c", 'test "$RANK" = 0 && exit 0; exec sleep 1000'
+    )
     assert launch.end() == 0, launch.err
     assert {task["state"] for task in launch.record()["tasks"]} == {"succeeded"}
     told = [event["task"] for event in launch.events("told to stop")]
@@ -71,11 +75,13 @@ def test_those_who_never_end_are_stopped_and_count_as_succeeded(launcher):
         ("sys.exit(7)", 7, "exited with code 7"),
         ("raise ValueError('seven')", 1, "ValueError: seven"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "killed by SIGKILL (signal 9)"),
-        ("sys.modules.pop('dtrain.strategy')", 1, "ended without ever having called dtrain"),
+        ("sys.modules.pop('dtrain.strategies.interface')", 1, "ended without ever having called dtrain"),
     ],
 )
 def test_a_failed_task_gives_the_run_its_exit_code(launcher, end, code, message):
-    program = launcher.program(f"status()\nif task == 'chief:0':\n    print('its last words')\n    {end}\nelse:\n    forever()\n")
+    program = launcher.program(
+        f"status()\nif task == 'chief:0':\n    print('its last words')\n    {end}\nelse:\n    forever()\n"
+    )
     launch = launcher.start(*SMALL, "--set", "restart.chief.policy=never", program)
     assert launch.end() == code
     assert launch.record()["exit_code"] == code
@@ -183,7 +189,11 @@ def test_the_run_directory_is_private_and_keeps_the_secret(launcher):
     secret = launch.log("chief:0").strip()
     assert len(secret) >= 32
     assert secret not in (launch.run_dir / "plan.json").read_text()
-    assert sorted(folder.name for folder in (launch.run_dir / "tasks").iterdir()) == ["chief-0", "ps-0", "worker-0"]
+    assert sorted(folder.name for folder in (launch.run_dir / "tasks").iterdir()) == [
+        "chief-0",
+        "ps-0",
+        "worker-0",
+    ]
 
 
 def test_a_run_goes_on_in_its_directory_only_when_asked_to(launcher):
@@ -198,7 +208,9 @@ def test_a_run_goes_on_in_its_directory_only_when_asked_to(launcher):
     assert "--resume" in refused.err
 
     for reference in (["--run-dir", "mine", "--resume"], ["--resume", run_id], ["--resume", "by-hand"]):
-        resumed = launcher.start("--runs-dir", "runs", *reference, *SMALL, program, run_dir=launcher.folder / "mine")
+        resumed = launcher.start(
+            "--runs-dir", "runs", *reference, *SMALL, program, run_dir=launcher.folder / "mine"
+        )
         assert resumed.end() == 0, resumed.err
         assert run_id in resumed.out
         assert {task["restarts"] for task in resumed.record()["tasks"]} == {0}

@@ -1,4 +1,6 @@
-"""Tasks, disks, clocks and machines that behave badly: clear words, the right exit code, nothing lost, nothing left."""
+"""Tasks, disks, clocks and machines that behave badly: clear words, the right exit code, nothing lost,
+nothing left.
+"""
 
 import os
 import re
@@ -78,7 +80,10 @@ def test_a_task_that_forks_into_a_session_of_its_own_and_exits(launcher, foreign
         wait_for(run_dir / f"daemon-{task}")
         """
     )
-    script = 'setsid sh -c \'touch "$DTRAIN_RUN_DIR/daemon"; sleep 1001\' & until test -e "$DTRAIN_RUN_DIR/daemon"; do :; done'
+    script = (
+        "setsid sh -c 'touch \"$DTRAIN_RUN_DIR/daemon\"; sleep 1001' & until test -e "
+        '"$DTRAIN_RUN_DIR/daemon"; do :; done'
+    )
     launch = launcher.start(*ALONE, *(("--", "sh", "-c", script) if foreign else (program,)))
     assert launch.end() == 0, launch.err
     assert not launch.pids()
@@ -87,7 +92,9 @@ def test_a_task_that_forks_into_a_session_of_its_own_and_exits(launcher, foreign
 def test_eighty_tasks_where_64_files_are_suggested(launcher):
     program = launcher.program("status()\nforever()\n")
     few = ("sh", "-c", 'ulimit -Sn 64; exec "$@"', "sh")
-    launch = launcher.start("--workers", "80", "--ps", "1", "--no-evaluator", "--start-timeout", "300", program, wrapper=few)
+    launch = launcher.start(
+        "--workers", "80", "--ps", "1", "--no-evaluator", "--start-timeout", "300", program, wrapper=few
+    )
     launch.wait_running()
     limits = Path(f"/proc/{launch.task('ps:0')['pid']}/limits").read_text()
     [(soft, hard)] = re.findall(r"Max open files +(\d+) +(\d+)", limits)
@@ -105,7 +112,10 @@ def test_eighty_tasks_where_64_files_are_suggested(launcher):
     [
         (
             ("--name", "two\nlines"),
-            "--name 'two\\nlines': expected letters, digits, '.', '_' and '-', at most 100 of them, found 'two\\nlines'",
+            (
+                "--name 'two\\nlines': expected letters, digits, '.', '_' and '-', at most 100 of them, found "
+                "'two\\nlines'"
+            ),
         ),
         (("--name", "../../etc"), "--name ../../etc: expected letters, digits"),
         (("--name", ".."), "--name ..: expected a letter or digit first"),
@@ -150,7 +160,9 @@ def test_a_disk_that_fills_up_under_the_run(launcher, in_namespace):
     (launcher.folder / "disk").mkdir()
     launch = launcher.start("--run-dir", "disk/run", *SMALL, program, wrapper=in_namespace(script))
     assert launch.end() == 1
-    assert "OSError: [Errno 28] No space left on device" in launch.err[launch.err.index("╭") :], "the box has the reason"
+    assert "OSError: [Errno 28] No space left on device" in launch.err[launch.err.index("╭") :], (
+        "the box has the reason"
+    )
     launch.run_dir = launcher.folder / "kept"
     record = launch.record()
     assert (record["state"], record["exit_code"]) == ("failed", 1), "the last word has found room"
@@ -162,7 +174,9 @@ def test_a_disk_that_fills_up_under_the_run(launcher, in_namespace):
 def test_a_disk_that_was_full_before(launcher, in_namespace):
     (launcher.folder / "disk").mkdir()
     script = 'mount -t tmpfs -o size=4k none disk && exec "$@"'
-    launch = launcher.start("--run-dir", "disk/run", *SMALL, launcher.program("status()\n"), wrapper=in_namespace(script))
+    launch = launcher.start(
+        "--run-dir", "disk/run", *SMALL, launcher.program("status()\n"), wrapper=in_namespace(script)
+    )
     assert launch.end() == 1
     assert re.fullmatch(r"dtrain: \S+: No space left on device\n", launch.err), launch.err
     launch.wait_gone()
@@ -184,29 +198,55 @@ def test_a_working_directory_that_is_read_only(launcher, in_namespace):
 
 def test_a_run_directory_that_cannot_be_made(launcher, in_namespace):
     script = 'mount --bind . . && mount -o remount,bind,ro . && cd "$PWD" && exec "$@"'
-    launch = launcher.start("--run-dir", "mine", *ALONE, launcher.program("status()\n"), wrapper=in_namespace(script))
+    launch = launcher.start(
+        "--run-dir", "mine", *ALONE, launcher.program("status()\n"), wrapper=in_namespace(script)
+    )
     assert launch.end() == 1
-    assert re.fullmatch(r"dtrain: cannot make the run directory \S+/mine: Read-only file system\n", launch.err), launch.err
+    assert re.fullmatch(
+        r"dtrain: cannot make the run directory \S+/mine: Read-only file system\n", launch.err
+    ), launch.err
 
 
 @pytest.fixture
 def jumping_clock(tmp_path):
     """The environment in which the time of day jumps by a day, back and forth."""
     library = tmp_path / "jumping_clock.so"
-    command = ["cc", "-shared", "-fPIC", "-o", str(library), str(Path(__file__).with_name("jumping_clock.c")), "-ldl"]
+    command = [
+        "cc",
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(library),
+        str(Path(__file__).with_name("jumping_clock.c")),
+        "-ldl",
+    ]
     if shutil.which("cc") is None or subprocess.run(command, check=False).returncode:
         pytest.skip("there is no C compiler to make a clock that jumps with")
     return {"LD_PRELOAD": str(library)}
 
 
 def test_a_clock_that_jumps_decides_nothing(launcher, jumping_clock):
-    words = ("--workers", "1", "--ps", "1", "--timeout", "300", "--set", "restart.worker.backoff_s=0.1", "--run-dir", "mine")
+    words = (
+        "--workers",
+        "1",
+        "--ps",
+        "1",
+        "--timeout",
+        "300",
+        "--set",
+        "restart.worker.backoff_s=0.1",
+        "--run-dir",
+        "mine",
+    )
     mine = launcher.folder / "mine"
     program = ("--no-evaluator", PACED, "--wait_for", "go", "--after", "20")
     launch = launcher.start(*words, *program, "--steps", "60", environment=jumping_clock, run_dir=mine)
     launch.wait_running()
     os.kill(launch.task("worker:0")["pid"], signal.SIGKILL)
-    launch.wait_for(lambda: launch.task("worker:0")["restarts"] == 1 and launch.task("worker:0")["state"] == "running", "restart")
+    launch.wait_for(
+        lambda: launch.task("worker:0")["restarts"] == 1 and launch.task("worker:0")["state"] == "running",
+        "restart",
+    )
     alive = launcher.dtrain("status", str(mine), environment=jumping_clock)
     assert (alive.end(), "running" in alive.out.splitlines()[0]) == (0, True), alive.out
     (launcher.folder / "go").touch()
@@ -216,7 +256,9 @@ def test_a_clock_that_jumps_decides_nothing(launcher, jumping_clock):
     assert max(times) - min(times) < 300
 
     (launcher.folder / "go").unlink()
-    again = launcher.start(*words, "--resume", *program, "--steps", "200", environment=jumping_clock, run_dir=mine)
+    again = launcher.start(
+        *words, "--resume", *program, "--steps", "200", environment=jumping_clock, run_dir=mine
+    )
     again.wait_running()
     stop = launcher.dtrain("stop", str(mine), environment=jumping_clock)
     assert stop.end() == 0, stop.err

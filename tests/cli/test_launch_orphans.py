@@ -56,7 +56,9 @@ def test_a_task_that_ignores_sigterm_is_killed_when_the_grace_is_over(launcher):
     launch.wait_running()
     launch.send(signal.SIGINT)
     assert launch.end() == 130
-    assert launch.log("chief:0") == "saved\n", "the chief had its time although the worker before it did not leave"
+    assert launch.log("chief:0") == "saved\n", (
+        "the chief had its time although the worker before it did not leave"
+    )
     told = [(event["task"], event["signal"]) for event in launch.events("told to stop")]
     assert told[:2] == [("worker:0", "SIGTERM"), ("chief:0", "SIGTERM")]
     assert not launch.pids()

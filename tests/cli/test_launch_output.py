@@ -31,7 +31,8 @@ def test_lines_are_whole_and_readable_whatever_the_bytes(launcher):
     first, *others = launch.out.splitlines()
     assert json.loads(first.removeprefix("chief:0 | ")) == list(range(100_000))
     assert others == [
-        "chief:0 | café", "chief:0 | bad \ufffd byte", "chief:0 | 30%", "chief:0 | red", "chief:0 | half a line",
+        "chief:0 | café", "chief:0 | bad \ufffd byte", "chief:0 | 30%", "chief:0 | red", ("chief:0 | half a "
+                                                                                         "line"),
     ]  # fmt: skip
 
 
@@ -82,7 +83,10 @@ def test_closed_standard_files_of_the_launcher(launcher):
     words = [sys.executable, "-m", "dtrain_cli.main", "launch", "--run-dir", str(closed), *ALONE, program]
     command = f"{shlex.join(words)} <&- >&- 2>&-"
     environment = {**os.environ, "PYTHONPATH": SOURCES, "DTRAIN_RUNS_DIR": str(launcher.folder)}
-    assert subprocess.run(["sh", "-c", command], cwd=launcher.folder, env=environment, timeout=30).returncode == 0
+    assert (
+        subprocess.run(["sh", "-c", command], cwd=launcher.folder, env=environment, timeout=30).returncode
+        == 0
+    )
     assert (closed / "tasks/chief-0/attempt-0/output.log").read_text() == "a line\n"
     assert launch.end() == 0
 
@@ -203,7 +207,9 @@ def test_a_stall_writes_the_stacks_of_every_task(launcher):
     launch.send(signal.SIGTERM)
     assert launch.end() == 143
     assert "stalled at step 412, waiting for ps:0" in launch.err
-    assert "the_place_where_it_hangs" not in launch.out, "the word is not buried under the stacks of all tasks"
+    assert "the_place_where_it_hangs" not in launch.out, (
+        "the word is not buried under the stacks of all tasks"
+    )
     assert launch.record()["stalled"] is None
 
 
@@ -219,10 +225,23 @@ def test_json_is_the_last_line_of_stdout(launcher):
     assert (report["state"], report["exit_code"], report["tasks"][0]["task"]) == ("succeeded", 0, "chief:0")
 
 
-@pytest.mark.parametrize(("of_the_user", "printed"), [({}, "1 thread a task"), ({"OMP_NUM_THREADS": "3"}, "as you set it")])
-def test_the_thread_limits_of_a_foreign_command_are_printed_and_the_users_stay(launcher, of_the_user, printed):
+@pytest.mark.parametrize(
+    ("of_the_user", "printed"), [({}, "1 thread a task"), ({"OMP_NUM_THREADS": "3"}, "as you set it")]
+)
+def test_the_thread_limits_of_a_foreign_command_are_printed_and_the_users_stay(
+    launcher, of_the_user, printed
+):
     cores = len(os.sched_getaffinity(0))
-    words = ["--ps", "0", "--workers", str(2 * cores), "--", "sh", "-c", "echo limits $OMP_NUM_THREADS $TF_NUM_INTRAOP_THREADS"]
+    words = [
+        "--ps",
+        "0",
+        "--workers",
+        str(2 * cores),
+        "--",
+        "sh",
+        "-c",
+        "echo limits $OMP_NUM_THREADS $TF_NUM_INTRAOP_THREADS",
+    ]
     launch = launcher.start(*words, environment=of_the_user)
     assert launch.end() == 0, launch.err
     threads = of_the_user.get("OMP_NUM_THREADS", "1")

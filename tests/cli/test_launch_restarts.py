@@ -25,7 +25,11 @@ def test_a_worker_killed_by_a_signal_comes_back_at_its_address(launcher):
     )
     launch = launcher.start(*SMALL, *QUICK, program)
     assert launch.end() == 0, launch.err
-    assert launch.task("worker:0") | {"address": ""} == launch.task("worker:0") | {"address": "", "restarts": 2, "attempt": 2}
+    assert launch.task("worker:0") | {"address": ""} == launch.task("worker:0") | {
+        "address": "",
+        "restarts": 2,
+        "attempt": 2,
+    }
     configs = {launch.log("worker:0", attempt) for attempt in range(3)}
     assert len(configs) == 1, "every attempt was told the same address"
     assert launch.out.count("worker:0 | {") == 3
@@ -63,7 +67,9 @@ def test_the_group_is_dead_before_the_successor_starts(launcher):
 
 def test_restarts_are_used_up(launcher):
     program = launcher.program("status()\nif task == 'chief:0':\n    forever()\nos.abort()\n")
-    launch = launcher.start(*SMALL, *QUICK, "--set", "restart.worker.max=1", "--set", "success=all_workers", program)
+    launch = launcher.start(
+        *SMALL, *QUICK, "--set", "restart.worker.max=1", "--set", "success=all_workers", program
+    )
     assert launch.end() == 134
     assert launch.task("worker:0")["restarts"] == 1
     assert launch.record()["failure"]["attempt"] == 1
@@ -92,7 +98,9 @@ def test_a_foreign_command_is_not_restarted_unless_the_spec_says_so(launcher):
     assert launch.end() == 137
     assert launch.task("worker:0")["restarts"] == 0
 
-    launch = launcher.start(*SMALL, "--ps", "0", *QUICK, "--set", "restart.worker.max=1", "--", "sh", "-c", script)
+    launch = launcher.start(
+        *SMALL, "--ps", "0", *QUICK, "--set", "restart.worker.max=1", "--", "sh", "-c", script
+    )
     assert launch.end() == 137
     assert launch.task("worker:0")["restarts"] == 1
 

@@ -129,13 +129,17 @@ def test_ctrl_z_and_fg(launcher, terminal):
     launch = start(launcher, terminal, *SMALL, program)
     launch.wait_running()
     wait_until(lambda: "running" in terminal.read())
-    launch.send(signal.SIGSTOP)  # what Ctrl-Z comes to; SIGTSTP itself stops nobody where no shell has started the tests
+    launch.send(
+        signal.SIGSTOP
+    )  # what Ctrl-Z comes to; SIGTSTP itself stops nobody where no shell has started the tests
     wait_until(lambda: psutil.Process(launch.process.pid).status() == psutil.STATUS_STOPPED)
     before = len(terminal.read())
     time.sleep(1.0)  # longer than the launcher would have waited
     launch.send(signal.SIGCONT)
     wait_until(lambda: "worker:1" in terminal.read()[before:])
-    assert "\x1b[J" not in terminal.seen[before:].partition("worker:1")[0], "what the shell wrote meanwhile is not erased"
+    assert "\x1b[J" not in terminal.seen[before:].partition("worker:1")[0], (
+        "what the shell wrote meanwhile is not erased"
+    )
     (launch.run_dir / "go").touch()
     assert wait_end(launch, terminal) == 0
 
@@ -143,7 +147,9 @@ def test_ctrl_z_and_fg(launcher, terminal):
 @pytest.mark.parametrize("columns", [0, 40])
 def test_a_narrow_terminal_or_one_of_no_known_size(launcher, terminal, columns):
     terminal.resize(columns // 2, columns)
-    launch = start(launcher, terminal, "--ps", "0", "--workers", "0", "--", "sh", "-c", "echo why; exit 3", NO_COLOR="1")
+    launch = start(
+        launcher, terminal, "--ps", "0", "--workers", "0", "--", "sh", "-c", "echo why; exit 3", NO_COLOR="1"
+    )
     assert wait_end(launch, terminal) == 3
     lines = re.sub(r"\x1b\[[0-9;]*[A-Zm]", "", terminal.seen).replace("\r", "").splitlines()
     assert any(line.startswith("task  ") for line in lines)

@@ -3,12 +3,14 @@ import re
 import pytest
 
 from dtrain.cluster import TaskId
-from dtrain.run_files import TaskStatus
-from dtrain_cli.live_table import LiveTable, Row, slow_replicas, sparkline
+from dtrain.runs.files import TaskStatus
+from dtrain_cli.console.live_table import LiveTable, Row, slow_replicas, sparkline
 
 
 def rows(count: int) -> list[Row]:
-    status = TaskStatus("", 1, "here", step=150, max_steps=400, loss=0.25, examples_per_s=12345.6, staleness_mean=1.25)
+    status = TaskStatus(
+        "", 1, "here", step=150, max_steps=400, loss=0.25, examples_per_s=12345.6, staleness_mean=1.25
+    )
     return [Row(TaskId.parse(f"worker:{index}"), "running", 0, status) for index in range(count)]
 
 
@@ -26,7 +28,7 @@ def test_every_task_has_a_line_and_the_progress_is_below():
 
 def test_the_time_that_is_left_follows_from_the_steps_so_far(monkeypatch):
     now_s = [100.0]
-    monkeypatch.setattr("dtrain_cli.live_table.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("dtrain_cli.console.live_table.time.monotonic", lambda: now_s[0])
     table, some = LiveTable("my-run"), rows(2)
     assert "left" not in table.render(some, width=80, height=24, colour=False)
     now_s[0] = 110.0
@@ -54,7 +56,8 @@ def test_who_is_slow_is_seen_although_all_wait_for_the_slowest():
 
 
 @pytest.mark.parametrize(
-    ("width", "columns"), [(80, "task state step loss ex/s staleness"), (50, "task state step loss ex/s"), (30, "task state step")]
+    ("width", "columns"),
+    [(80, "task state step loss ex/s staleness"), (50, "task state step loss ex/s"), (30, "task state step")],
 )
 def test_a_narrow_terminal_shows_fewer_columns_and_those_whole(width, columns):
     lines = plain(LiveTable("my-run").render(rows(3), width=width, height=24, colour=False))
@@ -84,7 +87,9 @@ def test_the_default_cluster_fits_the_smallest_terminal_and_a_smaller_one_shows_
     assert [line.split()[0] for line in lines[2:-1]] == names
     assert len(lines) < 10
     lines = plain(LiveTable("my-run").render(default, width=40, height=9, colour=False))
-    assert [line.split()[0] for line in lines[2:-2]] == ["chief:0", "worker:1", "ps:0", "evaluator:0"], "the one that is behind"
+    assert [line.split()[0] for line in lines[2:-2]] == ["chief:0", "worker:1", "ps:0", "evaluator:0"], (
+        "the one that is behind"
+    )
     assert lines[-2] == "and 2 tasks more"
 
 

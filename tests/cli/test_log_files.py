@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.cluster import TaskId
-from dtrain.run_files import RunFiles
-from dtrain_cli import log_files
-from dtrain_cli.log_files import TaskOutput
+from dtrain.runs.files import RunFiles
+from dtrain_cli.runs import log_files
+from dtrain_cli.runs.log_files import TaskOutput
 
 TASK = TaskId.parse("worker:0")
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.cluster import TaskId
-from dtrain_cli import log_lines
-from dtrain_cli.log_lines import LogTail, collapse
+from dtrain_cli.console import log_lines
+from dtrain_cli.console.log_lines import LogTail, collapse
 
 W0, W1, CHIEF = TaskId.parse("worker:0"), TaskId.parse("worker:1"), TaskId.parse("chief:0")
 

@@ -11,9 +11,16 @@ DTRAIN = [sys.executable, "-m", "dtrain_cli.main"]
 
 
 def dtrain(*arguments: str, environment=None, **kwargs) -> subprocess.CompletedProcess:
-    clean = {name: value for name, value in os.environ.items() if name not in ("TF_CONFIG", "DTRAIN_RUNS_DIR")}
+    clean = {
+        name: value for name, value in os.environ.items() if name not in ("TF_CONFIG", "DTRAIN_RUNS_DIR")
+    }
     return subprocess.run(
-        [*DTRAIN, *map(str, arguments)], capture_output=True, text=True, env=clean | (environment or {}), check=False, **kwargs
+        [*DTRAIN, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=clean | (environment or {}),
+        check=False,
+        **kwargs,
     )
 
 
@@ -78,7 +85,9 @@ def test_help_is_a_command_too():
     assert "No such command 'lunch'" in done.stderr
 
 
-@pytest.mark.parametrize("module", ["click", "dtrain.errors", "dtrain_cli.commands.launch", "dtrain_cli.launch_walk"])
+@pytest.mark.parametrize(
+    "module", ["click", "dtrain.errors", "dtrain_cli.commands.launch", "dtrain_cli.launch.walk"]
+)
 def test_ctrl_c_while_modules_are_being_read_is_no_traceback(program, module):
     code = (
         "import sys\n"
@@ -120,14 +129,23 @@ def test_help_shows_an_example(command):
         (["launch", "--wrong", "PROGRAM"], "dtrain launch: No such option '--wrong'."),
         (["nonsense"], "dtrain: No such command 'nonsense'. See `dtrain --help`."),
         (["chaos"], "dtrain chaos: Missing argument 'RUN'. See `dtrain chaos --help`."),
-        (["status", "a", "b"], "dtrain status: Got unexpected extra argument (b). See `dtrain status --help`."),
+        (
+            ["status", "a", "b"],
+            "dtrain status: Got unexpected extra argument (b). See `dtrain status --help`.",
+        ),
         (["launch", "--workers"], "dtrain: Option '--workers' requires an argument. See `dtrain --help`."),
         (["launch", "--"], "expected a command after --"),
         (["launch", "--", "no-such-thing"], "no-such-thing: no such executable"),
         (["launch", "no.py"], "no.py: cannot read the program: No such file or directory"),
         (["launch", "no.yaml", "PROGRAM"], "no.yaml: cannot read the spec: No such file or directory"),
-        (["plan", "--workers", "1", "--backup-workers", "1", "PROGRAM"], "--backup-workers 1: backup replicas belong to"),
-        (["plan", "--set", "cluster.wrker=2", "PROGRAM"], "--set cluster.wrker=2: unknown key; did you mean worker?"),
+        (
+            ["plan", "--workers", "1", "--backup-workers", "1", "PROGRAM"],
+            "--backup-workers 1: backup replicas belong to",
+        ),
+        (
+            ["plan", "--set", "cluster.wrker=2", "PROGRAM"],
+            "--set cluster.wrker=2: unknown key; did you mean worker?",
+        ),
         (["plan", "--name", "../x", "PROGRAM"], "--name ../x: expected letters, digits"),
         (["worker", "PROGRAM"], "which worker, and of which cluster?"),
         (["worker"], "expected a program, such as `dtrain worker"),
@@ -137,21 +155,44 @@ def test_help_shows_an_example(command):
             ["launch", "PROGRAM", "--workers", "3"],
             "--workers is an option of dtrain, which stands before the program: `dtrain launch",
         ),
-        (["launch", "PROGRAM", "--steps", "3", "--name=x"], "--name is an option of dtrain, which stands before the program"),
-        (["plan", "PROGRAM", "--no-evaluator"], "--no-evaluator is an option of dtrain, which stands before the program"),
-        (["worker", "PROGRAM", "--index", "1"], "--index is an option of dtrain, which stands before the program: `dtrain worker"),
-        (["launch", "PROGRAM", "right.yaml"], "right.yaml is a cluster spec, which stands before the program"),
-        (["launch", "broken.py"], "broken.py:2:5: the program does not compile: SyntaxError: '(' was never closed"),
+        (
+            ["launch", "PROGRAM", "--steps", "3", "--name=x"],
+            "--name is an option of dtrain, which stands before the program",
+        ),
+        (
+            ["plan", "PROGRAM", "--no-evaluator"],
+            "--no-evaluator is an option of dtrain, which stands before the program",
+        ),
+        (
+            ["worker", "PROGRAM", "--index", "1"],
+            "--index is an option of dtrain, which stands before the program: `dtrain worker",
+        ),
+        (
+            ["launch", "PROGRAM", "right.yaml"],
+            "right.yaml is a cluster spec, which stands before the program",
+        ),
+        (
+            ["launch", "broken.py"],
+            "broken.py:2:5: the program does not compile: SyntaxError: '(' was never closed",
+        ),
         (["launch", "nothing.py"], "nothing.py: the program does not compile: "),
-        (["launch", "--ps", "0", "PROGRAM"], "--ps 0: training on parameter servers needs at least one ps task"),
+        (
+            ["launch", "--ps", "0", "PROGRAM"],
+            "--ps 0: training on parameter servers needs at least one ps task",
+        ),
         (["launch", "--", "./script.sh"], "./script.sh: is not executable; run `chmod +x ./script.sh`"),
         (["launch", "notes.md"], "notes.md: expected a Python program PROGRAM.py, found another file"),
-        (["check", "scheme.yaml"], "scheme.yaml:1:19: cluster.chief.0: expected host:port without spaces, slashes or a scheme"),
+        (
+            ["check", "scheme.yaml"],
+            "scheme.yaml:1:19: cluster.chief.0: expected host:port without spaces, slashes or a scheme",
+        ),
     ],
 )
 @pytest.mark.usefixtures("beside_it")
 def test_a_wrong_command_line_is_one_line_and_exit_code_2(program, arguments, said):
-    done = dtrain(*(program if argument == "PROGRAM" else argument for argument in arguments), cwd=program.parent)
+    done = dtrain(
+        *(program if argument == "PROGRAM" else argument for argument in arguments), cwd=program.parent
+    )
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
@@ -176,7 +217,11 @@ def test_what_can_be_the_programs_own_is_passed_on(program, source, arguments, p
 
 
 def test_clicks_own_refusals_end_with_2_as_well(program):
-    for arguments in (["nonsense"], ["launch", "--nonsense", program], ["launch", "--workers", "many", program]):
+    for arguments in (
+        ["nonsense"],
+        ["launch", "--nonsense", program],
+        ["launch", "--workers", "many", program],
+    ):
         done = dtrain(*arguments)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
@@ -187,7 +232,10 @@ def test_check_says_everything_and_ends_with_2(tmp_path):
     good.write_text("cluster: {chief: 1, worker: 2, ps: 1}\n")
     bad.write_text("cluster:\n  wrker: 2\nname: 3\n")
     done = dtrain("check", good)
-    assert (done.returncode, done.stdout) == (0, f"{good}: no mistakes; 1 chief, 2 workers, 1 ps; parameter_server, async\n")
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"{good}: no mistakes; 1 chief, 2 workers, 1 ps; parameter_server, async\n",
+    )
     done = dtrain("check", bad)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
@@ -204,15 +252,23 @@ def test_check_and_launch_refuse_the_same(program):
     launched = dtrain("launch", "--runs-dir", program.parent / "runs", spec, program)
     assert (checked.returncode, launched.returncode) == (2, 2)
     assert checked.stderr == launched.stderr
-    assert checked.stderr.startswith(f"{spec}:1:1: cluster.ps: training on parameter servers needs at least one ps task")
+    assert checked.stderr.startswith(
+        f"{spec}:1:1: cluster.ps: training on parameter servers needs at least one ps task"
+    )
     assert not (program.parent / "runs").exists()
     assert dtrain("check", "--command", spec).returncode == 0, "any other command brings its own servers"
 
 
 def test_check_reads_the_tf_config_of_the_environment():
-    right = {"cluster": {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]}, "task": {"type": "worker", "index": 0}}
+    right = {
+        "cluster": {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]},
+        "task": {"type": "worker", "index": 0},
+    }
     done = dtrain("check", "-", environment={"TF_CONFIG": json.dumps(right)})
-    assert (done.returncode, done.stdout) == (0, "TF_CONFIG: no mistakes; this is worker:0 of 1 chief, 1 worker, 1 ps\n")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "TF_CONFIG: no mistakes; this is worker:0 of 1 chief, 1 worker, 1 ps\n",
+    )
     done = dtrain("check", "-", environment={"TF_CONFIG": "{"})
     assert done.returncode == 2
     assert "TF_CONFIG" in done.stderr
@@ -221,13 +277,18 @@ def test_check_reads_the_tf_config_of_the_environment():
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"cluster": {"worker": ["a:2222"], "ps": ["b:1"]}}, "TF_CONFIG names a cluster but no task; expected"),
+        (
+            {"cluster": {"worker": ["a:2222"], "ps": ["b:1"]}},
+            "TF_CONFIG names a cluster but no task; expected",
+        ),
         ({"task": {"type": "worker", "index": 0}}, 'TF_CONFIG names no "cluster"; expected'),
     ],
 )
 def test_check_and_the_role_commands_refuse_the_same_tf_config(program, config, said):
     environment = {"TF_CONFIG": json.dumps(config)}
-    checked, started = (dtrain(*words, environment=environment) for words in (["check", "-"], ["worker", program]))
+    checked, started = (
+        dtrain(*words, environment=environment) for words in (["check", "-"], ["worker", program])
+    )
     assert (checked.returncode, started.returncode) == (2, 2)
     assert checked.stderr.startswith(said)
     assert checked.stderr == started.stderr
@@ -237,14 +298,25 @@ def test_check_knows_that_a_tf_config_without_servers_is_no_cluster_of_ours(prog
     config = {"cluster": {"worker": ["a:2222"]}, "task": {"type": "worker", "index": 0}}
     environment = {"TF_CONFIG": json.dumps(config)}
     assert "needs at least one ps task" in dtrain("check", "-", environment=environment).stderr
-    assert dtrain("check", "--command", "-", environment=environment).stdout.endswith("worker:0 of 1 worker\n")
+    assert dtrain("check", "--command", "-", environment=environment).stdout.endswith(
+        "worker:0 of 1 worker\n"
+    )
 
 
 def test_plan_prints_json_with_the_secret_masked(program, tmp_path):
-    done = dtrain("plan", "--json", "--no-evaluator", "--workers", "3", "--runs-dir", tmp_path, program, "--lr", "1")
+    done = dtrain(
+        "plan", "--json", "--no-evaluator", "--workers", "3", "--runs-dir", tmp_path, program, "--lr", "1"
+    )
     plan = json.loads(done.stdout)
     assert plan["addresses"] == "example"
-    assert [task["task"] for task in plan["tasks"]] == ["ps:0", "ps:1", "chief:0", "worker:0", "worker:1", "worker:2"]
+    assert [task["task"] for task in plan["tasks"]] == [
+        "ps:0",
+        "ps:1",
+        "chief:0",
+        "worker:0",
+        "worker:1",
+        "worker:2",
+    ]
     assert plan["tasks"][0]["command"][1:] == ["-m", "dtrain.task", str(program), "--lr", "1"]
     assert plan["tasks"][0]["environment"]["DTRAIN_SECRET"] == "***"
     assert len({task["address"] for task in plan["tasks"]}) == 6
@@ -267,14 +339,18 @@ def test_a_plan_of_other_machines_is_shown_without_touching_them(program, tmp_pa
 
 def test_a_closed_pipe_is_silence(program):
     for command in (["plan", "--workers", "200", "--json", program], ["env"], ["--help"]):
-        with subprocess.Popen([*DTRAIN, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            [*DTRAIN, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
             process.stdout.close()
             assert process.stderr.read() == b""
         assert process.returncode == 0
 
 
 def test_env_tells_what_a_launch_would_choose():
-    facts = json.loads(dtrain("env", "--json", environment={"DTRAIN_SECRET": "s3cret", "DTRAIN_RUNS_DIR": "/runs"}).stdout)
+    facts = json.loads(
+        dtrain("env", "--json", environment={"DTRAIN_SECRET": "s3cret", "DTRAIN_RUNS_DIR": "/runs"}).stdout
+    )
     assert facts["a_launch_would_choose"]["cluster"] == "1 chief, 2 workers, 2 ps, 1 evaluator"
     assert facts["a_launch_would_choose"]["runs_dir"] == "/runs"
     assert facts["environment"] == {**facts["environment"], "DTRAIN_SECRET": "***"}
@@ -288,7 +364,9 @@ def test_completion_scripts(shell):
 
 
 def test_commands_and_options_are_completed():
-    answer = dtrain(environment={"_DTRAIN_COMPLETE": "bash_complete", "COMP_WORDS": "dtrain sta", "COMP_CWORD": "1"})
+    answer = dtrain(
+        environment={"_DTRAIN_COMPLETE": "bash_complete", "COMP_WORDS": "dtrain sta", "COMP_CWORD": "1"}
+    )
     assert answer.stdout == "plain,status\n"
 
 
@@ -302,13 +380,29 @@ def test_a_role_command_becomes_its_task(tmp_path):
     )
     (tmp_path / "secret").write_text("s3cret")
     flags = ["--ps_hosts", "a:1", "--worker-hosts=b:1,b:2", "--steps", "3"]
-    command = [*DTRAIN, "worker", "--index", "1", "--secret-file", "secret", "--run-dir", "run", "train.py", *flags]
+    command = [
+        *DTRAIN,
+        "worker",
+        "--index",
+        "1",
+        "--secret-file",
+        "secret",
+        "--run-dir",
+        "run",
+        "train.py",
+        *flags,
+    ]
     environment = {**os.environ, "DTRAIN_RUN_ID": "of another run", "DTRAIN_SECRET": "of another run"}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         pid, arguments, config, run_id, run_dir, secret = json.loads(process.stdout.readline())
     assert process.returncode == 7
     assert pid == process.pid
     assert arguments == flags
-    assert json.loads(config) == {"cluster": {"worker": ["b:1", "b:2"], "ps": ["a:1"]}, "task": {"type": "worker", "index": 1}}
+    assert json.loads(config) == {
+        "cluster": {"worker": ["b:1", "b:2"], "ps": ["a:1"]},
+        "task": {"type": "worker", "index": 1},
+    }
     assert (run_id, secret) == (None, "s3cret")
     assert run_dir == str(tmp_path / "run")

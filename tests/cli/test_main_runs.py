@@ -11,10 +11,18 @@ import pytest
 from rich.console import Console
 
 from dtrain.cluster import TaskId
-from dtrain.living import started_s
-from dtrain.run_files import FailureRecord, RunFiles, RunRecord, TaskRecord, TaskStatus, read_record, write_record
-from dtrain_cli.run_report import build_report
-from dtrain_cli.run_table import screen_of, status_table
+from dtrain.process.living import started_s
+from dtrain.runs.files import (
+    FailureRecord,
+    RunFiles,
+    RunRecord,
+    TaskRecord,
+    TaskStatus,
+    read_record,
+    write_record,
+)
+from dtrain_cli.console.run_table import screen_of, status_table
+from dtrain_cli.runs.report import build_report
 
 DTRAIN = [sys.executable, "-m", "dtrain_cli.main"]
 SLEEPER = [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"]
@@ -26,15 +34,22 @@ def make_run(tmp_path):
 
     def make(run: str = "r1", state: str = "succeeded", pid: int | None = None, **kwargs) -> RunFiles:
         files = RunFiles(tmp_path / run)
-        tasks = [TaskRecord(name, "succeeded" if pid is None else "running") for name in ("chief:0", "worker:0", "ps:0")]
-        record = RunRecord(run, "digits", state, started=f"2026-11-21T10:00:00.{run[-1]}+00:00", tasks=tasks, **kwargs)
+        tasks = [
+            TaskRecord(name, "succeeded" if pid is None else "running")
+            for name in ("chief:0", "worker:0", "ps:0")
+        ]
+        record = RunRecord(
+            run, "digits", state, started=f"2026-11-21T10:00:00.{run[-1]}+00:00", tasks=tasks, **kwargs
+        )
         if pid is not None:
             record.launcher_pid, record.launcher_started = pid, started_s(pid)
         for task in tasks:
             task_id = TaskId.parse(task.task)
             files.attempt(task_id, 0).mkdir(parents=True)
             files.log(task_id, 0).write_bytes(f"{task.task} begins\n{task.task} ends\n".encode())
-            write_record(files.status(task_id), TaskStatus(task.task, 1, "here", step=7, max_steps=9, loss=0.25))
+            write_record(
+                files.status(task_id), TaskStatus(task.task, 1, "here", step=7, max_steps=9, loss=0.25)
+            )
         write_record(files.run, record)
         return files
 
@@ -55,12 +70,16 @@ def dtrain(tmp_path):
         environment = {**os.environ, "DTRAIN_RUNS_DIR": str(tmp_path), "NO_COLOR": "1"}
         environment.pop("COLUMNS", None)
         environment |= {"COLUMNS": str(columns)} if columns else {}
-        return subprocess.run([*DTRAIN, *arguments], capture_output=True, text=True, env=environment, check=False)
+        return subprocess.run(
+            [*DTRAIN, *arguments], capture_output=True, text=True, env=environment, check=False
+        )
 
     return run
 
 
-@pytest.mark.parametrize(("state", "code"), [("pending", 1), ("running", 1), ("succeeded", 0), ("failed", 1), ("stopped", 4)])
+@pytest.mark.parametrize(
+    ("state", "code"), [("pending", 1), ("running", 1), ("succeeded", 0), ("failed", 1), ("stopped", 4)]
+)
 def test_the_exit_code_of_status_tells_the_state_and_a_dead_launcher(make_run, dtrain, state, code):
     make_run(state=state)
     done = dtrain("status", "--json")
@@ -162,7 +181,9 @@ def test_logs_follow_until_the_launcher_is_gone(make_run, tmp_path, sleeper):
 def test_logs_into_a_closed_pipe_are_silence(make_run, tmp_path):
     files = make_run()
     files.log(TaskId.parse("worker:0"), 0).write_bytes(b"x\n" * 1_000_000)
-    process = subprocess.Popen([*DTRAIN, "logs", "--runs-dir", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [*DTRAIN, "logs", "--runs-dir", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     process.stdout.readline()
     process.stdout.close()
     assert (process.stderr.read(), process.wait()) == (b"", 0)
@@ -198,7 +219,9 @@ def test_stop_never_signals_a_stranger_with_the_same_pid(make_run, dtrain, sleep
 
 
 def test_stop_gives_up_waiting_after_a_while(make_run, dtrain):
-    stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
+    stubborn = (
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
+    )
     with subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         make_run(state="running", pid=process.pid)
@@ -213,9 +236,16 @@ def test_runs_are_listed_newest_first(make_run, dtrain):
     make_run("r1", state="failed", exit_code=1)
     make_run("r2")
     listed = json.loads(dtrain("runs", "--json").stdout)
-    assert [(run["run"], run["state"], run["exit_code"]) for run in listed] == [("r2", "succeeded", None), ("r1", "failed", 1)]
+    assert [(run["run"], run["state"], run["exit_code"]) for run in listed] == [
+        ("r2", "succeeded", None),
+        ("r1", "failed", 1),
+    ]
     assert "2026-11-21" in dtrain("runs").stdout
-    assert [line.split()[0] for line in dtrain("runs").stdout.splitlines() if line.startswith("r")] == ["run", "r2", "r1"]
+    assert [line.split()[0] for line in dtrain("runs").stdout.splitlines() if line.startswith("r")] == [
+        "run",
+        "r2",
+        "r1",
+    ]
 
 
 def test_the_name_gives_way_where_there_is_little_room_and_nothing_does_in_a_pipe(make_run, dtrain):

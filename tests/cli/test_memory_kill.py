@@ -16,7 +16,9 @@ ALONE = ("--strategy", "single", "--set", "restart.chief.policy=never")
 def limited(tmp_path):
     """A command that runs another in a control group of its own, with a limit."""
     if GROUPS not in os.environ:
-        pytest.skip(f"{GROUPS} does not name a control group below which groups with a memory limit may be made")
+        pytest.skip(
+            f"{GROUPS} does not name a control group below which groups with a memory limit may be made"
+        )
     group = Path(os.environ[GROUPS]) / f"dtrain-{os.getpid()}"
     group.mkdir()
     limit = group / "memory.max"
@@ -42,7 +44,11 @@ def test_the_kill_is_recognised_and_said(launcher, limited, kind):
     assert launch.end() == 137, launch.err
     failure = launch.record()["failure"]
     assert failure["task"] == "chief:0"
-    said = "exited with code 137 (128 + SIGKILL); the kernel has killed what it ran" if kind == "shell" else "killed by the kernel"
+    said = (
+        "exited with code 137 (128 + SIGKILL); the kernel has killed what it ran"
+        if kind == "shell"
+        else "killed by the kernel"
+    )
     assert failure["message"].startswith(f"{said} for memory (peak 0.")
     assert failure["peak_memory_bytes"] > LIMIT_BYTES / 2
     assert said in launch.err.rpartition("╭")[2], "the box"

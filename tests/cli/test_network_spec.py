@@ -14,7 +14,13 @@ def problems(*links):
 
 @pytest.mark.parametrize(
     "between",
-    [("worker:0", "ps:1"), ("ps:2", "chief:0"), ("ps:0", "ps:2"), ("evaluator:0", "ps:0"), ("/job:worker/task:1", "ps/0")],
+    [
+        ("worker:0", "ps:1"),
+        ("ps:2", "chief:0"),
+        ("ps:0", "ps:2"),
+        ("evaluator:0", "ps:0"),
+        ("/job:worker/task:1", "ps/0"),
+    ],
 )
 def test_links_that_carry_messages_may_be_slow(between):
     assert problems(LinkFault(between, 2.0, 1000.0)) == []
@@ -26,7 +32,10 @@ def test_links_that_carry_messages_may_be_slow(between):
         (("ps:1", "ps:1"), "expected two different tasks, found ps:1 twice"),
         (("worker:0", "chief:0"), "worker:0 and chief:0 never talk: expected a ps at one end"),
         (("ps:1", "ps:2"), "ps:1 and ps:2 never talk: servers and the evaluator talk to ps:0 alone"),
-        (("evaluator:0", "ps:1"), "evaluator:0 and ps:1 never talk: servers and the evaluator talk to ps:0 alone"),
+        (
+            ("evaluator:0", "ps:1"),
+            "evaluator:0 and ps:1 never talk: servers and the evaluator talk to ps:0 alone",
+        ),
     ],
 )
 def test_links_that_carry_none_are_refused(between, text):
@@ -36,7 +45,10 @@ def test_links_that_carry_none_are_refused(between, text):
 @pytest.mark.parametrize("number", [-1.0, float("nan"), float("inf")])
 def test_numbers_out_of_range_are_refused(number):
     found = problems(LinkFault(("worker:0", "ps:0"), number, number))
-    assert [path for path, _ in found] == ["simulate.network.0.latency_ms", "simulate.network.0.bandwidth_mbit_s"]
+    assert [path for path, _ in found] == [
+        "simulate.network.0.latency_ms",
+        "simulate.network.0.bandwidth_mbit_s",
+    ]
     assert problems(LinkFault(("worker:0", "ps:0"), 0.0, 0.0))[0][1] == "expected a number above 0, found 0.0"
 
 

@@ -4,13 +4,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.cluster import Role, TaskId
-from dtrain_cli.ordered_stop import StopOrder, Told, due, reluctant
+from dtrain_cli.launch.policies.ordered_stop import StopOrder, Told, due, reluctant
 
 NAMES = ["chief:0", "worker:0", "worker:1", "ps:0", "evaluator:0"]
 STEP_S = 0.25
 
 
-def simulate(order: StopOrder, leaves_after_s: dict[str, float], own_end_s: dict[str, float]) -> list[tuple[float, str, int]]:
+def simulate(
+    order: StopOrder, leaves_after_s: dict[str, float], own_end_s: dict[str, float]
+) -> list[tuple[float, str, int]]:
     """Every signal with its time, for tasks that leave so long after SIGTERM, or by themselves at a time."""
     told: dict[str, float] = {}
     there, sent, now_s = set(NAMES), [], order.at_s
@@ -73,9 +75,16 @@ seconds = st.dictionaries(st.sampled_from(NAMES), st.floats(0, 100), max_size=5)
 
 
 @settings(deadline=None, max_examples=150)
-@given(state=st.sampled_from(["succeeded", "failed", "stopped"]), leaves=seconds, own_end=seconds, grace_s=st.floats(0, 20))
+@given(
+    state=st.sampled_from(["succeeded", "failed", "stopped"]),
+    leaves=seconds,
+    own_end=seconds,
+    grace_s=st.floats(0, 20),
+)
 def test_everybody_goes_in_bounded_time_and_servers_last(state, leaves, own_end, grace_s):
-    order = StopOrder(state, 1, 0.0, grace_s, {Role.WORKER: 5.0, Role.EVALUATOR: 60.0} if state == "succeeded" else {})
+    order = StopOrder(
+        state, 1, 0.0, grace_s, {Role.WORKER: 5.0, Role.EVALUATOR: 60.0} if state == "succeeded" else {}
+    )
     sent = simulate(order, leaves, own_end)
     assert all(number in (signal.SIGTERM, signal.SIGKILL) for _, _, number in sent)
     terms = [name for _, name, number in sent if number == signal.SIGTERM]

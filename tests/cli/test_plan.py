@@ -1,14 +1,23 @@
-"""The plan: who is started with what, in which order; what foreign commands are told; nothing secret written down."""
+"""The plan: who is started with what, in which order; what foreign commands are told; nothing secret written
+down.
+"""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from dtrain.assignment import TaskAssignment
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, RunSpec, TrainingSection
-from dtrain_cli.plan import THREAD_LIMITS, Machine, RunIdentity, Workload, build_plan, threads_per_task
+from dtrain.process.assignment import TaskAssignment
+from dtrain_cli.plan.plan import (
+    THREAD_LIMITS,
+    Machine,
+    RunIdentity,
+    Workload,
+    build_plan,
+    threads_per_task,
+)
 
 ADDRESSES = ClusterSpec.from_lists(chief=["a:1"], worker=["a:2", "a:3"], ps=["a:4", "a:5"])
 SPEC = RunSpec(name="x", cluster=ClusterSection(chief=1, worker=2, ps=2, evaluator=1))
@@ -38,7 +47,9 @@ def test_servers_start_first_and_the_evaluator_last():
 )
 def test_only_who_serves_or_goes_through_a_network_needs_grpc(servers, transport, who):
     addresses = ClusterSpec.from_lists(chief=["127.0.0.1:1"], ps=servers)
-    spec = RunSpec(cluster=ClusterSection(chief=1, ps=2, evaluator=1), training=TrainingSection(transport=transport))
+    spec = RunSpec(
+        cluster=ClusterSection(chief=1, ps=2, evaluator=1), training=TrainingSection(transport=transport)
+    )
     plan = build_plan(spec, addresses, RUN, PROGRAM, MACHINE)
     assert [str(launch.task) for launch in plan.tasks if launch.needs_grpc] == who
 
@@ -47,12 +58,20 @@ def test_a_programs_task_reads_back_what_the_plan_says():
     plan = build_plan(SPEC, ADDRESSES, RUN, PROGRAM, MACHINE)
     for launch in plan.tasks:
         assert launch.command == ("/usr/bin/python", "-m", "dtrain.task", "train.py", "--epochs", "3")
-        assert (launch.program, launch.arguments, launch.cwd) == (Path("train.py"), ("--epochs", "3"), Path("/home"))
+        assert (launch.program, launch.arguments, launch.cwd) == (
+            Path("train.py"),
+            ("--epochs", "3"),
+            Path("/home"),
+        )
         assignment = TaskAssignment.from_environment(launch.environment)
         assert assignment.task == launch.task
         assert assignment.cluster == ADDRESSES
         assert assignment.spec == SPEC
-        assert (assignment.run_id, assignment.run_dir, assignment.secret) == ("run-1", Path("/runs/run-1"), "s3cret")
+        assert (assignment.run_id, assignment.run_dir, assignment.secret) == (
+            "run-1",
+            Path("/runs/run-1"),
+            "s3cret",
+        )
         assert assignment.launched
         assert "RANK" not in launch.environment
 
@@ -129,7 +148,10 @@ def test_the_spec_is_resolved_before_it_is_handed_out():
 def test_a_cluster_without_a_chief_ranks_its_workers_from_zero():
     spec = RunSpec(cluster=ClusterSection(worker=2))
     plan = build_plan(spec, ClusterSpec.from_lists(worker=["a:1", "a:2"]), RUN, COMMAND, MACHINE)
-    assert [(str(launch.task), launch.environment["RANK"]) for launch in plan.tasks] == [("worker:0", "0"), ("worker:1", "1")]
+    assert [(str(launch.task), launch.environment["RANK"]) for launch in plan.tasks] == [
+        ("worker:0", "0"),
+        ("worker:1", "1"),
+    ]
     assert plan.tasks[0].task == TaskId.parse("worker:0")
 
 

@@ -12,7 +12,7 @@ import pytest
 from dtrain.cluster import Role
 from dtrain.config import ClusterSection
 from dtrain.errors import SpecError
-from dtrain_cli.ports import LOOPBACK, hold_addresses, hold_ports, pick_master_port, pick_port
+from dtrain_cli.plan.ports import LOOPBACK, hold_addresses, hold_ports, pick_master_port, pick_port
 
 
 def bind(port: int, reuse_port: bool = False, listen: bool = False) -> socket.socket:
@@ -112,9 +112,15 @@ def test_a_master_port_is_free_for_a_server_that_cannot_share_it_and_for_no_clie
 
 
 def test_many_processes_never_get_the_same_port():
-    code = "from dtrain_cli.ports import hold_ports\nheld = hold_ports(30)\nprint(*held.ports, flush=True)\ninput()\n"
+    code = (
+        "from dtrain_cli.plan.ports import hold_ports\nheld = hold_ports(30)\nprint(*held.ports, "
+        "flush=True)\ninput()\n"
+    )
     children = [
-        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(6)
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(6)
     ]
     try:
         ports = [port for child in children for port in child.stdout.readline().split()]
@@ -129,7 +135,9 @@ def test_counts_become_loopback_addresses_and_the_evaluator_gets_none():
     with held:
         assert cluster.count(Role.WORKER) == 2
         assert Role.EVALUATOR not in cluster.jobs
-        assert [cluster.address(task) for task in cluster.tasks()] == [f"127.0.0.1:{port}" for port in held.ports]
+        assert [cluster.address(task) for task in cluster.tasks()] == [
+            f"127.0.0.1:{port}" for port in held.ports
+        ]
 
 
 def test_given_addresses_are_held_too():
@@ -145,7 +153,8 @@ def test_all_unusable_addresses_are_named_and_nothing_stays_held():
         port = taken.getsockname()[1]
         free = pick_port()
         section = ClusterSection(
-            worker=(f"127.0.0.1:{free}", f"127.0.0.1:{port}"), ps=("198.51.100.7:2222", "no-such-host.invalid:2222")
+            worker=(f"127.0.0.1:{free}", f"127.0.0.1:{port}"),
+            ps=("198.51.100.7:2222", "no-such-host.invalid:2222"),
         )
         with pytest.raises(SpecError) as caught:
             hold_addresses(section)
@@ -159,12 +168,13 @@ def test_all_unusable_addresses_are_named_and_nothing_stays_held():
 
 def test_more_ports_than_open_files_are_allowed_is_said_before_any_is_taken():
     code = (
-        "import resource\nfrom dtrain_cli.ports import hold_ports\n"
+        "import resource\nfrom dtrain_cli.plan.ports import hold_ports\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200))\n"
         "assert len(hold_ports(100).ports) == 100\n"
         "hold_ports(300)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (
-        "dtrain.errors.RunError: 300 tasks with a port each need 332 open files; this machine allows 200 (ulimit -n)"
+        "dtrain.errors.RunError: 300 tasks with a port each need 332 open files; this machine allows 200 "
+        "(ulimit -n)"
     )

@@ -2,7 +2,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.config import RestartSection
-from dtrain_cli.restart_policy import Restart, decide, exit_code
+from dtrain_cli.launch.policies.restart_policy import Restart, decide, exit_code
 
 RULE = RestartSection(policy="on_failure", max=3, backoff_s=1.0)
 
@@ -34,18 +34,26 @@ def test_a_healthy_minute_forgets_the_count_and_the_backoff():
 def test_against_the_words_of_the_contract(policy, status, count, limit):
     restart = decide(RestartSection(policy, max=limit, backoff_s=0.5), status, count, ran_s=1.0, now_s=10.0)
     by_chance = status < 0 or 128 <= status < 255
-    assert (restart is not None) == ((policy == "always" or (policy == "on_failure" and by_chance)) and count < limit)
+    assert (restart is not None) == (
+        (policy == "always" or (policy == "on_failure" and by_chance)) and count < limit
+    )
     if restart is not None:
         assert restart == Restart(at_s=10.0 + 0.5 * 2**count, count=count + 1)
 
 
 def test_what_sys_exit_of_minus_one_gives_is_the_programs_own_word():
     assert decide(RULE, status=255, count=0, ran_s=1.0, now_s=0.0) is None
-    assert decide(RULE, status=-127, count=0, ran_s=1.0, now_s=0.0) is not None, "a signal, which a shell reports as 255"
+    assert decide(RULE, status=-127, count=0, ran_s=1.0, now_s=0.0) is not None, (
+        "a signal, which a shell reports as 255"
+    )
 
 
 def test_errors_that_the_next_attempt_would_repeat_are_final():
     always = RestartSection(policy="always")
-    for message in ("ModuleNotFoundError: No module named 'x'", "SpecError: TF_CONFIG ...", "SyntaxError: invalid syntax"):
+    for message in (
+        "ModuleNotFoundError: No module named 'x'",
+        "SpecError: TF_CONFIG ...",
+        "SyntaxError: invalid syntax",
+    ):
         assert decide(always, status=1, count=0, ran_s=1.0, now_s=0.0, message=message) is None
     assert decide(always, status=1, count=0, ran_s=1.0, now_s=0.0, message="ValueError: x") is not None

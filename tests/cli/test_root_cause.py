@@ -1,10 +1,10 @@
 import pytest
 
-from dtrain.run_files import FailureRecord
-from dtrain.start_orders import Exited
-from dtrain_cli import root_cause
-from dtrain_cli.failure_box import render
-from dtrain_cli.root_cause import describe, earliest, last_lines
+from dtrain.process.start_orders import Exited
+from dtrain.runs.files import FailureRecord
+from dtrain_cli.console.failure_box import render
+from dtrain_cli.launch import root_cause
+from dtrain_cli.launch.root_cause import describe, earliest, last_lines
 
 
 def failure(task: str, monotonic_s: float, kind: str = "exception") -> FailureRecord:
@@ -12,7 +12,11 @@ def failure(task: str, monotonic_s: float, kind: str = "exception") -> FailureRe
 
 
 def test_the_earliest_cause_wins_and_a_lost_peer_never_beats_a_crash():
-    crash, late, lost = failure("ps:0", 5.0, "signal"), failure("worker:1", 6.0), failure("chief:0", 1.0, "peer_lost")
+    crash, late, lost = (
+        failure("ps:0", 5.0, "signal"),
+        failure("worker:1", 6.0),
+        failure("chief:0", 1.0, "peer_lost"),
+    )
     assert earliest([lost, late, crash]) is crash
     assert earliest([lost]) is lost
     assert earliest([]) is None
@@ -20,9 +24,14 @@ def test_the_earliest_cause_wins_and_a_lost_peer_never_beats_a_crash():
 
 def test_ends_in_words():
     assert describe(Exited("worker:0", 0, -11, 0), killed_for_memory=False) == "killed by SIGSEGV (signal 11)"
-    assert describe(Exited("worker:0", 0, -63, 0), killed_for_memory=False) == "killed by a signal (signal 63)"
+    assert (
+        describe(Exited("worker:0", 0, -63, 0), killed_for_memory=False) == "killed by a signal (signal 63)"
+    )
     assert describe(Exited("worker:0", 0, 3, 0), killed_for_memory=False) == "exited with code 3"
-    assert describe(Exited("worker:0", 0, 143, 0), killed_for_memory=False) == "exited with code 143 (128 + SIGTERM)"
+    assert (
+        describe(Exited("worker:0", 0, 143, 0), killed_for_memory=False)
+        == "exited with code 143 (128 + SIGTERM)"
+    )
     killed = describe(Exited("worker:0", 0, -9, 6 << 30), killed_for_memory=True)
     assert killed == "killed by the kernel for memory (peak 6.0 GiB)"
 
@@ -41,7 +50,15 @@ def test_the_box_holds_the_record_and_shortens_what_is_too_long():
     record.traceback = "\n".join(f"line {number}" for number in range(100))
     record.log, record.exit_code, record.peak_memory_bytes = "/runs/x/output.log", 1, 64 << 20
     box = render(record, width=80, colour=False)
-    for text in ("worker:1 failed", "exception of worker:1", "line 0", "line 99", "60 lines more", "64 MiB", "/runs/x/output.log"):
+    for text in (
+        "worker:1 failed",
+        "exception of worker:1",
+        "line 0",
+        "line 99",
+        "60 lines more",
+        "64 MiB",
+        "/runs/x/output.log",
+    ):
         assert text in box
     assert "\x1b" not in box
     assert all(len(line) <= 80 for line in box.splitlines())
@@ -78,7 +95,10 @@ EVENTS = {
         "user.slice/run.scope/memory.events",
         "low 0\nhigh 0\nmax 31\noom {0}\noom_kill {0}\noom_group_kill 0\n",
     ),
-    "9:cpu:/\n4:memory:/box/7\n0::/\n": ("memory/box/7/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"),
+    "9:cpu:/\n4:memory:/box/7\n0::/\n": (
+        "memory/box/7/memory.oom_control",
+        "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n",
+    ),
     "0::/\n": ("../vmstat", "pgfault 123\noom_kill {}\nnuma_hit 5\n"),
 }
 """What the kernel writes: control groups of version 2, of version 1, and none of one's own."""

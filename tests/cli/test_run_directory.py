@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dtrain import run_files
 from dtrain.errors import RunError, SpecError
-from dtrain.run_files import RunFiles, RunRecord, default_runs_dir, read_record, write_record
-from dtrain_cli.run_directory import locked_run_directory
+from dtrain.runs import files
+from dtrain.runs.files import RunFiles, RunRecord, default_runs_dir, read_record, write_record
+from dtrain_cli.runs.directory import locked_run_directory
 
 
 def refusal(directory: Path, resume: bool = False) -> str:
@@ -30,7 +30,10 @@ def test_a_new_or_empty_directory_is_taken_and_is_its_owners_alone(tmp_path):
 def test_a_directory_with_other_files_is_refused(tmp_path):
     (tmp_path / "a.py").touch()
     (tmp_path / "b.py").touch()
-    assert "it holds a.py and 1 more, which no run has made; give a new or empty one with --run-dir" in refusal(tmp_path)
+    assert (
+        "it holds a.py and 1 more, which no run has made; give a new or empty one with --run-dir"
+        in refusal(tmp_path)
+    )
     assert "it holds a.py" in refusal(tmp_path, resume=True)
 
 
@@ -77,7 +80,7 @@ def full(*_, **__):
 
 def test_a_record_is_overwritten_where_the_disk_has_no_room_for_a_new_one(tmp_path, monkeypatch):
     write_record(tmp_path / "run.json", RunRecord("r", "a-long-name"))
-    monkeypatch.setattr(run_files, "replace_json", full)
+    monkeypatch.setattr(files, "replace_json", full)
     for name in ("b", "one-that-is-longer-than-before"):
         write_record(tmp_path / "run.json", RunRecord("r", name))
         assert read_record(tmp_path / "run.json", RunRecord) == RunRecord("r", name)
@@ -88,7 +91,7 @@ def test_a_record_is_overwritten_where_the_disk_has_no_room_for_a_new_one(tmp_pa
 
 def test_a_record_that_finds_no_room_even_in_its_place_stays_as_it_was(tmp_path, monkeypatch):
     write_record(tmp_path / "run.json", RunRecord("r", "n"))
-    monkeypatch.setattr(run_files, "replace_json", full)
+    monkeypatch.setattr(files, "replace_json", full)
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match="No space left"):
         write_record(tmp_path / "run.json", RunRecord("r", "a-longer-name"))

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dtrain.run_files import RunFiles, RunRecord, write_record
+from dtrain.runs.files import RunFiles, RunRecord, write_record
 from dtrain_cli.main import cli
-from dtrain_cli.runs_index import register_run
+from dtrain_cli.runs.index import register_run
 
 
 @pytest.fixture
@@ -25,7 +25,10 @@ def make_run(directory: Path, days: int) -> RunFiles:
     files.checkpoints.mkdir(parents=True)
     (files.checkpoints / "arrays").write_bytes(b"x" * 100_000)
     when = datetime.now(UTC) - timedelta(days=days, hours=1)
-    write_record(files.run, RunRecord(directory.name, "digits", "succeeded", started=when.isoformat(), ended=when.isoformat()))
+    write_record(
+        files.run,
+        RunRecord(directory.name, "digits", "succeeded", started=when.isoformat(), ended=when.isoformat()),
+    )
     return files
 
 
@@ -63,7 +66,9 @@ def test_which_runs_go(runs_dir, words, stay):
 
 def test_what_goes_is_said_with_its_space(runs_dir):
     done = rm(runs_dir, "--keep", "2")
-    assert [line.split()[:2] for line in done.stdout.splitlines()] == [["removing", str(runs_dir / run)] for run in ("r2", "r3")]
+    assert [line.split()[:2] for line in done.stdout.splitlines()] == [
+        ["removing", str(runs_dir / run)] for run in ("r2", "r3")
+    ]
     assert all("kB" in line for line in done.stdout.splitlines())
     assert done.stderr.startswith("2 runs removed, 2")
     done = rm(runs_dir, "--keep", "1", "--dry-run")
@@ -74,7 +79,9 @@ def test_what_goes_is_said_with_its_space(runs_dir):
 def test_a_run_that_lives_is_never_removed(runs_dir):
     with (runs_dir / "r2" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "run r2 is alive; stop it first with `dtrain stop r2`" in str(rm(runs_dir, "r1", "r2", code=2).exception)
+        assert "run r2 is alive; stop it first with `dtrain stop r2`" in str(
+            rm(runs_dir, "r1", "r2", code=2).exception
+        )
         assert left(runs_dir) == ["r0", "r1", "r2", "r3"]
         assert "1 run alive, not touched" in rm(runs_dir, "--keep", "0").stderr
         assert left(runs_dir) == ["r2"]
@@ -91,7 +98,9 @@ def test_of_a_directory_elsewhere_only_what_dtrain_has_written_goes(runs_dir, tm
     assert left(tmp_path / "shared") == ["notes.txt"]
 
 
-@pytest.mark.parametrize(("words", "code"), [([], 2), (["--older-than", "soon"], 2), (["--keep", "-1"], 2), (["r9"], 3)])
+@pytest.mark.parametrize(
+    ("words", "code"), [([], 2), (["--older-than", "soon"], 2), (["--keep", "-1"], 2), (["r9"], 3)]
+)
 def test_what_is_not_understood_removes_nothing(runs_dir, words, code):
     rm(runs_dir, *words, code=code)
     assert left(runs_dir) == ["r0", "r1", "r2", "r3"]

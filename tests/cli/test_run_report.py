@@ -1,4 +1,6 @@
-"""The status of a run: what the launcher knows and what tasks say, merged; truthful about runs whose launcher is gone."""
+"""The status of a run: what the launcher knows and what tasks say, merged; truthful about runs whose launcher
+is gone.
+"""
 
 import fcntl
 import os
@@ -8,17 +10,26 @@ import pytest
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunNotFoundError
-from dtrain.living import started_s
-from dtrain.run_files import FailureRecord, RunFiles, RunRecord, TaskRecord, TaskStatus, write_record
-from dtrain_cli.run_report import ProcessMeter, ProcessUsage, build_report, is_alive, read_report
+from dtrain.process.living import started_s
+from dtrain.runs.files import (
+    FailureRecord,
+    RunFiles,
+    RunRecord,
+    TaskRecord,
+    TaskStatus,
+    write_record,
+)
+from dtrain_cli.runs.report import ProcessMeter, ProcessUsage, build_report, is_alive, read_report
 
 FILES = RunFiles(Path("/runs/r"))
 RUN_FIELDS = (
-    "run name state started ended exit_code global_step max_steps rolled_back_steps evaluation failure stalled unsaved "
+    "run name state started ended exit_code global_step max_steps rolled_back_steps evaluation failure "
+    "stalled unsaved "
     "run_dir tasks"
 )
 TASK_FIELDS = (
-    "task state pid host address step loss examples_per_s staleness_mean stale_gradients bytes_sent bytes_received cpu_percent "
+    "task state pid host address step loss examples_per_s staleness_mean stale_gradients bytes_sent "
+    "bytes_received cpu_percent "
     "memory_bytes restarts heartbeat_age_s waiting_for waiting_share stalled_s exit_code message log"
 )
 
@@ -62,7 +73,12 @@ def test_the_launchers_and_the_tasks_words_are_merged():
     assert merged["evaluation"] == {"global_step": 30, "accuracy": 0.9}
     chief = merged["tasks"][0]
     assert (chief["pid"], chief["step"], chief["loss"], chief["waiting_for"]) == (11, 40, 0.5, "ps:0")
-    assert (chief["heartbeat_age_s"], chief["stalled_s"], chief["cpu_percent"], chief["memory_bytes"]) == (1.0, 10.0, 50.0, 1000)
+    assert (chief["heartbeat_age_s"], chief["stalled_s"], chief["cpu_percent"], chief["memory_bytes"]) == (
+        1.0,
+        10.0,
+        50.0,
+        1000,
+    )
     assert chief["log"] == "/runs/r/tasks/chief-0/attempt-1/output.log"
 
 

@@ -5,15 +5,23 @@ from pathlib import Path
 import pytest
 
 from dtrain.errors import RunError, RunNotFoundError
-from dtrain.run_files import RunFiles, RunRecord, default_runs_dir, write_record
-from dtrain_cli.runs_index import find_run, known_runs, register_run
+from dtrain.runs.files import RunFiles, RunRecord, default_runs_dir, write_record
+from dtrain_cli.runs.index import find_run, known_runs, register_run
 
 
 @pytest.fixture
 def runs(tmp_path):
-    for name, run, hour in [("digits", "a1-digits", 9), ("digits", "a2-digits", 11), ("line", "b1-line", 10), ("x", "b1", 8)]:
+    for name, run, hour in [
+        ("digits", "a1-digits", 9),
+        ("digits", "a2-digits", 11),
+        ("line", "b1-line", 10),
+        ("x", "b1", 8),
+    ]:
         (tmp_path / run).mkdir()
-        write_record(tmp_path / run / "run.json", RunRecord(run, name, "succeeded", started=f"2026-11-21T{hour:02}:00:00+00:00"))
+        write_record(
+            tmp_path / run / "run.json",
+            RunRecord(run, name, "succeeded", started=f"2026-11-21T{hour:02}:00:00+00:00"),
+        )
     (tmp_path / "empty").mkdir()
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged/run.json").write_text("{")
@@ -85,7 +93,8 @@ def test_runs_that_may_not_be_read_are_said(runs, monkeypatch):
     monkeypatch.setattr(Path, "read_bytes", lambda path: refused(path, read))
     monkeypatch.setattr(Path, "stat", lambda path, **options: refused(path, stat, **options))
     with pytest.raises(
-        RunNotFoundError, match="can be read: b1 may not be read by this user; say where your own are with --runs-dir"
+        RunNotFoundError,
+        match="can be read: b1 may not be read by this user; say where your own are with --runs-dir",
     ):
         find_run(None, runs)
     with pytest.raises(RunNotFoundError, match=r"'digits' below .*; b1 may not be read by this user"):
@@ -97,7 +106,10 @@ def test_a_directory_of_runs_that_cannot_be_read_is_said(runs, monkeypatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "iterdir", refused)
-    with pytest.raises(RunError, match="cannot be read: Permission denied; say where your runs are with --runs-dir or DTRAIN_RUNS"):
+    with pytest.raises(
+        RunError,
+        match="cannot be read: Permission denied; say where your runs are with --runs-dir or DTRAIN_RUNS",
+    ):
         find_run(None, runs)
 
 

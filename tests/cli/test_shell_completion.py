@@ -9,7 +9,7 @@ import sys
 import pytest
 from launching import SOURCES
 
-from dtrain.run_files import RunFiles, RunRecord, TaskRecord, write_record
+from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, write_record
 
 TASKS = ("chief:0", "worker:0", "worker:1", "ps:0")
 
@@ -21,11 +21,19 @@ def folder(tmp_path):
         files = RunFiles(tmp_path / "runs" / run)
         files.directory.mkdir(parents=True)
         records = [TaskRecord(task, "succeeded") for task in tasks]
-        write_record(files.run, RunRecord(run, run[:-2], "succeeded", started=f"2026-11-21T10:00:0{run[-1]}+00:00", tasks=records))
+        write_record(
+            files.run,
+            RunRecord(
+                run, run[:-2], "succeeded", started=f"2026-11-21T10:00:0{run[-1]}+00:00", tasks=records
+            ),
+        )
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "dtrain"
     answer = f'exec {sys.executable} -m dtrain_cli.main "$@"'
-    command.write_text(f'#!/bin/sh\n[ -n "$_DTRAIN_COMPLETE" ] && {answer}\nprintf "%s " dtrain "$@" >> words\necho >> words\n')
+    command.write_text(
+        f'#!/bin/sh\n[ -n "$_DTRAIN_COMPLETE" ] && {answer}\nprintf "%s " dtrain "$@" >> words\necho >> '
+        "words\n"
+    )
     command.chmod(0o755)
     (tmp_path / "my_train.py").touch()
     return tmp_path
@@ -33,14 +41,22 @@ def folder(tmp_path):
 
 def completed(folder, shell: list[str], *typed: str) -> list[str]:
     """What a person called in `folder` who typed these lines, with Tabs."""
-    script = subprocess.run([sys.executable, "-m", "dtrain_cli.main", "completion", shell[0]], capture_output=True, check=True)
+    script = subprocess.run(
+        [sys.executable, "-m", "dtrain_cli.main", "completion", shell[0]], capture_output=True, check=True
+    )
     (folder / "completion").write_bytes(script.stdout)
     person, terminal = pty.openpty()
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     own = {"PATH": path, "PYTHONPATH": SOURCES, "DTRAIN_RUNS_DIR": str(folder / "runs")}
     environment = {**os.environ, **own, "HOME": str(folder), "TERM": "dumb", "INPUTRC": os.devnull}
     with subprocess.Popen(
-        shell, cwd=folder, env=environment, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
+        shell,
+        cwd=folder,
+        env=environment,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
     ) as process:
         os.close(terminal)
         os.write(person, "\n".join([*typed, "exit", ""]).encode())
@@ -61,7 +77,9 @@ LINES = {
     "dtrain logs digits-1 p\t": "dtrain logs digits-1 ps:0",
     "dtrain logs ch\t-f": "dtrain logs chief:0 -f",  # of the newest run
     "dtrain logs digits-1 ps:0 worker:\t1": "dtrain logs digits-1 ps:0 worker:1",
-    "dtrain launch --no-ev\tmy\t--no-ev\t my\t": "dtrain launch --no-evaluator my_train.py --no-ev my_train.py",
+    "dtrain launch --no-ev\tmy\t--no-ev\t my\t": (
+        "dtrain launch --no-evaluator my_train.py --no-ev my_train.py"
+    ),
 }
 
 

@@ -1,4 +1,6 @@
-"""Reading a spec: everything wrong at once, each with its place; overrides and their precedence; hostile files."""
+"""Reading a spec: everything wrong at once, each with its place; overrides and their precedence; hostile
+files.
+"""
 
 import subprocess
 import sys
@@ -8,8 +10,8 @@ import pytest
 
 from dtrain.config import EMBEDDED_DEFAULT, KillFault, RestartSection
 from dtrain.errors import SpecError
-from dtrain_cli.spec_file import read_spec
-from dtrain_cli.spec_tree import BYTES_MAX
+from dtrain_cli.spec.file import read_spec
+from dtrain_cli.spec.tree import BYTES_MAX
 
 GOOD = "cluster: {chief: 1, worker: 2, ps: 1}\n"
 
@@ -59,8 +61,14 @@ def test_every_mistake_is_reported_at_once_with_line_column_and_field(spec):
     assert mistakes(path) == [
         "spec:1:1: name: expected text, found 5",
         f"spec:2:1: bogus: unknown key; expected one of {SECTIONS}",
-        'spec:4:3: cluster.chief: expected a count or a list of addresses such as [machine-a:2222], found "yes please"',
-        "spec:5:3: cluster.worker: expected a count or a list of addresses such as [machine-a:2222], found [5]",
+        (
+            "spec:4:3: cluster.chief: expected a count or a list of addresses such as [machine-a:2222], found "
+            '"yes please"'
+        ),
+        (
+            "spec:5:3: cluster.worker: expected a count or a list of addresses such as [machine-a:2222], "
+            "found [5]"
+        ),
         "spec:6:3: cluster.workers: unknown key; did you mean worker?",
         'spec:8:3: training.updates: expected sync or async, found "asink"',
         "spec:9:3: training.seed: expected a whole number, found 2.5",
@@ -85,7 +93,10 @@ def test_rules_between_fields_are_located_too(spec):
         "spec:1:42: cluster.ps.1: a:1 is already the address of ps:0",
         "spec:1:47: cluster.ps.2: expected host:port, found 'b'",
         "spec:2:12: training.strategy: this version has parameter_server and single, found 'mirrored'",
-        "spec:2:48: training.backup_workers: backup replicas belong to updates: sync; this spec trains with updates: async",
+        (
+            "spec:2:48: training.backup_workers: backup replicas belong to updates: sync; this spec trains with "
+            "updates: async"
+        ),
         "spec:4:10: simulate.slow.worker:7: the cluster has no worker:7: worker is 2",
     ]
 
@@ -93,8 +104,12 @@ def test_rules_between_fields_are_located_too(spec):
 def test_compression_keeps_a_fraction(spec):
     for wrong in ("top_k: 0", "top_k: 1.5", "top_k: .nan", "topk: 0.1", "top_k: 0.1, bf16: 1"):
         [found] = mistakes(spec(GOOD + f"training: {{compression: {{{wrong}}}}}\n"))
-        assert "training.compression: expected {top_k: fraction} with a fraction between 0 and 1, found" in found
-    assert read_spec(spec(GOOD + "training: {compression: {top_k: 0.01}}\n"), (), {}).training.compression == {"top_k": 0.01}
+        assert (
+            "training.compression: expected {top_k: fraction} with a fraction between 0 and 1, found" in found
+        )
+    assert read_spec(
+        spec(GOOD + "training: {compression: {top_k: 0.01}}\n"), (), {}
+    ).training.compression == {"top_k": 0.01}
 
 
 def test_a_broken_cluster_does_not_make_other_mistakes_up(spec):
@@ -107,7 +122,8 @@ def test_a_broken_cluster_does_not_make_other_mistakes_up(spec):
 def test_a_wrong_type_hides_no_other_mistake_of_its_section_and_makes_none_up(spec):
     path = spec(
         "cluster: {chief: 2, worker: many, ps: -1}\n"
-        "training: {strategy: mirrord, seed: x, updates: asynch, backup_workers: 1, stale_gradients: drop, max_staleness: y}\n"
+        "training: {strategy: mirrord, seed: x, updates: asynch, backup_workers: 1, stale_gradients: drop, "
+        "max_staleness: y}\n"
         "checkpoint: {keep: 0, every: 3}\n"
         "restart: {worker: {policy: nevr, max: -1}, ps: {max: -2}}\n"
         "simulate: {kill: [{at_s: 3}], slow: {worker:1: 0.1}}\n"
@@ -133,7 +149,10 @@ def test_a_wrong_type_hides_no_other_mistake_of_its_section_and_makes_none_up(sp
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("spec.json", '{\n\t"cluster": {"chief": 1, "worker": ["a:1"]},\n\t"restart": {"worker": {"max": 7}}}'),
+        (
+            "spec.json",
+            '{\n\t"cluster": {"chief": 1, "worker": ["a:1"]},\n\t"restart": {"worker": {"max": 7}}}',
+        ),
         ("spec.toml", "[cluster]\nchief = 1\nworker = ['a:1']\n[restart.worker]\nmax = 7\n"),
         ("spec.yml", "\ufeffcluster: {chief: 1, worker: [a:1]}\ntraining:\nrestart: {worker: {max: 7}}\n"),
     ],
@@ -152,7 +171,9 @@ def test_toml_mistakes_carry_the_field_path(spec):
 
 def test_precedence_is_set_then_shortcut_then_spec(spec):
     path = spec(GOOD + "training: {seed: 3, updates: sync}\n")
-    read = read_spec(path, ["cluster.worker=8", "name=x"], {"workers": 4, "ps": 3, "name": "y", "strategy": None})
+    read = read_spec(
+        path, ["cluster.worker=8", "name=x"], {"workers": 4, "ps": 3, "name": "y", "strategy": None}
+    )
     assert (read.cluster.worker, read.cluster.ps, read.name) == (8, 3, "x")
     assert (read.training.seed, read.training.updates) == (3, "sync")
 
@@ -200,7 +221,7 @@ def test_without_a_spec_there_is_the_embedded_default():
 
 def test_the_embedded_default_loads_neither_pydantic_nor_ruamel():
     code = (
-        "import sys\nfrom dtrain_cli.spec_file import read_spec\nread_spec(None, (), {'workers': 3})\n"
+        "import sys\nfrom dtrain_cli.spec.file import read_spec\nread_spec(None, (), {'workers': 3})\n"
         "sys.exit(any(name.split('.')[0] in ('pydantic', 'ruamel', 'numpy', 'grpc') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -213,7 +234,10 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9
     ("text", "said"),
     [
         (BOMB, "spec:2:10: not YAML that a spec can use: aliases (*name) are refused"),
-        ("a: 1\nb: {c: 1,\n  c: 2}\n", "spec:3:3: not YAML that a spec can use: while constructing a mapping, found duplicate"),
+        (
+            "a: 1\nb: {c: 1,\n  c: 2}\n",
+            "spec:3:3: not YAML that a spec can use: while constructing a mapping, found duplicate",
+        ),
         ("name: 'x", "spec:1:9: not YAML that a spec can use: while scanning a quoted scalar"),
         ("- a\n", "spec:1:1: expected a mapping of keys such as `cluster:`, found a list"),
         ("text", "spec:1:1: expected a mapping of keys such as `cluster:`, found a single value"),
@@ -225,10 +249,16 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9
         (b"#" * 10_000_000, "spec: expected a spec of at most 256 KiB, found a larger file"),
         ("", "spec: cluster: no task trains"),
         ("cluster: 3", "spec:1:1: cluster: expected a mapping of keys to values, found 3"),
-        ("name: !!python/object/apply:os.system [true]\ncluster: {chief: 1}", "spec:1:1: name: expected text"),
+        (
+            "name: !!python/object/apply:os.system [true]\ncluster: {chief: 1}",
+            "spec:1:1: name: expected text",
+        ),
         ("cluster: {chief: 1}\n? [a, b]\n: 1\n", "spec:2:3: ('a', 'b'): unknown key"),
         ('name: "\\ud800"\ncluster: {worker: 1}\n', "spec"),
-        ("name: 2001-01-01\ncluster: {worker: 1}\nsimulate: {slow: {1: 2}}", "spec:3:19: simulate.slow.1: '1' is not a task"),
+        (
+            "name: 2001-01-01\ncluster: {worker: 1}\nsimulate: {slow: {1: 2}}",
+            "spec:3:19: simulate.slow.1: '1' is not a task",
+        ),
     ],
 )
 def test_hostile_and_broken_files_get_one_clear_message(spec, text, said):

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from dtrain.config import RunSpec
 from dtrain.errors import SpecError
-from dtrain_cli.spec_file import read_spec
-from dtrain_cli.spec_tree import parse_toml, parse_yaml_tree
+from dtrain_cli.spec.file import read_spec
+from dtrain_cli.spec.tree import parse_toml, parse_yaml_tree
 
 SECTIONS = {field.name: field for field in dataclasses.fields(RunSpec)}
 NAMES = [
@@ -17,15 +17,52 @@ NAMES = [
     *(
         inner.name
         for field in SECTIONS.values()
-        if field.default_factory is not dataclasses.MISSING and dataclasses.is_dataclass(field.default_factory)
+        if field.default_factory is not dataclasses.MISSING
+        and dataclasses.is_dataclass(field.default_factory)
         for inner in dataclasses.fields(field.default_factory)
     ),
 ]
-KEYS = st.sampled_from([*NAMES, "worker:0", "task", "at_s", "for_s", "between", "top_k", "fixed_shards", "policy", "max", "bogus"])
-SCALARS = st.sampled_from(
-    [None, True, 0, 1, 3, -1, 10**30, 0.5, float("nan"), float("inf"), "", "sync", "worker:0", "a:1", "\u20ac", "3", "none"]
+KEYS = st.sampled_from(
+    [
+        *NAMES,
+        "worker:0",
+        "task",
+        "at_s",
+        "for_s",
+        "between",
+        "top_k",
+        "fixed_shards",
+        "policy",
+        "max",
+        "bogus",
+    ]
 )
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12)
+SCALARS = st.sampled_from(
+    [
+        None,
+        True,
+        0,
+        1,
+        3,
+        -1,
+        10**30,
+        0.5,
+        float("nan"),
+        float("inf"),
+        "",
+        "sync",
+        "worker:0",
+        "a:1",
+        "\u20ac",
+        "3",
+        "none",
+    ]
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
 
 
 def refusal(read, *arguments) -> str:

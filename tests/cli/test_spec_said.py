@@ -1,11 +1,13 @@
-"""Which keys a user said, whatever their values; `null` and `none` are the same; what `deterministic` goes with."""
+"""Which keys a user said, whatever their values; `null` and `none` are the same; what `deterministic` goes
+with.
+"""
 
 import pytest
 
 from dtrain.config import ROLES, RunSpec
 from dtrain.errors import SpecError
-from dtrain_cli.plan import Workload
-from dtrain_cli.spec_file import read_spec
+from dtrain_cli.plan.plan import Workload
+from dtrain_cli.spec.file import read_spec
 
 CLUSTER = "cluster: {chief: 1, worker: 2, ps: 1}\n"
 
@@ -63,7 +65,12 @@ def test_a_name_that_was_said_stays(tmp_path):
 def test_a_restart_rule_keeps_what_was_not_said_of_its_role(spec):
     path = spec(f"{CLUSTER}restart: {{chief: {{backoff_s: 2}}, worker: {{backoff_s: 2}}, ps: {{max: 3}}}}\n")
     rules = read_spec(path, ["restart.evaluator.policy=always"])
-    assert {role: rules.restart_of(role).max for role in ROLES} == {"chief": 1, "worker": 3, "ps": 3, "evaluator": 3}
+    assert {role: rules.restart_of(role).max for role in ROLES} == {
+        "chief": 1,
+        "worker": 3,
+        "ps": 3,
+        "evaluator": 3,
+    }
     assert rules.restart_of("chief").backoff_s == 2
     assert read_spec(path, ["restart.chief.max=3"]).restart_of("chief").max == 3
 
@@ -123,13 +130,16 @@ def test_weighting_by_examples_goes_with_steps_of_all(spec, beside):
 
 
 def test_a_cluster_that_cannot_be_read_makes_no_second_mistake(spec):
-    path = spec("cluster: {worker: q}\ntraining: {deterministic: true, updates: sync, replicas_to_aggregate: 2}\n")
+    path = spec(
+        "cluster: {worker: q}\ntraining: {deterministic: true, updates: sync, replicas_to_aggregate: 2}\n"
+    )
     (line,) = mistakes(path)
     assert line.startswith("spec:1:11: cluster.worker: expected a count")
 
 
 @pytest.mark.parametrize(
-    "beside", ["updates: sync", "staleness_bound: 0", "updates: sync, replicas_to_aggregate: 4", "strategy: single"]
+    "beside",
+    ["updates: sync", "staleness_bound: 0", "updates: sync, replicas_to_aggregate: 4", "strategy: single"],
 )
 def test_deterministic_goes_with_all_contributions(spec, beside):
     assert isinstance(read_spec(spec(f"{CLUSTER}training: {{deterministic: true, {beside}}}\n")), RunSpec)

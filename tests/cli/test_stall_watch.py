@@ -1,8 +1,8 @@
 import pytest
 
-from dtrain.run_files import TaskStatus
-from dtrain_cli.stall_watch import StallWatch
-from dtrain_cli.waits import SILENT_S, awaited_in_the_end
+from dtrain.runs.files import TaskStatus
+from dtrain_cli.launch.policies.stall_watch import StallWatch
+from dtrain_cli.launch.policies.waits import SILENT_S, awaited_in_the_end
 
 
 def running(
@@ -13,7 +13,14 @@ def running(
     names = {name[:-1] + ":" + name[-1]: whom for name, whom in tasks.items()}
     return {
         name: TaskStatus(
-            name, 1, "here", phase=phase, monotonic_s=now_s, progress_monotonic_s=progress_s, step=step, waiting_for=whom
+            name,
+            1,
+            "here",
+            phase=phase,
+            monotonic_s=now_s,
+            progress_monotonic_s=progress_s,
+            step=step,
+            waiting_for=whom,
         )
         for name, whom in names.items()
     }
@@ -45,9 +52,24 @@ def test_nobody_stalls_before_the_first_step_or_after_the_last():
     ("waiting", "whom"),
     [
         ({"chief0": "worker:1 (at ps:0)", "worker0": "worker:1 (at ps:0)", "worker1": None}, ["worker:1"]),
-        ({"chief0": "worker:0, worker:1 (at ps:0)", "worker0": "chief:0, worker:1 (at ps:1)", "worker1": None}, ["worker:1"]),
+        (
+            {
+                "chief0": "worker:0, worker:1 (at ps:0)",
+                "worker0": "chief:0, worker:1 (at ps:1)",
+                "worker1": None,
+            },
+            ["worker:1"],
+        ),
         ({"chief0": "worker:0 (at ps:0)", "worker0": "ps:1", "ps1": None}, ["ps:1"]),
-        ({"worker0": "ps:0", "worker1": "ps:0", "ps0": "chief:0 to initialise the variables", "chief0": None}, ["chief:0"]),
+        (
+            {
+                "worker0": "ps:0",
+                "worker1": "ps:0",
+                "ps0": "chief:0 to initialise the variables",
+                "chief0": None,
+            },
+            ["chief:0"],
+        ),
         ({"chief0": "worker:0 (at ps:1)", "worker0": "chief:0 (at ps:1)"}, ["ps:1"]),
         ({"chief0": "worker:0", "worker0": "chief:0"}, ["chief:0", "worker:0"]),
         ({"chief0": "worker:7 (at ps:0)"}, ["worker:7"]),

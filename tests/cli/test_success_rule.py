@@ -4,7 +4,7 @@ import pytest
 
 from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection, RunSpec, TrainingSection
-from dtrain_cli.success_rule import has_succeeded, leader, survives_without
+from dtrain_cli.launch.policies.success_rule import has_succeeded, leader, survives_without
 
 SPEC = RunSpec(cluster=ClusterSection(chief=1, worker=3, ps=1, evaluator=1))
 
@@ -63,6 +63,10 @@ def test_all_workers_means_none_may_fail():
 
 @pytest.mark.parametrize("lost", ["ps:0", "worker:0"])
 def test_whoever_dies_after_the_leaders_success_changes_nothing(lost):
-    known = states(chief0="succeeded", worker1="succeeded", worker2="succeeded") | {TaskId.parse(lost): "failed"}
+    known = states(chief0="succeeded", worker1="succeeded", worker2="succeeded") | {
+        TaskId.parse(lost): "failed"
+    }
     assert survives_without(SPEC, TaskId.parse(lost), known, foreign=False)
-    assert not survives_without(replace(SPEC, success="all_workers"), TaskId.parse(lost), known, foreign=False)
+    assert not survives_without(
+        replace(SPEC, success="all_workers"), TaskId.parse(lost), known, foreign=False
+    )

@@ -10,14 +10,21 @@ from hypothesis import strategies as st
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import ClusterSection, RestartSection, RunSpec, TrainingSection
-from dtrain.run_files import FailureRecord, KillOrder, RunFiles, RunRecord, TaskStatus, write_record
-from dtrain.start_orders import Exited, Refused, Started
-from dtrain_cli.lost_tasks import lost_on_the_way
-from dtrain_cli.patience import Limits
-from dtrain_cli.plan import Machine, RunIdentity, Workload, build_plan
-from dtrain_cli.processes import SignalArrived
-from dtrain_cli.success_rule import ENDED
-from dtrain_cli.supervisor import Supervisor
+from dtrain.process.start_orders import Exited, Refused, Started
+from dtrain.runs.files import (
+    FailureRecord,
+    KillOrder,
+    RunFiles,
+    RunRecord,
+    TaskStatus,
+    write_record,
+)
+from dtrain_cli.launch.policies.lost_tasks import lost_on_the_way
+from dtrain_cli.launch.policies.patience import Limits
+from dtrain_cli.launch.policies.success_rule import ENDED
+from dtrain_cli.launch.supervisor import Supervisor
+from dtrain_cli.plan.plan import Machine, RunIdentity, Workload, build_plan
+from dtrain_cli.targets.processes import SignalArrived
 
 SPEC = RunSpec(cluster=ClusterSection(chief=1, worker=2, ps=1, evaluator=1))
 NAMES = ["chief:0", "worker:0", "worker:1", "ps:0", "evaluator:0"]
@@ -66,7 +73,9 @@ class Stage:
     _coming: list[tuple[float, object]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._coming = [(self.now_s + at_s, SignalArrived(number)) for at_s, number in self.signals_to_launcher]
+        self._coming = [
+            (self.now_s + at_s, SignalArrived(number)) for at_s, number in self.signals_to_launcher
+        ]
 
     def _part(self, name: str, attempt: int) -> Part:
         part = self.parts.get(name, Part())
@@ -85,7 +94,9 @@ class Stage:
         status.unsaved, status.saved_step = part.unsaved, part.saved_step
         if part.record is not None:
             at_s, message, kind = part.record
-            why = FailureRecord(name, message, kind, monotonic_s=self.now_s + at_s, exit_code=part.status, log="its.log")
+            why = FailureRecord(
+                name, message, kind, monotonic_s=self.now_s + at_s, exit_code=part.status, log="its.log"
+            )
             failure = RunFiles(launch.run_dir).failure(launch.task, launch.attempt)
             failure.parent.mkdir(parents=True, exist_ok=True)
             write_record(failure, why)
@@ -94,7 +105,9 @@ class Stage:
         write_record(path, status)
         self._coming.append((self.now_s + 0.01, Started(name, launch.attempt, 42)))
         if part.lasts_s != FOR_EVER:
-            self._coming.append((self.now_s + 0.02 + part.lasts_s, Exited(name, launch.attempt, part.status, 0)))
+            self._coming.append(
+                (self.now_s + 0.02 + part.lasts_s, Exited(name, launch.attempt, part.status, 0))
+            )
 
     def signal(self, task: TaskId, number: int) -> None:
         name = str(task)
@@ -136,11 +149,15 @@ class Stage:
     follow = save = pump = leave_out_stacks = lambda self, *_: None
 
 
-def perform(folder: Path, stage: Stage, spec: RunSpec = SPEC, limits: Limits | None = None, program: bool = True):
+def perform(
+    folder: Path, stage: Stage, spec: RunSpec = SPEC, limits: Limits | None = None, program: bool = True
+):
     cluster = ClusterSpec.from_lists(chief=["a:1"], worker=["a:2", "a:3"], ps=["a:4"])
     workload = Workload(Path("x.py") if program else None, () if program else ("x",), folder)
     plan = build_plan(spec, cluster, RunIdentity("id", folder), workload, Machine("python", 2, {}))
-    supervisor = Supervisor(plan, stage, stage, stage, limits or Limits(None, 60, 300, 10), clock=lambda: stage.now_s)
+    supervisor = Supervisor(
+        plan, stage, stage, stage, limits or Limits(None, 60, 300, 10), clock=lambda: stage.now_s
+    )
     outcome = supervisor.run()
     return supervisor, outcome
 
@@ -150,7 +167,10 @@ def test_the_evaluator_has_sixty_seconds_and_the_servers_outlive_it(tmp_path):
     supervisor, outcome = perform(tmp_path, stage)
     assert (outcome.state, outcome.exit_code) == ("succeeded", 0)
     assert [(round(at_s - 1000), name) for at_s, name, _ in stage.sent] == [(65, "evaluator:0"), (65, "ps:0")]
-    late = "evaluator:0 is being stopped: it has not ended 60 s after the leader; its last evaluation may be missing"
+    late = (
+        "evaluator:0 is being stopped: it has not ended 60 s after the leader; its last evaluation may "
+        "be missing"
+    )
     assert late in stage.said
     assert {life.state for life in supervisor.lives.values()} == {"succeeded"}
 
@@ -158,7 +178,9 @@ def test_the_evaluator_has_sixty_seconds_and_the_servers_outlive_it(tmp_path):
 @pytest.mark.parametrize("saved_step", [None, 12])
 def test_that_nothing_is_saved_any_more_is_said_once_until_a_checkpoint_is_written(tmp_path, saved_step):
     """A leader that has been started again has not written one yet."""
-    stage = Stage({"chief:0": Part(5, status=-9, unsaved="no room")}, later={"chief:0": Part(5, saved_step=saved_step)})
+    stage = Stage(
+        {"chief:0": Part(5, status=-9, unsaved="no room")}, later={"chief:0": Part(5, saved_step=saved_step)}
+    )
     perform(tmp_path, stage)
     expected = ["nothing is saved any more: no room"]
     expected += ["checkpoints are saved again: the last one is of step 12"] if saved_step else []
@@ -170,12 +192,19 @@ def evaluator_restarts(backoff_s: float) -> RunSpec:
 
 
 def test_an_evaluator_that_waits_for_its_restart_still_makes_the_final_evaluation(tmp_path):
-    """CONTRACT: the evaluator is stopped after its final evaluation, and a death by signal is followed by another attempt."""
+    """CONTRACT: the evaluator is stopped after its final evaluation, and a death by signal is followed by
+    another attempt.
+    """
     first, second = Part(4, status=-9), Part(10)
     stage = Stage({"chief:0": Part(5), "evaluator:0": first}, later={"evaluator:0": second})
     supervisor, outcome = perform(tmp_path, stage, evaluator_restarts(backoff_s=3))
     evaluator = supervisor.lives[TaskId.parse("evaluator:0")]
-    assert (outcome.state, evaluator.state, evaluator.restarts, lost(supervisor)) == ("succeeded", "succeeded", 1, "")
+    assert (outcome.state, evaluator.state, evaluator.restarts, lost(supervisor)) == (
+        "succeeded",
+        "succeeded",
+        1,
+        "",
+    )
     told = {name: round(at_s - 1000) for at_s, name, _ in stage.sent}
     assert "evaluator:0" not in told
     assert told["ps:0"] == 17, "servers outlive the evaluator"
@@ -184,7 +213,11 @@ def test_an_evaluator_that_waits_for_its_restart_still_makes_the_final_evaluatio
 def test_an_evaluator_that_dies_in_its_final_evaluation_is_started_again(tmp_path):
     stage = Stage({"chief:0": Part(5), "evaluator:0": Part(7, status=-9)}, later={"evaluator:0": Part(10)})
     supervisor, outcome = perform(tmp_path, stage)
-    assert (outcome.state, supervisor.lives[TaskId.parse("evaluator:0")].restarts, lost(supervisor)) == ("succeeded", 1, "")
+    assert (outcome.state, supervisor.lives[TaskId.parse("evaluator:0")].restarts, lost(supervisor)) == (
+        "succeeded",
+        1,
+        "",
+    )
     assert round(stage.now_s - 1000) == 18
 
 
@@ -199,7 +232,9 @@ def test_an_evaluator_that_would_be_started_again_too_late_has_failed(tmp_path, 
 
 
 def test_a_signal_while_the_evaluator_waits_for_its_restart_after_success_stops_it(tmp_path):
-    stage = Stage({"chief:0": Part(5), "evaluator:0": Part(4, status=-9)}, signals_to_launcher=[(7, signal.SIGINT)])
+    stage = Stage(
+        {"chief:0": Part(5), "evaluator:0": Part(4, status=-9)}, signals_to_launcher=[(7, signal.SIGINT)]
+    )
     supervisor, outcome = perform(tmp_path, stage, evaluator_restarts(backoff_s=30))
     assert (outcome.state, outcome.exit_code, state(supervisor, "evaluator:0")) == ("stopped", 130, "stopped")
     assert stage.now_s < 1020
@@ -241,14 +276,18 @@ def test_a_signal_after_success_stops_and_is_the_exit_code(tmp_path):
 
 
 def test_a_second_signal_kills_those_who_linger(tmp_path):
-    stage = Stage({"worker:0": Part(leaves_s=FOR_EVER)}, signals_to_launcher=[(5, signal.SIGINT), (6, signal.SIGINT)])
+    stage = Stage(
+        {"worker:0": Part(leaves_s=FOR_EVER)}, signals_to_launcher=[(5, signal.SIGINT), (6, signal.SIGINT)]
+    )
     _, outcome = perform(tmp_path, stage, limits=Limits(None, 60, 300, grace_s=100))
     assert outcome.exit_code == 130
     assert stage.now_s < 1007.5
 
 
 def test_a_program_that_stays_away_too_long_is_124(tmp_path):
-    _, outcome = perform(tmp_path, Stage({}), limits=Limits(timeout_s=30, start_timeout_s=60, stall_timeout_s=300, grace_s=1))
+    _, outcome = perform(
+        tmp_path, Stage({}), limits=Limits(timeout_s=30, start_timeout_s=60, stall_timeout_s=300, grace_s=1)
+    )
     assert (outcome.state, outcome.exit_code, outcome.failure.kind) == ("failed", 124, "timeout")
 
 
@@ -276,7 +315,9 @@ def state(supervisor, task: str) -> str:
 
 def test_a_worker_that_was_lost_on_the_way_is_named_at_the_end(tmp_path):
     crash = Part(1, status=1, record=(0.9, "ValueError: bad batch\nof many", "exception"))
-    supervisor, outcome = perform(tmp_path, Stage({"worker:1": crash, "chief:0": Part(5), "worker:0": Part(5)}))
+    supervisor, outcome = perform(
+        tmp_path, Stage({"worker:1": crash, "chief:0": Part(5), "worker:0": Part(5)})
+    )
     assert outcome.state == "succeeded"
     assert lost(supervisor) == "worker:1 failed at step 9: ValueError: bad batch (log: its.log)"
     messages = {record.task: record.message for record in supervisor._journal.record.tasks}
@@ -286,20 +327,34 @@ def test_a_worker_that_was_lost_on_the_way_is_named_at_the_end(tmp_path):
 
 def test_those_that_were_lost_for_the_same_reason_are_named_together(tmp_path):
     crash = Part(1, status=1, record=(0.9, "ValueError: bad batch", "exception"))
-    supervisor, _ = perform(tmp_path, Stage({"worker:0": crash, "worker:1": crash, "evaluator:0": crash, "chief:0": Part(5)}))
-    assert lost(supervisor) == ("worker:0 failed at step 9: ValueError: bad batch (log: its.log), likewise worker:1, evaluator:0")
+    supervisor, _ = perform(
+        tmp_path, Stage({"worker:0": crash, "worker:1": crash, "evaluator:0": crash, "chief:0": Part(5)})
+    )
+    assert lost(supervisor) == (
+        "worker:0 failed at step 9: ValueError: bad batch (log: its.log), likewise worker:1, evaluator:0"
+    )
 
 
 def test_a_worker_that_leaves_in_the_midst_of_a_fit_has_failed_whatever_its_exit_code(tmp_path):
-    stage = Stage({"worker:1": Part(1, fits=(1, 0)), "worker:0": Part(5, fits=(1, 1)), "chief:0": Part(5, fits=(1, 1))})
+    stage = Stage(
+        {"worker:1": Part(1, fits=(1, 0)), "worker:0": Part(5, fits=(1, 1)), "chief:0": Part(5, fits=(1, 1))}
+    )
     supervisor, outcome = perform(tmp_path, stage)
-    assert (outcome.state, state(supervisor, "worker:0"), state(supervisor, "worker:1")) == ("succeeded", "succeeded", "failed")
-    assert stage.said[0] == ("worker:1 has failed: left before the last step, with exit code 0; training goes on without it")
+    assert (outcome.state, state(supervisor, "worker:0"), state(supervisor, "worker:1")) == (
+        "succeeded",
+        "succeeded",
+        "failed",
+    )
+    assert stage.said[0] == (
+        "worker:1 has failed: left before the last step, with exit code 0; training goes on without it"
+    )
     assert "worker:1 failed at step 9: left before the last step, with exit code 0" in lost(supervisor)
 
 
 def test_a_worker_that_leaves_before_the_others_next_fit_has_failed(tmp_path):
-    stage = Stage({"worker:1": Part(1, fits=(1, 1)), "worker:0": Part(5, fits=(2, 2)), "chief:0": Part(5, fits=(2, 2))})
+    stage = Stage(
+        {"worker:1": Part(1, fits=(1, 1)), "worker:0": Part(5, fits=(2, 2)), "chief:0": Part(5, fits=(2, 2))}
+    )
     supervisor, _ = perform(tmp_path, stage)
     assert [state(supervisor, f"worker:{index}") for index in (0, 1)] == ["succeeded", "failed"]
     assert "left before call 2 of fit, which others have begun, with exit code 0" in lost(supervisor)
@@ -313,7 +368,9 @@ def test_a_worker_that_never_trained_has_failed_when_the_others_do(tmp_path):
 
 def test_where_every_replica_is_needed_the_run_ends_at_once_when_one_leaves(tmp_path):
     spec = replace(SPEC, training=TrainingSection(updates="sync"))
-    stage = Stage({"worker:1": Part(1, fits=(1, 0)), "worker:0": Part(fits=(1, 0)), "chief:0": Part(fits=(1, 0))})
+    stage = Stage(
+        {"worker:1": Part(1, fits=(1, 0)), "worker:0": Part(fits=(1, 0)), "chief:0": Part(fits=(1, 0))}
+    )
     _, outcome = perform(tmp_path, stage, spec)
     assert (outcome.state, outcome.exit_code, outcome.failure.task) == ("failed", 1, "worker:1")
     assert stage.now_s < 1005
@@ -327,8 +384,14 @@ def test_a_leader_that_leaves_in_the_midst_of_a_fit_has_failed(tmp_path):
 @pytest.mark.parametrize(
     ("end", "found"),
     [
-        (Part(4, status=1, record=(1, "ValueError: x", "exception")), "failed"),  # it crashed long before it was gone
-        (Part(3.5, status=1, record=(3.4, "KeyError: 'val_loss'", "exception")), "failed"),  # after the leader, by itself
+        (
+            Part(4, status=1, record=(1, "ValueError: x", "exception")),
+            "failed",
+        ),  # it crashed long before it was gone
+        (
+            Part(3.5, status=1, record=(3.4, "KeyError: 'val_loss'", "exception")),
+            "failed",
+        ),  # after the leader, by itself
         (Part(3.5, status=-11), "failed"),
         (Part(), "succeeded"),  # it is told to stop, and does
         (Part(3.5), "succeeded"),
@@ -343,7 +406,9 @@ def test_a_task_that_crashed_is_never_recorded_as_succeeded(tmp_path, end, found
 
 def test_a_worker_that_somebody_else_told_to_stop_is_stopped_and_not_started_again(tmp_path):
     told = Part(1, status=143, record=(0.9, "asked to stop (SIGTERM)", "signal"))
-    supervisor, outcome = perform(tmp_path, Stage({"worker:1": told, "worker:0": Part(9), "chief:0": Part(9)}))
+    supervisor, outcome = perform(
+        tmp_path, Stage({"worker:1": told, "worker:0": Part(9), "chief:0": Part(9)})
+    )
     life = supervisor.lives[TaskId.parse("worker:1")]
     assert (outcome.state, life.state, life.restarts) == ("succeeded", "stopped", 0)
     assert lost(supervisor) == "worker:1 was stopped at step 9: asked to stop (SIGTERM) (log: its.log)"
@@ -373,9 +438,14 @@ def test_the_end_by_timeout_repeats_the_stall(tmp_path):
 def test_backoff_doubles_and_is_forgotten_after_a_healthy_minute(tmp_path):
     stage = Stage({"worker:0": Part(61, status=-9), "worker:1": Part(1, status=-9), "chief:0": Part(200)})
     perform(tmp_path, stage)
-    waits = {name: [text.split("; ")[1] for text in stage.said if text.startswith(name)] for name in ("worker:0", "worker:1")}
+    waits = {
+        name: [text.split("; ")[1] for text in stage.said if text.startswith(name)]
+        for name in ("worker:0", "worker:1")
+    }
     assert waits["worker:0"] == ["restarting in 1 s (1 of 3)"] * 3
-    assert waits["worker:1"][:3] == [f"restarting in {wait} s ({count} of 3)" for wait, count in ((1, 1), (2, 2), (4, 3))]
+    assert waits["worker:1"][:3] == [
+        f"restarting in {wait} s ({count} of 3)" for wait, count in ((1, 1), (2, 2), (4, 3))
+    ]
 
 
 def test_a_server_that_the_chief_no_longer_hears_is_killed_and_started_again(tmp_path):
@@ -397,14 +467,22 @@ parts = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     cast=st.fixed_dictionaries(dict.fromkeys(NAMES, parts)),
-    signals=st.lists(st.tuples(st.floats(0, 100), st.sampled_from([signal.SIGINT, signal.SIGTERM])), max_size=2),
+    signals=st.lists(
+        st.tuples(st.floats(0, 100), st.sampled_from([signal.SIGINT, signal.SIGTERM])), max_size=2
+    ),
     refused=st.lists(st.sampled_from(NAMES), max_size=1),
     program=st.booleans(),
 )
-def test_every_history_ends_with_nobody_left_and_an_honest_exit_code(tmp_path, cast, signals, refused, program):
+def test_every_history_ends_with_nobody_left_and_an_honest_exit_code(
+    tmp_path, cast, signals, refused, program
+):
     stage = Stage(cast, signals_to_launcher=signals, refused=tuple(refused))
     limits = Limits(timeout_s=300, start_timeout_s=60, stall_timeout_s=1e9, grace_s=10)
     supervisor, outcome = perform(tmp_path, stage, limits=limits, program=program)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.cluster.tf_config import read_tf_config, write_tf_config
 from dtrain.errors import SpecError
+from dtrain.process.tf_config import read_tf_config, write_tf_config
 
 CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
 
@@ -31,7 +31,10 @@ def test_no_task_and_no_cluster_are_nobody_in_particular():
 
 
 def test_without_a_cluster_a_task_trains_alone():
-    assert read_tf_config('{"task": {"type": "worker", "index": 0}}') == (ClusterSpec({}), TaskId(Role.WORKER, 0))
+    assert read_tf_config('{"task": {"type": "worker", "index": 0}}') == (
+        ClusterSpec({}),
+        TaskId(Role.WORKER, 0),
+    )
 
 
 @pytest.mark.parametrize("index", ["1", 1.0, " 1 "])
@@ -46,7 +49,9 @@ def test_master_is_the_chief():
 
 
 def test_sparse_jobs_keep_their_indices():
-    cluster, task = read_tf_config(config({"worker": {"1": "b:1", "3": "d:1"}, "ps": ["e:1"]}, type="worker", index=3))
+    cluster, task = read_tf_config(
+        config({"worker": {"1": "b:1", "3": "d:1"}, "ps": ["e:1"]}, type="worker", index=3)
+    )
     assert cluster.jobs[Role.WORKER] == {1: "b:1", 3: "d:1"}
     assert task == TaskId(Role.WORKER, 3)
 
@@ -60,7 +65,9 @@ def test_an_evaluator_is_a_task_outside_of_the_cluster():
 
 
 def test_keys_of_other_platforms_pass():
-    text = json.dumps({"cluster": CLUSTER, "environment": "cloud", "job": {}, "trial_uuid": 4, "task": {"trial": "4"}})
+    text = json.dumps(
+        {"cluster": CLUSTER, "environment": "cloud", "job": {}, "trial_uuid": 4, "task": {"trial": "4"}}
+    )
     assert read_tf_config(text)[0].count(Role.WORKER) == 2
 
 
@@ -69,7 +76,9 @@ def test_all_mistakes_are_told_at_once():
     with pytest.raises(SpecError) as caught:
         read_tf_config(json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 7}}))
     told = str(caught.value).splitlines()
-    for line, words in zip(told, ("[2]: expected host", "same address a:1", "mean 'chief'", "ps index", "worker"), strict=True):
+    for line, words in zip(
+        told, ("[2]: expected host", "same address a:1", "mean 'chief'", "ps index", "worker"), strict=True
+    ):
         assert words in line
     assert told[-1] == 'TF_CONFIG names the task worker:7; the indices of worker in its "cluster" are 0 to 2'
 
@@ -140,7 +149,9 @@ def test_every_mistake_has_its_message(text, message):
 
 
 ADDRESSES = st.builds(
-    "{}:{}".format, st.from_regex(r"[a-z][a-z0-9-]{0,20}|\[::[0-9a-f]{1,4}\]", fullmatch=True), st.integers(1, 65535)
+    "{}:{}".format,
+    st.from_regex(r"[a-z][a-z0-9-]{0,20}|\[::[0-9a-f]{1,4}\]", fullmatch=True),
+    st.integers(1, 65535),
 )
 
 
@@ -152,7 +163,9 @@ def clusters(draw):
         role = draw(st.sampled_from([Role.CHIEF, Role.WORKER, Role.PS]))
         tasks = jobs.setdefault(role, {})
         if role is not Role.CHIEF or not tasks:
-            tasks[len(tasks) if role is Role.CHIEF else draw(st.integers(0, 3)) + max(tasks, default=-1) + 1] = address
+            tasks[
+                len(tasks) if role is Role.CHIEF else draw(st.integers(0, 3)) + max(tasks, default=-1) + 1
+            ] = address
     return ClusterSpec(jobs)
 
 
@@ -171,7 +184,9 @@ def test_what_is_written_is_what_is_read(cluster, data):
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
         lambda inner: (
             st.lists(inner, max_size=3)
-            | st.dictionaries(st.sampled_from(["cluster", "task", "worker", "type", "index", "0"]), inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["cluster", "task", "worker", "type", "index", "0"]), inner, max_size=3
+            )
         ),
         max_leaves=8,
     )

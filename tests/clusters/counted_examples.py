@@ -1,7 +1,8 @@
 """Every example has a weight of its own that grows by 1 each time its gradient is applied. Not a test itself.
 
-That is so in async, and in sync with `weighting: examples` or where the replicas divide every batch. Every task prints the
-History of each `fit`, as the last lines of a tutorial do; the leader prints which counts there are.
+That is so in async, and in sync with `weighting: examples` or where the replicas divide every batch. Every
+task prints the History of each `fit`, as the last lines of a tutorial do; the leader prints which counts
+there are.
 """
 
 import argparse
@@ -24,7 +25,9 @@ def main():
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--fits", type=int, default=1)
     parser.add_argument("--pace_s", type=float, default=0.005)
-    parser.add_argument("--wait_for", type=Path, help="a file without which no batch of `after` or a later one is computed")
+    parser.add_argument(
+        "--wait_for", type=Path, help="a file without which no batch of `after` or a later one is computed"
+    )
     parser.add_argument("--after", type=int, default=0)
     args = parser.parse_args()
     x, y = np.eye(args.examples, dtype=np.float32), np.full((args.examples, 1), FAR_ABOVE, np.float32)
@@ -40,10 +43,17 @@ def main():
 
     strategy = dt.get_strategy()
     with strategy.scope():
-        model = dt.Sequential([dt.layers.Input((args.examples,)), dt.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+        model = dt.Sequential(
+            [
+                dt.layers.Input((args.examples,)),
+                dt.layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
+            ]
+        )
         model.compile(dt.optimizers.SGD(float(args.batch)), "mae", metrics=["accuracy"])
     print("num_replicas_in_sync", strategy.num_replicas_in_sync, flush=True)
-    data = dt.data.Dataset.from_tensor_slices((x, y)).shuffle(args.examples, seed=1).batch(args.batch).map(pace)
+    data = (
+        dt.data.Dataset.from_tensor_slices((x, y)).shuffle(args.examples, seed=1).batch(args.batch).map(pace)
+    )
     for _ in range(args.fits):
         history = model.fit(data, epochs=args.epochs, verbose=0, validation_data=(x[:10], y[:10]))
         print("history", json.dumps([history.epoch, history.history]), flush=True)

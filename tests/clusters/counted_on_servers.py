@@ -1,7 +1,9 @@
-"""Two variables, one on each of two servers: in both an element of its own grows by 1 with every batch. Not a test itself.
+"""Two variables, one on each of two servers: in both an element of its own grows by 1 with every batch. Not a
+test itself.
 
-The leader prints how often every batch counts, by variable. With `--ema` each of them is an average that the end overwrites.
-`--die` kills worker:1 while its third push is on its way: on a slow link it has arrived at one server then.
+The leader prints how often every batch counts, by variable. With `--ema` each of them is an average that the
+end overwrites. `--die` kills worker:1 while its third push is on its way: on a slow link it has arrived at
+one server then.
 """
 
 import argparse
@@ -22,7 +24,11 @@ DIES_AFTER_S = 0.3
 def dies(gradients):
     """Whether this process has made the gradient that it dies of."""
     task = json.loads(os.environ["TF_CONFIG"])["task"]
-    return gradients == 3 and (task["type"], task["index"]) == ("worker", 1) and os.environ.get("DTRAIN_ATTEMPT", "0") == "0"
+    return (
+        gradients == 3
+        and (task["type"], task["index"]) == ("worker", 1)
+        and os.environ.get("DTRAIN_ATTEMPT", "0") == "0"
+    )
 
 
 def main():
@@ -49,11 +55,17 @@ def main():
         return 0.0, {"first": mine, "second": mine.copy()}
 
     model = dt.from_function(init, gradients)
-    model.compile(dt.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5) if args.ema else dt.optimizers.SGD(1.0))
+    model.compile(
+        dt.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5) if args.ema else dt.optimizers.SGD(1.0)
+    )
     numbers = np.arange(args.batches, dtype=np.float32)
     model.fit(dt.data.Dataset.from_tensor_slices((numbers, numbers)).batch(1), verbose=0)
     if model.strategy.is_leader:
-        print("counts", json.dumps({name: np.asarray(value).tolist() for name, value in model.weights.items()}), flush=True)
+        print(
+            "counts",
+            json.dumps({name: np.asarray(value).tolist() for name, value in model.weights.items()}),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

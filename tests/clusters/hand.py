@@ -1,4 +1,6 @@
-"""A cluster without a launcher: every task a command of its own, at addresses of this machine that were free a moment ago."""
+"""A cluster without a launcher: every task a command of its own, at addresses of this machine that were free
+a moment ago.
+"""
 
 import contextlib
 import json
@@ -20,7 +22,8 @@ class HandCluster:
     def __init__(self, launcher: Launcher, **counts: int) -> None:
         self.launcher = launcher
         self.addresses = {
-            role: [f"127.0.0.1:{portpicker.pick_unused_port()}" for _ in range(count)] for role, count in counts.items()
+            role: [f"127.0.0.1:{portpicker.pick_unused_port()}" for _ in range(count)]
+            for role, count in counts.items()
         }
         self.tasks = [f"{role}:{index}" for role, count in counts.items() for index in range(count)]
         self.leader = "chief:0" if "chief" in counts else "worker:0"
@@ -50,7 +53,9 @@ class HandCluster:
         return self.commands[task]
 
     def start_all(self, start: Callable[[str], Command], *others: str) -> None:
-        """Start every task, the leader when all others are there: alone it might be done before they have come."""
+        """Start every task, the leader when all others are there: alone it might be done before they have
+        come.
+        """
         for task in (*self.tasks, *others):
             if task != self.leader:
                 start(task)
@@ -58,11 +63,15 @@ class HandCluster:
         start(self.leader)
 
     def _has_joined(self, task: str) -> bool:
-        """Whether a task is connected to ps:0: by a socket without a name of its own. It must not end before."""
+        """Whether a task is connected to ps:0: by a socket without a name of its own. It must not end
+        before.
+        """
         process = self.commands[task].process
         assert process.poll() is None, (task, process.communicate())
         lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-        connected = {f"socket:[{line[6]}]" for line in lines if line[4:6] == [SEQPACKET, CONNECTED] and len(line) == 7}
+        connected = {
+            f"socket:[{line[6]}]" for line in lines if line[4:6] == [SEQPACKET, CONNECTED] and len(line) == 7
+        }
         return task == "ps:0" or not connected.isdisjoint(_open_files(process.pid))
 
     def end(self) -> dict[str, int]:

@@ -1,4 +1,6 @@
-"""A line through points, some milliseconds a step: a training that tests can watch, interrupt and spoil. Not a test itself."""
+"""A line through points, some milliseconds a step: a training that tests can watch, interrupt and spoil. Not
+a test itself.
+"""
 
 import argparse
 import itertools
@@ -15,11 +17,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--pace_s", type=float, default=0.005)
-    parser.add_argument("--trouble", choices=["raise", "nan", "other model"], help="what goes wrong, and for whom:")
+    parser.add_argument(
+        "--trouble", choices=["raise", "nan", "other model"], help="what goes wrong, and for whom:"
+    )
     parser.add_argument("--task", help="worker:0; default: everybody")
     parser.add_argument("--validate", action="store_true", help="give the evaluator something to do")
     parser.add_argument("--wait_for", help="a file without which nothing begins, or goes on")
-    parser.add_argument("--after", type=int, default=0, help="so many batches of each replica (0: nothing begins)")
+    parser.add_argument(
+        "--after", type=int, default=0, help="so many batches of each replica (0: nothing begins)"
+    )
     args = parser.parse_args()
 
     def wait():

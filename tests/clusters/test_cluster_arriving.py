@@ -1,4 +1,5 @@
-"""Connections that are cut in the midst of values with which a step has begun, or of a gradient of which a part has left.
+"""Connections that are cut in the midst of values with which a step has begun, or of a gradient of which a
+part has left.
 
 A step is computed again, or a gradient sent again, as if nothing had been.
 """
@@ -98,7 +99,12 @@ CUTS = [int((steps + 0.6) * VARIABLE_BYTES) for steps in (2, 5)]
 def test_whatever_breaks_off_the_result_is_the_same_bit_for_bit(launcher):
     (launcher.folder / "dropped.py").write_text(PROGRAM)
     found = []
-    for server, way, cuts in (("", "back", []), ("ps:0", "back", CUTS), ("ps:1", "back", CUTS), ("ps:1", "forth", CUTS)):
+    for server, way, cuts in (
+        ("", "back", []),
+        ("ps:0", "back", CUTS),
+        ("ps:1", "back", CUTS),
+        ("ps:1", "forth", CUTS),
+    ):
         settings = ("--set", "training.deterministic=true", "--set", "training.transport=grpc")
         launch = launcher.start(*SYNC, *settings, "dropped.py", server, way, *map(str, cuts))
         succeeded(launch)

@@ -12,7 +12,9 @@ SMALL = ("--workers", "1", "--ps", "1", "--no-evaluator")
 
 
 def failed(launch, code):
-    """The launch ends with this code and a box, and nothing is left; what stderr says before the box, and the box."""
+    """The launch ends with this code and a box, and nothing is left; what stderr says before the box, and the
+    box.
+    """
     assert launch.end() == code, launch.err
     launch.wait_gone()
     assert launch.err.rstrip().endswith("╯"), "the box is the last thing on stderr"
@@ -38,7 +40,9 @@ def test_a_program_that_raises_in_fit(launcher):
 
 
 def test_a_gradient_that_is_not_finite_ends_training_where_the_spec_says_so(launcher):
-    launch = launcher.start(*SMALL, "--set", "training.nan_policy=fail", PACED, "--trouble", "nan", "--task", "chief:0")
+    launch = launcher.start(
+        *SMALL, "--set", "training.nan_policy=fail", PACED, "--trouble", "nan", "--task", "chief:0"
+    )
     before, _ = failed(launch, 1)
     assert "chief:0 failed: NonFiniteGradientError: the gradient of chief:0 from version " in before
     assert "holds NaN or infinity" in before
@@ -89,9 +93,14 @@ def test_a_missing_program_is_the_commands_fault(launcher, role):
 
 def test_ctrl_c_during_training(launcher):
     """In a synchronous and in an asynchronous run, at the same time."""
-    launches = [launcher.start("--workers", "2", "--ps", "2", "--updates", updates, PACED) for updates in ("sync", "async")]
+    launches = [
+        launcher.start("--workers", "2", "--ps", "2", "--updates", updates, PACED)
+        for updates in ("sync", "async")
+    ]
     for launch in launches:
-        launch.wait_for(lambda launch=launch: launch.record()["state"] == "running" and step_of(launch) >= 10, "ten steps")
+        launch.wait_for(
+            lambda launch=launch: launch.record()["state"] == "running" and step_of(launch) >= 10, "ten steps"
+        )
         launch.send(signal.SIGINT)
     for launch in launches:
         assert launch.end() == 130

@@ -1,4 +1,6 @@
-"""An epoch sees every example once, over all replicas; with a replica that dies, at most what was not applied is seen twice."""
+"""An epoch sees every example once, over all replicas; with a replica that dies, at most what was not applied
+is seen twice.
+"""
 
 from pathlib import Path
 
@@ -19,12 +21,16 @@ DYING = ("--set", "simulate.kill=[{task: worker:0, at_step: 40}]")
 def test_an_asynchronous_epoch_misses_no_example(launcher, tmp_path):
     """Undisturbed, with a slow replica, and with one that dies besides: at the same time."""
     stories = {"undisturbed": (), "slow": SLOW, "dying": (*SLOW, *DYING)}
-    launches = {name: launcher.start(*OPTIONS, *faults, NOTED, str(tmp_path / name)) for name, faults in stories.items()}
+    launches = {
+        name: launcher.start(*OPTIONS, *faults, NOTED, str(tmp_path / name))
+        for name, faults in stories.items()
+    }
     for name, launch in launches.items():
         succeeded(launch)
         assert report_of(launch.run_dir)["global_step"] == 120
         seen = numbers(tmp_path / name)
-        # One that computes ahead of its ticket, and reads the first batch to learn its shape, notes it besides.
+        # One that computes ahead of its ticket, and reads the first batch to learn its shape, notes it
+        # besides.
         assert set(seen) == set(range(120))
         again = {number for number in seen if seen.count(number) > 1} - {0}
         assert len(again) <= (name == "dying"), name

@@ -1,4 +1,6 @@
-"""Clusters without a launcher: by a spec with addresses, by TF_CONFIG, by the classic flags. All tasks end by themselves."""
+"""Clusters without a launcher: by a spec with addresses, by TF_CONFIG, by the classic flags. All tasks end by
+themselves.
+"""
 
 import re
 from itertools import chain
@@ -14,7 +16,10 @@ def test_five_commands_and_an_evaluator_with_a_spec(launcher):
     cluster = HandCluster(launcher, ps=2, chief=1, worker=2)
     spec = cluster.spec(evaluator=1, name="by-hand")
     words = (DIGITS, "--steps", str(STEPS))
-    cluster.start_all(lambda task: cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], *words), "evaluator:0")
+    cluster.start_all(
+        lambda task: cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], *words),
+        "evaluator:0",
+    )
     cluster.succeed()
     assert "held-out accuracy 0.9" in cluster.commands["chief:0"].out
     assert f"evaluation at step {STEPS} - " in cluster.commands["evaluator:0"].out
@@ -56,7 +61,10 @@ def test_who_comes_when_the_chief_has_gone_learns_what_came_of_it(launcher):
     for task in ("worker:1", "evaluator:0"):
         cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], "two_fits.py")
     cluster.succeed()
-    said = {re.search("^weight (.*)", cluster.commands[task].out, re.M)[1] for task in ("chief:0", "worker:0", "worker:1")}
+    said = {
+        re.search("^weight (.*)", cluster.commands[task].out, re.M)[1]
+        for task in ("chief:0", "worker:0", "worker:1")
+    }
     assert len(said) == 1
     assert cluster.commands["evaluator:0"].out.count("evaluation at step 40 - ") == 1
 
@@ -64,7 +72,9 @@ def test_who_comes_when_the_chief_has_gone_learns_what_came_of_it(launcher):
 def test_tf_config_in_the_environment_is_enough(launcher):
     cluster = HandCluster(launcher, ps=2, chief=1, worker=2)
     words = (DIGITS, "--steps", "50")
-    cluster.start_all(lambda task: cluster.start(task, *words, environment={"TF_CONFIG": cluster.tf_config(task)}))
+    cluster.start_all(
+        lambda task: cluster.start(task, *words, environment={"TF_CONFIG": cluster.tf_config(task)})
+    )
     cluster.succeed()
     assert cluster.status()["global_step"] == 50
 
@@ -87,7 +97,9 @@ def test_plain_python_with_the_classic_flags(launcher):
 def test_the_leader_keeps_account_of_all_tasks_while_they_train(launcher):
     cluster = HandCluster(launcher, ps=1, chief=1, worker=1)
     for task in cluster.tasks:
-        cluster.start(task, LINE, "--max_steps", "10000000", environment={"TF_CONFIG": cluster.tf_config(task)})
+        cluster.start(
+            task, LINE, "--max_steps", "10000000", environment={"TF_CONFIG": cluster.tf_config(task)}
+        )
     wait_until(lambda: (cluster.run_dir / "run.json").exists(), "the run directory")
 
     def all_running():
@@ -105,8 +117,12 @@ def test_a_server_that_somebody_starts_again_is_restored(launcher):
     cluster = HandCluster(launcher, ps=2, chief=1, worker=1)
     spec = cluster.spec(training={"updates": "sync"}, checkpoint={"every_steps": 100})
     words = (PACED, "--steps", "200", "--wait_for", "go", "--after", "50")
-    cluster.start_all(lambda task: cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], *words))
-    wait_until(lambda: (cluster.run_dir / "run.json").exists() and cluster.status()["global_step"] == 50, "50 steps")
+    cluster.start_all(
+        lambda task: cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], *words)
+    )
+    wait_until(
+        lambda: (cluster.run_dir / "run.json").exists() and cluster.status()["global_step"] == 50, "50 steps"
+    )
     cluster.commands["ps:1"].process.kill()
     cluster.commands["ps:1"].process.wait()
     cluster.start("ps:1", "--spec", spec, "--index", "1")
@@ -114,5 +130,8 @@ def test_a_server_that_somebody_starts_again_is_restored(launcher):
     cluster.succeed()
     status = cluster.status()
     assert (status["state"], status["global_step"]) == ("succeeded", 200)
-    assert "chief:0: ps:1 had lost all variables: every server goes back from step 50 to " in cluster.commands["chief:0"].err
+    assert (
+        "chief:0: ps:1 had lost all variables: every server goes back from step 50 to "
+        in cluster.commands["chief:0"].err
+    )
     assert status["rolled_back_steps"] == 50

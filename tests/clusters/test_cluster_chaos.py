@@ -1,4 +1,6 @@
-"""`dtrain chaos` on those who do not train: servers and the evaluator. Training goes on, and what was undone is undone."""
+"""`dtrain chaos` on those who do not train: servers and the evaluator. Training goes on, and what was undone
+is undone.
+"""
 
 import signal
 
@@ -6,7 +8,16 @@ from clusters.watching import PACED, report_of, step_of, tasks_of
 
 
 def test_servers_and_the_evaluator_are_slowed_paused_and_killed(launcher):
-    words = ("--workers", "1", "--ps", "2", "--set", "checkpoint.every_steps=10", "--set", "restart.evaluator.backoff_s=0.1")
+    words = (
+        "--workers",
+        "1",
+        "--ps",
+        "2",
+        "--set",
+        "checkpoint.every_steps=10",
+        "--set",
+        "restart.evaluator.backoff_s=0.1",
+    )
     launch = launcher.start(*words, "--set", "restart.ps.backoff_s=0.1", PACED, "--validate")
 
     def chaos(*order):
@@ -34,4 +45,7 @@ def test_servers_and_the_evaluator_are_slowed_paused_and_killed(launcher):
     assert launch.end() == 143
     launch.wait_gone()
     tasks = tasks_of(report_of(launch.run_dir))
-    assert {name: task["restarts"] for name, task in tasks.items() if task["restarts"]} == {"ps:1": 1, "evaluator:0": 1}
+    assert {name: task["restarts"] for name, task in tasks.items() if task["restarts"]} == {
+        "ps:1": 1,
+        "evaluator:0": 1,
+    }

@@ -1,4 +1,6 @@
-"""Real clusters that compress: half the bytes, the same results on every transport, float32 in what is kept."""
+"""Real clusters that compress: half the bytes, the same results on every transport, float32 in what is
+kept.
+"""
 
 import re
 
@@ -34,7 +36,10 @@ if strategy.is_leader:
 def test_the_same_results_bit_for_bit_in_fewer_bytes(launcher, compression, sent_share):
     (launcher.folder / "mixed.py").write_text(PROGRAM)
     found = set()
-    for words in (("training.transport=grpc",), ("training.transport=local", "training.partitioner={fixed_shards: 2}")):
+    for words in (
+        ("training.transport=grpc",),
+        ("training.transport=local", "training.partitioner={fixed_shards: 2}"),
+    ):
         sets = [part for word in (f"training.compression={compression}", *words) for part in ("--set", word)]
         launch = launcher.start(*SYNC, *sets, "mixed.py", "40")
         succeeded(launch)

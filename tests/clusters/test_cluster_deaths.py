@@ -1,4 +1,6 @@
-"""kill -9 of every role: who is started again, what goes on meanwhile, what is lost, and how far training comes."""
+"""kill -9 of every role: who is started again, what goes on meanwhile, what is lost, and how far training
+comes.
+"""
 
 import json
 import os
@@ -8,7 +10,10 @@ import signal
 import pytest
 from clusters.watching import PACED, report_of, saved_steps, step_of, succeeded, tasks_of
 
-QUICK = (*(word for role in ("chief", "worker", "ps") for word in ("--set", f"restart.{role}.backoff_s=0.1")), "--no-evaluator")
+QUICK = (
+    *(word for role in ("chief", "worker", "ps") for word in ("--set", f"restart.{role}.backoff_s=0.1")),
+    "--no-evaluator",
+)
 STEPS = 200
 PROGRAM = (PACED, "--steps", str(STEPS), "--wait_for", "go", "--after", "60")
 """Nobody comes to the last step before the death, however late it comes."""
@@ -39,16 +44,27 @@ def test_a_task_that_is_killed_comes_back_and_training_ends_as_planned(launcher,
 
 
 def test_with_a_backup_synchronous_training_goes_on_without_a_dead_worker(launcher):
-    words = ("--workers", "2", "--ps", "2", "--updates", "sync", "--backup-workers", "1", "--set", "restart.worker.policy=never")
+    words = (
+        "--workers",
+        "2",
+        "--ps",
+        "2",
+        "--updates",
+        "sync",
+        "--backup-workers",
+        "1",
+        "--set",
+        "restart.worker.policy=never",
+    )
     launch = launcher.start(*words, "--no-evaluator", *PROGRAM)
     kill_while_training(launch, "worker:0")
     (launcher.folder / "go").touch()
     succeeded(launch)
     report = report_of(launch.run_dir)
     assert report["global_step"] == STEPS
-    assert {name: task["state"] for name, task in tasks_of(report).items() if task["state"] != "succeeded"} == {
-        "worker:0": "failed"
-    }
+    assert {
+        name: task["state"] for name, task in tasks_of(report).items() if task["state"] != "succeeded"
+    } == {"worker:0": "failed"}
     assert "worker:0 has failed: killed by SIGKILL (signal 9); training goes on without it" in launch.err
 
 
@@ -56,7 +72,9 @@ def test_a_killed_server_is_restored_and_the_loss_is_shown(launcher):
     """In a synchronous and in an asynchronous run, at the same time."""
     words = ("--workers", "1", "--ps", "2", "--set", "checkpoint.every_steps=10", *QUICK)
     victims = {"sync": "ps:0", "async": "ps:1"}
-    launches = {server: launcher.start(*words, "--updates", updates, *PROGRAM) for updates, server in victims.items()}
+    launches = {
+        server: launcher.start(*words, "--updates", updates, *PROGRAM) for updates, server in victims.items()
+    }
     for server, launch in launches.items():
         kill_while_training(launch, server)
     (launcher.folder / "go").touch()
@@ -66,7 +84,10 @@ def test_a_killed_server_is_restored_and_the_loss_is_shown(launcher):
         tasks = tasks_of(report)
         assert (report["global_step"], tasks["ps:0"]["step"], tasks["ps:1"]["step"]) == (STEPS, STEPS, STEPS)
         assert {name: found["restarts"] for name, found in tasks.items() if found["restarts"]} == {server: 1}
-        lost = rf"{server} had lost all variables: every server goes back from step (\d+) to the checkpoint of step (\d+)"
+        lost = (
+            rf"{server} had lost all variables: every server goes back from step (\d+) to the checkpoint "
+            rf"of step (\d+)"
+        )
         said = re.search(lost, launch.out)
         # One that dies just after a checkpoint has lost no step.
         assert report["rolled_back_steps"] == (int(said[1]) - int(said[2]) if said else 0)
@@ -106,7 +127,9 @@ def test_a_chief_that_is_killed_in_its_second_fit_takes_its_place_again(launcher
     assert "call 2" not in launch.log("chief:0", 1)
 
 
-def test_a_stopped_program_of_several_fits_is_resumed_in_the_one_that_its_newest_checkpoint_belongs_to(launcher):
+def test_a_stopped_program_of_several_fits_is_resumed_in_the_one_that_its_newest_checkpoint_belongs_to(
+    launcher,
+):
     """And its evaluator is not done when it has seen the last checkpoint of the launch before."""
     (launcher.folder / "several.py").write_text(SEVERAL)
     words = ("--run-dir", "several", "--workers", "1", "--ps", "1")
@@ -120,7 +143,11 @@ def test_a_stopped_program_of_several_fits_is_resumed_in_the_one_that_its_newest
     second = launcher.start("--resume", *words, "several.py", run_dir=first.run_dir)
     succeeded(second)
     report = report_of(second.run_dir)
-    assert (report["global_step"], report["evaluation"]["global_step"], report["rolled_back_steps"]) == (300, 300, 0)
+    assert (report["global_step"], report["evaluation"]["global_step"], report["rolled_back_steps"]) == (
+        300,
+        300,
+        0,
+    )
     assert "call 1 of fit had ended before this program was started again" in second.log("chief:0", 1)
     assert "call 2" not in second.log("chief:0", 1)
 
@@ -152,10 +179,15 @@ if TASK == "chief:0":
 
 def test_an_evaluator_that_is_killed_at_the_end_still_makes_the_final_evaluation(launcher):
     (launcher.folder / "dies.py").write_text(DIES_AT_THE_END)
-    launch = launcher.start("--workers", "1", "--ps", "1", "--set", "restart.evaluator.backoff_s=1", "dies.py")
+    launch = launcher.start(
+        "--workers", "1", "--ps", "1", "--set", "restart.evaluator.backoff_s=1", "dies.py"
+    )
     succeeded(launch)
     report = report_of(launch.run_dir)
-    assert (tasks_of(report)["evaluator:0"]["restarts"], tasks_of(report)["evaluator:0"]["state"]) == (1, "succeeded")
+    assert (tasks_of(report)["evaluator:0"]["restarts"], tasks_of(report)["evaluator:0"]["state"]) == (
+        1,
+        "succeeded",
+    )
     own = json.loads((launch.run_dir / "tasks" / "evaluator-0" / "status.json").read_text())
     assert own["evaluation"]["global_step"] == report["global_step"] == 10
     assert "failed" not in launch.err.splitlines()[-1]

@@ -1,4 +1,6 @@
-"""Checkpoints of real clusters on a disk that is full for a while, and under kill -9 in the midst of writing one."""
+"""Checkpoints of real clusters on a disk that is full for a while, and under kill -9 in the midst of writing
+one.
+"""
 
 import json
 import signal
@@ -38,7 +40,9 @@ mkdir -p run && mount -t tmpfs -o size=400k,mode=700 none run
 } 2>/dev/null >/dev/null &
 "$@" 2>said; code=$?; "$1" -m dtrain_cli.main status --json $run > after.json; cp -r run kept; exit $code
 """
-"""The whole run directory is on a disk that becomes full, and is looked at while it is, and when the run has ended."""
+"""The whole run directory is on a disk that becomes full, and is looked at while it is, and when the run has
+ended.
+"""
 PATIENT = """
 import time
 from pathlib import Path
@@ -88,7 +92,9 @@ def test_the_console_and_status_say_on_a_full_disk_that_nothing_is_saved_any_mor
     assert "saved again" in said[1]
     assert "No space left on device" in said[0]
     assert "earlier checkpoints are untouched" in said[0]
-    full, after = (json.loads((launcher.folder / f"{name}.json").read_text()) for name in ("while-full", "after"))
+    full, after = (
+        json.loads((launcher.folder / f"{name}.json").read_text()) for name in ("while-full", "after")
+    )
     assert "No space left on device" in full["unsaved"]
     assert "nothing is saved any more" in (launcher.folder / "while-full.txt").read_text()
     assert after["unsaved"] is None
@@ -102,14 +108,18 @@ def test_a_launch_that_is_killed_while_it_writes_goes_on_from_what_is_whole(laun
         "with dt.get_strategy().scope():\n"
         "    model = dt.Sequential([dt.layers.Dense(1000, input_shape=(1000,))])\n"
         "    model.compile(optimizer=dt.optimizers.Adam(0.001), loss='mse')\n"
-        "data = dt.data.Dataset.from_tensor_slices((np.ones((1, 1000), 'f'), np.ones((1, 1000), 'f'))).batch(1).repeat()\n"
+        "data = dt.data.Dataset.from_tensor_slices((np.ones((1, 1000), 'f'), np.ones((1, 1000), "
+        "'f'))).batch(1).repeat()\n"
         "model.fit(lambda context: data, steps_per_epoch=int(sys.argv[1]), verbose=0)\n"
     )
     often = ("--set", "checkpoint.every_steps=1")
     launch = launcher.start("--run-dir", "run", *OPTIONS, *often, str(program), "100000")
     launch.run_dir = launcher.folder / "run"
     folder = launch.run_dir / "checkpoints"
-    launch.wait_for(lambda: len(list_checkpoints(folder)) > 2 and list(folder.glob(".tmp-*")), "a checkpoint being written")
+    launch.wait_for(
+        lambda: len(list_checkpoints(folder)) > 2 and list(folder.glob(".tmp-*")),
+        "a checkpoint being written",
+    )
     launch.send(signal.SIGKILL)
     launch.end()
     launch.wait_gone()

@@ -1,4 +1,6 @@
-"""Async: every batch counts once on every server; a push that a death halves, or that one server finds too stale, is no mixture."""
+"""Async: every batch counts once on every server; a push that a death halves, or that one server finds too
+stale, is no mixture.
+"""
 
 import json
 import re
@@ -18,7 +20,9 @@ GONE = ("--set", "restart.worker.policy=never")
 
 def counts(launch):
     """What every batch has added, by variable."""
-    [text] = re.findall(r"counts (\{.*\})", launch.out + "".join(path.read_text() for path in launch.run_dir.glob("logs/*")))[:1]
+    [text] = re.findall(
+        r"counts (\{.*\})", launch.out + "".join(path.read_text() for path in launch.run_dir.glob("logs/*"))
+    )[:1]
     return json.loads(text)
 
 
@@ -51,7 +55,15 @@ def test_a_replica_that_stands_still_for_longer_than_its_lease_counts_every_batc
 
 def test_a_gradient_is_too_stale_for_both_servers_or_for_none(launcher):
     """Whether the batch is computed again or not; both at the same time."""
-    words = ("--workers", "3", *TWO[2:], "--set", "training.stale_gradients=drop", "--set", "training.max_staleness=1")
+    words = (
+        "--workers",
+        "3",
+        *TWO[2:],
+        "--set",
+        "training.stale_gradients=drop",
+        "--set",
+        "training.max_staleness=1",
+    )
     link = ("--set", "simulate.network=[{between: [worker:1, ps:1], latency_ms: 5}]")
     rules = [("--set", f"training.on_stale={on_stale}") for on_stale in ("skip", "retry_same_batch")]
     skipped, repeated = [launcher.start(*words, *link, *rule, COUNTED, "--pace_s", "0.004") for rule in rules]
@@ -60,5 +72,7 @@ def test_a_gradient_is_too_stale_for_both_servers_or_for_none(launcher):
         assert steps_of_servers(launch) == [BATCHES, BATCHES]
     found = counts(skipped)
     assert found["first"] == found["second"]
-    assert sum(found["first"]) == BATCHES, "where batches are dropped, some of the next pass make the last steps"
+    assert sum(found["first"]) == BATCHES, (
+        "where batches are dropped, some of the next pass make the last steps"
+    )
     assert counts(repeated) == {"first": [1.0] * BATCHES, "second": [1.0] * BATCHES}

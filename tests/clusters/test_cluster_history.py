@@ -1,4 +1,6 @@
-"""`fit` returns the same History in every task, of all contributions that counted, whatever has happened to the tasks."""
+"""`fit` returns the same History in every task, of all contributions that counted, whatever has happened to
+the tasks.
+"""
 
 import json
 import os
@@ -51,9 +53,16 @@ print("val_loss", *h.history["val_loss"])
 
 
 def rows(first, epochs=3):
-    """What the rule says: an example's weight has grown by 1 in every epoch before, and by 1 more when it is validated."""
+    """What the rule says: an example's weight has grown by 1 in every epoch before, and by 1 more when it is
+    validated.
+    """
     loss = [FAR_ABOVE - first - epoch for epoch in range(epochs)]
-    numbers = {"loss": loss, "accuracy": [0.0] * epochs, "val_loss": [each - 1 for each in loss], "val_accuracy": [0.0] * epochs}
+    numbers = {
+        "loss": loss,
+        "accuracy": [0.0] * epochs,
+        "val_loss": [each - 1 for each in loss],
+        "val_accuracy": [0.0] * epochs,
+    }
     return [list(range(epochs)), numbers]
 
 
@@ -96,18 +105,25 @@ def test_every_task_returns_the_same_history_of_every_fit(launcher, updates, in_
         assert got[0] == expected[0]
         assert got[1].keys() == expected[1].keys()
         for name, numbers in expected[1].items():
-            # An asynchronous batch may be applied a few steps after those that were dealt after it, in another epoch.
+            # An asynchronous batch may be applied a few steps after those that were dealt after it, in
+            # another epoch.
             assert got[1][name] == pytest.approx(numbers, rel=0, abs=0 if updates == "sync" else 0.5), name
     assert all(re.findall(r"num_replicas_in_sync (.*)", launch.log(task)) == [in_sync] for task in TASKS)
     assert all("best 0.0" in launch.log(task) for task in TASKS)
 
 
-@pytest.mark.parametrize(("updates", "victims"), [("sync", ("worker:1", "chief:0", "ps:1")), ("async", ("worker:1", "chief:0"))])
+@pytest.mark.parametrize(
+    ("updates", "victims"), [("sync", ("worker:1", "chief:0", "ps:1")), ("async", ("worker:1", "chief:0"))]
+)
 def test_the_history_is_that_of_a_run_without_faults_whoever_was_killed(launcher, updates, victims):
-    """One after the other they are killed in the first epoch; after a server's death all go on from a checkpoint."""
+    """One after the other they are killed in the first epoch; after a server's death all go on from a
+    checkpoint.
+    """
     shards = ("--set", "training.partitioner={fixed_shards: 2}", "--set", "checkpoint.every_steps=1")
     launch = launcher.start("--updates", updates, *SOON, *shards, COUNTED, *GATED, "2")
-    launch.wait_for(lambda: step_of(launch) and saved_steps(launch.run_dir)[-1:] > [0], "a step, and its checkpoint")
+    launch.wait_for(
+        lambda: step_of(launch) and saved_steps(launch.run_dir)[-1:] > [0], "a step, and its checkpoint"
+    )
     for task in victims:
         os.kill(launch.task(task)["pid"], signal.SIGKILL)
         launch.wait_for(lambda task=task: step_of(launch, task, attempt=1) > 0, f"{task} to come again")
@@ -123,14 +139,20 @@ def test_the_history_is_that_of_a_run_without_faults_whoever_was_killed(launcher
 
 
 def test_a_stopped_run_goes_on_with_more_replicas_and_one_that_joins(launcher):
-    """Its batches stay cut as they were; nothing is missed or counted twice, and everybody returns the History of all epochs."""
+    """Its batches stay cut as they were; nothing is missed or counted twice, and everybody returns the
+    History of all epochs.
+    """
     words = (*SYNC, "--ps", "1", "--no-evaluator", "--set", "training.weighting=examples")
-    first = launcher.start(*words, "--run-dir", "run", "--workers", "1", COUNTED, *GATED, "14", run_dir=launcher.folder / "run")
+    first = launcher.start(
+        *words, "--run-dir", "run", "--workers", "1", COUNTED, *GATED, "14", run_dir=launcher.folder / "run"
+    )
     first.wait_for(lambda: step_of(first) >= 13, "the second epoch")
     first.send(signal.SIGTERM)
     assert first.end() == 143
     first.wait_gone()
-    second = launcher.start("--resume", *words, "--run-dir", "run", "--workers", "3", COUNTED, *GATED, "0", run_dir=first.run_dir)
+    second = launcher.start(
+        "--resume", *words, "--run-dir", "run", "--workers", "3", COUNTED, *GATED, "0", run_dir=first.run_dir
+    )
     second.wait_for(lambda: (second.run_dir / "join.json").exists(), "nothing to join")
     joined = launcher.dtrain("worker", "--join", str(second.run_dir), COUNTED)
     second.wait_for(lambda: is_there(second, "worker:3"), "it did not join")
@@ -141,14 +163,24 @@ def test_a_stopped_run_goes_on_with_more_replicas_and_one_that_joins(launcher):
     assert all(histories(last_log(second, task)) == [rows(0)] for task in tasks)
     assert histories(joined.out) == [rows(0)]
     assert counts(second) == ["3.0"]
-    found = [re.findall(r"num_replicas_in_sync (.*)", text) for text in (joined.out, *(last_log(second, task) for task in tasks))]
+    found = [
+        re.findall(r"num_replicas_in_sync (.*)", text)
+        for text in (joined.out, *(last_log(second, task) for task in tasks))
+    ]
     assert found == [["2"]] * 5, "a program that sizes its batches by it makes those of the beginning"
 
 
 def test_a_batch_whose_push_a_death_has_halved_counts_once(launcher):
-    """Findings, P-A1: worker:1 dies while its push is at ps:0 and on the way to ps:1, and comes again within its lease."""
+    """Findings, P-A1: worker:1 dies while its push is at ps:0 and on the way to ps:1, and comes again within
+    its lease.
+    """
     link = ("--set", "simulate.network=[{between: [worker:1, ps:1], latency_ms: 100}]")
-    faults = ("--set", "simulate.kill=[{task: worker:1, at_step: 2}]", "--set", "training.partitioner={fixed_shards: 2}")
+    faults = (
+        "--set",
+        "simulate.kill=[{task: worker:1, at_step: 2}]",
+        "--set",
+        "training.partitioner={fixed_shards: 2}",
+    )
     launch = launcher.start(*SYNC, *SOON, "--no-evaluator", *link, *faults, COUNTED, "--epochs", "1")
     succeeded(launch)
     assert launch.task("worker:1")["restarts"] == 1
@@ -157,8 +189,16 @@ def test_a_batch_whose_push_a_death_has_halved_counts_once(launcher):
 
 @pytest.mark.parametrize("too_few", ["wait", "shrink"])
 def test_the_examples_of_a_worker_that_stands_still_for_longer_than_its_lease_count_once(launcher, too_few):
-    """Findings, P-A4: its part comes back, and with `shrink` is computed by others; then its own push comes after all."""
-    options = ("--set", f"training.too_few={too_few}", "--set", "training.partitioner={fixed_shards: 2}", "--no-evaluator")
+    """Findings, P-A4: its part comes back, and with `shrink` is computed by others; then its own push comes
+    after all.
+    """
+    options = (
+        "--set",
+        f"training.too_few={too_few}",
+        "--set",
+        "training.partitioner={fixed_shards: 2}",
+        "--no-evaluator",
+    )
     pause = ("--set", "simulate.pause=[{task: worker:1, at_step: 3, for_s: 6.5}]")
     launch = launcher.start(*SYNC, *options, *pause, COUNTED, "--epochs", "2")
     succeeded(launch)
@@ -171,7 +211,9 @@ def test_no_asynchronous_training_stops_early_while_its_loss_falls(launcher, run
     (launcher.folder / "stale.py").write_text(STALE)
     launch = launcher.start("--workers", "3", "--no-evaluator", "stale.py")
     succeeded(launch)
-    [losses] = [[float(number) for number in words.split()] for words in re.findall(r"losses (.*)", launch.out)]
+    [losses] = [
+        [float(number) for number in words.split()] for words in re.findall(r"losses (.*)", launch.out)
+    ]
     assert len(losses) == 12
     assert losses == sorted(losses, reverse=True)
 

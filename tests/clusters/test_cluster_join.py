@@ -14,7 +14,9 @@ def joined_worker(launch):
 
 @pytest.mark.parametrize(("updates", "joined_says"), [("async", "step"), ("sync", "waiting_for")])
 def test_a_worker_joins_and_ends_with_the_run(launcher, updates, joined_says):
-    """The others stop before the last step until it is there: in async it makes steps alone, in sync it takes turns with them."""
+    """The others stop before the last step until it is there: in async it makes steps alone, in sync it takes
+    turns with them.
+    """
     words = (PACED, "--steps", "100")
     launch = launcher.start(*OPTIONS, "--updates", updates, *words, "--wait_for", "go", "--after", "20")
     launch.wait_for(lambda: (launch.run_dir / "join.json").exists(), "nothing to join")
@@ -46,7 +48,11 @@ def test_a_worker_that_has_joined_may_leave(launcher):
     joined.send(signal.SIGTERM)
     assert joined.end() == 143, joined.err
     found = joined_worker(launch)
-    assert (found["state"], found["exit_code"], found["message"]) == ("stopped", 143, "asked to stop (SIGTERM)")
+    assert (found["state"], found["exit_code"], found["message"]) == (
+        "stopped",
+        143,
+        "asked to stop (SIGTERM)",
+    )
     step = step_of(launch)
     launch.wait_for(lambda: step_of(launch) > step + 5, "the others wait for one that has left")
     assert launcher.dtrain("stop", str(launch.run_dir)).end() == 0
@@ -63,7 +69,9 @@ def test_a_worker_that_has_joined_is_killed_started_again_and_stopped_like_all_o
 
     def is_back():
         worker = joined_worker(launch)
-        return worker["restarts"] == 1 and worker["state"] == "running" and worker["heartbeat_age_s"] is not None
+        return (
+            worker["restarts"] == 1 and worker["state"] == "running" and worker["heartbeat_age_s"] is not None
+        )
 
     launch.wait_for(is_back, "it was not started again")
     assert launcher.dtrain("stop", str(launch.run_dir)).end() == 0
@@ -115,7 +123,9 @@ def test_a_worker_that_has_joined_and_failed_stands_in_the_last_line(launcher):
     words = (PACED, "--steps", "40", "--wait_for", "go", "--after", "20")
     launch = launcher.start(*OPTIONS, "--updates", "async", *words)
     launch.wait_for(lambda: (launch.run_dir / "join.json").exists(), "nothing to join")
-    (launcher.folder / "broken.py").write_text("import dtrain as dt\ndt.get_strategy()\nraise ValueError('bad batch')\n")
+    (launcher.folder / "broken.py").write_text(
+        "import dtrain as dt\ndt.get_strategy()\nraise ValueError('bad batch')\n"
+    )
     joined = launcher.dtrain("worker", "--join", str(launch.run_dir), "broken.py")
     assert joined.end() == 1, joined.err
     joined.wait_gone()

@@ -1,4 +1,6 @@
-"""Habits of Keras programs on a real cluster: save and load in every task, evaluators and data that have no end."""
+"""Habits of Keras programs on a real cluster: save and load in every task, evaluators and data that have no
+end.
+"""
 
 import re
 import subprocess
@@ -6,7 +8,7 @@ import sys
 
 import pytest
 
-from dtrain.claims import NAME
+from dtrain.runs.claims import NAME
 
 SAVING = """
 import sys
@@ -127,12 +129,21 @@ model.save("m")
 """
 
 
-@pytest.mark.parametrize("callbacks", ["[]", "dt.callbacks.ModelCheckpoint('m')", "dt.callbacks.CSVLogger('m')"])
+@pytest.mark.parametrize(
+    "callbacks", ["[]", "dt.callbacks.ModelCheckpoint('m')", "dt.callbacks.CSVLogger('m')"]
+)
 def test_a_second_run_that_writes_the_same_path_is_refused(launcher, callbacks):
     (launcher.folder / "program.py").write_text(SHARED.replace("CALLBACKS", callbacks))
-    hold = "import sys; from dtrain.claims import claim; claim('m', 'first-run'); print('claimed', flush=True); input()"
+    hold = (
+        "import sys; from dtrain.runs.claims import claim; claim('m', 'first-run'); print('claimed', "
+        "flush=True); input()"
+    )
     first = subprocess.Popen(
-        [sys.executable, "-c", hold], cwd=launcher.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", hold],
+        cwd=launcher.folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert first.stdout.readline() == "claimed\n"
     words = ("--workers", "1", "--ps", "1", "--no-evaluator", "program.py")

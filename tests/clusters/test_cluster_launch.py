@@ -22,7 +22,7 @@ from clusters.watching import (
     tasks_of,
 )
 
-from dtrain_cli.ports import pick_port
+from dtrain_cli.plan.ports import pick_port
 
 SMALL = ("--workers", "1", "--ps", "1", "--no-evaluator")
 
@@ -44,7 +44,11 @@ def test_the_main_job(launcher):
     assert {(task["state"], task["restarts"]) for task in tasks.values()} == {("succeeded", 0)}
     assert {tasks["ps:0"]["step"], tasks["ps:1"]["step"]} == {200}, "both servers made every version"
     # On a busy machine a replica may come when the others have made all steps.
-    trained = [tasks[name] for name in ("chief:0", "worker:0", "worker:1") if tasks[name]["staleness_mean"] is not None]
+    trained = [
+        tasks[name]
+        for name in ("chief:0", "worker:0", "worker:1")
+        if tasks[name]["staleness_mean"] is not None
+    ]
     assert trained
     for task in trained:
         assert task["staleness_mean"] >= 0
@@ -53,14 +57,17 @@ def test_the_main_job(launcher):
 
 def test_a_slow_replica_among_synchronous_ones_with_a_backup(launcher):
     spec = str(ROOT / "cluster_specs" / "laptop_sync_backup.yaml")
-    launch = launcher.start("--set", "simulate.slow.worker:2=5", spec, WHEN_ALL_ARE_THERE, DIGITS, "--steps", "200")
+    launch = launcher.start(
+        "--set", "simulate.slow.worker:2=5", spec, WHEN_ALL_ARE_THERE, DIGITS, "--steps", "200"
+    )
     succeeded(launch)
     assert re.search(r"\d+ gradients came too late", launch.err)
     report = report_of(launch.run_dir)
     tasks = tasks_of(report)
     assert (report["global_step"], tasks["ps:0"]["step"], tasks["ps:1"]["step"]) == (200, 200, 200)
     assert tasks["worker:2"]["stale_gradients"] > 0
-    # Of each step's four contributions at most one is late; the slow one's are more than all others' together.
+    # Of each step's four contributions at most one is late; the slow one's are more than all others'
+    # together.
     others = sum(tasks[name]["stale_gradients"] for name in ("chief:0", "worker:0", "worker:1"))
     assert tasks["worker:2"]["stale_gradients"] + others <= 200
 
@@ -69,7 +76,10 @@ def test_a_line_is_found(launcher):
     spec = str(ROOT / "cluster_specs" / "line.yaml")
     launch = launcher.start(spec, LINE, "--learning_rate", "3e-3", "--max_steps", "3000")
     succeeded(launch)
-    weight, bias = map(float, re.search(r"worker:0 \| weight (\S+) \(true: 2\), bias (\S+) \(true: 10\)", launch.out).groups())
+    weight, bias = map(
+        float,
+        re.search(r"worker:0 \| weight (\S+) \(true: 2\), bias (\S+) \(true: 10\)", launch.out).groups(),
+    )
     assert abs(weight - 2) < 0.1
     assert abs(bias - 10) < 0.1
     assert report_of(launch.run_dir)["global_step"] == 3000
@@ -79,7 +89,15 @@ def test_addresses_of_ip_version_6_and_names(launcher):
     if not socket.has_dualstack_ipv6() or "0" * 31 + "1" not in Path("/proc/net/if_inet6").read_text():
         pytest.skip("no IP version 6 here")
     addresses = [f"[::1]:{pick_port()}", f"localhost:{pick_port()}"]
-    words = ("--workers", "1", "--no-evaluator", "--set", f"cluster.ps={json.dumps(addresses)}", "--set", "training.transport=grpc")
+    words = (
+        "--workers",
+        "1",
+        "--no-evaluator",
+        "--set",
+        f"cluster.ps={json.dumps(addresses)}",
+        "--set",
+        "training.transport=grpc",
+    )
     launch = launcher.start(*words, PACED, "--steps", "20")
     succeeded(launch)
     tasks = tasks_of(report_of(launch.run_dir))
@@ -101,13 +119,25 @@ def test_a_resumed_run_is_the_same_as_one_without_a_break(launcher):
     def weights(launch, attempt=0):
         return [line for line in launch.log("chief:0", attempt).splitlines() if line.startswith("weights ")]
 
-    words = ("--workers", "1", "--ps", "2", "--no-evaluator", "--updates", "sync", "--set", "training.deterministic=true")
+    words = (
+        "--workers",
+        "1",
+        "--ps",
+        "2",
+        "--no-evaluator",
+        "--updates",
+        "sync",
+        "--set",
+        "training.deterministic=true",
+    )
     program = (ESTIMATOR, "--print_weights", "--max_steps")
     whole = launcher.start(*words, *program, "20")
     broken = launcher.start("--run-dir", "broken", *words, *program, "12", run_dir=launcher.folder / "broken")
     succeeded(whole)
     succeeded(broken)
-    resumed = launcher.start("--run-dir", "broken", "--resume", *words, *program, "20", run_dir=launcher.folder / "broken")
+    resumed = launcher.start(
+        "--run-dir", "broken", "--resume", *words, *program, "20", run_dir=launcher.folder / "broken"
+    )
     succeeded(resumed)
     assert saved_steps(resumed.run_dir)[-1] == 20
     assert weights(broken) == weights(whole)[:12]
@@ -140,7 +170,9 @@ def test_several_models_one_after_the_other_as_in_one_process(launcher):
     succeeded(launch)
     first, second, _ = alone.out.splitlines()
     assert first == second
-    assert [line for line in launch.log("chief:0").splitlines() if line.startswith("trained")] == alone.out.splitlines()
+    assert [
+        line for line in launch.log("chief:0").splitlines() if line.startswith("trained")
+    ] == alone.out.splitlines()
     assert launch.log("chief:0").count("read again from the start") == 1, "it is said once"
     assert report_of(launch.run_dir)["global_step"] == 30
 
@@ -149,7 +181,9 @@ def test_a_run_that_was_interrupted_goes_on(launcher):
     first = launcher.start("--run-dir", "mine", *SMALL, PACED, run_dir=launcher.folder / "mine")
     # The leader's own: while it opens the session others have begun in, it has nothing to save but the start.
     first.wait_for(lambda: step_of(first) >= 10, "ten steps")
-    first.wait_for(lambda: (tasks_of(report_of(first.run_dir))["chief:0"]["step"] or 0) >= 10, "ten steps of the leader")
+    first.wait_for(
+        lambda: (tasks_of(report_of(first.run_dir))["chief:0"]["step"] or 0) >= 10, "ten steps of the leader"
+    )
     first.process.terminate()
     assert first.end() == 143
     first.wait_gone()
@@ -157,13 +191,19 @@ def test_a_run_that_was_interrupted_goes_on(launcher):
     assert reached >= 10
     line = shlex.join(["dtrain", "launch", "--resume", "--run-dir", "mine", *SMALL, str(PACED)])
     assert first.err.splitlines()[-1] == f"dtrain: go on with  {line}"
-    again = launcher.start("--run-dir", "mine", "--resume", *SMALL, PACED, "--steps", str(reached + 7), run_dir=first.run_dir)
+    again = launcher.start(
+        "--run-dir", "mine", "--resume", *SMALL, PACED, "--steps", str(reached + 7), run_dir=first.run_dir
+    )
     succeeded(again)
     assert saved_steps(again.run_dir)[-1] == reached + 7
     assert f"goes on from step {reached} of {reached + 7}\n" in again.out
-    nothing = launcher.start("--run-dir", "mine", "--resume", *SMALL, PACED, "--steps", str(reached + 7), run_dir=first.run_dir)
+    nothing = launcher.start(
+        "--run-dir", "mine", "--resume", *SMALL, PACED, "--steps", str(reached + 7), run_dir=first.run_dir
+    )
     succeeded(nothing)
-    assert f"nothing is left to train: the newest checkpoint is of the last step, {reached + 7}\n" in nothing.out
+    assert (
+        f"nothing is left to train: the newest checkpoint is of the last step, {reached + 7}\n" in nothing.out
+    )
     assert "go on with" not in nothing.err
 
 

@@ -1,4 +1,6 @@
-"""Replicas that are lost on the way: they are named at once and at the end, with the reason, also when the run succeeds."""
+"""Replicas that are lost on the way: they are named at once and at the end, with the reason, also when the
+run succeeds.
+"""
 
 import re
 
@@ -32,7 +34,9 @@ model.fit(np.ones((100, 3), "f4"), np.ones((100, 1), "f4"), epochs=1, steps_per_
 
 @pytest.fixture(scope="module", autouse=True)
 def four_lost(early):
-    """A run of four workers that are all lost, each in another way; it goes on until the lease of one is over."""
+    """A run of four workers that are all lost, each in another way; it goes on until the lease of one is
+    over.
+    """
     (early.folder / "lossy.py").write_text(PROGRAM)
     words = ("--workers", "4", "--ps", "2", "--no-evaluator", "lossy.py")
     return early.start(*words, "raise", "exit", "abrupt", "slowly")
@@ -53,11 +57,16 @@ def test_the_leader_of_tasks_that_were_started_by_hand_names_who_was_lost(launch
     cluster = HandCluster(launcher, ps=1, chief=1, worker=3)
     spec = cluster.spec()
     words = ("lossy.py", "raise", "exit", "")
-    cluster.start_all(lambda task: cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], *words))
+    cluster.start_all(
+        lambda task: cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], *words)
+    )
     assert cluster.end() == {"ps:0": 0, "chief:0": 0, "worker:0": 1, "worker:1": 0, "worker:2": 0}
     left = "left before the last step (60), with exit code 0"
     said = cluster.commands["chief:0"].err.splitlines()
-    for why in (r"worker:0 failed at step \d+: ValueError: bad batch", rf"worker:1 failed at step \d+: {re.escape(left)}"):
+    for why in (
+        r"worker:0 failed at step \d+: ValueError: bad batch",
+        rf"worker:1 failed at step \d+: {re.escape(left)}",
+    ):
         assert re.search(why, said[-1]), said[-1]
         assert any(re.search(f"chief:0: {why}$", line) for line in said[:-1]), "at once"
     status = cluster.status()

@@ -1,4 +1,6 @@
-"""A model with several outputs on a real cluster: the same losses as in one process, and every output's in the evaluation."""
+"""A model with several outputs on a real cluster: the same losses as in one process, and every output's in
+the evaluation.
+"""
 
 import re
 
@@ -37,5 +39,7 @@ def test_several_outputs(launcher):
     assert alone.end() == 0, alone.err
     for found, expected in zip(results(cluster), results(alone), strict=True):
         assert abs(found - expected) < 1e-5 * max(1, abs(expected))
-    assert re.search(r"evaluation at step 12 - loss: .* - price_loss: .* - kind_accuracy: ", cluster.log("evaluator:0"))
+    assert re.search(
+        r"evaluation at step 12 - loss: .* - price_loss: .* - kind_accuracy: ", cluster.log("evaluator:0")
+    )
     cluster.wait_gone()

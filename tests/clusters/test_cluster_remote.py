@@ -1,4 +1,6 @@
-"""A run that keeps copies of its checkpoints elsewhere, and one that goes on from them in a directory of its own."""
+"""A run that keeps copies of its checkpoints elsewhere, and one that goes on from them in a directory of its
+own.
+"""
 
 from clusters.watching import PACED, report_of, saved_steps, succeeded
 
@@ -11,7 +13,9 @@ def test_a_run_goes_on_from_the_copies_of_another(launcher, tmp_path):
     remote = ("--set", f"checkpoint.remote=file://{tmp_path}/copies", "--set", "checkpoint.keep=1")
     first = launcher.start(*OPTIONS, *remote, PACED, "--steps", "30")
     succeeded(first)
-    assert [found.step for found in list_checkpoints(tmp_path / "copies")] == [30] == saved_steps(first.run_dir)
+    assert (
+        [found.step for found in list_checkpoints(tmp_path / "copies")] == [30] == saved_steps(first.run_dir)
+    )
     second = launcher.start(*OPTIONS, *remote, PACED, "--steps", "60")
     succeeded(second)
     assert "goes on from the newest checkpoint at file://" in second.out

@@ -1,4 +1,6 @@
-"""What a cluster saves: the leader's files alone, with the optimizer's state, and a run that can be used like a file."""
+"""What a cluster saves: the leader's files alone, with the optimizer's state, and a run that can be used like
+a file.
+"""
 
 import numpy as np
 import onnxruntime
@@ -32,7 +34,17 @@ model.export("trained.onnx" if strategy.is_leader else "by-a-worker.onnx")
 if strategy.is_leader:
     print("loss", float(model.evaluate(x, y)[0]))
 """
-SYNC = ("--workers", "1", "--ps", "2", "--no-evaluator", "--updates", "sync", "--set", "training.deterministic=true")
+SYNC = (
+    "--workers",
+    "1",
+    "--ps",
+    "2",
+    "--no-evaluator",
+    "--updates",
+    "sync",
+    "--set",
+    "training.deterministic=true",
+)
 
 
 @pytest.fixture

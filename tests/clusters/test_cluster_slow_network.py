@@ -16,8 +16,13 @@ def test_every_kind_of_link_may_be_slow(launcher, transport):
     """In a synchronous and in an asynchronous run, at the same time."""
     spec = launcher.folder / "slow.yaml"
     cluster = "{chief: 1, worker: 1, ps: 2, evaluator: 1}"
-    spec.write_text(f"cluster: {cluster}\ntraining: {{transport: {transport}}}\nsimulate:\n  network:{NETWORK}")
-    launches = [launcher.start("--updates", updates, str(spec), PACED, "--steps", "40") for updates in ("sync", "async")]
+    spec.write_text(
+        f"cluster: {cluster}\ntraining: {{transport: {transport}}}\nsimulate:\n  network:{NETWORK}"
+    )
+    launches = [
+        launcher.start("--updates", updates, str(spec), PACED, "--steps", "40")
+        for updates in ("sync", "async")
+    ]
     for launch in launches:
         succeeded(launch)
         report = report_of(launch.run_dir)

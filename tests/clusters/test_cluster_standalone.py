@@ -1,4 +1,6 @@
-"""What a task that was started by hand says: who it is, where it listens, for whom it waits and why, and that it came too late."""
+"""What a task that was started by hand says: who it is, where it listens, for whom it waits and why, and that
+it came too late.
+"""
 
 from pathlib import Path
 
@@ -28,11 +30,16 @@ class Heard:
 
 @pytest.fixture(scope="module", autouse=True)
 def leaderless(early):
-    """A cluster of which the leader is killed while it trains; the others give up when its lease is over, and a little more."""
+    """A cluster of which the leader is killed while it trains; the others give up when its lease is over, and
+    a little more.
+    """
     cluster = HandCluster(early, ps=1, chief=1, worker=1)
     spec = cluster.spec(wait={"leader_s": 0.5, "server_s": 0.7})
     cluster.start_all(lambda task: cluster.start(task, "--spec", spec, PACED, "--steps", "1000000"))
-    wait_until(lambda: (cluster.run_dir / "run.json").exists() and (cluster.status()["global_step"] or 0) > 5, "no step")
+    wait_until(
+        lambda: (cluster.run_dir / "run.json").exists() and (cluster.status()["global_step"] or 0) > 5,
+        "no step",
+    )
     cluster.commands["chief:0"].process.kill()
     return cluster
 
@@ -70,7 +77,9 @@ def test_a_worker_that_comes_after_the_end_says_so_in_one_line(launcher):
     assert [cluster.commands[task].end() for task in ("chief:0", "worker:0")] == [0, 0]
     cluster.start("worker:1", "--spec", spec, "--index", "1", LINE, "--max_steps", "50")
     cluster.succeed()
-    said = "dtrain: worker:1: training had ended at step 50 before this task came: nothing is left for it to do"
+    said = (
+        "dtrain: worker:1: training had ended at step 50 before this task came: nothing is left for it to do"
+    )
     assert cluster.commands["worker:1"].err.splitlines().count(said) == 1
 
 
@@ -80,7 +89,11 @@ def test_a_name_that_cannot_be_resolved_is_named(launcher):
     tasks = {"ps": launcher.dtrain("ps", *words), "worker": launcher.dtrain("worker", *words, LINE)}
     assert {role: task.end() for role, task in tasks.items()} == {"ps": 2, "worker": 1}
     for role, whom in (("ps", "its own name"), ("worker", "ps:0")):
-        waits, last = (line for line in tasks[role].err.splitlines() if "nosuch.invalid" in line and "connects to" not in line)
+        waits, last = (
+            line
+            for line in tasks[role].err.splitlines()
+            if "nosuch.invalid" in line and "connects to" not in line
+        )
         assert waits.startswith(f"dtrain: {role}:0: waits for {whom} at nosuch.invalid:2222: ")
         assert "name nosuch.invalid cannot be looked up" in last or "no such name: nosuch.invalid" in last
 
@@ -113,7 +126,10 @@ def test_a_task_by_hand_that_does_not_leave_is_killed_when_its_grace_is_over(lau
     assert cluster.end() == {"worker:0": -9}
     assert "told" in task.lines
     assert any('stays.py", line ' in line for line in task.lines), "its stacks"
-    assert task.lines[-1] == "dtrain: worker:0: has not left 0.5 s after the order to stop (wait.grace_s): it is killed"
+    assert (
+        task.lines[-1]
+        == "dtrain: worker:0: has not left 0.5 s after the order to stop (wait.grace_s): it is killed"
+    )
 
 
 def test_a_lost_leader_and_a_lost_server_are_waited_for_as_the_spec_says(leaderless):

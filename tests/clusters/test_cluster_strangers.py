@@ -1,4 +1,6 @@
-"""Many runs on one machine, and servers that are none of them: nobody takes another's port, nobody talks to a stranger."""
+"""Many runs on one machine, and servers that are none of them: nobody takes another's port, nobody talks to a
+stranger.
+"""
 
 import json
 import os
@@ -45,7 +47,9 @@ def test_five_launches_at_once_neither_collide_nor_talk_to_each_other(launcher):
     ports = []
     for slope, launch in launches.items():
         succeeded(launch)
-        assert f"chief:0 | slope {slope}\n" in launch.out, "each has learned its own line, so nobody else's gradients came in"
+        assert f"chief:0 | slope {slope}\n" in launch.out, (
+            "each has learned its own line, so nobody else's gradients came in"
+        )
         cluster = json.loads(re.search(r"chief:0 \| cluster (.*)", launch.out)[1])["cluster"]
         ports += [address for addresses in cluster.values() for address in addresses]
     assert len(set(ports)) == len(ports) == 15
@@ -62,7 +66,7 @@ def test_a_run_s_server_is_neither_another_run_s_nor_is_its_port(launcher):
         if task == "worker:0":
             place["cluster"] = {json.loads(place)["cluster"]!r}
         os.environ["TF_CONFIG"] = json.dumps(place)
-        del sys.modules["dtrain.strategy"]
+        del sys.modules["dtrain.strategies.interface"]
         runpy.run_path({PACED!r}, run_name="__main__")
         """
     other = launcher.start(*SMALL, "--set", "success=all_workers", launcher.program(lost))
@@ -88,7 +92,9 @@ def test_a_strangers_server_on_a_held_port(launcher):
     launch.wait_for(lambda: launch.task("ps:0")["state"] == "running", "the server is up")
     address = launch.task("ps:0")["address"]
     os.kill(launch.task("ps:0")["pid"], signal.SIGKILL)
-    launch.wait_for(lambda: launch.task("ps:0")["state"] == "restarting", "the server is gone, its port is held")
+    launch.wait_for(
+        lambda: launch.task("ps:0")["state"] == "restarting", "the server is gone, its port is held"
+    )
     (launcher.folder / "stranger.py").write_text(STRANGER)
     stranger = launcher.run("stranger.py", address)
     assert stranger.process.stdout.readline() == "serving\n", "gRPC's servers share ports with anybody"
@@ -121,9 +127,14 @@ def test_a_wrong_secret_is_refused(launcher):
     spec = cluster.spec()
     server = cluster.start("ps:0", "--spec", spec, environment={"DTRAIN_SECRET": "right"})
     for secret in ("wrong", ""):
-        worker = cluster.start("worker:1", "--spec", spec, "--index", "1", PACED, environment={"DTRAIN_SECRET": secret})
+        worker = cluster.start(
+            "worker:1", "--spec", spec, "--index", "1", PACED, environment={"DTRAIN_SECRET": secret}
+        )
         assert worker.end() == 1
-        said = "worker:1 did not present the secret of ps:0; give every task the same DTRAIN_SECRET or secret_file"
+        said = (
+            "worker:1 did not present the secret of ps:0; give every task the same DTRAIN_SECRET or "
+            "secret_file"
+        )
         assert said in worker.err
         assert "Traceback" not in worker.err
     del cluster.commands["worker:1"]

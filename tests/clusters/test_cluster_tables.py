@@ -1,4 +1,6 @@
-"""Embedding tables on parameter servers: the numbers of one process, learnt by workers that never hold a table."""
+"""Embedding tables on parameter servers: the numbers of one process, learnt by workers that never hold a
+table.
+"""
 
 import os
 import re
@@ -119,8 +121,13 @@ def summed_in_one_process(replicas):
     """What so many replicas make of their parts together."""
     space = {}
     exec(SUMMED, space)
-    batches = [(space["x"][start : start + 32], space["y"][start : start + 32]) for start in range(0, len(space["x"]), 32)]
-    *_, last = train_as_one(space["made"](), [batches[i * replicas : (i + 1) * replicas] for i in range(space["STEPS"])])
+    batches = [
+        (space["x"][start : start + 32], space["y"][start : start + 32])
+        for start in range(0, len(space["x"]), 32)
+    ]
+    *_, last = train_as_one(
+        space["made"](), [batches[i * replicas : (i + 1) * replicas] for i in range(space["STEPS"])]
+    )
     return " ".join(sha256(np.ascontiguousarray(value)).hexdigest()[:12] for value in last)
 
 
@@ -131,20 +138,37 @@ def summed_in_one_process(replicas):
         (2, 3, ["transport=grpc", "placement=greedy", "partitioner={fixed_shards: 4}"]),
     ],
 )
-def test_a_deterministic_table_of_several_replicas_is_what_one_process_computes(launcher, workers, servers, more):
+def test_a_deterministic_table_of_several_replicas_is_what_one_process_computes(
+    launcher, workers, servers, more
+):
     (launcher.folder / "table.py").write_text(SUMMED + TRAINED)
     sets = [word for each in more for word in ("--set", f"training.{each}")]
-    launch = launcher.start("--workers", str(workers), "--ps", str(servers), *DETERMINISTIC, *sets, "table.py")
+    launch = launcher.start(
+        "--workers", str(workers), "--ps", str(servers), *DETERMINISTIC, *sets, "table.py"
+    )
     succeeded(launch)
     assert set(said(launch.out, "hash")) == {summed_in_one_process(workers + 1)}
 
 
 def test_a_table_is_restored_bit_for_bit_after_its_server_s_death_and_in_a_resumed_run(launcher):
     (launcher.folder / "table.py").write_text(SUMMED + TRAINED)
-    words = ("--run-dir", "run", "--workers", "1", "--ps", "2", *DETERMINISTIC, "--set", "training.partitioner={fixed_shards: 2}")
+    words = (
+        "--run-dir",
+        "run",
+        "--workers",
+        "1",
+        "--ps",
+        "2",
+        *DETERMINISTIC,
+        "--set",
+        "training.partitioner={fixed_shards: 2}",
+    )
     words = (*words, "--set", "checkpoint.every_steps=4", "--set", "restart.ps.backoff_s=0.1")
     first = launcher.start(*words, "table.py", "wait", run_dir=launcher.folder / "run")
-    first.wait_for(lambda: step_of(first) >= 20 and saved_steps(first.run_dir)[-1] > 0, "20 steps, and a checkpoint of some")
+    first.wait_for(
+        lambda: step_of(first) >= 20 and saved_steps(first.run_dir)[-1] > 0,
+        "20 steps, and a checkpoint of some",
+    )
     os.kill(first.task("ps:1")["pid"], signal.SIGKILL)
     first.wait_for(lambda: step_of(first, "ps:1", attempt=1) > 0, "the server to be restored")
     first.send(signal.SIGTERM)

@@ -40,7 +40,17 @@ model.fit(x, y, batch_size=32, epochs=1, steps_per_epoch=int(sys.argv[1]), verbo
 if strategy.is_leader:
     print("weights", hashlib.sha256(b"".join(value.tobytes() for value in model.get_weights())).hexdigest())
 """
-SYNC = ("--workers", "1", "--ps", "2", "--no-evaluator", "--updates", "sync", "--set", "training.deterministic=true")
+SYNC = (
+    "--workers",
+    "1",
+    "--ps",
+    "2",
+    "--no-evaluator",
+    "--updates",
+    "sync",
+    "--set",
+    "training.deterministic=true",
+)
 
 
 @pytest.fixture
@@ -65,10 +75,22 @@ def test_the_same_results_bit_for_bit(launcher, program):
 
 def test_shared_memory_outlives_whoever_is_killed(launcher, program):
     kills = "simulate.kill=[{task: worker:0, at_step: 50}, {task: ps:0, at_step: 300}]"
-    words = ("--workers", "2", "--ps", "2", "--no-evaluator", "--set", "training.transport=local", "--set", kills)
+    words = (
+        "--workers",
+        "2",
+        "--ps",
+        "2",
+        "--no-evaluator",
+        "--set",
+        "training.transport=local",
+        "--set",
+        kills,
+    )
     launch = launcher.start(*words, "--set", "checkpoint.every_steps=100", program, "2500", "go")
     for task in ("worker:0", "ps:0"):
-        launch.wait_for(lambda task=task: launch.task(task).get("restarts"), f"{task} is killed and started again")
+        launch.wait_for(
+            lambda task=task: launch.task(task).get("restarts"), f"{task} is killed and started again"
+        )
     (launcher.folder / "go").touch()
     succeeded(launch)
     report = report_of(launch.run_dir)

@@ -1,4 +1,6 @@
-"""What a program says in its strategy's constructor, in real clusters of two servers, which never run the program."""
+"""What a program says in its strategy's constructor, in real clusters of two servers, which never run the
+program.
+"""
 
 import json
 from textwrap import dedent
@@ -47,10 +49,14 @@ ASYNC = {
 @pytest.fixture
 def launch(launcher):
     (launcher.folder / "p.py").write_text(PROGRAM)
-    return lambda wishes, *words: launcher.start("--workers", "1", "--no-evaluator", *words, "p.py", json.dumps(wishes))
+    return lambda wishes, *words: launcher.start(
+        "--workers", "1", "--no-evaluator", *words, "p.py", json.dumps(wishes)
+    )
 
 
-@pytest.mark.parametrize("wishes", [{"updates": "sync", "deterministic": True}, SYNC, ASYNC], ids=["few", "sync", "async"])
+@pytest.mark.parametrize(
+    "wishes", [{"updates": "sync", "deterministic": True}, SYNC, ASYNC], ids=["few", "sync", "async"]
+)
 def test_wishes_reach_both_servers(launcher, launch, wishes):
     started = launch(wishes, "--timeout", "60")
     succeeded(started)

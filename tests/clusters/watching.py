@@ -7,7 +7,7 @@ from typing import Any
 from launching import Launch
 
 from dtrain import checkpoints
-from dtrain_cli.run_report import read_report
+from dtrain_cli.runs.report import read_report
 
 ROOT = Path(__file__).parents[2]
 DIGITS = str(ROOT / "examples" / "digits.py")

@@ -1,4 +1,6 @@
-"""Runs a program, the chief's when every worker waits for it: then all take part from the first step. Not a test itself."""
+"""Runs a program, the chief's when every worker waits for it: then all take part from the first step. Not a
+test itself.
+"""
 
 import json
 import os

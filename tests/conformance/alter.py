@@ -18,7 +18,8 @@ class Expectation:
 
     Attributes:
         file: the name of the file.
-        path: where it stands. In JSON keys are joined by dots and ``*`` is every item; in npz it is a pattern for names of arrays.
+        path: where it stands. In JSON keys are joined by dots and ``*`` is every item; in npz it is a pattern
+            for names of arrays.
         test: ``module::function`` of the test that compares it.
     """
 
@@ -38,9 +39,19 @@ def of(test: str, file: str, *paths: str) -> list[Expectation]:
 PARSED = ["parsed.*.id", "parsed.*.x", "parsed.*.name", "parsed.*.missing", "parsed.*.var"]
 SHARDS = "cases.*.created_in_order.*"
 EXPECTATIONS = [
-    *of("test_input_context::test_batch_size_of_a_replica", "c_input_context.json", "cases.*.per_replica", "cases.*.str"),
+    *of(
+        "test_input_context::test_batch_size_of_a_replica",
+        "c_input_context.json",
+        "cases.*.per_replica",
+        "cases.*.str",
+    ),
     *of("test_input_context::test_defaults", "c_input_context.json", "defaults.num_replicas_in_sync"),
-    *of("test_partitioners::test_partitioners", "d_partitioners.json", "partitioners.*.partitions", "partitioners.*.error.class"),
+    *of(
+        "test_partitioners::test_partitioners",
+        "d_partitioners.json",
+        "partitioners.*.partitions",
+        "partitioners.*.error.class",
+    ),
     *of(
         "test_partitioners::test_reading_whole_slices_and_integers",
         "d_partitioners.json",
@@ -56,9 +67,21 @@ EXPECTATIONS = [
         "sharded_variables.*.gathers.*.partition_index",
         "sharded_variables.*.gathers.*.embedding_lookup",
     ),
-    *of("test_partitioners::test_scattering_rows", "d_partitioners.json", "sharded_variables.*.scatter.scatter_add"),
-    *of("test_partitioners::test_assigning_the_whole", "d_partitioners.json", "sharded_variables.*.scatter.assign_2x_shards"),
-    *of("test_partitioners::test_joining_shards", "d_partitioners.json", "sharded_variable_constructor.*.error.class"),
+    *of(
+        "test_partitioners::test_scattering_rows",
+        "d_partitioners.json",
+        "sharded_variables.*.scatter.scatter_add",
+    ),
+    *of(
+        "test_partitioners::test_assigning_the_whole",
+        "d_partitioners.json",
+        "sharded_variables.*.scatter.assign_2x_shards",
+    ),
+    *of(
+        "test_partitioners::test_joining_shards",
+        "d_partitioners.json",
+        "sharded_variable_constructor.*.error.class",
+    ),
     *of(
         "test_placement_golden::test_parameter_server_strategy",
         "de_parameter_server.json",
@@ -88,7 +111,11 @@ EXPECTATIONS = [
         "*/slot/*",
         "*_after_finalize",
     ),
-    *of("test_optimizers_golden::test_config_agrees_with_keras", "f_optimizers.json", "cases.*.config.learning_rate"),
+    *of(
+        "test_optimizers_golden::test_config_agrees_with_keras",
+        "f_optimizers.json",
+        "cases.*.config.learning_rate",
+    ),
     *of(
         "test_layers::test_layer_agrees_with_keras",
         "g_layers.npz",
@@ -99,8 +126,14 @@ EXPECTATIONS = [
         "*/regularization_loss",
     ),
     *of("test_layers::test_sparse_gradient_agrees_with_keras", "g_layers.npz", "*/dweight_slices_indices/*"),
-    *of("test_losses_golden::test_loss_and_gradient_agree_with_tensorflow", "h_losses.npz", "*/loss", "*/grad"),
-    *of("test_losses_golden::test_average_loss_agrees_with_tensorflow", "h_losses.json", "compute_average_loss.*.value"),
+    *of(
+        "test_losses_golden::test_loss_and_gradient_agree_with_tensorflow", "h_losses.npz", "*/loss", "*/grad"
+    ),
+    *of(
+        "test_losses_golden::test_average_loss_agrees_with_tensorflow",
+        "h_losses.json",
+        "compute_average_loss.*.value",
+    ),
     *of("test_strategy_golden::test_average_losses", "h2_strategy.json", "cases.*.value"),
     *of("test_strategy_golden::test_regularization_losses", "h2_strategy.json", "cases.*.value"),
     *of("test_strategy_golden::test_losses_of_each_replica", "h2_strategy.json", "cases.*.value"),
@@ -123,9 +156,16 @@ EXPECTATIONS = [
         "runs.*.predictions",
     ),
     *of(
-        "test_end_to_end_golden::test_several_replicas_computed_in_one_process", "j_end_to_end.json", "runs.*.kernel", "runs.*.bias"
+        "test_end_to_end_golden::test_several_replicas_computed_in_one_process",
+        "j_end_to_end.json",
+        "runs.*.kernel",
+        "runs.*.bias",
     ),
-    *of("test_end_to_end_golden::test_a_classifier_in_one_process", "j_end_to_end.json", "classifiers.*.accuracy_over_all_steps"),
+    *of(
+        "test_end_to_end_golden::test_a_classifier_in_one_process",
+        "j_end_to_end.json",
+        "classifiers.*.accuracy_over_all_steps",
+    ),
     *of(
         "test_end_to_end_golden::test_a_classifier_in_one_process",
         "j_classifier.npz",
@@ -139,8 +179,18 @@ EXPECTATIONS = [
         "*/weights/*",
         "*/final_logits_inference",
     ),
-    *of("test_end_to_end_golden::test_fit_of_several_replicas", "j_end_to_end.json", "runs.*.kernel", "runs.*.reported_loss"),
-    *of("test_mirrored_fit_golden::test_fit_evaluate_and_predict_of_n_replicas", "m1_mirrored_fit.npz", "*/weights", "*/slots"),
+    *of(
+        "test_end_to_end_golden::test_fit_of_several_replicas",
+        "j_end_to_end.json",
+        "runs.*.kernel",
+        "runs.*.reported_loss",
+    ),
+    *of(
+        "test_mirrored_fit_golden::test_fit_evaluate_and_predict_of_n_replicas",
+        "m1_mirrored_fit.npz",
+        "*/weights",
+        "*/slots",
+    ),
     *of(
         "test_mirrored_fit_golden::test_fit_evaluate_and_predict_of_n_replicas",
         "m1_mirrored_fit.json",
@@ -166,8 +216,16 @@ EXPECTATIONS = [
     ),
     *of("test_tfrecords::test_examples_are_parsed", "k_examples.json", *PARSED),
     *of("test_tfrecords::test_damaged_files", "k_examples.json", "corrupt.*.records_read_before_end"),
-    *of("test_tensorboard_golden::test_records_are_read", "k_tensorboard.json", "files.*.events.*.framing.masked_crc_data"),
-    *of("test_tensorboard_golden::test_events_are_written", "k_tensorboard.json", "files.*.events.*.values.*.tag"),
+    *of(
+        "test_tensorboard_golden::test_records_are_read",
+        "k_tensorboard.json",
+        "files.*.events.*.framing.masked_crc_data",
+    ),
+    *of(
+        "test_tensorboard_golden::test_events_are_written",
+        "k_tensorboard.json",
+        "files.*.events.*.values.*.tag",
+    ),
     *of(
         "test_tf_config::test_the_resolver_answers_as_tensorflows",
         "l_tf_config.json",
@@ -176,7 +234,11 @@ EXPECTATIONS = [
         "cases.*.cluster_spec.error.class",
         "cases.*.num_tasks.value",
     ),
-    *of("test_tf_config::test_multi_worker_util_answers_as_tensorflows", "l_tf_config.json", "cases.*.multi_worker_util.*.value"),
+    *of(
+        "test_tf_config::test_multi_worker_util_answers_as_tensorflows",
+        "l_tf_config.json",
+        "cases.*.multi_worker_util.*.value",
+    ),
 ]
 
 
@@ -189,7 +251,13 @@ def other(value: Any) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, str):
-        return value.replace("/task:", "/task:1") if "/task:" in value else f"{value}?" if value not in ("nan", "inf") else 0.25
+        return (
+            value.replace("/task:", "/task:1")
+            if "/task:" in value
+            else f"{value}?"
+            if value not in ("nan", "inf")
+            else 0.25
+        )
     return value if value is None else value + 1
 
 
@@ -228,7 +296,10 @@ def rounds(expectations: list[Expectation]) -> list[list[Expectation]]:
     """Expectations dealt so that a round holds at most one of each test, and alters no path twice."""
     dealt: list[list[Expectation]] = []
     for each in expectations:
-        clashes = ({(one.test, one.file, one.path) for one in r if one.test == each.test or str(one) == str(each)} for r in dealt)
+        clashes = (
+            {(one.test, one.file, one.path) for one in r if one.test == each.test or str(one) == str(each)}
+            for r in dealt
+        )
         free = next((r for r, clash in zip(dealt, clashes, strict=True) if not clash), None)
         if free is None:
             dealt.append(free := [])

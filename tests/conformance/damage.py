@@ -2,7 +2,8 @@
 
 
 def damaged(case, whole, first, second):
-    """The bytes of the file of a case, from those of a whole one whose first two records have so many bytes of data.
+    """The bytes of the file of a case, from those of a whole one whose first two records have so many bytes
+    of data.
 
     A record is 12 bytes of header, its data and 4 bytes of checksum.
     """

@@ -1,4 +1,6 @@
-"""A plugin of pytest: once a case of a test function has failed, skip the function's other cases. That it notices is shown."""
+"""A plugin of pytest: once a case of a test function has failed, skip the function's other cases. That it
+notices is shown.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""The numbers that TensorFlow computed: read from tests/golden, or from any folder of the same form (DTRAIN_GOLDEN=DIR)."""
+"""The numbers that TensorFlow computed: read from tests/golden, or from any folder of the same form
+(DTRAIN_GOLDEN=DIR).
+"""
 
 import json
 import os
@@ -19,7 +21,9 @@ def load_json(name: str) -> Any:
 
 
 def at_single_precision(value: Any) -> Any:
-    """Return JSON data with every float rounded to float32, which is what the files promise of their floats."""
+    """Return JSON data with every float rounded to float32, which is what the files promise of their
+    floats.
+    """
     if isinstance(value, dict):
         return {key: at_single_precision(item) for key, item in value.items()}
     if isinstance(value, list):

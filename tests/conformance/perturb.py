@@ -2,12 +2,13 @@
 
     TENSORFLOW_PYTHON tests/conformance/perturb.py SEED FOLDER [FILE...]
 
-with a Python that has tensorflow-cpu 2.15.1, keras 2.15.0 and numpy 1.26.4 (`pip install` into an environment of its own; dtrain
-is not needed there). Then ``DTRAIN_GOLDEN=FOLDER pytest tests/conformance`` shows whether a test follows the files or knows their
-contents. ``--small`` keeps a case of each kind: tests/golden/perturbed was made by ``perturb.py 7 tests/golden/perturbed --small``.
+with a Python that has tensorflow-cpu 2.15.1, keras 2.15.0 and numpy 1.26.4 (`pip install` into an environment
+of its own; dtrain is not needed there). Then ``DTRAIN_GOLDEN=FOLDER pytest tests/conformance`` shows whether
+a test follows the files or knows their contents. ``--small`` keeps a case of each kind:
+tests/golden/perturbed was made by ``perturb.py 7 tests/golden/perturbed --small``.
 
-Inputs are drawn anew, and every expectation is computed by TensorFlow from them. Files that are not listed in `FILES` are copied:
-what they hold are names and places, which follow from no numbers.
+Inputs are drawn anew, and every expectation is computed by TensorFlow from them. Files that are not listed in
+`FILES` are copied: what they hold are names and places, which follow from no numbers.
 """
 
 import argparse
@@ -80,7 +81,9 @@ def smaller(name, golden):
         if "batches" in case:
             case["batches"] = case["batches"][:MOST_BATCHES]
     if "classifiers" in golden:
-        golden["classifiers"] = one_of_each(golden["classifiers"], lambda case: (case["architecture"], case["replicas"]))
+        golden["classifiers"] = one_of_each(
+            golden["classifiers"], lambda case: (case["architecture"], case["replicas"])
+        )
     return golden
 
 
@@ -95,7 +98,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("seed", type=int)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("files", nargs="*", help=f"of {', '.join(FILES)} (default: all, and all others are copied)")
+    parser.add_argument(
+        "files", nargs="*", help=f"of {', '.join(FILES)} (default: all, and all others are copied)"
+    )
     parser.add_argument("--small", action="store_true", help="keep one case of each kind, and copy nothing")
     args = parser.parse_args()
     os.environ |= {"TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}

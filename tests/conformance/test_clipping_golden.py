@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from conformance.golden import load_json
 
-from dtrain.learning import clipping
-from dtrain.learning.sparse_rows import SparseRows
+from dtrain.learning.core import clipping
+from dtrain.learning.core.sparse_rows import SparseRows
 
 CASES = load_json("f_clipping.json")["cases"]
 

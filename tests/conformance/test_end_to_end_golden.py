@@ -1,4 +1,6 @@
-"""Whole trainings agree with TensorFlow's, step by step: golden file j. In one process, and over real clusters."""
+"""Whole trainings agree with TensorFlow's, step by step: golden file j. In one process, and over real
+clusters.
+"""
 
 import json
 import re
@@ -84,10 +86,14 @@ def test_fit_in_one_process(name):
     run = RUNS[name]
     model, weights, losses = tutorial_model(run), [], []
     model.train_step = noting_losses(model.train_step, losses)
-    note = dt.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: weights.append(model.get_weights()))
+    note = dt.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: weights.append(model.get_weights())
+    )
     model.fit(tutorial_data(run), epochs=1, steps_per_epoch=GOLDEN["steps"], verbose=0, callbacks=[note])
     agree(run, weights)
-    if expected := next((run[key] for key in ("reported_loss", "loss", "loss_sum_over_replicas") if key in run), None):
+    if expected := next(
+        (run[key] for key in ("reported_loss", "loss", "loss_sum_over_replicas") if key in run), None
+    ):
         close(losses, expected, run)
     features, labels = (np.array(GOLDEN[f"eval_{what}"], np.float32) for what in ("features", "labels"))
     for key, evaluated in ((key, value) for key, value in run.items() if key.startswith("eval_loss")):
@@ -111,7 +117,8 @@ def tutorial_batches(run):
 def tutorial_steps(run):
     """Every batch cut into blocks of equal size, the last ones smaller or empty, one a replica.
 
-    `Model.fit` takes the mean of each replica's own examples; a loop of one's own divides their sum by the global batch size.
+    `Model.fit` takes the mean of each replica's own examples; a loop of one's own divides their sum by the
+    global batch size.
     """
     replicas = run["replicas"]
     for batch in islice(tutorial_batches(run), GOLDEN["steps"]):
@@ -121,7 +128,9 @@ def tutorial_steps(run):
 
 
 def weights_in_a_loop(run, examples):
-    """The examples' weights as a tuple, which is empty where each replica takes the mean of its own examples."""
+    """The examples' weights as a tuple, which is empty where each replica takes the mean of its own
+    examples.
+    """
     return (shares(run, examples),) if "compute_average_loss" in run["driver"] else ()
 
 
@@ -135,7 +144,9 @@ FITTED = [name for name in TOGETHER if RUNS[name]["driver"] == "Model.fit"]
 
 
 def fitted(run, model):
-    """Train a replica on batches of all replicas; returns what the leader has seen: weights and logs after each step."""
+    """Train a replica on batches of all replicas; returns what the leader has seen: weights and logs after
+    each step.
+    """
     weights, losses = [], []
 
     def note(batch, logs):
@@ -181,7 +192,9 @@ FIT_PROGRAM = """
 
 def of_uneven_batches():
     """For each number of replicas a run whose last batches are smaller."""
-    return {RUNS[name]["replicas"]: name for name in FITTED if RUNS[name]["data"] == "batch_then_repeat"}.values()
+    return {
+        RUNS[name]["replicas"]: name for name in FITTED if RUNS[name]["data"] == "batch_then_repeat"
+    }.values()
 
 
 @pytest.mark.parametrize("name", of_uneven_batches())
@@ -227,7 +240,8 @@ ESTIMATOR_PROGRAM = """
 
 
 def shapes():
-    """A run of each number of replicas, over clusters of several shapes; each replica's batches are of its own examples alone.
+    """A run of each number of replicas, over clusters of several shapes; each replica's batches are of its
+    own examples alone.
 
     The last of each number is that of a real cluster.
     """
@@ -244,7 +258,9 @@ def shapes():
 
 
 def agree_bit_for_bit(run, found):
-    """Weights after each step are TensorFlow's, and exactly those that one process computes, on however many servers."""
+    """Weights after each step are TensorFlow's, and exactly those that one process computes, on however many
+    servers.
+    """
     twin = train_as_one(tutorial_model(run), tutorial_steps(run))
     expected = np.array([np.concatenate([np.ravel(value) for value in weights]) for weights in twin])
     kernel = FEATURES.shape[1] * LABELS.shape[1]
@@ -268,7 +284,9 @@ def fitted_on_own_examples(run, model):
     return np.array(weights)
 
 
-@pytest.mark.parametrize(("name", "servers", "training"), [(name, *shape) for name, each in shapes().items() for shape in each])
+@pytest.mark.parametrize(
+    ("name", "servers", "training"), [(name, *shape) for name, each in shapes().items() for shape in each]
+)
 def test_synchronous_replicas_and_servers_of_every_shape(name, servers, training, tmp_path):
     run = RUNS[name]
     replicas = InMemoryCluster(tmp_path, run["replicas"], servers, deterministic=True, **training)
@@ -276,10 +294,14 @@ def test_synchronous_replicas_and_servers_of_every_shape(name, servers, training
     agree_bit_for_bit(run, found)
 
 
-@pytest.mark.parametrize(("name", "servers", "training"), [(name, *each[-1]) for name, each in shapes().items()])
+@pytest.mark.parametrize(
+    ("name", "servers", "training"), [(name, *each[-1]) for name, each in shapes().items()]
+)
 def test_an_estimator_on_a_cluster(launcher, name, servers, training, monkeypatch):
     run = RUNS[name]
-    options = [f"training.{key}={json.dumps(value)}" for key, value in {"deterministic": True, **training}.items()]
+    options = [
+        f"training.{key}={json.dumps(value)}" for key, value in {"deterministic": True, **training}.items()
+    ]
     cluster_of(launcher, monkeypatch, ESTIMATOR_PROGRAM, name, run["replicas"], servers, options)
     agree_bit_for_bit(run, np.load(launcher.folder / "weights.npy"))
 
@@ -288,9 +310,13 @@ def test_an_estimator_on_a_cluster(launcher, name, servers, training, monkeypatc
 
 
 def classifier(case):
-    """The model that `architecture` describes, for example ``dense6 relu, batchnorm, dense``; its weights say how wide it is."""
+    """The model that `architecture` describes, for example ``dense6 relu, batchnorm, dense``; its weights say
+    how wide it is.
+    """
     before = classifier_weights(case)
-    widths = [array.shape[-1] for name, array in zip(case["weights"], before, strict=True) if name.endswith("_bias")]
+    widths = [
+        array.shape[-1] for name, array in zip(case["weights"], before, strict=True) if name.endswith("_bias")
+    ]
     layers = [dt.layers.Input(ARRAYS[f"{case['name']}/x"].shape[1:])]
     for description in case["architecture"].split(", "):
         kind, *activation = description.split()
@@ -301,7 +327,9 @@ def classifier(case):
             layers.append(dt.layers.Dense(widths.pop(0), activation=next(iter(activation), None)))
     model = dt.Sequential(layers)
     model.compile(
-        optimizer=optimizer_of(case), loss=dt.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
+        optimizer=optimizer_of(case),
+        loss=dt.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
     )
     model.set_weights([expected[0] for expected in before])
     return model
@@ -315,10 +343,14 @@ def classifier_weights(case):
 def classifier_steps(case):
     """Every batch cut into blocks of equal size, the last smaller, one a replica.
 
-    TensorFlow divided the sum over all examples by the global batch size, also where a batch is smaller: hence the weights.
+    TensorFlow divided the sum over all examples by the global batch size, also where a batch is smaller:
+    hence the weights.
     """
     x, y = (ARRAYS[f"{case['name']}/{what}"] for what in "xy")
-    batches = [slice(start, start + case["global_batch"]) for start in range(0, case["examples"], case["global_batch"])]
+    batches = [
+        slice(start, start + case["global_batch"])
+        for start in range(0, case["examples"], case["global_batch"])
+    ]
     for batch in islice(cycle(batches), case["steps"]):
         block = -(-len(x[batch]) // case["replicas"])
         blocks = [slice(i * block, (i + 1) * block) for i in range(case["replicas"])]
@@ -326,7 +358,9 @@ def classifier_steps(case):
 
 
 def shares(case, examples):
-    """Weights that make the mean over a block, averaged over the replicas, the sum over all divided by the global batch size."""
+    """Weights that make the mean over a block, averaged over the replicas, the sum over all divided by the
+    global batch size.
+    """
     return np.full(examples, examples * case["replicas"] / case["global_batch"], np.float32)
 
 
@@ -342,7 +376,9 @@ def test_a_classifier_in_one_process(name):
     case = CLASSIFIERS[name]
     model, weights, losses = classifier(case), [], []
     model.train_step = noting_losses(model.train_step, losses)
-    note = dt.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: weights.append(model.get_weights()))
+    note = dt.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: weights.append(model.get_weights())
+    )
     steps = [step[0] for step in classifier_steps(case)]
     data = dt.data.Dataset.from_generator(lambda: iter(steps))
     history = model.fit(data, epochs=1, steps_per_epoch=case["steps"], verbose=0, callbacks=[note])
@@ -389,15 +425,21 @@ CLASSIFIER_PROGRAM = """
 def largest_of_each_architecture():
     """For each architecture a classifier of the most replicas."""
     cases = [case for case in CLASSIFIERS.values() if case["replicas"] > 1]
-    return {case["architecture"]: case["name"] for case in sorted(cases, key=lambda case: case["replicas"])}.values()
+    return {
+        case["architecture"]: case["name"] for case in sorted(cases, key=lambda case: case["replicas"])
+    }.values()
 
 
 @pytest.mark.parametrize("name", largest_of_each_architecture())
 def test_a_classifier_on_a_cluster(launcher, name, monkeypatch):
     case = CLASSIFIERS[name]
-    cluster_of(launcher, monkeypatch, CLASSIFIER_PROGRAM, name, case["replicas"], 2, ["training.deterministic=true"])
+    cluster_of(
+        launcher, monkeypatch, CLASSIFIER_PROGRAM, name, case["replicas"], 2, ["training.deterministic=true"]
+    )
     found = list(np.load(launcher.folder / "weights.npz").values())
     model = classifier(case)
     *_, expected = train_as_one(model, classifier_steps(case))
-    assert json.dumps([array.tolist() for array in found]) == json.dumps([array.tolist() for array in expected]), "bit for bit"
+    assert json.dumps([array.tolist() for array in found]) == json.dumps(
+        [array.tolist() for array in expected]
+    ), "bit for bit"
     agree_in_the_end(case, model, found)

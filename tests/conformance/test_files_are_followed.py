@@ -1,6 +1,8 @@
-"""The conformance tests follow the golden files: other inputs pass with their own expectations, an altered expectation fails.
+"""The conformance tests follow the golden files: other inputs pass with their own expectations, an altered
+expectation fails.
 
-tests/golden/perturbed holds other shapes, weights, rates and seeds, computed by TensorFlow (`conformance/perturb.py`).
+tests/golden/perturbed holds other shapes, weights, rates and seeds, computed by TensorFlow
+(`conformance/perturb.py`).
 """
 
 import json
@@ -40,7 +42,9 @@ def run(folder, *words):
     """Pytest's output over the files in `folder`."""
     environment = {**os.environ, "DTRAIN_GOLDEN": str(folder)}
     command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-p", "no:cacheprovider", "-rf", *words]
-    return subprocess.run(command, cwd=HERE.parents[1], env=environment, capture_output=True, text=True, check=False).stdout
+    return subprocess.run(
+        command, cwd=HERE.parents[1], env=environment, capture_output=True, text=True, check=False
+    ).stdout
 
 
 def test_other_inputs_pass_with_their_own_expectations(folder):

@@ -10,7 +10,9 @@ FIELDS = ("num_input_pipelines", "input_pipeline_id", "num_replicas_in_sync")
 
 
 @pytest.mark.parametrize(
-    "case", GOLDEN["cases"], ids=lambda case: "-".join(str(case[field]) for field in (*FIELDS, "global_batch_size"))
+    "case",
+    GOLDEN["cases"],
+    ids=lambda case: "-".join(str(case[field]) for field in (*FIELDS, "global_batch_size")),
 )
 def test_batch_size_of_a_replica(case):
     context = InputContext(**{field: case[field] for field in FIELDS})

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from conformance.golden import load_json, load_npz
 
-from dtrain.learning import layers, regularizers
+from dtrain.learning import layers
+from dtrain.learning.core import regularizers
 from dtrain.learning.layers import Call
 
 LEFT_OUT: dict[str, str] = {}
@@ -28,7 +29,9 @@ def layer_of(case):
     return layers.CLASSES[case["cls"]](**case["args"])
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.skip(LEFT_OUT[n])) if n in LEFT_OUT else n for n in CASES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.skip(LEFT_OUT[n])) if n in LEFT_OUT else n for n in CASES]
+)
 def test_layer_agrees_with_keras(name):
     case, golden = CASES[name], named(f"{name}/")
     layer = layer_of(case)
@@ -37,7 +40,9 @@ def test_layer_agrees_with_keras(name):
     declared = {weight.name: weight for weight in layer.declare(x.shape[1:])}
     assert list(declared) == case["weights"]
     assert [n for n, weight in declared.items() if weight.trainable] == case["trainable"]
-    assert {n: weight.shape for n, weight in declared.items()} == {n: value.shape for n, value in weights.items()}
+    assert {n: weight.shape for n, weight in declared.items()} == {
+        n: value.shape for n, value in weights.items()
+    }
 
     call = Call(training=case.get("training", False), rng=np.random.default_rng(0))
     before = x.copy()

@@ -7,7 +7,7 @@ import pytest
 from conformance.golden import load_json, load_npz
 
 from dtrain.learning import losses
-from dtrain.learning.configuration import to_data
+from dtrain.learning.core.configuration import to_data
 
 GOLDEN = load_json("h_losses.json")
 ARRAYS = load_npz("h_losses.npz")
@@ -17,7 +17,11 @@ VARIANTS = {variant["key"]: (case, variant) for case in GOLDEN["cases"] for vari
 def weights_of(case, kind):
     if kind == "sample_col":
         return ARRAYS[f"{case['name']}/w_sample"][:, np.newaxis]
-    return {"none": None, "scalar": 0.3}[kind] if kind in ("none", "scalar") else ARRAYS[f"{case['name']}/w_{kind}"]
+    return (
+        {"none": None, "scalar": 0.3}[kind]
+        if kind in ("none", "scalar")
+        else ARRAYS[f"{case['name']}/w_{kind}"]
+    )
 
 
 @pytest.mark.parametrize("key", VARIANTS)
@@ -36,12 +40,17 @@ def test_loss_and_gradient_agree_with_tensorflow(key):
 
 
 @pytest.mark.parametrize(
-    "case", GOLDEN["compute_average_loss"], ids=lambda case: case.get("case") or str(case["global_batch_size"])
+    "case",
+    GOLDEN["compute_average_loss"],
+    ids=lambda case: case.get("case") or str(case["global_batch_size"]),
 )
 def test_average_loss_agrees_with_tensorflow(case):
     dtype = case.get("dtype", "float32")
     per_example = np.array(case["per_example_loss"], None if case.get("case") == "int_loss" else dtype)
-    arguments = {"sample_weight": case.get("sample_weight"), "global_batch_size": case.get("global_batch_size")}
+    arguments = {
+        "sample_weight": case.get("sample_weight"),
+        "global_batch_size": case.get("global_batch_size"),
+    }
     if "error" in case:
         with pytest.raises((ValueError, TypeError)):
             losses.compute_average_loss(per_example, **arguments)

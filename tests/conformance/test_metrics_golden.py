@@ -7,7 +7,7 @@ import pytest
 from conformance.golden import load_json
 
 from dtrain.learning import metrics
-from dtrain.learning.configuration import to_data
+from dtrain.learning.core.configuration import to_data
 
 CASES = load_json("i_metrics.json")["cases"]
 
@@ -18,11 +18,15 @@ def array(value):
 
 
 def check(metric, expected):
-    tolerance = {"rtol": 1e-4, "atol": 1e-4} if isinstance(metric, metrics.AUC) else {"rtol": 1e-5, "atol": 1e-5}
+    tolerance = (
+        {"rtol": 1e-4, "atol": 1e-4} if isinstance(metric, metrics.AUC) else {"rtol": 1e-5, "atol": 1e-5}
+    )
     np.testing.assert_allclose(metric.result(), array(expected), **tolerance)
 
 
-@pytest.mark.parametrize("index", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i]['metric']}-{CASES[i]['args']}")
+@pytest.mark.parametrize(
+    "index", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i]['metric']}-{CASES[i]['args']}"
+)
 def test_results_agree_with_tensorflow(index):
     case = CASES[index]
     metric = metrics.get(json.loads(json.dumps(to_data(getattr(metrics, case["metric"])(**case["args"])))))

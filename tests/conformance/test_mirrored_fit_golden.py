@@ -12,7 +12,7 @@ from in_memory import InMemoryCluster
 
 import dtrain as dt
 from dtrain import checkpoints
-from dtrain.run_files import RunFiles
+from dtrain.runs.files import RunFiles
 from dtrain.strategies.single import SingleStrategy
 
 GOLDEN = load_json("m1_mirrored_fit.json")
@@ -48,17 +48,29 @@ def model_of(case):
     for k, (name, given) in enumerate(case["layers"]):
         arguments = {key: value for key, value in given.items() if key != "synchronized"}
         x = getattr(dt.layers, name)(**arguments, name=f"l{k}")(x)
-    heads = [getattr(dt.layers, name)(**arguments, name=f"h{k}")(x) for k, (name, arguments) in enumerate(case.get("heads", ()))]
+    heads = [
+        getattr(dt.layers, name)(**arguments, name=f"h{k}")(x)
+        for k, (name, arguments) in enumerate(case.get("heads", ()))
+    ]
     model = dt.Model(inputs, heads or x)
-    metrics = {what: [made(dt.metrics, each) for each in case[what]] for what in ("metrics", "weighted_metrics") if case.get(what)}
-    model.compile(optimizer=optimizer_of(case), loss=losses_of(case), **metrics, **case.get("compile_args", {}))
+    metrics = {
+        what: [made(dt.metrics, each) for each in case[what]]
+        for what in ("metrics", "weighted_metrics")
+        if case.get(what)
+    }
+    model.compile(
+        optimizer=optimizer_of(case), loss=losses_of(case), **metrics, **case.get("compile_args", {})
+    )
     return model
 
 
 def weights_of(case, flat):
     """Arrays by the variables' names."""
     ends = np.cumsum([int(np.prod(shape)) for _, shape in case["weights"]])
-    return {name: part.reshape(shape) for (name, shape), part in zip(case["weights"], np.split(flat, ends[:-1]), strict=True)}
+    return {
+        name: part.reshape(shape)
+        for (name, shape), part in zip(case["weights"], np.split(flat, ends[:-1]), strict=True)
+    }
 
 
 def give(model, values):
@@ -74,7 +86,11 @@ def flat_weights(case, model):
 def rows(case, what, selected):
     """Rows of the array, or of the arrays, that a case names."""
     names = case[what]
-    return [ARRAYS[f"data/{name}"][selected] for name in names] if isinstance(names, list) else ARRAYS[f"data/{names}"][selected]
+    return (
+        [ARRAYS[f"data/{name}"][selected] for name in names]
+        if isinstance(names, list)
+        else ARRAYS[f"data/{names}"][selected]
+    )
 
 
 def fit_arguments(case):
@@ -92,7 +108,11 @@ def fit_arguments(case):
         return arguments | {"x": data}
     if "sample_weight" in case:
         arguments["sample_weight"] = rows(case, "sample_weight", count)
-    return arguments | {"x": rows(case, "x", count), "y": rows(case, "y", count), "batch_size": case["batch_size"]}
+    return arguments | {
+        "x": rows(case, "x", count),
+        "y": rows(case, "y", count),
+        "batch_size": case["batch_size"],
+    }
 
 
 @dataclass
@@ -125,10 +145,18 @@ def trained(case, model):
     if not model.strategy.is_leader:
         return None
     for each in case["evaluate"]:
-        data = {what: rows(case, what, slice(each["examples"])) for what in ("x", "y", "sample_weight") if what in case}
-        noted.evaluated.append(model.evaluate(**data, batch_size=each["batch_size"], verbose=0, return_dict=True))
+        data = {
+            what: rows(case, what, slice(each["examples"]))
+            for what in ("x", "y", "sample_weight")
+            if what in case
+        }
+        noted.evaluated.append(
+            model.evaluate(**data, batch_size=each["batch_size"], verbose=0, return_dict=True)
+        )
     for each in case["predict"]:
-        noted.predicted.append(model.predict(rows(case, "x", slice(each["examples"])), batch_size=each["batch_size"]))
+        noted.predicted.append(
+            model.predict(rows(case, "x", slice(each["examples"])), batch_size=each["batch_size"])
+        )
     return noted
 
 
@@ -140,23 +168,34 @@ def tolerance(case):
 def leaves_parts_empty(case):
     """Whether some batch has fewer blocks than there are replicas."""
     size, last = case["batch_size"], case["examples"] % case["batch_size"]
-    return any(-(-count // -(-count // case["replicas"])) < case["replicas"] for count in (size, last) if count)
+    return any(
+        -(-count // -(-count // case["replicas"])) < case["replicas"] for count in (size, last) if count
+    )
 
 
 def compared_weights(case):
-    """Which elements of the weights are compared; all, but for the moving values of replicas that had batches without examples.
+    """Which elements of the weights are compared; all, but for the moving values of replicas that had batches
+    without examples.
 
-    TensorFlow has a moving value for each replica, of which that of one without examples stays, and shows their mean.
+    TensorFlow has a moving value for each replica, of which that of one without examples stays, and shows
+    their mean.
     """
     apart = leaves_parts_empty(case)
-    return np.repeat([not (apart and "/moving_" in name) for name, _ in case["weights"]], [np.prod(s) for _, s in case["weights"]])
+    return np.repeat(
+        [not (apart and "/moving_" in name) for name, _ in case["weights"]],
+        [np.prod(s) for _, s in case["weights"]],
+    )
 
 
 def expected_weights(case):
-    """Every epoch's; when the last one ends dtrain has overwritten them with their averages, which Keras does a moment later."""
+    """Every epoch's; when the last one ends dtrain has overwritten them with their averages, which Keras does
+    a moment later.
+    """
     expected = ARRAYS[f"{case['id']}/weights"][1:]
     if case["optimizer"][1].get("use_ema"):
-        averages = {path.split("/", 2)[2]: array for path, array in slots_of(case) if path.split("/")[1] == "average"}
+        averages = {
+            path.split("/", 2)[2]: array for path, array in slots_of(case) if path.split("/")[1] == "average"
+        }
         assert list(averages) == [name for name, _ in case["weights"]]
         expected[-1] = np.concatenate([array.ravel() for array in averages.values()])
     return expected
@@ -180,7 +219,9 @@ def close(case, found, expected, what, *, loss=True):
     for name, value in expected.items():
         if name == "loss" and not loss:
             continue
-        np.testing.assert_allclose(found[name], np.float32(value), **tolerance(case), err_msg=f"{what}: {name}")
+        np.testing.assert_allclose(
+            found[name], np.float32(value), **tolerance(case), err_msg=f"{what}: {name}"
+        )
 
 
 def agree(case, noted):
@@ -188,7 +229,9 @@ def agree(case, noted):
     expected, compared = expected_weights(case), compared_weights(case)
     assert len(noted.weights) == len(expected)
     for epoch, weights in enumerate(noted.weights):
-        np.testing.assert_allclose(weights[compared], expected[epoch][compared], **tolerance(case), err_msg=f"epoch {epoch}")
+        np.testing.assert_allclose(
+            weights[compared], expected[epoch][compared], **tolerance(case), err_msg=f"epoch {epoch}"
+        )
     whole = reduction(case) != "none"  # there Keras counts every example as often as its block has examples
     for epoch, logs in enumerate(case["epoch_logs"]):
         close(case, noted.epochs[epoch], logs, f"epoch {epoch}", loss=whole)
@@ -196,12 +239,24 @@ def agree(case, noted):
         for logs in batches:
             own = {name: value for name, value in logs.items() if name != "batch"}
             number = logs["batch"]
-            close(case, noted.batches[epoch][number], own, f"epoch {epoch}, batch {number}", loss=whole or number == 0)
+            close(
+                case,
+                noted.batches[epoch][number],
+                own,
+                f"epoch {epoch}, batch {number}",
+                loss=whole or number == 0,
+            )
     if case["replicas"] > 1 and any(name == "BatchNormalization" for name, _ in case["layers"]):
         return  # TensorFlow evaluates on each replica with that replica's own moving values
     for each, found in zip(case["evaluate"], noted.evaluated, strict=True):
         # A batch is evaluated as one block, and Keras's sum is N times the mean of the sums of N blocks.
-        close(case, found, each["result"], f"evaluate {each['examples']}", loss=reduction(case) not in ("sum", "none"))
+        close(
+            case,
+            found,
+            each["result"],
+            f"evaluate {each['examples']}",
+            loss=reduction(case) not in ("sum", "none"),
+        )
     for each, found in zip(case["predict"], noted.predicted, strict=True):
         np.testing.assert_allclose(found, np.array(each["result"], np.float32), **tolerance(case))
 
@@ -279,7 +334,9 @@ PROGRAM = """
 def on_clusters():
     """One case a kind that is hardest to get right, each of the most replicas."""
     kinds = ("adam_empty", "regularizers", "two_heads")
-    found = {kind: name for kind in kinds for name in COMPARED if kind in name and CASES[name]["replicas"] > 1}
+    found = {
+        kind: name for kind in kinds for name in COMPARED if kind in name and CASES[name]["replicas"] > 1
+    }
     return list(found.values())
 
 

@@ -8,7 +8,7 @@ from conformance.golden import at_single_precision, load_json, load_npz
 from conformance.left_out import LEFT_OUT
 
 from dtrain.learning import optimizers
-from dtrain.learning.sparse_rows import SparseRows
+from dtrain.learning.core.sparse_rows import SparseRows
 
 CASES = {case["id"]: case for case in load_json("f_optimizers.json")["cases"]}
 ARRAYS = load_npz("f_optimizers.npz")
@@ -22,7 +22,11 @@ V1_RULES = {
     "AdadeltaOptimizer": "Adadelta",
     "FtrlOptimizer": "Ftrl",
 }
-V1_DEFAULTS = {"AdagradOptimizer": {"epsilon": 0.0}, "AdamOptimizer": {"epsilon": 1e-8}, "AdadeltaOptimizer": {"epsilon": 1e-8}}
+V1_DEFAULTS = {
+    "AdagradOptimizer": {"epsilon": 0.0},
+    "AdamOptimizer": {"epsilon": 1e-8},
+    "AdadeltaOptimizer": {"epsilon": 1e-8},
+}
 RENAMED_SLOTS = {
     ("SGD", "momentum"): "m",
     ("Adamax", "v"): "u",
@@ -56,12 +60,16 @@ def optimizer_of(case):
 def gradients_of(case, step):
     gradients = {"w": ARRAYS["data/grad_w"][step]}
     if case["sparse"]:
-        return gradients | {"e": SparseRows(ARRAYS["data/grad_e_ids"][step], ARRAYS["data/grad_e_values"][step])}
+        return gradients | {
+            "e": SparseRows(ARRAYS["data/grad_e_ids"][step], ARRAYS["data/grad_e_values"][step])
+        }
     return gradients | {"b": ARRAYS["data/grad_b"][step]}
 
 
 def expected_slots(case, optimizer):
-    """Golden slots as (variable, dtrain's slot name) -> array; counters and scalars, which follow from the step, are left out."""
+    """Golden slots as (variable, dtrain's slot name) -> array; counters and scalars, which follow from the
+    step, are left out.
+    """
     slots = {}
     for key, array in ARRAYS.items():
         if not key.startswith(f"{case['id']}/slot/"):
@@ -90,13 +98,17 @@ def test_trajectory_and_slots_agree_with_tensorflow(case_id):
     for step in range(STEPS):
         optimizer.apply(values, gradients_of(case, step), slots, step)
         for name, value in values.items():
-            np.testing.assert_allclose(value, ARRAYS[f"{case_id}/{name}"][step + 1], **tolerance, err_msg=f"{name}, step {step}")
+            np.testing.assert_allclose(
+                value, ARRAYS[f"{case_id}/{name}"][step + 1], **tolerance, err_msg=f"{name}, step {step}"
+            )
     for (name, slot), expected in expected_slots(case, optimizer).items():
         if slot == "m" and isinstance(optimizer, optimizers.SGD) and not optimizer.momentum:
             continue  # Keras writes the step there and never reads it
         found = slots[name][slot]
         if case["api"].startswith("tf.compat.v1") and "Momentum" in case["api"]:
-            found = found / -case["args"]["learning_rate"]  # v1 keeps the sum of gradients, Keras that of steps
+            found = (
+                found / -case["args"]["learning_rate"]
+            )  # v1 keeps the sum of gradients, Keras that of steps
         np.testing.assert_allclose(found, expected, **tolerance, err_msg=f"slot {slot} of {name}")
     for name, value in values.items():
         optimizer.finalize(value, slots[name])
@@ -108,7 +120,11 @@ def test_trajectory_and_slots_agree_with_tensorflow(case_id):
 def test_config_agrees_with_keras(case_id):
     case = CASES[case_id]
     found = optimizers.serialize(optimizer_of(case))
-    expected = {key: value for key, value in case["config"].items() if key not in ("jit_compile", "is_legacy_optimizer")}
+    expected = {
+        key: value
+        for key, value in case["config"].items()
+        if key not in ("jit_compile", "is_legacy_optimizer")
+    }
     if isinstance(expected["learning_rate"], dict):
         expected["learning_rate"] = {key: expected["learning_rate"][key] for key in ("class_name", "config")}
     answered = {key: found["config"].get(key) for key in expected}

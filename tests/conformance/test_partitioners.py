@@ -90,7 +90,8 @@ def test_scattering_rows(case):
     for name, golden in case["scatter"].items():
         if not name.startswith("scatter_"):
             continue
-        # With repeated ids the outcome of an update is not defined: the golden one used those before the first repetition.
+        # With repeated ids the outcome of an update is not defined: the golden one used those before the
+        # first repetition.
         count = distinct if name == "scatter_update" else len(ids)
         variable = sharded(case)
         if "error" in golden:
@@ -132,7 +133,9 @@ def test_joining_shards(golden):
         assert golden["error"]["class"] in error_names(raised.value)
     else:
         starts = [*(offset[0] for offset in golden["offsets"]), golden["shape"][0]]
-        variable = ShardedVariable([zeros(stop - start, *golden["shape"][1:]) for start, stop in pairwise(starts)])
+        variable = ShardedVariable(
+            [zeros(stop - start, *golden["shape"][1:]) for start, stop in pairwise(starts)]
+        )
         assert (list(variable.shape), variable.offsets) == (golden["shape"], golden["offsets"])
 
 

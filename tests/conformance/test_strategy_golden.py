@@ -1,4 +1,6 @@
-"""What TensorFlow's replicas compute, each alone or from the sum of their gradients: golden file h2, as far as one process goes."""
+"""What TensorFlow's replicas compute, each alone or from the sum of their gradients: golden file h2, as far
+as one process goes.
+"""
 
 import re
 
@@ -23,7 +25,9 @@ AVERAGE, REGULARIZATION, KERAS, SGD = (
     "Keras MeanSquaredError",
     "SGD(",
 )
-SGD_OP = re.compile(r"SGD\((?P<rate>[\d.e-]+).*\)\.apply_gradients of x\[:(?P<elements>\d+)\] to \[(?P<value>.*)\]")
+SGD_OP = re.compile(
+    r"SGD\((?P<rate>[\d.e-]+).*\)\.apply_gradients of x\[:(?P<elements>\d+)\] to \[(?P<value>.*)\]"
+)
 """An example of what it matches: ``SGD(0.1, clip).apply_gradients of x[:2] to [1,2]``."""
 
 
@@ -48,7 +52,9 @@ def test_regularization_losses(case):
 def test_losses_of_each_replica(case):
     loss = losses.MeanSquaredError(reduction=case["reduction"])
     found = [loss(np.zeros((len(each), 1)), each[:, np.newaxis]) for each in replicas(case)]
-    if "error" in case:  # TensorFlow will not average in a replica; here the mean over the replicas is the protocol's
+    if (
+        "error" in case
+    ):  # TensorFlow will not average in a replica; here the mean over the replicas is the protocol's
         assert np.shape(found) == (case["replicas"],)
     else:
         np.testing.assert_allclose(found, case["value"], rtol=1e-5, atol=1e-6)

@@ -5,10 +5,10 @@ import pytest
 from conformance.golden import golden_dir, load_json
 from conformance.left_out import LEFT_OUT
 
-from dtrain import summaries
-from dtrain.crc32c import masked_crc32c
-from dtrain.records import read_records
-from dtrain.summaries import SummaryWriter
+from dtrain.formats import event_files
+from dtrain.formats.crc32c import masked_crc32c
+from dtrain.formats.event_files import SummaryWriter
+from dtrain.formats.tfrecord import read_records
 
 GOLDEN = load_json("k_tensorboard.json")
 RAW = {(each["tag"], each["step"]): each for each in GOLDEN["written"]}
@@ -40,7 +40,7 @@ def test_events_are_written(tmp_path, monkeypatch, name, event):
     for part, reason in REASONS.items():
         if part in plugins or name.startswith(f"{part}/"):
             pytest.skip(reason)
-    monkeypatch.setattr(summaries.time, "time", lambda: event["wall_time"])
+    monkeypatch.setattr(event_files.time, "time", lambda: event["wall_time"])
     with SummaryWriter(tmp_path) as writer:
         for value in event["values"]:
             write(writer, value, event["step"])

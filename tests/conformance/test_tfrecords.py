@@ -5,7 +5,6 @@ import pytest
 from conformance.damage import damaged
 from conformance.golden import golden_dir, load_json
 
-from dtrain.crc32c import masked_crc32c
 from dtrain.data import (
     FixedLenFeature,
     TFRecordDataset,
@@ -17,6 +16,7 @@ from dtrain.data import (
 )
 from dtrain.data.examples import decode_example
 from dtrain.errors import InputError
+from dtrain.formats.crc32c import masked_crc32c
 
 GOLDEN = load_json("k_examples.json")
 RECORDS = GOLDEN["records"]

@@ -126,7 +126,10 @@ def test_every_pass_of_a_repeat_is_shuffled_anew():
 def test_batches_run_across_passes_where_repeat_comes_first():
     assert [plain(x) for x in Dataset.range(3).repeat(3).batch(4)] == [[0, 1, 2, 0], [1, 2, 0, 1], [2]]
     assert [plain(x) for x in Dataset.range(3).batch(2).repeat(2)] == [[0, 1], [2], [0, 1], [2]]
-    assert [plain(x) for x in islice(Dataset.range(2).repeat().batch(5), 2)] == [[0, 1, 0, 1, 0], [1, 0, 1, 0, 1]]
+    assert [plain(x) for x in islice(Dataset.range(2).repeat().batch(5), 2)] == [
+        [0, 1, 0, 1, 0],
+        [1, 0, 1, 0, 1],
+    ]
 
 
 def test_structures():
@@ -135,7 +138,11 @@ def test_structures():
     last = list(dataset)[-1]
     np.testing.assert_array_equal(last["both"][0], x[4:])
     assert dataset.element_spec["both"] == (TensorSpec((None, 2), "float64"), TensorSpec((None,), "int64"))
-    total = Dataset.from_tensor_slices((x, y)).map(lambda a, b: (a.sum() + b, b)).reduce(0.0, lambda s, e: s + e[0])
+    total = (
+        Dataset.from_tensor_slices((x, y))
+        .map(lambda a, b: (a.sum() + b, b))
+        .reduce(0.0, lambda s, e: s + e[0])
+    )
     assert total == x.sum() + y.sum()
 
 
@@ -156,7 +163,11 @@ def test_a_signature_sets_the_dtypes_of_a_generator():
 
 
 def test_zip_enumerate_unbatch_rebatch():
-    assert [(plain(a), plain(b)) for a, b in Dataset.zip((Dataset.range(3), Dataset.range(5, 99)))] == [(0, 5), (1, 6), (2, 7)]
+    assert [(plain(a), plain(b)) for a, b in Dataset.zip((Dataset.range(3), Dataset.range(5, 99)))] == [
+        (0, 5),
+        (1, 6),
+        (2, 7),
+    ]
     assert [(int(i), int(x)) for i, x in Dataset.range(7, 9).enumerate(start=1)] == [(1, 7), (2, 8)]
     batches = Dataset.range(7).batch(3)
     assert list(batches.unbatch()) == list(range(7))
@@ -201,7 +212,10 @@ def test_cardinalities():
 def test_the_spec_of_a_rebatched_stream_has_its_kind_and_its_length_where_that_is_sure():
     batches = Dataset.from_tensor_slices(np.zeros((6, 2), np.float32)).batch(2)
     found = [batches.rebatch(3, drop_remainder=drop).element_spec for drop in (True, False)]
-    assert [(spec.shape, np.dtype(spec.dtype)) for spec in found] == [((3, 2), np.float32), ((None, 2), np.float32)]
+    assert [(spec.shape, np.dtype(spec.dtype)) for spec in found] == [
+        ((3, 2), np.float32),
+        ((None, 2), np.float32),
+    ]
 
 
 @pytest.mark.parametrize(

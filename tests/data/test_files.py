@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrain.crc32c import crc32c
 from dtrain.data import (
     Dataset,
     FixedLenFeature,
@@ -21,6 +20,7 @@ from dtrain.data import (
 )
 from dtrain.data.examples import decode_example
 from dtrain.errors import InputError
+from dtrain.formats.crc32c import crc32c
 
 
 def test_crc32c_of_the_standards_test_vectors():
@@ -48,7 +48,11 @@ def test_records_through_a_pipeline(tmp_path):
         for number in range(5):
             writer.write(encode_example({"x": np.full(2, number, "float32"), "name": f"n{number}"}))
     features = {"x": FixedLenFeature([2], np.float32), "name": FixedLenFeature([], bytes)}
-    dataset = TFRecordDataset(str(tmp_path / "r")).map(lambda record: parse_single_example(record, features)).batch(3)
+    dataset = (
+        TFRecordDataset(str(tmp_path / "r"))
+        .map(lambda record: parse_single_example(record, features))
+        .batch(3)
+    )
     first, second = dataset
     np.testing.assert_array_equal(first["x"], [[0, 0], [1, 1], [2, 2]])
     assert second["name"].tolist() == [b"n3", b"n4"]
@@ -77,7 +81,9 @@ def test_damaged_compression(tmp_path, compression, damage):
         st.text(max_size=3),
         st.one_of(
             st.lists(st.binary(max_size=5), min_size=1, max_size=3),
-            st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=3).map(lambda v: np.array(v, np.int64)),
+            st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=3).map(
+                lambda v: np.array(v, np.int64)
+            ),
             st.lists(st.floats(width=32, allow_nan=False), max_size=3).map(lambda v: np.array(v, np.float32)),
         ),
         max_size=3,

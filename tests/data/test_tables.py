@@ -6,12 +6,14 @@ import pytest
 from dtrain.data.examples import encode_example
 from dtrain.data.tables import read_examples
 from dtrain.errors import InputError
-from dtrain.records import TFRecordWriter
+from dtrain.formats.tfrecord import TFRecordWriter
 
 X = np.arange(6, dtype=np.float32).reshape(3, 2)
 Y = np.array([1.0, 0.0, 1.0], np.float32)
 INPUT = {"input": (2,)}
-OF_OBJECTS = b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(127) + b"\n"
+OF_OBJECTS = (
+    b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(127) + b"\n"
+)
 
 
 def written(folder, name):
@@ -43,12 +45,18 @@ def test_columns_are_named(tmp_path):
     assert read_examples(path, INPUT, targets=False).shape == (3, 3)
     assert read_examples(path, INPUT, y="label", targets=False).shape == (3, 2)
     by_input = read_examples(path, {"a": (1,), "b": (1,)}, targets=True)[0]
-    assert {name: column.tolist() for name, column in by_input.items()} == {"a": [[0], [2], [4]], "b": [[1], [3], [5]]}
+    assert {name: column.tolist() for name, column in by_input.items()} == {
+        "a": [[0], [2], [4]],
+        "b": [[1], [3], [5]],
+    }
     np.savez(tmp_path / "keras.npz", x_train=X, y_train=Y, x_test=X + 1, y_test=Y)
     assert read_examples(tmp_path / "keras.npz", INPUT, targets=True)[0][0, 0] == 1
     assert read_examples(tmp_path / "keras.npz", INPUT, x="x_train", targets=False)[0, 0] == 0
     np.savez(tmp_path / "two.npz", left=X, right=X, y=Y)
-    assert set(read_examples(tmp_path / "two.npz", {"left": (2,), "right": (2,)}, targets=False)) == {"left", "right"}
+    assert set(read_examples(tmp_path / "two.npz", {"left": (2,), "right": (2,)}, targets=False)) == {
+        "left",
+        "right",
+    }
 
 
 def test_several_targets_are_called_as_the_outputs(tmp_path):
@@ -58,7 +66,9 @@ def test_several_targets_are_called_as_the_outputs(tmp_path):
         X.tolist(),
         {"kind": [2, 1, 2], "price": [1, 0, 1]},
     )
-    assert read_examples(tmp_path / "two.npz", INPUT, y="kind", targets=True, outputs=["kind", "price"])[1].tolist() == [2, 1, 2]
+    assert read_examples(tmp_path / "two.npz", INPUT, y="kind", targets=True, outputs=["kind", "price"])[
+        1
+    ].tolist() == [2, 1, 2]
     with pytest.raises(InputError, match="expected a column y"):
         read_examples(tmp_path / "two.npz", INPUT, targets=True, outputs=["kind", "size"])
 
@@ -96,7 +106,9 @@ def test_what_is_wrong_is_named(tmp_path, name, content, said):
 def test_a_missing_file_or_column_is_named(tmp_path):
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_examples(tmp_path / "none.npz", INPUT, targets=True)
-    with pytest.raises(InputError, match="expected a column z; it has x, y: say which one is y with --y NAME"):
+    with pytest.raises(
+        InputError, match="expected a column z; it has x, y: say which one is y with --y NAME"
+    ):
         read_examples(written(tmp_path, "data.npz"), INPUT, y="z", targets=True)
 
 

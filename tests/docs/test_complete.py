@@ -10,7 +10,14 @@ from docs.pages import ROOT, anchors
 
 import dtrain as dt
 from dtrain import messages
-from dtrain.config import CheckpointSection, RestartSection, RunSpec, SimulateSection, TrainingSection, WaitSection
+from dtrain.config import (
+    CheckpointSection,
+    RestartSection,
+    RunSpec,
+    SimulateSection,
+    TrainingSection,
+    WaitSection,
+)
 from dtrain_cli.main import cli
 
 DOCS = ROOT / "docs"

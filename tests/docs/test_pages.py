@@ -1,4 +1,6 @@
-"""The pages can be followed: links resolve, programs compile, specs are right, commands are the command line's own."""
+"""The pages can be followed: links resolve, programs compile, specs are right, commands are the command
+line's own.
+"""
 
 import ast
 import os
@@ -9,9 +11,9 @@ import click
 import pytest
 from docs.pages import PAGES, README, ROOT, Block, anchors, blocks, inline_code, links, name, shell_commands
 
-from dtrain.cluster.tf_config import read_tf_config
+from dtrain.process.tf_config import read_tf_config
 from dtrain_cli.main import cli
-from dtrain_cli.spec_file import read_spec
+from dtrain_cli.spec.file import read_spec
 
 README_LIMIT_BYTES = 6000
 SOURCES = [ROOT, ROOT / "runtime", ROOT / "runtime" / "dtrain"]
@@ -29,7 +31,9 @@ def test_every_link_leads_to_a_page_and_an_anchor_that_exist(page):
         found = (page.parent / path).resolve() if path else page
         assert found.exists(), f"{name(page)}: {target} leads nowhere"
         if anchor:
-            assert anchor in anchors(found), f"{name(page)}: {target}: {name(found)} has no heading of that name"
+            assert anchor in anchors(found), (
+                f"{name(page)}: {target}: {name(found)} has no heading of that name"
+            )
 
 
 def test_every_page_is_reached_from_the_readme():

@@ -40,29 +40,60 @@ def test_digits(output):
 
 
 def test_linear_regression(output):
-    words = ("--workers", "2", "--ps", "1", "--set", "cluster.chief=0", "--no-evaluator", EXAMPLES / "linear_regression.py")
+    words = (
+        "--workers",
+        "2",
+        "--ps",
+        "1",
+        "--set",
+        "cluster.chief=0",
+        "--no-evaluator",
+        EXAMPLES / "linear_regression.py",
+    )
     log = output(*words, "--learning_rate", "3e-3", "--max_steps", "2000", leader="worker:0")
     weight, bias = re.search(r"^weight ([\d.]+) .*bias ([\d.]+)", log, re.M).groups()
     assert (float(weight), float(bias)) == (pytest.approx(2, abs=0.1), pytest.approx(10, abs=0.2))
 
 
 def test_recommender(output):
-    log = output("--workers", "1", "--set", "training.partitioner={fixed_shards: 2}", EXAMPLES / "recommender.py", "--steps", "600")
-    variance, error = map(float, re.search(r"variance of ratings is ([\d.]+), the error ([\d.]+)", log).groups())
+    log = output(
+        "--workers",
+        "1",
+        "--set",
+        "training.partitioner={fixed_shards: 2}",
+        EXAMPLES / "recommender.py",
+        "--steps",
+        "600",
+    )
+    variance, error = map(
+        float, re.search(r"variance of ratings is ([\d.]+), the error ([\d.]+)", log).groups()
+    )
     assert error < 0.5 * variance
     assert "film 7 is [" in log
 
 
 def test_migrate_estimator(output):
-    """Its numbers are TensorFlow's, step by step. Its data and weights are its own: those of tests/golden, wherever others lie."""
+    """Its numbers are TensorFlow's, step by step. Its data and weights are its own: those of tests/golden,
+    wherever others lie.
+    """
     golden = json.loads((Path(__file__).parents[1] / "golden" / "j_end_to_end.json").read_text())
-    same = {"replicas": 2, "data": "repeat_then_batch", "global_batch": 2, "optimizer": ["Adagrad", {"learning_rate": 0.05}]}
+    same = {
+        "replicas": 2,
+        "data": "repeat_then_batch",
+        "global_batch": 2,
+        "optimizer": ["Adagrad", {"learning_rate": 0.05}],
+    }
     run = next(run for run in golden["runs"] if same.items() <= run.items())
     log = output("--workers", "1", "--updates", "sync", EXAMPLES / "migrate_estimator.py", "--print_weights")
     weights = [line.split()[1:] for line in log.splitlines() if line.startswith("weights ")]
-    expected = [[step, *kernel, *bias] for step, (kernel, bias) in enumerate(zip(run["kernel"], run["bias"], strict=True))]
+    expected = [
+        [step, *kernel, *bias]
+        for step, (kernel, bias) in enumerate(zip(run["kernel"], run["bias"], strict=True))
+    ]
     np.testing.assert_allclose(np.array(weights, float), expected[1:], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(numbers(r"evaluation after step 30: loss ([\d.]+)", log), run["eval_loss_mean"], rtol=1e-4)
+    np.testing.assert_allclose(
+        numbers(r"evaluation after step 30: loss ([\d.]+)", log), run["eval_loss_mean"], rtol=1e-4
+    )
 
 
 def test_migrate_keras(output):
@@ -82,7 +113,12 @@ def test_mnist_cnn(output, launcher):
     log = output(EXAMPLES / "mnist_cnn.py", "--quick", "--epochs", "4")
     (accuracy,) = numbers(ACCURACY, log)
     assert accuracy > 0.8
-    assert re.findall(r"learning rate of epoch \d was ([\d.e-]+)", log) == ["0.001", "0.001", "0.001", "0.0001"]
+    assert re.findall(r"learning rate of epoch \d was ([\d.e-]+)", log) == [
+        "0.001",
+        "0.001",
+        "0.001",
+        "0.0001",
+    ]
     run_dir = launcher.launches[0].run_dir
     assert len(list(run_dir.glob("ckpt_*"))) == 4
     assert list(run_dir.glob("logs/**/events*"))
@@ -92,7 +128,18 @@ def test_mnist_cnn(output, launcher):
 
 
 def test_tuned_trial(output):
-    words = ("--n_hidden", "2", "--n_neurons", "30", "--learning_rate", "0.01", "--optimizer", "adam", "--epochs", "4")
+    words = (
+        "--n_hidden",
+        "2",
+        "--n_neurons",
+        "30",
+        "--learning_rate",
+        "0.01",
+        "--optimizer",
+        "adam",
+        "--epochs",
+        "4",
+    )
     log = output(EXAMPLES / "tuned_trial.py", "--quick", *words)
     reports = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     assert [report["global_step"] for report in reports] == [45, 90, 135, 180]
@@ -134,7 +181,11 @@ def arguments(**given):
 
 
 def write_idx(path, array):
-    content = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.astype(np.uint8).tobytes()
+    content = (
+        bytes([0, 0, 8, array.ndim])
+        + np.array(array.shape, ">i4").tobytes()
+        + array.astype(np.uint8).tobytes()
+    )
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 

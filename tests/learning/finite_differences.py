@@ -1,12 +1,13 @@
 """A layer's gradients against finite differences, along random directions.
 
-Layers compute in float32, so a single derivative is too noisy to compare; along a direction that moves every element the sums are
-large enough. Inputs are evenly spaced and shuffled, so that no two change order and none changes sign: kinks are never crossed.
+Layers compute in float32, so a single derivative is too noisy to compare; along a direction that moves every
+element the sums are large enough. Inputs are evenly spaced and shuffled, so that no two change order and none
+changes sign: kinks are never crossed.
 """
 
 import numpy as np
 
-from dtrain.learning import initializers
+from dtrain.learning.core import initializers
 from dtrain.learning.layers import Call, Layer
 
 STEP = 4e-3
@@ -24,12 +25,16 @@ def initial_weights(layer: Layer, shape, rng):
     values = {}
     for weight in layer.declare(shape):
         drawn = initializers.get(weight.initializer)(weight.shape, rng)
-        values[weight.name] = drawn if np.ptp(drawn) > 0 else (drawn + rng.uniform(0.1, 0.5, weight.shape)).astype(np.float32)
+        values[weight.name] = (
+            drawn if np.ptp(drawn) > 0 else (drawn + rng.uniform(0.1, 0.5, weight.shape)).astype(np.float32)
+        )
     return values
 
 
 def check_gradients(layer: Layer, x, weights, *, training=True):
-    """Assert that `backward` is the derivative of `forward` by x (an array or a list of them) and by each trained weight."""
+    """Assert that `backward` is the derivative of `forward` by x (an array or a list of them) and by each
+    trained weight.
+    """
     rng = np.random.default_rng(1)
     trained = [weight.name for weight in layer.declare(_shapes(x)) if weight.trainable]
 
@@ -53,7 +58,12 @@ def check_gradients(layer: Layer, x, weights, *, training=True):
 
     for name, gradient in gradients.items():
         direction = rng.choice([-1, 1], gradient.shape).astype(np.float32)
-        _compare(lambda t: value(x, {**weights, name: weights[name] + np.float32(t) * direction}), gradient, direction, name)  # noqa: B023
+        _compare(
+            lambda t: value(x, {**weights, name: weights[name] + np.float32(t) * direction}),  # noqa: B023
+            gradient,
+            direction,
+            name,
+        )
     xs, dxs = _as_list(x), _as_list(dx)
     assert [each.shape for each in xs] == [each.shape for each in dxs]
     for index, gradient in enumerate(dxs):

@@ -1,4 +1,6 @@
-"""Activations: extreme values, purity, names. Their numbers are checked against Keras, their gradients elsewhere."""
+"""Activations: extreme values, purity, names. Their numbers are checked against Keras, their gradients
+elsewhere.
+"""
 
 import math
 
@@ -6,7 +8,7 @@ import numpy as np
 import pytest
 
 from dtrain.errors import SpecError
-from dtrain.learning import activations
+from dtrain.learning.core import activations
 
 EXTREMES = np.array([[-1e4, -90, -20, -1, 0, 1, 20, 80]], np.float32)
 
@@ -32,7 +34,9 @@ def test_calling_leaves_the_argument_alone(activation):
 
 def test_small_probabilities_keep_their_precision():
     x = np.array([-30.0, -10.0], np.float32)
-    np.testing.assert_allclose(activations.sigmoid(x), [1 / (1 + math.exp(30)), 1 / (1 + math.exp(10))], rtol=1e-6)
+    np.testing.assert_allclose(
+        activations.sigmoid(x), [1 / (1 + math.exp(30)), 1 / (1 + math.exp(10))], rtol=1e-6
+    )
 
 
 def test_gelu_is_exact():
@@ -48,5 +52,8 @@ def test_softmax_of_no_examples():
 def test_names():
     assert activations.get(None) is activations.linear
     assert activations.get(activations.relu) is activations.relu
-    with pytest.raises(SpecError, match=r"unknown activation 'rely'; do you mean relu\? .*Activation\(name, forward, derivative\)"):
+    with pytest.raises(
+        SpecError,
+        match=r"unknown activation 'rely'; do you mean relu\? .*Activation\(name, forward, derivative\)",
+    ):
         activations.get("rely")

@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrain.learning import clipping
-from dtrain.learning.sparse_rows import SparseRows
+from dtrain.learning.core import clipping
+from dtrain.learning.core.sparse_rows import SparseRows
 
 GRADIENTS = st.lists(
-    st.none() | st.lists(st.floats(-1e4, 1e4, width=32), max_size=5).map(lambda v: np.array(v, "float32")), max_size=4
+    st.none() | st.lists(st.floats(-1e4, 1e4, width=32), max_size=5).map(lambda v: np.array(v, "float32")),
+    max_size=4,
 )
 
 

@@ -8,13 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning import initializers
-from dtrain.learning.drawn_table import DrawnTable
+from dtrain.learning.core import initializers
+from dtrain.learning.core.drawn_table import DrawnTable
+from dtrain.learning.graphs.networks import Network
 from dtrain.learning.layers import Embedding
-from dtrain.learning.networks import Network
 from dtrain.variables.lazy_table import LazyTable, row_blocks
 
-INITIALIZERS = ["zeros", "uniform", "random_normal", "truncated_normal", "glorot_uniform", "he_normal", initializers.Constant(0.1)]
+INITIALIZERS = [
+    "zeros",
+    "uniform",
+    "random_normal",
+    "truncated_normal",
+    "glorot_uniform",
+    "he_normal",
+    initializers.Constant(0.1),
+]
 
 
 @pytest.mark.parametrize("initializer", INITIALIZERS, ids=str)
@@ -35,7 +43,10 @@ def test_any_rows_are_those_of_the_whole(initializer, data):
 
 
 def test_other_seeds_and_names_draw_other_rows_with_the_fans_of_the_whole():
-    first, second = (np.asarray(DrawnTable.of((5000, 16), initializers.get("glorot_uniform"), [0, name])) for name in (1, 2))
+    first, second = (
+        np.asarray(DrawnTable.of((5000, 16), initializers.get("glorot_uniform"), [0, name]))
+        for name in (1, 2)
+    )
     assert not np.array_equal(first, second)
     limit = np.sqrt(6 / 5016)
     assert 0.99 * limit < abs(first).max() <= limit
@@ -49,7 +60,8 @@ class Mine(initializers.RandomNormal):
 
 
 @pytest.mark.parametrize(
-    "initializer", [initializers.Identity(), initializers.Orthogonal(), initializers.Constant([1.0, 2]), Mine()]
+    "initializer",
+    [initializers.Identity(), initializers.Orthogonal(), initializers.Constant([1.0, 2]), Mine()],
 )
 def test_what_needs_the_whole_or_has_no_name_is_not_drawn_by_rows(initializer):
     assert DrawnTable.of((2, 2), initializer, [0]) is None
@@ -57,7 +69,11 @@ def test_what_needs_the_whole_or_has_no_name_is_not_drawn_by_rows(initializer):
 
 @pytest.mark.parametrize(
     "description",
-    [{}, {"initializer": "os.system", "seed": [0]}, {"initializer": {"class_name": "Identity", "config": {}}, "seed": [0]}],
+    [
+        {},
+        {"initializer": "os.system", "seed": [0]},
+        {"initializer": {"class_name": "Identity", "config": {}}, "seed": [0]},
+    ],
 )
 def test_a_description_of_no_table_is_refused(description):
     with pytest.raises(SpecError):

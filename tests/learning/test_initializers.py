@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dtrain.errors import SpecError
-from dtrain.learning import initializers
-from dtrain.learning.configuration import to_data
+from dtrain.learning.core import initializers
+from dtrain.learning.core.configuration import to_data
 
 
 def draw(identifier, shape=(200, 300)):
@@ -75,7 +75,13 @@ def test_configs_round_trip(name):
 
 
 @pytest.mark.parametrize(
-    "wrong", ["glorot", {"class_name": "Nope", "config": {}}, {"class_name": "Zeros", "config": {"x": 1}}, {"config": {}}]
+    "wrong",
+    [
+        "glorot",
+        {"class_name": "Nope", "config": {}},
+        {"class_name": "Zeros", "config": {"x": 1}},
+        {"config": {}},
+    ],
 )
 def test_unknown_ones_are_refused(wrong):
     with pytest.raises(SpecError):

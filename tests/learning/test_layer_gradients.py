@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning.finite_differences import check_gradients, initial_weights, spaced
 
-from dtrain.learning import activations, layers
+from dtrain.learning import layers
+from dtrain.learning.core import activations
 
 lengths = st.integers(1, 4)
 batches = st.integers(1, 3)
@@ -21,10 +22,20 @@ series = st.tuples(st.integers(5, 7), lengths)
 
 def conv(cls, **more):
     strides = st.one_of(
-        st.fixed_dictionaries({"strides": pairs}), st.fixed_dictionaries({"dilation_rate": st.tuples(*[st.integers(1, 2)] * 2)})
+        st.fixed_dictionaries({"strides": pairs}),
+        st.fixed_dictionaries({"dilation_rate": st.tuples(*[st.integers(1, 2)] * 2)}),
     )
-    arguments = {"kernel_size": pairs, "padding": paddings, "use_bias": booleans, "activation": smooth, **more}
-    return st.tuples(st.tuples(st.fixed_dictionaries(arguments), strides).map(lambda parts: cls(**parts[0], **parts[1])), images)
+    arguments = {
+        "kernel_size": pairs,
+        "padding": paddings,
+        "use_bias": booleans,
+        "activation": smooth,
+        **more,
+    }
+    return st.tuples(
+        st.tuples(st.fixed_dictionaries(arguments), strides).map(lambda parts: cls(**parts[0], **parts[1])),
+        images,
+    )
 
 
 def recurrent(cls, **more):
@@ -48,15 +59,21 @@ def pooling(cls, windows, data):
 def merging(cls, least=2, most=3):
     """Inputs of one shape, the last of which may broadcast along the last axis."""
     many = st.tuples(shapes, st.integers(least, most), booleans)
-    return st.tuples(st.builds(cls), many.map(lambda m: [m[0]] * (m[1] - 1) + [(*m[0][:-1], 1) if m[2] else m[0]]))
+    return st.tuples(
+        st.builds(cls), many.map(lambda m: [m[0]] * (m[1] - 1) + [(*m[0][:-1], 1) if m[2] else m[0]])
+    )
 
 
 normalized = st.tuples(st.integers(2, 4), st.integers(2, 4), st.integers(2, 4))
 CASES = {
     "InputLayer": st.tuples(st.builds(layers.InputLayer), shapes),
     "Dense": st.tuples(st.builds(layers.Dense, lengths, smooth, booleans), shapes),
-    "Activation": st.tuples(st.builds(layers.Activation, st.sampled_from([a.name for a in activations.CATALOGUE])), shapes),
-    "ReLU": st.tuples(st.builds(layers.ReLU, max_value=st.none() | st.just(3.0), negative_slope=st.just(0.1)), shapes),
+    "Activation": st.tuples(
+        st.builds(layers.Activation, st.sampled_from([a.name for a in activations.CATALOGUE])), shapes
+    ),
+    "ReLU": st.tuples(
+        st.builds(layers.ReLU, max_value=st.none() | st.just(3.0), negative_slope=st.just(0.1)), shapes
+    ),
     "LeakyReLU": st.tuples(st.builds(layers.LeakyReLU), shapes),
     "ELU": st.tuples(st.builds(layers.ELU, alpha=st.sampled_from([0.5, 1.0])), shapes),
     "PReLU": st.tuples(st.builds(layers.PReLU, shared_axes=st.none() | st.just([1])), shapes),
@@ -66,7 +83,9 @@ CASES = {
     "Permute": st.tuples(st.builds(layers.Permute, st.permutations([1, 2, 3])), images),
     "RepeatVector": st.tuples(st.builds(layers.RepeatVector, lengths), st.tuples(lengths)),
     "Dropout": st.tuples(st.builds(layers.Dropout, st.sampled_from([0.0, 0.3, 1.0])), shapes),
-    "ZeroPadding2D": st.tuples(st.builds(layers.ZeroPadding2D, st.integers(0, 2) | pairs | st.tuples(pairs, pairs)), images),
+    "ZeroPadding2D": st.tuples(
+        st.builds(layers.ZeroPadding2D, st.integers(0, 2) | pairs | st.tuples(pairs, pairs)), images
+    ),
     "UpSampling2D": st.tuples(st.builds(layers.UpSampling2D, st.integers(1, 3) | pairs), images),
     "Conv2D": conv(layers.Conv2D, filters=st.sampled_from([2, 4])),
     "Conv1D": st.tuples(
@@ -91,17 +110,26 @@ CASES = {
     "GlobalAveragePooling1D": st.tuples(st.builds(layers.GlobalAveragePooling1D, keepdims=booleans), series),
     "GlobalAveragePooling2D": st.tuples(st.builds(layers.GlobalAveragePooling2D, keepdims=booleans), images),
     "BatchNormalization": st.tuples(
-        st.builds(layers.BatchNormalization, axis=st.sampled_from([-1, 1, 2]), center=booleans, scale=booleans), normalized
+        st.builds(
+            layers.BatchNormalization, axis=st.sampled_from([-1, 1, 2]), center=booleans, scale=booleans
+        ),
+        normalized,
     ),
     "LayerNormalization": st.tuples(
-        st.builds(layers.LayerNormalization, axis=st.sampled_from([-1, 1, (1, 3)]), center=booleans, scale=booleans), normalized
+        st.builds(
+            layers.LayerNormalization, axis=st.sampled_from([-1, 1, (1, 3)]), center=booleans, scale=booleans
+        ),
+        normalized,
     ),
     "SimpleRNN": recurrent(layers.SimpleRNN),
     "LSTM": recurrent(layers.LSTM, unit_forget_bias=booleans),
     "GRU": recurrent(layers.GRU, reset_after=booleans),
     "Rescaling": st.tuples(st.builds(layers.Rescaling, st.just(0.5), st.just(-1.0)), shapes),
     "Normalization": st.tuples(
-        st.builds(layers.Normalization, axis=st.none(), mean=st.just(1.0), variance=st.just(4.0), invert=booleans), shapes
+        st.builds(
+            layers.Normalization, axis=st.none(), mean=st.just(1.0), variance=st.just(4.0), invert=booleans
+        ),
+        shapes,
     ),
     "Add": merging(layers.Add),
     "Subtract": merging(layers.Subtract, most=2),
@@ -110,7 +138,8 @@ CASES = {
     "Maximum": merging(layers.Maximum),
     "Minimum": merging(layers.Minimum),
     "Concatenate": st.tuples(
-        st.builds(layers.Concatenate), st.lists(lengths, min_size=1, max_size=3).map(lambda n: [(2, k) for k in n])
+        st.builds(layers.Concatenate),
+        st.lists(lengths, min_size=1, max_size=3).map(lambda n: [(2, k) for k in n]),
     ),
 }
 WITHOUT_INPUT_GRADIENT = {"Embedding", "StringLookup", "IntegerLookup"}
@@ -125,10 +154,14 @@ def test_every_layer_is_checked():
 @given(data=st.data())
 def test_gradients_agree_with_finite_differences(name, data):
     layer, shape = data.draw(CASES[name])
-    batch, rng = data.draw(batches if name != "BatchNormalization" else st.integers(3, 4)), np.random.default_rng(0)
+    batch, rng = (
+        data.draw(batches if name != "BatchNormalization" else st.integers(3, 4)),
+        np.random.default_rng(0),
+    )
     if isinstance(shape, list):
         parts = np.split(
-            spaced((sum(batch * int(np.prod(s)) for s in shape),), rng), np.cumsum([batch * int(np.prod(s)) for s in shape])[:-1]
+            spaced((sum(batch * int(np.prod(s)) for s in shape),), rng),
+            np.cumsum([batch * int(np.prod(s)) for s in shape])[:-1],
         )
         x = [part.reshape(batch, *s) for part, s in zip(parts, shape, strict=True)]
     else:
@@ -143,7 +176,9 @@ def test_a_batch_may_be_empty_when_predicting(name, data):
     layer, shape = data.draw(CASES[name])
     several = isinstance(shape, list)
     x = [np.zeros((0, *each), np.float32) for each in (shape if several else [shape])]
-    y, _ = layer.forward(initial_weights(layer, shape, np.random.default_rng(0)), x if several else x[0], layers.Call())
+    y, _ = layer.forward(
+        initial_weights(layer, shape, np.random.default_rng(0)), x if several else x[0], layers.Call()
+    )
     shapes = layer.output_shape(shape)
     assert [each.shape for each in (y if isinstance(y, list) else [y])] == [
         (0, *each) for each in (shapes if isinstance(shapes, list) else [shapes])
@@ -162,7 +197,9 @@ def test_grouped_convolution(groups, per_group, bias):
     for group in range(groups):
         alone = layers.Conv2D(per_group, 2, use_bias=bias)
         outer = slice(group * per_group, (group + 1) * per_group)
-        part, _ = alone.forward({n: w[..., outer] for n, w in weights.items()}, x[..., 2 * group : 2 * group + 2], layers.Call())
+        part, _ = alone.forward(
+            {n: w[..., outer] for n, w in weights.items()}, x[..., 2 * group : 2 * group + 2], layers.Call()
+        )
         np.testing.assert_allclose(y[..., outer], part, rtol=1e-5, atol=1e-6)
 
 

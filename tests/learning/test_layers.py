@@ -1,4 +1,6 @@
-"""What single layers do besides their gradients, which test_layer_gradients.py checks, and their agreement with Keras."""
+"""What single layers do besides their gradients, which test_layer_gradients.py checks, and their agreement
+with Keras.
+"""
 
 import json
 
@@ -8,9 +10,9 @@ from learning.finite_differences import initial_weights
 
 from dtrain.errors import InputError, ProgramError, SpecError
 from dtrain.learning import layers
-from dtrain.learning.activations import Activation
-from dtrain.learning.configuration import to_data
-from dtrain.learning.initializers import HeNormal
+from dtrain.learning.core.activations import Activation
+from dtrain.learning.core.configuration import to_data
+from dtrain.learning.core.initializers import HeNormal
 from dtrain.learning.layers import Call
 
 
@@ -26,7 +28,12 @@ def forward(layer, x, **call):
 @pytest.mark.parametrize("name", sorted(set(layers.CLASSES) - {"Layer"}))
 def test_configs_are_json_and_round_trip(name):
     required = {
-        "Dense": {"units": 3, "kernel_initializer": HeNormal(seed=2), "kernel_regularizer": "l1_l2", "activation": "gelu"},
+        "Dense": {
+            "units": 3,
+            "kernel_initializer": HeNormal(seed=2),
+            "kernel_regularizer": "l1_l2",
+            "activation": "gelu",
+        },
         "Activation": {"activation": "relu"},
         "Reshape": {"target_shape": (2, -1)},
         "Permute": {"dims": (2, 1)},
@@ -50,7 +57,10 @@ def test_configs_are_json_and_round_trip(name):
 
 
 def test_names_are_kerass():
-    names = [layers.CLASSES[name].__new__(layers.CLASSES[name]).base_name for name in ("MaxPooling2D", "LSTM", "PReLU", "Conv2D")]
+    names = [
+        layers.CLASSES[name].__new__(layers.CLASSES[name]).base_name
+        for name in ("MaxPooling2D", "LSTM", "PReLU", "Conv2D")
+    ]
     assert names == ["max_pooling2d", "lstm", "p_re_lu", "conv2d"]
 
 
@@ -96,7 +106,9 @@ def test_an_activation_of_ones_own():
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("padding", ["valid", "same"])
 def test_large_batches_are_convolved_in_parts(channels, padding):
-    """The windows of 40 images take several times the memory that is laid out at once; the parts must add up."""
+    """The windows of 40 images take several times the memory that is laid out at once; the parts must add
+    up.
+    """
     layer = layers.Conv2D(5, 3, padding=padding, activation="relu")
     x = rng().standard_normal((40, 28, 28, channels)).astype(np.float32)
     weights = initial_weights(layer, x.shape[1:], rng())
@@ -110,7 +122,10 @@ def test_large_batches_are_convolved_in_parts(channels, padding):
         np.testing.assert_allclose(y[k], y_k[0], rtol=1e-4, atol=1e-5)
         part = {name: np.empty_like(value) for name, value in weights.items()}
         np.testing.assert_allclose(
-            layer.backward(weights, cache_k, dy[k : k + 1].copy(), part, call_k)[0], dx[k], rtol=1e-4, atol=1e-4
+            layer.backward(weights, cache_k, dy[k : k + 1].copy(), part, call_k)[0],
+            dx[k],
+            rtol=1e-4,
+            atol=1e-4,
         )
         for name in sums:
             sums[name] += part[name]
@@ -167,7 +182,9 @@ def test_merging_shapes_that_are_partly_unknown():
 
 @pytest.mark.parametrize("ids", [[[0, 9]], [[-1, 2]]])
 def test_ids_outside_an_embedding_are_refused(ids):
-    with pytest.raises(InputError, match=r"embedding \(Embedding\): expected integers from 0 to 4, found (9|-1)"):
+    with pytest.raises(
+        InputError, match=r"embedding \(Embedding\): expected integers from 0 to 4, found (9|-1)"
+    ):
         forward(layers.Embedding(5, 2), ids)
 
 
@@ -184,7 +201,7 @@ def test_the_forget_gate_begins_open():
 
 
 def initial_values_of(layer, shape):
-    from dtrain.learning import initializers
+    from dtrain.learning.core import initializers
 
     return {w.name: initializers.get(w.initializer)(w.shape, rng()) for w in layer.declare(shape)}
 
@@ -233,8 +250,14 @@ def test_string_lookup():
     layer = layers.StringLookup(vocabulary=["a", "b", "c"])
     assert forward(layer, [["c", "x"], ["a", "b"]]).tolist() == [[3, 0], [1, 2]]
     assert layer.get_vocabulary() == ["[UNK]", "a", "b", "c"]
-    assert layers.StringLookup(vocabulary=["", "[UNK]", "a"], mask_token="").get_vocabulary() == ["", "[UNK]", "a"]
-    assert forward(layers.StringLookup(vocabulary=["a"], mask_token=""), [["", "a", "x"]]).tolist() == [[0, 2, 1]]
+    assert layers.StringLookup(vocabulary=["", "[UNK]", "a"], mask_token="").get_vocabulary() == [
+        "",
+        "[UNK]",
+        "a",
+    ]
+    assert forward(layers.StringLookup(vocabulary=["a"], mask_token=""), [["", "a", "x"]]).tolist() == [
+        [0, 2, 1]
+    ]
     back = layers.StringLookup(vocabulary=["a", "b", "c"], invert=True)
     assert forward(back, [[3, 0, 9]]).tolist() == [["c", "[UNK]", "[UNK]"]]
     strict = layers.StringLookup(vocabulary=["a"], num_oov_indices=0)
@@ -264,7 +287,8 @@ def test_integer_lookup():
 
 
 @pytest.mark.parametrize(
-    ("mode", "expected"), [("one_hot", None), ("multi_hot", [[1, 1, 0], [0, 1, 1]]), ("count", [[1, 2, 0], [0, 1, 1]])]
+    ("mode", "expected"),
+    [("one_hot", None), ("multi_hot", [[1, 1, 0], [0, 1, 1]]), ("count", [[1, 2, 0], [0, 1, 1]])],
 )
 def test_lookups_can_encode(mode, expected):
     layer = layers.StringLookup(vocabulary=["a", "b"], mask_token="", output_mode=mode)

@@ -1,4 +1,6 @@
-"""Cross-entropies of probabilities are computed from what goes into the softmax or sigmoid, as Keras's fit does."""
+"""Cross-entropies of probabilities are computed from what goes into the softmax or sigmoid, as Keras's fit
+does.
+"""
 
 from dataclasses import replace
 
@@ -6,9 +8,10 @@ import numpy as np
 import pytest
 from learning.finite_differences import spaced
 
-from dtrain.learning import activations, layers, losses
+from dtrain.learning import layers, losses
+from dtrain.learning.core import activations
+from dtrain.learning.graphs.networks import Network
 from dtrain.learning.layers import Input
-from dtrain.learning.networks import Network
 
 
 def rng():
@@ -22,7 +25,9 @@ def step(network, weights, x, y, loss):
 
 def ending_in(activation, *, as_layer=False):
     last = [layers.Dense(3), layers.Softmax() if activation == "softmax" else layers.Activation(activation)]
-    return Network([Input((2,)), *(last if as_layer else [layers.Dense(3, activation=activation, name="dense")])])
+    return Network(
+        [Input((2,)), *(last if as_layer else [layers.Dense(3, activation=activation, name="dense")])]
+    )
 
 
 @pytest.mark.parametrize("as_layer", [False, True])
@@ -36,7 +41,9 @@ def ending_in(activation, *, as_layer=False):
 )
 def test_a_loss_of_probabilities_is_computed_from_logits(activation, loss, y, as_layer):
     network, plain = ending_in(activation, as_layer=as_layer), ending_in("linear")
-    weights = {name: 60 * value for name, value in plain.initial_values(0).items()}  # probabilities that round to 0 and 1
+    weights = {
+        name: 60 * value for name, value in plain.initial_values(0).items()
+    }  # probabilities that round to 0 and 1
     x = spaced((2, 2), rng())
     found, gradients = step(network, weights, x, y, loss)
     expected, expected_gradients = step(plain, weights, x, y, replace(loss, from_logits=True))
@@ -55,7 +62,11 @@ def test_probabilities_that_are_read_elsewhere_stay_probabilities():
     probabilities = layers.Dense(3, activation="softmax")(x)
     network = Network.from_graph(x, [probabilities, layers.Dense(1)(probabilities)])
     heads = [losses.SparseCategoricalCrossentropy(), losses.MeanSquaredError()]
-    weights, x, y = network.initial_values(0), spaced((4, 2), rng()), [np.array([0, 1, 2, 0]), np.ones((4, 1))]
+    weights, x, y = (
+        network.initial_values(0),
+        spaced((4, 2), rng()),
+        [np.array([0, 1, 2, 0]), np.ones((4, 1))],
+    )
     first, second = network.predict(weights, x)
     expected = heads[0](y[0], first) + heads[1](y[1], second)
     assert step(network, weights, x, y, heads)[0].loss == pytest.approx(expected)

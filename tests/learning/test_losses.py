@@ -21,7 +21,10 @@ def one_of_each():
         for from_logits in (True, False)
         for smoothing in ({}, {"label_smoothing": 0.1})
     ]
-    sparse = [losses.SparseCategoricalCrossentropy(from_logits=from_logits, ignore_class=2) for from_logits in (True, False)]
+    sparse = [
+        losses.SparseCategoricalCrossentropy(from_logits=from_logits, ignore_class=2)
+        for from_logits in (True, False)
+    ]
     return plain + crossentropies + sparse
 
 
@@ -51,13 +54,17 @@ def test_gradient_is_that_of_the_value(loss, batch_shape, outputs, seed):
     assert value == pytest.approx(float(loss(y_true, y_pred, weights)))
     direction, small = generator.normal(size=y_pred.shape), 1e-6
     ahead, behind = (float(loss(y_true, y_pred + sign * small * direction, weights)) for sign in (1, -1))
-    assert (ahead - behind) / (2 * small) == pytest.approx(float((gradient * direction).sum()), rel=1e-3, abs=1e-5)
+    assert (ahead - behind) / (2 * small) == pytest.approx(
+        float((gradient * direction).sum()), rel=1e-3, abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("scale", [1e4, 1e30])
 def test_large_logits_neither_overflow_nor_vanish(scale):
     logits = np.array([[scale, -scale], [-scale, scale]], "float32")
-    value, gradient = losses.SparseCategoricalCrossentropy(from_logits=True).value_and_gradient([0, 0], logits)
+    value, gradient = losses.SparseCategoricalCrossentropy(from_logits=True).value_and_gradient(
+        [0, 0], logits
+    )
     assert value == pytest.approx(scale)
     np.testing.assert_allclose(gradient, [[0, 0], [-0.5, 0.5]])
     value, gradient = losses.BinaryCrossentropy(from_logits=True).value_and_gradient([[1.0, 0.0]] * 2, logits)
@@ -88,7 +95,9 @@ def test_shapes_that_keras_puts_right_are_put_right():
     assert mse([1, 2], [1, 4]) == 2.0
     value, gradient = mse.value_and_gradient([1.0, 2.0], np.array([1.0, 4.0], "float32"))
     assert (value, gradient.shape) == (2.0, (2,))
-    assert losses.SparseCategoricalCrossentropy(from_logits=True)([[1], [0]], np.zeros((2, 3))) == pytest.approx(math.log(3))
+    assert losses.SparseCategoricalCrossentropy(from_logits=True)(
+        [[1], [0]], np.zeros((2, 3))
+    ) == pytest.approx(math.log(3))
 
 
 @pytest.mark.parametrize("name", ["mse", "MSE", "mean_squared_error", "MeanSquaredError"])
@@ -104,9 +113,18 @@ SPARSE = losses.SparseCategoricalCrossentropy(from_logits=True)
     [
         (lambda: SPARSE([3], np.zeros((1, 3))), r"class numbers in \[0, 3\), found 3"),
         (lambda: SPARSE([-1], np.zeros((1, 3))), r"found -1"),
-        (lambda: SPARSE([0, 1], np.zeros((1, 3))), r"shape \(1,\) for predictions of shape \(1, 3\), found \(2,\)"),
-        (lambda: losses.MeanSquaredError()(np.zeros((2, 3)), np.zeros((3, 2))), r"shape \(3, 2\), found \(2, 3\)"),
-        (lambda: losses.MeanSquaredError()(np.zeros((2, 3)), np.zeros((2, 3)), [1, 2, 3]), r"shape \(2,\), found \(3,\)"),
+        (
+            lambda: SPARSE([0, 1], np.zeros((1, 3))),
+            r"shape \(1,\) for predictions of shape \(1, 3\), found \(2,\)",
+        ),
+        (
+            lambda: losses.MeanSquaredError()(np.zeros((2, 3)), np.zeros((3, 2))),
+            r"shape \(3, 2\), found \(2, 3\)",
+        ),
+        (
+            lambda: losses.MeanSquaredError()(np.zeros((2, 3)), np.zeros((2, 3)), [1, 2, 3]),
+            r"shape \(2,\), found \(3,\)",
+        ),
         (lambda: losses.MeanSquaredError()(1.0, 1.0), "found a single number"),
     ],
 )

@@ -25,7 +25,10 @@ def test_accuracy_is_what_the_shapes_say(y_true, y_pred, expected):
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.tuples(st.booleans(), st.floats(0, 1, width=32), st.floats(0, 2)), max_size=20), st.integers(0, 20))
+@given(
+    st.lists(st.tuples(st.booleans(), st.floats(0, 1, width=32), st.floats(0, 2)), max_size=20),
+    st.integers(0, 20),
+)
 def test_a_split_evaluation_is_the_whole_one(rows, cut):
     arrays = [np.array([row[i] for row in rows]) for i in range(3)]
     for build in (metrics.AUC, metrics.Precision, metrics.BinaryAccuracy, metrics.MeanSquaredError):
@@ -67,8 +70,14 @@ def test_names():
     ("call", "message"),
     [
         (lambda: metrics.Mean().update_state([1.0, 2.0], [1.0, 2.0, 3.0]), "sample_weight"),
-        (lambda: metrics.SparseCategoricalAccuracy().update_state([0, 1], np.zeros((3, 2))), r"shape \(3,\), found \(2,\)"),
-        (lambda: metrics.CategoricalAccuracy().update_state(np.zeros((2, 3)), np.zeros((2, 2))), r"shape \(2, 2\)"),
+        (
+            lambda: metrics.SparseCategoricalAccuracy().update_state([0, 1], np.zeros((3, 2))),
+            r"shape \(3,\), found \(2,\)",
+        ),
+        (
+            lambda: metrics.CategoricalAccuracy().update_state(np.zeros((2, 3)), np.zeros((2, 2))),
+            r"shape \(2, 2\)",
+        ),
         (lambda: metrics.Precision().update_state([1], [float("nan")]), "found NaN"),
         (lambda: metrics.Precision().update_state([1, 0], [0.5]), r"shape \(1,\), found \(2,\)"),
         (lambda: metrics.MeanIoU(2).update_state([0, 2], [0, 1]), r"\[0, 2\), found 0 to 2"),

@@ -7,8 +7,8 @@ import pytest
 from learning.test_networks import two_inputs
 
 from dtrain.errors import SpecError
+from dtrain.learning.graphs.networks import Network
 from dtrain.learning.layers import Dense, Flatten
-from dtrain.learning.networks import Network
 
 
 def test_the_config_of_a_graph_round_trips():

@@ -7,6 +7,7 @@ import pytest
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import layers
+from dtrain.learning.graphs.networks import Network
 from dtrain.learning.layers import (
     Add,
     BatchNormalization,
@@ -23,7 +24,6 @@ from dtrain.learning.layers import (
     Weight,
 )
 from dtrain.learning.losses import MeanSquaredError, SparseCategoricalCrossentropy
-from dtrain.learning.networks import Network
 
 MSE = MeanSquaredError()
 
@@ -47,7 +47,11 @@ def rng():
 
 
 def places(network, leave_out=()):
-    return {v.name: np.full(v.shape, np.nan, np.float32) for v in network.variables if v.trainable and v.name not in leave_out}
+    return {
+        v.name: np.full(v.shape, np.nan, np.float32)
+        for v in network.variables
+        if v.trainable and v.name not in leave_out
+    }
 
 
 def step(network, weights, x, y, loss=MSE, **more):
@@ -87,7 +91,10 @@ def test_names_are_kerass_and_numbered_per_network():
 
 
 def test_automatic_names_pass_by_given_ones():
-    assert [layer.name for layer in Network([Dense(1), Dense(1, name="dense")]).layers[1:]] == ["dense_1", "dense"]
+    assert [layer.name for layer in Network([Dense(1), Dense(1, name="dense")]).layers[1:]] == [
+        "dense_1",
+        "dense",
+    ]
     with pytest.raises(SpecError, match=r"unique.*same"):
         Network([Dense(1, name="same"), Dense(1, name="same")])
 
@@ -138,7 +145,12 @@ def test_gradients_of_branches_skips_and_two_inputs_and_outputs():
 def test_a_layer_used_twice_adds_its_gradients():
     shared, x = Dense(3, activation="tanh", kernel_regularizer="l2"), Input((3,))
     network = Network.from_graph(x, Dense(1)(shared(shared(x))))
-    assert [v.name for v in network.variables] == ["dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias"]
+    assert [v.name for v in network.variables] == [
+        "dense/kernel",
+        "dense/bias",
+        "dense_1/kernel",
+        "dense_1/bias",
+    ]
     assert_gradients_agree(network, network.initial_values(0), np.ones((2, 3), np.float32), np.zeros((2, 1)))
 
 
@@ -182,7 +194,9 @@ def test_batch_normalization_returns_its_updates_and_leaves_the_weights_alone():
 def test_frozen_layers_pass_gradients_on_without_having_any():
     network = Network([Dense(3, input_shape=(2,)), Dense(3, trainable=False, activation="tanh"), Dense(1)])
     reported = []
-    _, gradients = assert_gradients_agree(network, network.initial_values(0), np.ones((2, 2), np.float32), np.zeros((2, 1)))
+    _, gradients = assert_gradients_agree(
+        network, network.initial_values(0), np.ones((2, 2), np.float32), np.zeros((2, 1))
+    )
     step(network, network.initial_values(0), np.ones((2, 2)), np.zeros((2, 1)), on_gradients=reported.append)
     assert reported == [("dense_2/kernel", "dense_2/bias"), ("dense/kernel", "dense/bias")]
     assert set(gradients) == {name for names in reported for name in names}
@@ -197,7 +211,9 @@ def test_a_layer_s_weights_are_read_when_its_turn_has_come(monkeypatch):
             said.append(name)
             return super().__getitem__(name)
 
-    monkeypatch.setattr(Dense, "forward", lambda layer, *given: said.append(layer.name) or forward(layer, *given))
+    monkeypatch.setattr(
+        Dense, "forward", lambda layer, *given: said.append(layer.name) or forward(layer, *given)
+    )
     step(network, Arriving(network.initial_values(0)), np.ones((2, 2)), np.zeros((2, 1)))
     assert said[:6] == ["dense/kernel", "dense/bias", "dense", "dense_1/kernel", "dense_1/bias", "dense_1"]
 
@@ -229,7 +245,9 @@ def test_an_embedding_used_twice_sums_its_rows():
     _, gradients = assert_gradients_agree(network, weights, ids, np.ones((1, 1)))
     rows = step(network, weights, ids, np.ones((1, 1)), leave_out=network.sparse_variables)[0].row_gradients
     assert rows["embedding/embeddings"].ids.tolist() == [1, 2, 5]
-    np.testing.assert_allclose(rows["embedding/embeddings"].dense((9, 2)), gradients["embedding/embeddings"], rtol=1e-5)
+    np.testing.assert_allclose(
+        rows["embedding/embeddings"].dense((9, 2)), gradients["embedding/embeddings"], rtol=1e-5
+    )
 
 
 def test_gradients_are_written_into_views_of_one_buffer():
@@ -238,9 +256,14 @@ def test_gradients_are_written_into_views_of_one_buffer():
     expected = step(network, weights, x, np.ones((3, 2)))[1]
     buffer = np.empty(sum(v.size for v in network.variables), np.float32)
     offsets = np.cumsum([0, *(v.size for v in network.variables)])
-    views = {v.name: buffer[a:b].reshape(v.shape) for v, a, b in zip(network.variables, offsets, offsets[1:], strict=False)}
+    views = {
+        v.name: buffer[a:b].reshape(v.shape)
+        for v, a, b in zip(network.variables, offsets, offsets[1:], strict=False)
+    }
     network.loss_and_gradients(weights, x, np.ones((3, 2)), MSE, views, rng=rng())
-    np.testing.assert_array_equal(buffer, np.concatenate([expected[v.name].ravel() for v in network.variables]))
+    np.testing.assert_array_equal(
+        buffer, np.concatenate([expected[v.name].ravel() for v in network.variables])
+    )
 
 
 def test_outputs_outlive_the_next_call():
@@ -297,12 +320,20 @@ def test_wrong_numbers_of_inputs_are_refused():
 @pytest.mark.parametrize(
     ("stack", "shape", "message"),
     [
-        ([Conv2D(2, 5)], (4, 4, 1), r"conv2d \(Conv2D\): expected an input as long as its windows \(5, 5\), found shape"),
+        (
+            [Conv2D(2, 5)],
+            (4, 4, 1),
+            r"conv2d \(Conv2D\): expected an input as long as its windows \(5, 5\), found shape",
+        ),
         ([Dense(2), MaxPooling2D()], (4,), r"max_pooling2d \(MaxPooling2D\): expected 4 axes"),
         ([Dense(2)], (None,), r"dense \(Dense\): expected a known length"),
         ([layers.Reshape((5,))], (2, 3), r"reshape \(Reshape\): \(batch, 2, 3\) cannot become \(batch, 5\)"),
         ([layers.LSTM(2)], (3,), r"lstm \(LSTM\): expected 3 axes"),
-        ([BatchNormalization(axis=4)], (3,), r"batch_normalization \(BatchNormalization\): expected an input that has the axes"),
+        (
+            [BatchNormalization(axis=4)],
+            (3,),
+            r"batch_normalization \(BatchNormalization\): expected an input that has the axes",
+        ),
         ([Conv2D(2, 1, groups=2)], (2, 2, 3), "expected a multiple of 2 channels"),
     ],
 )
@@ -329,7 +360,11 @@ def test_a_graph_must_be_whole():
 def test_lengths_may_vary_where_they_are_unknown():
     network = Network([layers.LSTM(3, input_shape=(None, 2)), Dense(1)])
     weights = network.initial_values(0)
-    assert network.predict(weights, np.ones((2, 5, 2))).shape == network.predict(weights, np.ones((2, 9, 2))).shape == (2, 1)
+    assert (
+        network.predict(weights, np.ones((2, 5, 2))).shape
+        == network.predict(weights, np.ones((2, 9, 2))).shape
+        == (2, 1)
+    )
 
 
 def test_chance_comes_from_the_generator_that_is_passed():

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import optimizers
+from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers import legacy, schedules
 from dtrain.learning.optimizers.optimizer import BLOCK_ELEMENTS
-from dtrain.learning.sparse_rows import SparseRows
 
 RULES = [
     optimizers.SGD(0.1),
@@ -30,7 +30,9 @@ RULES = [
     legacy.Nadam(0.01),
     legacy.RMSprop(0.01),
 ]
-every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{'legacy.' * rule.is_legacy_optimizer}{rule.name}")
+every_rule = pytest.mark.parametrize(
+    "rule", RULES, ids=lambda rule: f"{'legacy.' * rule.is_legacy_optimizer}{rule.name}"
+)
 
 
 def drawn(shape, seed):
@@ -49,7 +51,9 @@ def test_a_flat_concatenation_and_shards_give_the_same_bits(rule):
     size = BLOCK_ELEMENTS + 30
     start, gradients = drawn(size, 0), [drawn(size, seed) for seed in (1, 2, 3)]
     whole, slots = after_steps(rule, start.copy(), gradients)
-    square, _ = after_steps(rule, start.reshape(2, -1).copy(), [gradient.reshape(2, -1) for gradient in gradients])
+    square, _ = after_steps(
+        rule, start.reshape(2, -1).copy(), [gradient.reshape(2, -1) for gradient in gradients]
+    )
     np.testing.assert_array_equal(square.reshape(-1), whole)
     for part in (slice(0, 7), slice(7, 5000), slice(5000, None)):
         shard, shard_slots = after_steps(rule, start[part].copy(), [gradient[part] for gradient in gradients])
@@ -158,14 +162,20 @@ def test_optimizers_by_name():
     ("build", "message"),
     [
         (lambda: optimizers.get("sdg"), "unknown optimizer 'sdg'; do you mean SGD\\?$"),
-        (lambda: optimizers.from_config({"class_name": "SGD", "config": {"rate": 1}}), "optimizer SGD: its arguments do not fit"),
+        (
+            lambda: optimizers.from_config({"class_name": "SGD", "config": {"rate": 1}}),
+            "optimizer SGD: its arguments do not fit",
+        ),
         (lambda: optimizers.from_config({"class_name": "os.system", "config": {}}), "unknown optimizer"),
         (lambda: optimizers.from_config({"class_name": "SGD", "config": ["x"]}), "arguments by name"),
         (lambda: optimizers.SGD(0.1, clipnorm=1.0, clipvalue=1.0), "clipnorm and clipvalue"),
         (lambda: optimizers.SGD(0.1, clipnorm=-1.0), "clipnorm > 0"),
         (lambda: optimizers.SGD(float("nan")), "finite number for learning_rate"),
         (lambda: optimizers.SGD("0.1"), "finite number for learning_rate, found '0.1'"),
-        (lambda: optimizers.SGD({"class_name": "Sawtooth", "config": {}}), "unknown learning_rate 'Sawtooth'"),
+        (
+            lambda: optimizers.SGD({"class_name": "Sawtooth", "config": {}}),
+            "unknown learning_rate 'Sawtooth'",
+        ),
     ],
 )
 def test_mistakes_in_arguments_are_named(build, message):

@@ -10,9 +10,9 @@ from learning.test_networks import two_inputs
 
 from dtrain.errors import ProgramError
 from dtrain.learning import layers as L
+from dtrain.learning.graphs.networks import Network
+from dtrain.learning.graphs.wiring import Submodel
 from dtrain.learning.losses import MeanSquaredError
-from dtrain.learning.networks import Network
-from dtrain.learning.wiring import Submodel
 
 MSE = MeanSquaredError()
 
@@ -53,12 +53,21 @@ NETWORKS = {
     "dense": lambda: stack((6,), L.Dense(8, activation="relu"), L.Dense(5, activation="gelu"), L.Dense(3)),
     "dropout": lambda: stack((6,), L.Dense(8, activation="relu"), L.Dropout(0.5), L.Dense(3)),
     "normalized": lambda: stack((6,), L.Dense(8), L.BatchNormalization(), L.LayerNormalization(), L.Dense(3)),
-    "pooled": lambda: stack((8, 8, 2), L.Conv2D(4, 3, activation="relu"), L.MaxPooling2D(), L.Flatten(), L.Dense(2)),
+    "pooled": lambda: stack(
+        (8, 8, 2), L.Conv2D(4, 3, activation="relu"), L.MaxPooling2D(), L.Flatten(), L.Dense(2)
+    ),
     "images": lambda: stack(
         *((6, 6, 2), L.Conv2D(3, 3, padding="same"), L.MaxPooling2D(3, 1), L.Activation("tanh")),
-        *(L.DepthwiseConv2D(2), L.AveragePooling2D(), L.Conv2DTranspose(2, 2, padding="same"), L.GlobalMaxPooling2D()),
+        *(
+            L.DepthwiseConv2D(2),
+            L.AveragePooling2D(),
+            L.Conv2DTranspose(2, 2, padding="same"),
+            L.GlobalMaxPooling2D(),
+        ),
     ),
-    "sequences": lambda: stack((7, 3), L.Conv1D(4, 3, padding="causal", activation="swish"), L.GlobalAveragePooling1D()),
+    "sequences": lambda: stack(
+        (7, 3), L.Conv1D(4, 3, padding="causal", activation="swish"), L.GlobalAveragePooling1D()
+    ),
     "branching": branching,
     "recurrent": with_states,
     "embedding": embedded,
@@ -68,14 +77,17 @@ NETWORKS = {
 
 
 class Batch:
-    """Random data of a number, which also says how many examples there are, and what chance does with them."""
+    """Random data of a number, which also says how many examples there are, and what chance does with
+    them.
+    """
 
     def __init__(self, network, number):
         rng = np.random.default_rng(number)
         n = 3 + 4 * (number % 3)
         self.chance = number
         self.x = [
-            rng.integers(0, 8, (n, *shape)).astype(np.float32) / (1 if shape == (3,) else 8) for shape in network.input_shapes
+            rng.integers(0, 8, (n, *shape)).astype(np.float32) / (1 if shape == (3,) else 8)
+            for shape in network.input_shapes
         ]
         self.x = self.x if len(self.x) > 1 else self.x[0]
         self.y = [rng.normal(size=(n, *shape)).astype(np.float32) for shape in network.output_shapes]
@@ -84,7 +96,11 @@ class Batch:
 
 def arrays(network):
     tables = network.sparse_variables
-    return {v.name: np.full(v.shape, np.nan, np.float32) for v in network.variables if v.trainable and v.name not in tables}
+    return {
+        v.name: np.full(v.shape, np.nan, np.float32)
+        for v in network.variables
+        if v.trainable and v.name not in tables
+    }
 
 
 def flat(found):
@@ -133,8 +149,14 @@ class Calls:
     def loss_and_gradients(self, number):
         batch, gradients = Batch(self.network, number), arrays(self.network)
         losses = [MSE] * len(batch.y)
-        found = self.network.loss_and_gradients(self.weights, batch.x, batch.y, losses, gradients, rng=batch.rng)
-        return number, "loss_and_gradients", flat([gradients, found.row_gradients, found.loss, found.outputs, found.state_updates])
+        found = self.network.loss_and_gradients(
+            self.weights, batch.x, batch.y, losses, gradients, rng=batch.rng
+        )
+        return (
+            number,
+            "loss_and_gradients",
+            flat([gradients, found.row_gradients, found.loss, found.outputs, found.state_updates]),
+        )
 
 
 def alone(network, weights, number, what):
@@ -161,7 +183,9 @@ def test_calls_in_any_order_give_what_they_give_alone(network, program):
         if done is not None:
             number, what, found = done
             for ours, theirs in zip(found, alone(network, weights, number, what), strict=True):
-                np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6, err_msg=f"{what} of batch {number}")
+                np.testing.assert_allclose(
+                    ours, theirs, rtol=1e-5, atol=1e-6, err_msg=f"{what} of batch {number}"
+                )
 
 
 def test_passes_that_follow_each_other_use_the_same_memory():

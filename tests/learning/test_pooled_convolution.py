@@ -7,14 +7,16 @@ from hypothesis import strategies as st
 from learning.finite_differences import spaced
 
 from dtrain.learning import layers
+from dtrain.learning.graphs.networks import Network
 from dtrain.learning.layers.pooled_convolution import PooledConvolution, pooled
 from dtrain.learning.losses import MeanSquaredError
-from dtrain.learning.networks import Network
 
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
 convolutions = st.builds(
     lambda pace, **arguments: layers.Conv2D(3, **arguments, **pace),
-    pace=st.one_of(st.fixed_dictionaries({"strides": pairs}), st.fixed_dictionaries({"dilation_rate": pairs})),
+    pace=st.one_of(
+        st.fixed_dictionaries({"strides": pairs}), st.fixed_dictionaries({"dilation_rate": pairs})
+    ),
     kernel_size=pairs,
     padding=st.sampled_from(["valid", "same"]),
     activation=st.sampled_from(["relu", None]),
@@ -25,7 +27,9 @@ convolutions = st.builds(
 def results(network, x, y):
     weights = {name: value + np.float32(0.1) for name, value in network.initial_values(0).items()}
     gradients = {name: np.full_like(value, np.nan) for name, value in weights.items()}
-    result = network.loss_and_gradients(weights, x, y, MeanSquaredError(), gradients, rng=np.random.default_rng(0))
+    result = network.loss_and_gradients(
+        weights, x, y, MeanSquaredError(), gradients, rng=np.random.default_rng(0)
+    )
     return [result.outputs, network.predict(weights, x), *gradients.values()]
 
 
@@ -44,7 +48,9 @@ def assert_same(stack, x):
 @given(convolution=convolutions, pool=pairs, channels=st.integers(1, 2), first=st.booleans())
 def test_it_is_the_two_layers(convolution, pool, channels, first):
     def stack():
-        before = [] if first else [layers.Conv2D(channels, 1, name="before")]  # then the input's gradient is wanted, too
+        before = (
+            [] if first else [layers.Conv2D(channels, 1, name="before")]
+        )  # then the input's gradient is wanted, too
         return [*before, layers.Conv2D(**convolution.get_config()), layers.MaxPooling2D(pool)]
 
     assert_same(stack, spaced((3, 12, 11, channels), np.random.default_rng(0)))
@@ -58,13 +64,19 @@ def test_it_works_along_one_axis_and_in_several_parts():
 
 
 def test_equal_places_share_nothing_the_first_has_it_all():
-    assert_same(lambda: [layers.Conv2D(1, 1, use_bias=False), layers.MaxPooling2D()], np.ones((2, 4, 4, 1), np.float32))
+    assert_same(
+        lambda: [layers.Conv2D(1, 1, use_bias=False), layers.MaxPooling2D()],
+        np.ones((2, 4, 4, 1), np.float32),
+    )
 
 
 @pytest.mark.parametrize(
     "pair",
     [
-        (layers.Conv2D(2, 1, activation="tanh"), layers.MaxPooling2D()),  # rounded to 1, places are equal that were not
+        (
+            layers.Conv2D(2, 1, activation="tanh"),
+            layers.MaxPooling2D(),
+        ),  # rounded to 1, places are equal that were not
         (layers.Conv2D(2, 1, groups=2), layers.MaxPooling2D()),
         (layers.Conv2D(2, 1), layers.MaxPooling2D(3, strides=2)),
         (layers.Conv2D(2, 1), layers.MaxPooling2D(padding="same")),

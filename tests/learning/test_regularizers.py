@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dtrain.errors import SpecError
-from dtrain.learning import regularizers
-from dtrain.learning.configuration import to_data
+from dtrain.learning.core import regularizers
+from dtrain.learning.core.configuration import to_data
 
 WEIGHT = np.array([[1.0, -2.0], [0.5, 0.0]], np.float32)
 
@@ -30,7 +30,9 @@ def test_value_and_gradient(identifier, value, gradient):
     np.testing.assert_allclose(total - 1, gradient, atol=1e-6)
 
 
-@pytest.mark.parametrize("regularizer", [regularizers.L1(0.1), regularizers.L2(0.2), regularizers.L1L2(0.1, 0.2)])
+@pytest.mark.parametrize(
+    "regularizer", [regularizers.L1(0.1), regularizers.L2(0.2), regularizers.L1L2(0.1, 0.2)]
+)
 def test_configs_round_trip(regularizer):
     assert regularizers.get(json.loads(json.dumps(to_data(regularizer)))) == regularizer
 

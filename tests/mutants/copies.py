@@ -50,19 +50,39 @@ class Copy:
             else:
                 shutil.copy(source, folder / name)
         python_path = os.pathsep.join(str(folder / name) for name in ("runtime", "cli"))
-        self._environment = {**os.environ, "PYTHONPATH": python_path, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(folder / "tmp")}
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": python_path,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TMPDIR": str(folder / "tmp"),
+        }
         (folder / "tmp").mkdir()
         self._compile()
         self._is_imported()
 
     def _compile(self) -> None:
         """Bytecode that is believed by the text's hash: a file is changed more than once a second."""
-        command = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", "runtime", "cli"]
+        command = [
+            sys.executable,
+            "-m",
+            "compileall",
+            "-q",
+            "--invalidation-mode",
+            "checked-hash",
+            "runtime",
+            "cli",
+        ]
         subprocess.run(command, cwd=self.folder, check=True)
 
     def _is_imported(self) -> None:
-        command = [sys.executable, "-c", "import dtrain, dtrain_cli; print(dtrain.__file__, dtrain_cli.__file__)"]
-        found = subprocess.run(command, cwd=self.folder, env=self._environment, capture_output=True, text=True, check=True).stdout
+        command = [
+            sys.executable,
+            "-c",
+            "import dtrain, dtrain_cli; print(dtrain.__file__, dtrain_cli.__file__)",
+        ]
+        found = subprocess.run(
+            command, cwd=self.folder, env=self._environment, capture_output=True, text=True, check=True
+        ).stdout
         if any(not file.startswith(str(self.folder)) for file in found.split()):
             raise RuntimeError(f"the copy in {self.folder} is not what is imported, but {found}")
 
@@ -97,7 +117,12 @@ class Copy:
         begun_s = time.monotonic()
         with self._log.open("wb") as log:
             process = subprocess.Popen(
-                command, cwd=self.folder, env=self._environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                cwd=self.folder,
+                env=self._environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
             try:
                 code = process.wait(limit_s)

@@ -1,11 +1,18 @@
-"""Bugs drawn at random: one of a few operators at one place of a file. The same seed and the same code give the same bugs."""
+"""Bugs drawn at random: one of a few operators at one place of a file. The same seed and the same code give
+the same bugs.
+"""
 
 import ast
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-INCLUSIVE: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
+INCLUSIVE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+}
 COMMUTES = {"max", "min", "np.maximum", "np.minimum", "np.add", "isinstance"}
 """Calls whose arguments are not swapped: it would change nothing, or only break the program."""
 LEAVES = ast.Return | ast.Raise | ast.Continue | ast.Break
@@ -62,7 +69,12 @@ def _all_places(file: str, source: str) -> Iterator[Drawn]:
             for operator, applies in OPERATORS.items():
                 if applies(node):
                     text = ast.unparse(node).splitlines()[0]
-                    yield Drawn(file, operator, numbers[node], f"{name}, line {getattr(node, 'lineno', 0)}: {operator} {text}")
+                    yield Drawn(
+                        file,
+                        operator,
+                        numbers[node],
+                        f"{name}, line {getattr(node, 'lineno', 0)}: {operator} {text}",
+                    )
 
 
 def _functions(scope: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -82,7 +94,11 @@ def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
         if isinstance(node, ast.FunctionDef):
             waiting += node.body
         elif not isinstance(node, ast.Raise | ast.JoinedStr | ast.AnnAssign | ast.Assert):
-            waiting += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt | ast.expr | ast.comprehension)]
+            waiting += [
+                child
+                for child in ast.iter_child_nodes(node)
+                if isinstance(child, ast.stmt | ast.expr | ast.comprehension)
+            ]
 
 
 def _is_dropped(node: ast.AST) -> bool:
@@ -100,7 +116,11 @@ def _is_swapped(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call) or len(node.args) < 2 or ast.unparse(node.func) in COMMUTES:
         return False
     first, second = node.args[:2]
-    return not isinstance(first, ast.Starred) and not isinstance(second, ast.Starred) and ast.unparse(first) != ast.unparse(second)
+    return (
+        not isinstance(first, ast.Starred)
+        and not isinstance(second, ast.Starred)
+        and ast.unparse(first) != ast.unparse(second)
+    )
 
 
 def _is_off_by_one(node: ast.AST) -> bool:

@@ -1,17 +1,24 @@
-"""The planted bugs of the list that lived when it was made, those that wider tests alone found, and the two harmless ones."""
+"""The planted bugs of the list that lived when it was made, those that wider tests alone found, and the two
+harmless ones.
+"""
 
 from mutant import bug
 
 START = "roles/chief/start.py"
 KEEPER = "roles/chief/keeper.py"
-STORE = "roles/parameter_server/store.py"
+STORE = "parameters/store.py"
 SESSION = "strategies/parameter_server_session.py"
 WRITER = "checkpoints/writer.py"
 
 LIVED = [
     bug(START, "restored", 'dealt_from(extra.get("dealt", NOTHING_DEALT))', "NOTHING_DEALT"),
     bug(START, "restored", "seen = seen if len(seen) == plan.servers else []", "seen = []"),
-    bug("roles/chief/saver.py", "Saver.save_cut", "[reply.seen for reply in replies]", "[replies[0].seen for reply in replies]"),
+    bug(
+        "roles/chief/saver.py",
+        "Saver.save_cut",
+        "[reply.seen for reply in replies]",
+        "[replies[0].seen for reply in replies]",
+    ),
     bug(
         "roles/parameter_server/sync_pushes.py",
         "SyncPushes._answer_pending",
@@ -30,7 +37,10 @@ LIVED = [
     bug(
         KEEPER,
         "Keeper._begin_term",
-        "place.leader.initialise(self.generation, told, self._watch.term, directory, start.version, heard_of)",
+        (
+            "place.leader.initialise(self.generation, told, self._watch.term, directory, start.version, "
+            "heard_of)"
+        ),
         "place.leader.initialise(self.generation, told, self._watch.term, directory, None, heard_of)",
         says="a term begins without a limit (once: drop self._until = start.version)",
     ),
@@ -52,11 +62,16 @@ LIVED = [
     bug(WRITER, "CheckpointWriter.commit", "self._disk.sync_directory(self._written)"),
     bug(WRITER, "CheckpointWriter.__enter__", "self._disk.sync_directory(self._directory.parent)"),
     bug(
-        "protocol/packing.py",
+        "parameters/packing.py",
         "CompressedPacking.pack",
         "if self._largest is not None and term != self._term:\n    self._largest.forget()",
     ),
-    bug("protocol/async_updates.py", "TicketGate.hold", "len(self.holders - {self.leader})", "len(self.holders)"),
+    bug(
+        "protocol/async_updates.py",
+        "TicketGate.hold",
+        "len(self.holders - {self.leader})",
+        "len(self.holders)",
+    ),
 ]
 
 HARMLESS = [
@@ -109,6 +124,11 @@ FOUND_BY_WIDER_TESTS = [
         "dict(optimizer)",
     ),
     bug(START, "restored", "_lineage(extra)", "Lineage()"),
-    bug(START, "restored", "{slot: read(spec.name, slot) for slot in names}", "_fresh_slots(rule, spec, values[spec.name])"),
+    bug(
+        START,
+        "restored",
+        "{slot: read(spec.name, slot) for slot in names}",
+        "_fresh_slots(rule, spec, values[spec.name])",
+    ),
     bug(SESSION, "ParameterServerSession.__init__", "sequence=strategy.pushes_sent"),
 ]

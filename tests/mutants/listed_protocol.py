@@ -1,4 +1,6 @@
-"""The planted bugs of the list that mirrored tests found: the pure rules, the data and the steps of training."""
+"""The planted bugs of the list that mirrored tests found: the pure rules, the data and the steps of
+training.
+"""
 
 from mutant import bug, void
 
@@ -24,7 +26,9 @@ SYNC = [
         "len(self.complete) >= self.parts or self.completed_by[contribution[0]] >= self.quota",
         "len(self.complete) >= self.parts",
     ),
-    void(SYNC_ROUND, "resize: min(self.needed, needed) -> needed", "N0 stays what it was; nothing is resized"),
+    void(
+        SYNC_ROUND, "resize: min(self.needed, needed) -> needed", "N0 stays what it was; nothing is resized"
+    ),
     bug(
         SYNC_ROUND,
         "SyncDecision.too_few",
@@ -37,7 +41,10 @@ SYNC = [
         "SyncDecision.decided",
         "Decided(contributors, len(contributors) + self._empty)",
         "Decided(contributors, self.parts)",
-        says="the mean divides by N0 and not by the parts that count (once: the blocks scaled so that N divides)",
+        says=(
+            "the mean divides by N0 and not by the parts that count (once: the blocks scaled so that N "
+            "divides)"
+        ),
     ),
 ]
 
@@ -53,11 +60,22 @@ EXACTLY_ONCE = [
         "return [(name, row.incarnation, row.sequence) for name, row in sorted(self._rows.items())]",
         says="undecided rows are exported",
     ),
-    bug("protocol/applied_batches.py", "AppliedBatches.covers", "*", "return True", says="return True (once: SeenPushes.covers)"),
+    bug(
+        "protocol/applied_batches.py",
+        "AppliedBatches.covers",
+        "*",
+        "return True",
+        says="return True (once: SeenPushes.covers)",
+    ),
 ]
 
 ASYNC = [
-    bug(GATE, "TicketGate.all_given", "self.accepted + len(self.holders) >= end", "self.accepted + len(self.holders) > end"),
+    bug(
+        GATE,
+        "TicketGate.all_given",
+        "self.accepted + len(self.holders) >= end",
+        "self.accepted + len(self.holders) > end",
+    ),
     bug(
         GATE,
         "TicketGate.request",
@@ -70,10 +88,17 @@ ASYNC = [
         "self.clocks[rank] > self._slowest() + self.staleness_bound",
         "self.clocks[rank] >= self._slowest() + self.staleness_bound",
     ),
-    bug(GATE, "TicketGate.warms_up", "self.accepted < self.warmup_steps", "self.accepted <= self.warmup_steps"),
+    bug(
+        GATE, "TicketGate.warms_up", "self.accepted < self.warmup_steps", "self.accepted <= self.warmup_steps"
+    ),
     bug(GATE, "TicketGate.leave", "self.holders.discard(rank)"),
     bug(GATE, "TicketGate._slowest", "min(self._ranks_at, default=0)", "0", says="the slowest clock is 0"),
-    bug("protocol/staleness.py", "StalenessRule.judge", "staleness > self.max_staleness", "staleness >= self.max_staleness"),
+    bug(
+        "protocol/staleness.py",
+        "StalenessRule.judge",
+        "staleness > self.max_staleness",
+        "staleness >= self.max_staleness",
+    ),
     bug("protocol/staleness.py", "StalenessRule.judge", "max(1, staleness)", "(1 + staleness)"),
     bug(
         "protocol/delay_compensation.py",
@@ -103,7 +128,10 @@ DEALING = [
         DEALER,
         "Dealt.cut_into",
         "left |= {self.next // self.parts} if self.next % self.parts else set()",
-        says="with another number of parts, what is left of a batch that was begun is lost (once: drop due += [...] in `of`)",
+        says=(
+            "with another number of parts, what is left of a batch that was begun is lost (once: drop due "
+            "+= [...] in `of`)"
+        ),
     ),
     bug(
         DEALER,
@@ -124,22 +152,35 @@ MEMBERS = [
         "process != member.process or member.state is MemberState.LOST",
         "process != member.process",
     ),
-    bug(MEMBERSHIP, "Membership.heartbeat", "if process < member.process and member.state is MemberState.LIVE:\n    return None"),
-    bug(MEMBERSHIP, "Membership.heard_before", "member.deadline_s = min(member.deadline_s, now + self.lease_s)"),
+    bug(
+        MEMBERSHIP,
+        "Membership.heartbeat",
+        "if process < member.process and member.state is MemberState.LIVE:\n    return None",
+    ),
+    bug(
+        MEMBERSHIP,
+        "Membership.heard_before",
+        "member.deadline_s = min(member.deadline_s, now + self.lease_s)",
+    ),
     bug(MEMBERSHIP, "Membership.leave", "MemberState.LEFT", "MemberState.LOST"),
 ]
 
 TRAVELLING = [
-    bug("protocol/largest_elements.py", "LargestElements.applied", "self._kept[part] = self._rest[part]"),
-    bug("protocol/packing.py", "CompressedPacking.judged", "verdict in (Verdict.ACCEPTED, Verdict.PENDING)", "True"),
+    bug("parameters/largest_elements.py", "LargestElements.applied", "self._kept[part] = self._rest[part]"),
     bug(
-        "protocol/placement.py",
+        "parameters/packing.py",
+        "CompressedPacking.judged",
+        "verdict in (Verdict.ACCEPTED, Verdict.PENDING)",
+        "True",
+    ),
+    bug(
+        "parameters/placement.py",
         "least_loaded",
         "loads.index(min(loads))",
         "len(loads) - 1 - loads[::-1].index(min(loads))",
         says="greedy takes the last of equals",
     ),
-    bug("protocol/placement.py", "plan", "turn % servers", "shards[turn].variable % servers"),
+    bug("parameters/placement.py", "plan", "turn % servers", "shards[turn].variable % servers"),
 ]
 
 DATA = [

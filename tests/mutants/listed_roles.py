@@ -1,12 +1,14 @@
-"""The planted bugs of the list that mirrored tests found: the machines and drivers of the tasks, and the checkpoints."""
+"""The planted bugs of the list that mirrored tests found: the machines and drivers of the tasks, and the
+checkpoints.
+"""
 
 from mutant import bug, void
 
 SYNC_PUSHES = "roles/parameter_server/sync_pushes.py"
-MEANS = "roles/parameter_server/means.py"
+MEANS = "parameters/means.py"
 ATTENDANCE = "roles/parameter_server/attendance.py"
 MACHINE = "roles/parameter_server/machine.py"
-STORE = "roles/parameter_server/store.py"
+STORE = "parameters/store.py"
 RECOVERY = "roles/chief/recovery.py"
 KEEPER = "roles/chief/keeper.py"
 CHIEF = "roles/chief/machine.py"
@@ -36,13 +38,25 @@ PUSHES = [
         "self._step is None or self.failed or self.finished or self.held_back",
         "self._step is None or self.failed or self.held_back",
     ),
-    void(SYNC_PUSHES, "members_changed: drop + joined", "N0 stays when replicas join; no version waits for more"),
-    bug(MEANS, "_mean_of_floats", "np.divide(total, kind(count), out=total)", "np.divide(total, kind(count - 1), out=total)"),
+    void(
+        SYNC_PUSHES,
+        "members_changed: drop + joined",
+        "N0 stays when replicas join; no version waits for more",
+    ),
+    bug(
+        MEANS,
+        "_mean_of_floats",
+        "np.divide(total, kind(count), out=total)",
+        "np.divide(total, kind(count - 1), out=total)",
+    ),
     bug(
         MEANS,
         "_row_mean",
         "np.divide(total, divisor, out=total)",
-        "np.divide(total, np.sum([np.isin(union, ids) for ids, _ in pairs], axis=0)[:, None].astype(kind), out=total)",
+        (
+            "np.divide(total, np.sum([np.isin(union, ids) for ids, _ in pairs], axis=0)[:, None].astype(kind), "
+            "out=total)"
+        ),
         says="each row is divided by the contributors that list it",
     ),
     bug(
@@ -64,7 +78,10 @@ ATTENDING = [
     bug(
         ATTENDANCE,
         "Attendance.end",
-        "self.farewell and connections == 0 and not self._still_to_hear(held, MemberState.EXPECTED, MemberState.LIVE)",
+        (
+            "self.farewell and connections == 0 and not self._still_to_hear(held, MemberState.EXPECTED, "
+            "MemberState.LIVE)"
+        ),
         "self.farewell and not self._still_to_hear(held, MemberState.EXPECTED, MemberState.LIVE)",
     ),
     bug(ATTENDANCE, "Attendance.end", "now - self._leader_lost_since_s >= self.wait.leader_s", "False"),
@@ -95,16 +112,24 @@ SERVER = [
         "held.pushes.hold()",
     ),
     bug(STORE, "Store.restore_slots", "*", "return"),
-    bug(STORE, "Store.restore_slots", "self.slots[name][position] = block", "self.slots[name][position - 1] = block"),
+    bug(
+        STORE,
+        "Store.restore_slots",
+        "self.slots[name][position] = block",
+        "self.slots[name][position - 1] = block",
+    ),
     bug(
         STORE,
         "Store.apply",
         "self.optimizer.update(value, gradient, slots, step - self.origin, rate_scale=rate_scale, out=new)",
-        "self.optimizer.update(value, gradient, slots, step - self.origin + 1, rate_scale=rate_scale, out=new)",
+        (
+            "self.optimizer.update(value, gradient, slots, step - self.origin + 1, rate_scale=rate_scale, "
+            "out=new)"
+        ),
     ),
     bug(STORE, "Store.apply", "self._take_effect(step + 1)", "self._take_effect(step)"),
     bug(STORE, "Store._keep_dense", "*"),
-    bug("roles/parameter_server/table.py", "Table.update", "self.image.keep(gradient.ids)"),
+    bug("parameters/table.py", "Table.update", "self.image.keep(gradient.ids)"),
     bug(
         "roles/parameter_server/snapshots.py",
         "Snapshots.keeps",
@@ -118,8 +143,8 @@ SERVER = [
         "held.pushes.version >= question.at_least and (applied is None or applied.covers(question.covers))",
         "held.pushes.version >= question.at_least",
     ),
-    bug("roles/parameter_server/published.py", "Published.next_place", "*", "return self.newest", says="always in place"),
-    bug("roles/parameter_server/published.py", "Published.lose", "*"),
+    bug("parameters/published.py", "Published.next_place", "*", "return self.newest", says="always in place"),
+    bug("parameters/published.py", "Published.lose", "*"),
 ]
 
 LEADER = [
@@ -137,7 +162,13 @@ LEADER = [
         "(said.generation, said.term) != term",
     ),
     bug(RECOVERY, "beginning", "reached > fit", "reached >= fit"),
-    bug("roles/chief/order.py", "Order._next", "range(1, self.servers)", "range(self.servers)", says="ps:0 with the others"),
+    bug(
+        "roles/chief/order.py",
+        "Order._next",
+        "range(1, self.servers)",
+        "range(self.servers)",
+        says="ps:0 with the others",
+    ),
     bug(
         "roles/chief/order.py",
         "Order.stops",
@@ -172,7 +203,9 @@ REPLICA = [
         "[s for s, v in enumerate(self.versions) if v < newest] if self.sync else []",
         "[]",
     ),
-    bug(WORKER, "Replica._settle", "self.phase is Phase.CLOSING and self.saves", "self.phase is Phase.CLOSING"),
+    bug(
+        WORKER, "Replica._settle", "self.phase is Phase.CLOSING and self.saves", "self.phase is Phase.CLOSING"
+    ),
     bug(
         WORKER,
         "_together",
@@ -180,7 +213,11 @@ REPLICA = [
         "SEVERITY.index(reply.verdict) < SEVERITY.index(gravest.verdict)",
         says="the mildest verdict counts (once: max -> min)",
     ),
-    bug("roles/worker/driver.py", "ReplicaDriver._reconnect", "self._send(server, self.machine.unanswered[server])"),
+    bug(
+        "roles/worker/driver.py",
+        "ReplicaDriver._reconnect",
+        "self._send(server, self.machine.unanswered[server])",
+    ),
     bug(
         "roles/evaluator/machine.py",
         "EvaluationSchedule.next",
@@ -199,7 +236,12 @@ DISK = [
         "self._path = None",
         says="drop self._disk.sync_directory(self._directory) after the rename",
     ),
-    bug(WRITER, "CheckpointWriter.commit", "set_aside(other, REPLACED, self._disk)", "set_aside(other, REMOVED, self._disk)"),
+    bug(
+        WRITER,
+        "CheckpointWriter.commit",
+        "set_aside(other, REPLACED, self._disk)",
+        "set_aside(other, REMOVED, self._disk)",
+    ),
     bug(WRITER, "CheckpointWriter.commit", "other.step > self._step", "False"),
     bug("checkpoints/folder.py", "sweep", "disk.sync_directory(directory)"),
     bug("checkpoints/reader.py", "_verified", "crc32 != record.crc32", "False"),

@@ -34,7 +34,16 @@ class Mutant:
         return source
 
 
-def bug(file: str, function: str, old: str, new: str = "", *, every: bool = False, says: str = "", harmless: str = "") -> Mutant:
+def bug(
+    file: str,
+    function: str,
+    old: str,
+    new: str = "",
+    *,
+    every: bool = False,
+    says: str = "",
+    harmless: str = "",
+) -> Mutant:
     """Return a bug of one change."""
     first = " ".join(old.split())
     words = says or (f"{first} -> {' '.join(new.split())}" if new else f"drop {first}")

@@ -1,4 +1,6 @@
-"""Planting a bug in the text of a module: a piece of the syntax tree of one function is replaced by another."""
+"""Planting a bug in the text of a module: a piece of the syntax tree of one function is replaced by
+another.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -17,7 +19,8 @@ class Change:
 
     Attributes:
         function: in which it stands, such as ``Class.method``; what is nested in a function belongs to it.
-        old: an expression, statements, or ``name=value`` for an argument of a call; `WHOLE_BODY` for all of the function.
+        old: an expression, statements, or ``name=value`` for an argument of a call; `WHOLE_BODY` for all of
+            the function.
         new: what comes in its place; nothing: it is dropped.
         every: replace all that are equal; otherwise there must be one alone.
     """
@@ -51,7 +54,9 @@ def plant(source: str, change: Change) -> str:
 
 @dataclass
 class _Place:
-    """Where a node, or a run of statements, hangs: a field of its parent, and the position in it if that is a list."""
+    """Where a node, or a run of statements, hangs: a field of its parent, and the position in it if that is a
+    list.
+    """
 
     parent: ast.AST
     field: str

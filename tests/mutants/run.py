@@ -1,4 +1,6 @@
-"""Plants bugs one at a time in a copy of the tree and says which of them the tests find; see the README beside it."""
+"""Plants bugs one at a time in a copy of the tree and says which of them the tests find; see the README
+beside it.
+"""
 
 import argparse
 import json
@@ -57,7 +59,12 @@ def judged(mutant: Mutant | Drawn, copy: Copy, *, most: int, check: bool) -> dic
             run = copy.run(tests, copy.limit_s(tests))
         if run.failed is not None:
             by = "mirrored" if stage == 0 else "wider"
-            return {"state": "killed", "why": run.failed, "by": by, "seconds": round(time.monotonic() - begun_s, 1)}
+            return {
+                "state": "killed",
+                "why": run.failed,
+                "by": by,
+                "seconds": round(time.monotonic() - begun_s, 1),
+            }
     return {"state": "alive", "why": mutant.harmless, "seconds": round(time.monotonic() - begun_s, 1)}
 
 
@@ -75,9 +82,18 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=12, help="of the drawn ones")
     parser.add_argument("--count", type=int, default=100, help="how many are drawn")
     parser.add_argument("--only", default="", help="those whose name, file or words contain this")
-    parser.add_argument("--stages", type=int, default=9, help="how many lists of tests are run at most: 1 are the mirrored ones")
-    parser.add_argument("--check", action="store_true", help="say which of them fit the code, and run nothing")
-    parser.add_argument("--results", type=Path, help="a file to add findings to; what stands in it is not run again")
+    parser.add_argument(
+        "--stages",
+        type=int,
+        default=9,
+        help="how many lists of tests are run at most: 1 are the mirrored ones",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="say which of them fit the code, and run nothing"
+    )
+    parser.add_argument(
+        "--results", type=Path, help="a file to add findings to; what stands in it is not run again"
+    )
     return parser.parse_args(words)
 
 
@@ -101,9 +117,19 @@ def main() -> int:
                     with arguments.results.open("a") as file:
                         print(json.dumps(found), file=file)
             lives = found["state"] == "alive" and bool(found["why"])
-            state = "alive, with a reason" if lives else f"killed by {found['by']} tests" if "by" in found else found["state"]
+            state = (
+                "alive, with a reason"
+                if lives
+                else f"killed by {found['by']} tests"
+                if "by" in found
+                else found["state"]
+            )
             states[state] += 1
-            print(f"{state:24} {name:12} {mutant.file} {mutant.says}" + (f"  [{found['why']}]" if found["why"] else ""), flush=True)
+            print(
+                f"{state:24} {name:12} {mutant.file} {mutant.says}"
+                + (f"  [{found['why']}]" if found["why"] else ""),
+                flush=True,
+            )
     print("; ".join(f"{count} {state}" for state, count in states.items()))
     return int(any(state in states for state in ("alive", "unfit", "broken")))
 

@@ -25,7 +25,11 @@ class Tank:
     [
         (Change("Tank.fill", "litres > most", "litres >= most"), "if litres > most", "if litres >= most"),
         (Change("Tank.fill", "if litres > most:\n    return False"), "return False", "pass"),
-        (Change("Tank.fill", "self.level += litres\nreturn self.level > 0 and litres > 0", "return True"), "+=", "return True"),
+        (
+            Change("Tank.fill", "self.level += litres\nreturn self.level > 0 and litres > 0", "return True"),
+            "+=",
+            "return True",
+        ),
         (Change("Tank.fill", "most=most"), "most=most", "self.notify(litres)"),
         (Change("Tank.fill", "most=most", "most + 1"), "most=most)", "most=most + 1"),
         (Change("Tank.fill", "*", "return None"), "notify", 'Fill it."""\n        return None'),

@@ -39,7 +39,10 @@ def test_tensorflow_parameter_servers_end_with_their_coordinator(launcher, tenso
     assert learned_the_line(launch, "chief:0")
     assert said(launch, "chief:0", "servers") == ["/job:ps/replica:0/task:0", "/job:ps/replica:0/task:1"]
     told = [event["task"] for event in launch.events("told to stop")]
-    assert [sorted(told[:2]), sorted(told[2:])] == [["worker:0", "worker:1"], ["ps:0", "ps:1"]]  # none of them ends by itself
+    assert [sorted(told[:2]), sorted(told[2:])] == [
+        ["worker:0", "worker:1"],
+        ["ps:0", "ps:1"],
+    ]  # none of them ends by itself
     assert [event["status"] for event in launch.events("exited")] == [0] + 4 * [-signal.SIGTERM]
 
 
@@ -66,17 +69,26 @@ def test_tensorflow_multi_worker_mirrored(launcher, tensorflow):
 
 def test_torch_distributed_gloo(launcher, torch):
     tasks = ["chief:0", "worker:0", "worker:1"]
-    launch = launcher.start("--ps", 0, "--set", "success=all_workers", "--", torch, PROGRAMS / "all_reduce.py")
+    launch = launcher.start(
+        "--ps", 0, "--set", "success=all_workers", "--", torch, PROGRAMS / "all_reduce.py"
+    )
     assert succeeded(launch)
-    assert [said(launch, task, "rank") for task in tasks] == [f"{n} of 3 local {n} of 3".split() for n in range(3)]
+    assert [said(launch, task, "rank") for task in tasks] == [
+        f"{n} of 3 local {n} of 3".split() for n in range(3)
+    ]
     assert [said(launch, task, "sum") for task in tasks] == 3 * [["111"]]
     assert all(learned_the_line(launch, task) for task in tasks)
     assert len({tuple(said(launch, task, "learned")) for task in tasks}) == 1
     threads = max(1, len(os.sched_getaffinity(0)) // 3)
-    assert said(launch, "chief:0", "learned")[-2:] == ["threads", os.environ.get("OMP_NUM_THREADS", str(threads))]
+    assert said(launch, "chief:0", "learned")[-2:] == [
+        "threads",
+        os.environ.get("OMP_NUM_THREADS", str(threads)),
+    ]
 
 
 def test_two_launches_of_torch_at_once(launcher, torch):
-    launches = [launcher.start("--ps", 0, "--workers", 1, "--", torch, PROGRAMS / "all_reduce.py") for _ in range(2)]
+    launches = [
+        launcher.start("--ps", 0, "--workers", 1, "--", torch, PROGRAMS / "all_reduce.py") for _ in range(2)
+    ]
     assert all(succeeded(launch) for launch in launches)
     assert all(said(launch, "chief:0", "sum") == ["11"] for launch in launches)

@@ -40,7 +40,9 @@ def test_it_contains_what_was_added_in_any_order_however_often(batches):
     applied = table(batches)
     assert contained(applied.export()) == set(batches)
     assert -1 not in applied
-    assert applied.export() == table(sorted(set(batches))).export(), "two servers that contain the same say the same"
+    assert applied.export() == table(sorted(set(batches))).export(), (
+        "two servers that contain the same say the same"
+    )
 
 
 @given(SETS, SETS)

@@ -1,4 +1,6 @@
-"""The ticket gate: the last step exactly, warm-up by rank 0 alone, nobody too far ahead, nobody shut out for ever."""
+"""The ticket gate: the last step exactly, warm-up by rank 0 alone, nobody too far ahead, nobody shut out for
+ever.
+"""
 
 import pytest
 from hypothesis import given, settings
@@ -113,14 +115,25 @@ def refused(gate, rank):
 
 
 HAPPENINGS = st.lists(
-    st.tuples(st.sampled_from(["request", "request", "push", "push", "fail", "leave", "hold", "release"]), st.integers(0, 4)),
+    st.tuples(
+        st.sampled_from(["request", "request", "push", "push", "fail", "leave", "hold", "release"]),
+        st.integers(0, 4),
+    ),
     max_size=80,
 )
 
 
 @settings(deadline=None, max_examples=300)
-@given(HAPPENINGS, st.integers(5, 40), st.integers(0, 3), st.none() | st.integers(1, 3), st.none() | st.integers(0, 4))
-def test_who_is_refused_and_for_whom_all_wait_is_what_a_look_at_every_clock_says(events, max_steps, warmup, bound, leader):
+@given(
+    HAPPENINGS,
+    st.integers(5, 40),
+    st.integers(0, 3),
+    st.none() | st.integers(1, 3),
+    st.none() | st.integers(0, 4),
+)
+def test_who_is_refused_and_for_whom_all_wait_is_what_a_look_at_every_clock_says(
+    events, max_steps, warmup, bound, leader
+):
     gate = TicketGate(0, max_steps, warmup, bound, leader=leader)
     live = set(range(5))
     for kind, rank in events:
@@ -145,13 +158,17 @@ def test_who_is_refused_and_for_whom_all_wait_is_what_a_look_at_every_clock_says
             assert gate.awaited(live) == set().union(*without)
         if gate.standing == before[0]:
             others = live - gate.holders - {rank}
-            freed = [other for other in others if before[1][other] is not None and refused(gate, other) is None]
+            freed = [
+                other for other in others if before[1][other] is not None and refused(gate, other) is None
+            ]
             assert not freed, "nothing told those who wait"
 
 
 # Against what must hold of any course of events
 
-EVENTS = st.lists(st.tuples(st.sampled_from(["request", "push", "push", "fail", "leave"]), st.integers(0, 4)), max_size=120)
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["request", "push", "push", "fail", "leave"]), st.integers(0, 4)), max_size=120
+)
 
 
 @settings(deadline=None, max_examples=300)
@@ -163,7 +180,9 @@ EVENTS = st.lists(st.tuples(st.sampled_from(["request", "push", "push", "fail", 
     replicas=st.integers(1, 5),
 )
 @pytest.mark.parametrize("restored", [0, 1])
-def test_the_laws_hold_after_every_event_and_all_steps_are_made(events, max_steps, warmup, bound, replicas, restored):
+def test_the_laws_hold_after_every_event_and_all_steps_are_made(
+    events, max_steps, warmup, bound, replicas, restored
+):
     gate = TicketGate(min(restored, max_steps), max_steps, warmup, bound)
     pushed: list[int] = []
 

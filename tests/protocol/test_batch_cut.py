@@ -20,7 +20,13 @@ def test_the_parts_are_the_batch_in_order_and_filled_ones_come_first(size, parts
 
 @pytest.mark.parametrize(
     ("size", "parts", "even", "lengths"),
-    [(4, 3, False, [2, 2, 0]), (2, 2, False, [1, 1]), (7, 3, False, [3, 3, 1]), (4, 3, True, [2, 1, 1]), (2, 3, True, [1, 1, 0])],
+    [
+        (4, 3, False, [2, 2, 0]),
+        (2, 2, False, [1, 1]),
+        (7, 3, False, [3, 3, 1]),
+        (4, 3, True, [2, 1, 1]),
+        (2, 3, True, [1, 1, 0]),
+    ],
 )
 def test_as_tensorflow_cuts(size, parts, even, lengths):
     """Golden README, point 1: blocks of ceil(b / N) under AUTO and DATA."""

@@ -1,4 +1,6 @@
-"""What travels in place of a push and of values: from a replica's memory to a server's blocks, for any placement."""
+"""What travels in place of a push and of values: from a replica's memory to a server's blocks, for any
+placement.
+"""
 
 import math
 
@@ -8,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.errors import InputError
-from dtrain.protocol import placement
-from dtrain.protocol.compression import Compression
-from dtrain.protocol.packing import CompressedPacking
-from dtrain.protocol.replica_memory import ReplicaMemory
+from dtrain.messages.verdict import Verdict
+from dtrain.parameters import placement
+from dtrain.parameters.compression import Compression
+from dtrain.parameters.packing import CompressedPacking
+from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.variables import VariableSpec
-from dtrain.verdict import Verdict
 
 VARIABLES = (
     VariableSpec("kernel", (6, 3)),
@@ -43,16 +45,24 @@ class Replica:
     def draw(self, seed):
         rng = np.random.default_rng(seed)
         for spec in VARIABLES[:-1]:
-            self.gradients.variables[spec.name][...] = (100 * rng.standard_normal(spec.shape)).astype(spec.dtype)
+            self.gradients.variables[spec.name][...] = (100 * rng.standard_normal(spec.shape)).astype(
+                spec.dtype
+            )
         self.gradients.split()
 
     def packed(self, term=1):
-        rows = [[each for _ in layout.tables for each in (np.arange(2), np.ones(4, np.float32))] for layout in self.plan.layouts]
+        rows = [
+            [each for _ in layout.tables for each in (np.arange(2), np.ones(4, np.float32))]
+            for layout in self.plan.layouts
+        ]
         return self.packing.pack(rows, term)
 
     def restored(self, packed):
         """Whole gradients by name, as servers restore them."""
-        blocks = [self.compression.restore_push(layout, each) for layout, each in zip(self.plan.layouts, packed, strict=True)]
+        blocks = [
+            self.compression.restore_push(layout, each)
+            for layout, each in zip(self.plan.layouts, packed, strict=True)
+        ]
         dense = [each[: len(layout.groups)] for layout, each in zip(self.plan.layouts, blocks, strict=True)]
         memory = ReplicaMemory(self.plan)
         for place, block in zip(memory.blocks, dense, strict=True):
@@ -91,7 +101,9 @@ def test_sixteen_bits_are_half_the_bytes(config):
     [blocks] = replica.packed()
     dense, rows = replica.gradients.blocks[0], 4 * 4
     floats = dense[0].nbytes + rows
-    assert sum(block.nbytes for block in blocks) == sum(b.nbytes for b in dense) + rows + 16 - floats // 2 + 4 * (config == "fp16")
+    assert sum(block.nbytes for block in blocks) == sum(
+        b.nbytes for b in dense
+    ) + rows + 16 - floats // 2 + 4 * (config == "fp16")
 
 
 def test_only_the_largest_elements_travel():
@@ -126,7 +138,9 @@ def test_what_top_k_keeps_of_an_earlier_term_is_forgotten():
     for each in (replica, fresh):
         each.draw(2)
     again, first = replica.packed(term=2), fresh.packed(term=2)
-    assert [b.tobytes() for blocks in again for b in blocks] == [b.tobytes() for blocks in first for b in blocks]
+    assert [b.tobytes() for blocks in again for b in blocks] == [
+        b.tobytes() for blocks in first for b in blocks
+    ]
 
 
 @pytest.mark.parametrize("config", CONFIGS)

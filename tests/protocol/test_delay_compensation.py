@@ -8,7 +8,11 @@ from dtrain.protocol.delay_compensation import BLOCK, DelayCompensation
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.sampled_from((1, 7, BLOCK, BLOCK + 3)), st.sampled_from(("float32", "float64")), st.integers(0, 2**32 - 1))
+@given(
+    st.sampled_from((1, 7, BLOCK, BLOCK + 3)),
+    st.sampled_from(("float32", "float64")),
+    st.integers(0, 2**32 - 1),
+)
 def test_a_gradient_is_corrected_by_its_square_times_the_way_the_weights_have_gone(size, dtype, seed):
     rng = np.random.default_rng(seed)
     then, now, gradient = (rng.standard_normal(size).astype(dtype) for _ in range(3))

@@ -1,4 +1,6 @@
-"""Exactly once: whatever is repeated and however late, an ordered log of first arrivals is all that counts."""
+"""Exactly once: whatever is repeated and however late, an ordered log of first arrivals is all that
+counts.
+"""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,7 +49,11 @@ def test_a_checkpoint_remembers_what_its_variables_contain_and_not_what_was_stil
 
 @settings(deadline=None, max_examples=300)
 @given(
-    st.lists(st.tuples(st.sampled_from(["worker:0", "worker:1"]), st.integers(1, 3), st.integers(1, 6)), max_size=60), st.booleans()
+    st.lists(
+        st.tuples(st.sampled_from(["worker:0", "worker:1"]), st.integers(1, 3), st.integers(1, 6)),
+        max_size=60,
+    ),
+    st.booleans(),
 )
 def test_a_push_counts_once_however_arrivals_are_repeated_and_reordered(arrivals, through_a_checkpoint):
     seen = SeenPushes()

@@ -13,7 +13,10 @@ def examples(feed, n, batches):
     places = set()
     for batch in batches:
         passes, within = divmod(batch, feed.batches)
-        places |= {passes * n + place for place in range(within * feed.batch_size, min(n, (within + 1) * feed.batch_size))}
+        places |= {
+            passes * n + place
+            for place in range(within * feed.batch_size, min(n, (within + 1) * feed.batch_size))
+        }
     return places
 
 
@@ -50,7 +53,8 @@ def test_smaller_batches_that_fill_the_former_ones_go_on_at_the_very_example():
 
 
 @pytest.mark.parametrize(
-    ("before", "now"), [(UNKNOWN, Feed(2, 30, 30)), (Feed(6, 10, 10), UNKNOWN), (Feed(6, 10, 10), Feed(6, 9, 3))]
+    ("before", "now"),
+    [(UNKNOWN, Feed(2, 30, 30)), (Feed(6, 10, 10), UNKNOWN), (Feed(6, 10, 10), Feed(6, 9, 3))],
 )
 def test_where_sizes_are_equal_or_not_known_numbers_mean_what_they_meant(before, now):
     assert now.goes_on(before, Dealt(3, 12, (4, 9))) == Dealt(3, 12, (4, 9))
@@ -60,4 +64,7 @@ def test_where_sizes_are_equal_or_not_known_numbers_mean_what_they_meant(before,
 def test_what_is_different_is_named():
     assert Feed(6, 10, 10).change_from(Feed(6, 10, 10)) is None
     assert Feed(6, 10, 10).change_from(UNKNOWN) is None
-    assert Feed(2, 30, 30).change_from(Feed(6, 10, 10)) == "batch size 6, now 2; batches 10, now 30; steps per epoch 10, now 30"
+    assert (
+        Feed(2, 30, 30).change_from(Feed(6, 10, 10))
+        == "batch size 6, now 2; batches 10, now 30; steps per epoch 10, now 30"
+    )

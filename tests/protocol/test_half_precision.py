@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as some
 
-from dtrain.protocol.half_precision import HalfPrecision
+from dtrain.parameters.half_precision import HalfPrecision
 
 FLOATS = some.arrays(np.float32, st.integers(0, 40), elements=st.floats(-(2.0**120), 2.0**120, width=32))
 
@@ -39,7 +39,11 @@ def test_fp16_with_its_scale_holds_gradients_of_any_size(block, exponent):
 
 
 def test_fp16_without_a_scale_overflows_to_infinity():
-    assert through(HalfPrecision("fp16"), np.array([65504, 1e6, -1e6], np.float32)).tolist() == [65504, math.inf, -math.inf]
+    assert through(HalfPrecision("fp16"), np.array([65504, 1e6, -1e6], np.float32)).tolist() == [
+        65504,
+        math.inf,
+        -math.inf,
+    ]
     assert HalfPrecision("bf16").scale_for(1e30) == 1
 
 

@@ -5,11 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as some
 
-from dtrain.protocol.largest_elements import LargestElements
+from dtrain.parameters.largest_elements import LargestElements
 
 GRADIENTS = st.integers(0, 30).flatmap(
     lambda size: st.lists(
-        st.tuples(some.arrays(np.float32, size, elements=st.integers(-50, 50).map(np.float32)), st.booleans()),
+        st.tuples(
+            some.arrays(np.float32, size, elements=st.integers(-50, 50).map(np.float32)), st.booleans()
+        ),
         min_size=1,
         max_size=12,
     )
@@ -43,7 +45,10 @@ def test_applied_and_kept_are_the_sum_of_what_counts_beside_a_twin(gradients, fr
 def test_one_element_at_least_is_picked_and_zeros_never_are():
     largest = LargestElements(0.001, 5)
     assert [each.tolist() for each in largest.pick(np.array([0, -3, 2, 0, 1], np.float32))] == [[1], [-3]]
-    assert [each.tolist() for each in LargestElements(1.0, 3).pick(np.array([0, 1, 0], np.float32))] == [[1], [1]]
+    assert [each.tolist() for each in LargestElements(1.0, 3).pick(np.array([0, 1, 0], np.float32))] == [
+        [1],
+        [1],
+    ]
 
 
 def test_a_part_may_be_applied_and_the_rest_not():

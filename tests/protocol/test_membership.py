@@ -1,4 +1,6 @@
-"""Leases and incarnations, sentence by sentence, and against a twin that remembers only when each was last heard."""
+"""Leases and incarnations, sentence by sentence, and against a twin that remembers only when each was last
+heard.
+"""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,7 +101,10 @@ def test_one_whom_the_server_before_had_seen_has_a_lease_and_not_the_time_to_joi
 @settings(deadline=None, max_examples=300)
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["beat", "new", "old", "leave", "time"]), st.integers(0, 2), st.floats(0.0, 4.0)), max_size=60
+        st.tuples(
+            st.sampled_from(["beat", "new", "old", "leave", "time"]), st.integers(0, 2), st.floats(0.0, 4.0)
+        ),
+        max_size=60,
     )
 )
 def test_a_member_lives_exactly_if_its_newest_process_was_heard_within_the_lease(events):

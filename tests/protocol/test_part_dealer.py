@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from dtrain.protocol.part_dealer import NO_PART, Dealt, PartDealer, dealt_from
 
 RANKS = st.integers(0, 3)
-STORIES = st.lists(st.tuples(st.sampled_from(["give", "push", "settle", "lose", "repeat"]), RANKS), min_size=20, max_size=200)
+STORIES = st.lists(
+    st.tuples(st.sampled_from(["give", "push", "settle", "lose", "repeat"]), RANKS), min_size=20, max_size=200
+)
 
 
 def dealer(parts=1, **more):

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.errors import InputError, SpecError
-from dtrain.protocol.placement import Plan, plan
-from dtrain.protocol.replica_memory import ReplicaMemory, gather
+from dtrain.parameters.placement import Plan, plan
+from dtrain.parameters.replica_memory import ReplicaMemory, gather
 from dtrain.variables import VariableSpec
 
 SHAPES = st.lists(st.integers(0, 9), max_size=3).map(tuple)
@@ -44,7 +44,9 @@ def test_the_shards_of_a_variable_are_its_rows_once(made):
         assert max(rows) - min(rows) <= 1
         assert rows == sorted(rows, reverse=True)
         assert sum(shard.nbytes for shard in shards) == variable.nbytes
-        names = [f"{variable.name}/part_{i}" for i in range(len(shards))] if len(shards) > 1 else [variable.name]
+        names = (
+            [f"{variable.name}/part_{i}" for i in range(len(shards))] if len(shards) > 1 else [variable.name]
+        )
         assert [shard.name for shard in shards] == names
 
 
@@ -59,14 +61,18 @@ def test_a_plan_travels_as_json(made):
 @settings(deadline=None, max_examples=50)
 @given(plans(placement="round_robin"))
 def test_round_robin_deals_shards_in_order_of_creation(made):
-    assert [shard.server for shard in made.shards] == [turn % made.servers for turn in range(len(made.shards))]
+    assert [shard.server for shard in made.shards] == [
+        turn % made.servers for turn in range(len(made.shards))
+    ]
 
 
 @settings(deadline=None, max_examples=50)
 @given(plans(placement="greedy"))
 def test_greedy_is_within_four_thirds_of_the_best(made):
     """LPT's bound, against the lower bounds of the best: the mean, and the largest shard."""
-    loads = [sum(shard.nbytes for shard in made.shards if shard.server == server) for server in range(made.servers)]
+    loads = [
+        sum(shard.nbytes for shard in made.shards if shard.server == server) for server in range(made.servers)
+    ]
     sizes = sorted((shard.nbytes for shard in made.shards), reverse=True)
     pair = sum(sizes[made.servers - 1 : made.servers + 1]) if len(sizes) > made.servers else 0
     best = max(sum(sizes) / made.servers, sizes[0] if sizes else 0, pair)
@@ -74,7 +80,12 @@ def test_greedy_is_within_four_thirds_of_the_best(made):
 
 
 def test_greedy_breaks_ties_by_the_lowest_server():
-    variables = [VariableSpec("a", (4,)), VariableSpec("b", (9,)), VariableSpec("c", (4,)), VariableSpec("d", (5,))]
+    variables = [
+        VariableSpec("a", (4,)),
+        VariableSpec("b", (9,)),
+        VariableSpec("c", (4,)),
+        VariableSpec("d", (5,)),
+    ]
     assert [shard.server for shard in plan(variables, 2, "greedy").shards] == [1, 0, 0, 1]
 
 
@@ -83,11 +94,15 @@ def test_greedy_breaks_ties_by_the_lowest_server():
 def test_a_servers_memory_has_no_gaps(made):
     for server in range(made.servers):
         layout = made.layout(server)
-        assert [group.trainable for group in layout.groups] == sorted((group.trainable for group in layout.groups), reverse=True)
+        assert [group.trainable for group in layout.groups] == sorted(
+            (group.trainable for group in layout.groups), reverse=True
+        )
         assert len({(group.dtype, group.trainable) for group in layout.groups}) == len(layout.groups)
         flats = [np.zeros(group.size, group.dtype) for group in layout.groups]
         views = layout.views(flats)
-        assert {name: view.shape for name, view in views.items()} == {s.name: s.shape for s in made.shards if s.server == server}
+        assert {name: view.shape for name, view in views.items()} == {
+            s.name: s.shape for s in made.shards if s.server == server
+        }
         for view in views.values():
             assert view.base is not None
             view[...] = 1

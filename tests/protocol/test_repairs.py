@@ -1,4 +1,6 @@
-"""Which batches other servers may lack: unconfirmed until all have answered, and pushed again if the sender is lost before."""
+"""Which batches other servers may lack: unconfirmed until all have answered, and pushed again if the sender
+is lost before.
+"""
 
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.protocol.repairs import Repairs

@@ -1,4 +1,6 @@
-"""The newest-version rule, sentence by sentence, and against a twin that keeps every report and counts again each time."""
+"""The newest-version rule, sentence by sentence, and against a twin that keeps every report and counts again
+each time.
+"""
 
 import pytest
 from hypothesis import given, settings
@@ -8,9 +10,12 @@ from dtrain.protocol.sync_round import Decided, SyncDecision, SyncRound, TooFew,
 
 
 @pytest.mark.parametrize(
-    ("needed", "replicas", "expected"), [(3, 4, 1), (4, 4, 1), (1, 4, 1), (5, 4, 2), (8, 4, 2), (9, 4, 3), (3, 1, 3)]
+    ("needed", "replicas", "expected"),
+    [(3, 4, 1), (4, 4, 1), (1, 4, 1), (5, 4, 2), (8, 4, 2), (9, 4, 3), (3, 1, 3)],
 )
-def test_a_replica_contributes_once_unless_there_are_fewer_replicas_than_contributions(needed, replicas, expected):
+def test_a_replica_contributes_once_unless_there_are_fewer_replicas_than_contributions(
+    needed, replicas, expected
+):
     assert quota(needed, replicas) == expected
 
 
@@ -64,7 +69,9 @@ def test_a_commit_that_cannot_be_carried_out_changes_nothing(version, contributo
 
 
 def decision(parts, *, servers=1, replicas=None, live=None, whole=True, **more):
-    made = SyncDecision(0, servers, parts, replicas or parts, whole, live=frozenset(live or range(replicas or parts)), **more)
+    made = SyncDecision(
+        0, servers, parts, replicas or parts, whole, live=frozenset(live or range(replicas or parts)), **more
+    )
     if whole:
         made.begin(range(parts))
     return made
@@ -266,7 +273,9 @@ def test_what_is_decided_is_what_the_twin_finds(reports, servers):
     offers=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=40),
     commit_at=st.sets(st.integers(0, 40), max_size=4),
 )
-def test_a_server_holds_one_gradient_of_each_contributor_to_the_newest_version_and_no_other(offers, commit_at):
+def test_a_server_holds_one_gradient_of_each_contributor_to_the_newest_version_and_no_other(
+    offers, commit_at
+):
     held = SyncRound(version=0)
     twin_held: dict[tuple[int, int, int], int] = {}
     for position, (rank, base) in enumerate(offers):

@@ -11,14 +11,19 @@ def sums(*totals, names=("loss",)):
 
 
 def tally(**more):
-    return Tally.of(**{"first_step": 10, "steps_per_epoch": 2, "first_epoch": 3, "open_sums": (), "rows": {}} | more)
+    return Tally.of(
+        **{"first_step": 10, "steps_per_epoch": 2, "first_epoch": 3, "open_sums": (), "rows": {}} | more
+    )
 
 
 def test_a_contribution_belongs_to_the_epoch_of_its_step():
     made = tally()
     for version, loss in enumerate([1.0, 3.0, 10.0], start=10):
         made.add(version, sums(4, 4 * loss))
-    assert [(epoch, merged([each])[0]) for epoch, each in made.open()] == [(3, {"loss": 2.0}), (4, {"loss": 10.0})]
+    assert [(epoch, merged([each])[0]) for epoch, each in made.open()] == [
+        (3, {"loss": 2.0}),
+        (4, {"loss": 10.0}),
+    ]
 
 
 def test_means_are_over_examples_and_names_may_differ_between_steps():

@@ -7,7 +7,7 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import TrainingSection, WaitSection
 from dtrain.learning import optimizers
 from dtrain.messages import Heartbeat, Initialise, Pull, Push, Reply, Values
-from dtrain.protocol import placement
+from dtrain.parameters import placement
 from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.parameter_server.actions import Send
 from dtrain.roles.parameter_server.machine import ParameterServer
@@ -27,10 +27,22 @@ class Hand:
     """All servers of a cluster of a chief and some workers; the clock stands where `now` says."""
 
     def __init__(
-        self, workers=2, servers=1, max_steps=10, optimizer=None, variables=VARIABLES, evaluators=0, wait=None, **training
+        self,
+        workers=2,
+        servers=1,
+        max_steps=10,
+        optimizer=None,
+        variables=VARIABLES,
+        evaluators=0,
+        wait=None,
+        **training,
     ):
         self.training = TrainingSection(**training)
-        names = {"chief": ["c:0"], "worker": [f"w:{i}" for i in range(workers)], "ps": [f"p:{i}" for i in range(servers)]}
+        names = {
+            "chief": ["c:0"],
+            "worker": [f"w:{i}" for i in range(workers)],
+            "ps": [f"p:{i}" for i in range(servers)],
+        }
         self.cluster = ClusterSpec.from_lists(**names)
         self.plan = placement.plan(variables, servers)
         self.optimizer = optimizer or optimizers.SGD(0.5)
@@ -47,7 +59,15 @@ class Hand:
     def initialisation(self, **changes):
         """What the leader says to every server."""
         training = msgspec.to_builtins(self.training)
-        message = Initialise(1, self.plan.to_dict(), training, optimizers.serialize(self.optimizer), 0, self.max_steps, "run-dir")
+        message = Initialise(
+            1,
+            self.plan.to_dict(),
+            training,
+            optimizers.serialize(self.optimizer),
+            0,
+            self.max_steps,
+            "run-dir",
+        )
         parts = self.training.replicas_needed(len(self.cluster.replicas(self.training.chief_trains)))
         dealt = (parts if self.training.updates == "sync" else 1, 0, ())
         return msgspec.structs.replace(message, **{"dealt": dealt, **changes})
@@ -55,14 +75,19 @@ class Hand:
     def initialise(self, **changes):
         """Say it; returns the answers."""
         message = self.initialisation(**changes)
-        return [self.say("chief:0", message, self.blocks(server), server=server)[0].message for server in range(len(self.servers))]
+        return [
+            self.say("chief:0", message, self.blocks(server), server=server)[0].message
+            for server in range(len(self.servers))
+        ]
 
     def say(self, task, message, blocks=(), server=0, caller=None):
         """Hand a message to a server; returns its actions, with their blocks as they are now.
 
         The parts that are dealt are left out of them and stand in `parts`, by caller.
         """
-        actions = list(self.servers[server].receive(caller or task, TaskId.parse(task), message, blocks, self.now))
+        actions = list(
+            self.servers[server].receive(caller or task, TaskId.parse(task), message, blocks, self.now)
+        )
         return [self._noted(action) if isinstance(action, Send) else action for action in actions]
 
     def _noted(self, action):
@@ -70,7 +95,9 @@ class Hand:
         if isinstance(message, Values | Reply):
             if message.part >= 0:
                 self.parts[action.caller] = message.part
-            implied = self.training.updates == "sync" and isinstance(message, Reply)  # there the permission is the part
+            implied = self.training.updates == "sync" and isinstance(
+                message, Reply
+            )  # there the permission is the part
             message = msgspec.structs.replace(message, part=-1, ticket=implied or message.ticket)
         return Send(action.caller, message, [block.copy() for block in action.blocks])
 
@@ -99,7 +126,9 @@ class Hand:
     def beat(self, task, incarnation=0, process=None, **more):
         """A heartbeat: of a new process unless it knows its incarnation."""
         self.processes[task] = self.processes.get(task, 0) + (incarnation == 0)
-        return self.say(task, Heartbeat((0, self.processes[task] if process is None else process), incarnation, **more))
+        return self.say(
+            task, Heartbeat((0, self.processes[task] if process is None else process), incarnation, **more)
+        )
 
     def tick(self, server=0, connections=1):
         return list(self.servers[server].tick(self.now, connections))

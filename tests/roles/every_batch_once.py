@@ -1,4 +1,6 @@
-"""Asynchronous servers and the machines of replicas, message by message: whoever plays with them says what comes next."""
+"""Asynchronous servers and the machines of replicas, message by message: whoever plays with them says what
+comes next.
+"""
 
 from collections import defaultdict, deque
 
@@ -12,7 +14,8 @@ from dtrain.roles.worker.machine import Phase, Replica
 
 
 class Play:
-    """A chief and two workers, whose messages wait until they are delivered, in their order on every connection.
+    """A chief and two workers, whose messages wait until they are delivered, in their order on every
+    connection.
 
     Attributes:
         under_way: by (task, life, server) what was said and has not arrived.
@@ -61,7 +64,9 @@ class Play:
                 self.incarnations[task] = answer.incarnation
 
     def kill(self, task, arrives=0):
-        """The process dies; the first `arrives` of its messages to each server that are under way arrive all the same, later."""
+        """The process dies; the first `arrives` of its messages to each server that are under way arrive all
+        the same, later.
+        """
         if self.machines.pop(task, None) is not None:
             self.asleep.discard(task)
             for server in range(len(self.hand.servers)):
@@ -142,4 +147,6 @@ class Play:
                 self._actions(self.hand.say("chief:0", Conclude(1), caller="control"))
             if all(machine.phase is Phase.FINISHED for machine in self.machines.values()):
                 return
-        raise AssertionError({task: (machine.phase, machine.unanswered) for task, machine in self.machines.items()})
+        raise AssertionError(
+            {task: (machine.phase, machine.unanswered) for task, machine in self.machines.items()}
+        )

@@ -1,4 +1,6 @@
-"""A replica that computes while values are on their way: it waits for what it reads, and is told when a connection breaks."""
+"""A replica that computes while values are on their way: it waits for what it reads, and is told when a
+connection breaks.
+"""
 
 import numpy as np
 import pytest
@@ -9,9 +11,9 @@ from roles.test_worker_driver import Silent, reply, values
 
 from dtrain.errors import PeerLostError
 from dtrain.messages import Pull, Verdict
-from dtrain.protocol import placement
-from dtrain.protocol.packing import Packing
-from dtrain.protocol.replica_memory import ReplicaMemory
+from dtrain.parameters import placement
+from dtrain.parameters.packing import Packing
+from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.roles.worker import arriving_values
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.roles.worker.machine import Phase, Replica
@@ -48,7 +50,9 @@ def driver(*lines, servers=1, partitioner=None):
     machine = Replica(servers, 1, 1, plan.hash, sync=True)
     weights = ReplicaMemory(plan), ReplicaMemory(plan)
     connect = lambda server, timeout_s: waiting.pop(0)  # noqa: E731
-    return ReplicaDriver(machine, *weights, connect, Silent(), connect_s=1.0, patience_s=5.0, packing=Packing(*weights))
+    return ReplicaDriver(
+        machine, *weights, connect, Silent(), connect_s=1.0, patience_s=5.0, packing=Packing(*weights)
+    )
 
 
 def nbytes(replica, name):

@@ -102,7 +102,10 @@ def test_warm_up_is_the_chief_s_alone():
     hand = asynchronous(warmup_steps=1)
     assert only(hand.pull("chief:0")).ticket
     assert hand.pull("worker:0") == []
-    assert [(a.caller, a.message.ticket) for a in hand.push("chief:0")] == [("chief:0", True), ("worker:0", True)]
+    assert [(a.caller, a.message.ticket) for a in hand.push("chief:0")] == [
+        ("chief:0", True),
+        ("worker:0", True),
+    ]
 
 
 def test_a_nan_gives_its_ticket_to_whoever_waits():
@@ -110,7 +113,11 @@ def test_a_nan_gives_its_ticket_to_whoever_waits():
     hand.pull("worker:0")
     assert hand.pull("worker:1") == [], "the only step is worker:0's to make"
     refused, given = hand.push("worker:0", finite=False)
-    assert (refused.caller, refused.message.verdict, refused.message.ticket) == ("worker:0", Verdict.REFUSED, False)
+    assert (refused.caller, refused.message.verdict, refused.message.ticket) == (
+        "worker:0",
+        Verdict.REFUSED,
+        False,
+    )
     assert (given.caller, given.message.ticket) == ("worker:1", True)
 
 
@@ -137,7 +144,9 @@ def test_the_one_decision_of_synchronous_training_is_none_of_an_asynchronous_ser
 
 
 def test_a_stale_gradient_is_compensated_for_the_way_the_weights_have_gone():
-    hand = Hand(updates="async", stale_gradients="compensate", compensation=0.5, optimizer=optimizers.SGD(1.0))
+    hand = Hand(
+        updates="async", stale_gradients="compensate", compensation=0.5, optimizer=optimizers.SGD(1.0)
+    )
     hand.initialise()
     for task in ("chief:0", "worker:0"):
         hand.pull(task)
@@ -173,7 +182,10 @@ def test_asynchronous_training_without_anybody_who_could_train_fails_by_name():
     hand.tick()
     reply = only(hand.beat("chief:0", 1))
     nobody = "nobody is alive who could make version 1, for 11.0 s"
-    assert reply.failed == f"too few replicas: {nobody}: worker:0 has not been heard of, worker:1 has not been heard of"
+    assert (
+        reply.failed
+        == f"too few replicas: {nobody}: worker:0 has not been heard of, worker:1 has not been heard of"
+    )
     assert reply.waiting_for == "worker:0, worker:1"
 
 

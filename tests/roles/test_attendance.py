@@ -51,7 +51,9 @@ def test_those_who_wait_are_told_who_has_gone_and_how():
     hand.tick()
     failed = only(hand.beat("chief:0", 1)).failed
     assert failed.startswith("too few replicas: 3 contributions are needed for version 1 and at most")
-    assert failed.endswith("(training.too_few: wait): worker:0 has not been heard of for more than 5 s, worker:1 left at step 9")
+    assert failed.endswith(
+        "(training.too_few: wait): worker:0 has not been heard of for more than 5 s, worker:1 left at step 9"
+    )
 
 
 def test_fail_fails_at_once_and_whoever_leaves_is_missing_too():
@@ -94,7 +96,9 @@ def test_after_ps_0_was_started_again_whoever_was_dead_before_is_waited_for_no_l
 def test_a_process_whose_place_was_taken_is_told_so(hand):
     hand.beat("worker:0")
     assert only(hand.beat("worker:0")).incarnation == 2
-    assert only(hand.beat("worker:0", 1, process=1)) == Refusal("another process has taken the place of worker:0")
+    assert only(hand.beat("worker:0", 1, process=1)) == Refusal(
+        "another process has taken the place of worker:0"
+    )
 
 
 @pytest.mark.parametrize(("workers", "more"), [(8, ""), (10, ", 2 more")])
@@ -210,7 +214,11 @@ def test_how_long_a_lost_leader_and_a_latecomer_are_waited_for_is_the_specs():
     hand.beat("chief:0")
     hand.now = LEASE_S + 0.1
     assert hand.tick() == []
-    assert hand.servers[0].attendance.membership.tasks(MemberState.LOST) == ("chief:0", "worker:0", "worker:1")
+    assert hand.servers[0].attendance.membership.tasks(MemberState.LOST) == (
+        "chief:0",
+        "worker:0",
+        "worker:1",
+    )
     hand.now += 7.1
     assert hand.tick() == [End("chief:0 has not been heard of for 12 s")]
 

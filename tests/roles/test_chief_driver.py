@@ -96,7 +96,9 @@ def test_after_giving_up_nothing_is_opened_again():
 
 def test_a_server_that_does_not_come_back_is_lost_by_name():
     chief = leader(Line(PeerLostError("lost ps:0")), Line(reply(3)))
-    chief._connect = lambda server, timeout_s: (_ for _ in ()).throw(WaitTimeoutError("ps:0 did not accept a connection"))
+    chief._connect = lambda server, timeout_s: (_ for _ in ()).throw(
+        WaitTimeoutError("ps:0 did not accept a connection")
+    )
     with pytest.raises(WaitTimeoutError, match="ps:0"):
         versions(chief)
 
@@ -110,7 +112,12 @@ def test_a_farewell_is_said_to_every_server_whoever_is_gone():
 
 def test_rows_are_asked_for_of_the_question_that_was_answered():
     broken = PeerLostError("broken")
-    first, second, again, once_more = Line(broken), Line(reply(3)), Line(reply(3), Rows(3), broken), Line(Rows(3))
+    first, second, again, once_more = (
+        Line(broken),
+        Line(reply(3)),
+        Line(reply(3), Rows(3), broken),
+        Line(Rows(3)),
+    )
     chief = leader(first, second, again, once_more)
     versions(chief)
     for start in range(2):

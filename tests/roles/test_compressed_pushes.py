@@ -9,10 +9,10 @@ from roles.test_worker_driver import Line, Silent, reply, values
 from dtrain.errors import PeerLostError
 from dtrain.learning import optimizers
 from dtrain.messages import Lookup, Refusal, Snapshot, SnapshotRows, Verdict
-from dtrain.protocol import placement
-from dtrain.protocol.compression import Compression
-from dtrain.protocol.packing import CompressedPacking
-from dtrain.protocol.replica_memory import ReplicaMemory
+from dtrain.parameters import placement
+from dtrain.parameters.compression import Compression
+from dtrain.parameters.packing import CompressedPacking
+from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.roles.worker.machine import Replica
 
@@ -52,7 +52,9 @@ def test_a_synchronous_mean_is_of_float32_and_its_values_travel_in_half_the_byte
     answers = made.push("worker:1", blocks=blocks)
     held = made.servers[0].held.store.values[0]
     assert held.dtype == np.float32
-    assert held.tolist() == pytest.approx([-THIRD] * 7, rel={"bf16": 2**-9, "fp16": 2**-11}.get(str(compression), 0))
+    assert held.tolist() == pytest.approx(
+        [-THIRD] * 7, rel={"bf16": 2**-9, "fp16": 2**-11}.get(str(compression), 0)
+    )
     for answer in answers:
         assert answer.message.verdict is Verdict.ACCEPTED
         assert [block.itemsize for block in answer.blocks] == [2, 8]
@@ -61,7 +63,9 @@ def test_a_synchronous_mean_is_of_float32_and_its_values_travel_in_half_the_byte
     assert np.array_equal(rows.blocks[0], held), "a checkpoint is float32"
     for task in ("worker:0", "worker:1"):
         answers = made.push(task, sequence=2, base=1, blocks=blocks)
-    assert np.array_equal(answers[0].blocks[0], made.servers[0].held.store.values[0]), "so is the last version"
+    assert np.array_equal(answers[0].blocks[0], made.servers[0].held.store.values[0]), (
+        "so is the last version"
+    )
 
 
 def test_the_leader_pulls_float32_and_the_others_what_they_are_always_sent():
@@ -96,7 +100,10 @@ def test_what_is_not_compressed_alike_is_refused_and_changes_nothing(updates):
     before = made.image()
     assert "is compression the same for all tasks?" in only(made.push("worker:0")).reason
     assert isinstance(only(made.push("worker:0", blocks=[])), Refusal)
-    assert "do all tasks build the same model?" in only(made.push("worker:0", blocks=[], plan_hash="other")).reason
+    assert (
+        "do all tasks build the same model?"
+        in only(made.push("worker:0", blocks=[], plan_hash="other")).reason
+    )
     assert made.image() == before
 
 
@@ -125,7 +132,9 @@ def test_a_push_is_repeated_to_the_bit_and_counts_once_in_what_is_kept(config):
     weights, gradients, packing = memories(plan, config)
     ways = {"connect_s": 1.0, "patience_s": 5.0, "packing": packing}
     machine = Replica(1, 1, 1, plan.hash, sync=True)
-    replica = ReplicaDriver(machine, weights, gradients, lambda server, timeout_s: next(lines), Silent(), **ways)
+    replica = ReplicaDriver(
+        machine, weights, gradients, lambda server, timeout_s: next(lines), Silent(), **ways
+    )
     replica.start()
     gradients.variables["kernel"][...] = [[1, 2], [3, 0.5]]
     replica.push(1, 0, None)
@@ -133,7 +142,9 @@ def test_a_push_is_repeated_to_the_bit_and_counts_once_in_what_is_kept(config):
     gradients.variables["kernel"][...] = 0
     replica.push(1, 0, None)
     if config == {"top_k": 0.4}:
-        assert [sent[1][:2] for sent in new.sent] == [[[0, 1, 2], [1, 2, 3]], [[3], [0.5]]], "what was kept goes out"
+        assert [sent[1][:2] for sent in new.sent] == [[[0, 1, 2], [1, 2, 3]], [[3], [0.5]]], (
+            "what was kept goes out"
+        )
 
 
 def test_what_one_server_has_dropped_is_forgotten_there_alone():

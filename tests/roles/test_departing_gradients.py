@@ -1,4 +1,6 @@
-"""Gradients that leave layer by layer: from the end of a server's block on, each element once, and nothing too soon."""
+"""Gradients that leave layer by layer: from the end of a server's block on, each element once, and nothing
+too soon.
+"""
 
 import numpy as np
 import pytest
@@ -8,13 +10,17 @@ from roles import test_worker_driver
 from roles.test_worker_driver import driver, reply, values
 
 from dtrain.errors import PeerLostError
-from dtrain.protocol import placement
-from dtrain.protocol.replica_memory import ReplicaMemory
+from dtrain.parameters import placement
+from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.roles.worker import departing_gradients
 from dtrain.roles.worker.departing_gradients import DepartingGradients
 from dtrain.variables import VariableSpec
 
-LAYERS = tuple(VariableSpec(f"{layer}/{kind}", (size,)) for layer in "abcdef" for kind, size in (("kernel", 8), ("bias", 2)))
+LAYERS = tuple(
+    VariableSpec(f"{layer}/{kind}", (size,))
+    for layer in "abcdef"
+    for kind, size in (("kernel", 8), ("bias", 2))
+)
 MEAN = VariableSpec("mean", (3,), trainable=False)
 clock = test_worker_driver.clock
 
@@ -71,11 +77,17 @@ def test_in_any_order_each_element_leaves_once_and_only_when_it_is_complete(orde
             for layout, line in zip(layouts, lines, strict=True):
                 group = layout.groups[0]
                 begun = group.size if not line.sent else line.sent[-1][0]
-                held = [o + s.size for s, o in zip(group.shards, group.offsets, strict=True) if s.name not in complete]
+                held = [
+                    o + s.size
+                    for s, o in zip(group.shards, group.offsets, strict=True)
+                    if s.name not in complete
+                ]
                 assert begun >= max(held, default=0)
         for layout, line in zip(layouts, lines, strict=True):
             size = layout.groups[0].size
-            assert [stop for _, stop in line.sent] == [size, *(start for start, _ in line.sent)][: len(line.sent)]
+            assert [stop for _, stop in line.sent] == [size, *(start for start, _ in line.sent)][
+                : len(line.sent)
+            ]
             assert all(4 * (stop - start) >= least for start, stop in line.sent)
             assert made.ahead(layout.server, line) == (line.sent[-1][0] if line.sent else None)
 

@@ -1,4 +1,6 @@
-"""The leader's account of epochs: every answer brings the sums that ps:0 has, and what is recorded belongs to a term. Rule 14."""
+"""The leader's account of epochs: every answer brings the sums that ps:0 has, and what is recorded belongs to
+a term. Rule 14.
+"""
 
 import numpy as np
 import pytest

@@ -12,7 +12,7 @@ from dtrain import checkpoints
 from dtrain.roles.evaluator import driver as evaluator_driver
 from dtrain.roles.evaluator.driver import follow_checkpoints
 from dtrain.roles.evaluator.machine import EvaluationSchedule, Next, Pace
-from dtrain.run_files import RunFiles
+from dtrain.runs.files import RunFiles
 
 
 def test_the_newest_once_and_then_the_next():
@@ -41,7 +41,9 @@ def test_an_older_one_that_is_left_over_is_not_evaluated_again():
     schedule = EvaluationSchedule()
     schedule.done(14, False)
     assert schedule.next(0, False, training_ended=False) is Next.WAIT
-    assert schedule.next(0, False, training_ended=True) is Next.DONE, "the next fit has written its first one in the place of 14"
+    assert schedule.next(0, False, training_ended=True) is Next.DONE, (
+        "the next fit has written its first one in the place of 14"
+    )
 
 
 def test_it_ends_when_training_has_ended_without_a_final_one_but_evaluates_what_is_there():
@@ -82,7 +84,9 @@ def test_every_course_ends_and_the_last_checkpoint_is_evaluated_once(written, fi
 
 
 def test_each_fit_has_its_own_checkpoints(tmp_path, monkeypatch):
-    """Those of earlier fits are left alone; those of later ones end it, after the last that is there of its own."""
+    """Those of earlier fits are left alone; those of later ones end it, after the last that is there of its
+    own.
+    """
     folder, said = RunFiles(tmp_path).checkpoints, []
     reporter = SimpleNamespace(waiting=said.append, warn=said.append)
 
@@ -93,15 +97,21 @@ def test_each_fit_has_its_own_checkpoints(tmp_path, monkeypatch):
         """Steps that are evaluated; what is to be saved later is saved when there is nothing to do."""
         later = list(later)
         monkeypatch.setattr(evaluator_driver.time, "sleep", lambda _: save(*later.pop(0)))
-        found = follow_checkpoints(lambda ended: tmp_path, lambda: False, lambda step: step >= 5, reporter, Pace(), fit)
+        found = follow_checkpoints(
+            lambda ended: tmp_path, lambda: False, lambda step: step >= 5, reporter, Pace(), fit
+        )
         steps = [(each.global_step, each.final) for each in found]
         assert later == []
         return steps
 
     save(0, 1)
     assert follow(1, [(3, 1), (5, 1, True)]) == [(0, False), (3, False), (5, True)]
-    assert follow(2, [(5, 2), (9, 2, True)]) == [(5, False), (9, True)], "the last one of the first fit is none of its own"
-    assert follow(1) == [(3, False)], "an evaluator that comes late: the final one has become the beginning of the next"
+    assert follow(2, [(5, 2), (9, 2, True)]) == [(5, False), (9, True)], (
+        "the last one of the first fit is none of its own"
+    )
+    assert follow(1) == [(3, False)], (
+        "an evaluator that comes late: the final one has become the beginning of the next"
+    )
     save(10, 3)
     assert follow(2) == [(9, True)]
     assert follow(1) == [(3, False)]
@@ -116,7 +126,9 @@ def test_the_final_one_of_a_fit_is_evaluated_when_the_next_fit_has_begun(tmp_pat
     checkpoints.save(folder, 9, {"w": np.array([3])}, {"generation": 3}, now=0.0)
     reporter.waiting = lambda whom: None
     for fit in (1, 2):
-        found = list(follow_checkpoints(lambda ended: tmp_path, lambda: True, lambda step: True, reporter, Pace(), fit))
+        found = list(
+            follow_checkpoints(lambda ended: tmp_path, lambda: True, lambda step: True, reporter, Pace(), fit)
+        )
         assert [(each.global_step, each.weights["w"], each.final) for each in found] == [(5, fit, True)]
 
 
@@ -135,5 +147,7 @@ def test_what_happens_between_a_look_and_the_reading(tmp_path, monkeypatch, happ
 
     monkeypatch.setattr(checkpoints, "list_checkpoints", look_and_change)
     reporter = SimpleNamespace(waiting=lambda whom: None, warn=pytest.fail)
-    found = follow_checkpoints(lambda ended: tmp_path, lambda: True, lambda step: step >= 5, reporter, Pace(), fit=1)
+    found = follow_checkpoints(
+        lambda ended: tmp_path, lambda: True, lambda step: step >= 5, reporter, Pace(), fit=1
+    )
     assert [each.global_step for each in found] == evaluated

@@ -1,4 +1,6 @@
-"""Async: every batch counts exactly once on every server, whatever dies or stands still, and in whatever order it arrives."""
+"""Async: every batch counts exactly once on every server, whatever dies or stands still, and in whatever
+order it arrives.
+"""
 
 import pytest
 from hypothesis import given, settings
@@ -83,12 +85,19 @@ def test_a_push_without_a_ticket_is_refused_and_the_last_step_is_exact_on_every_
         hand.beat(task, 1)
     hand.tick()
     verdicts = []
-    for task, sequence, part in (("chief:0", 1, 0), ("worker:0", 1, 1), ("worker:1", 1, 2), ("chief:0", 2, 2)):
+    for task, sequence, part in (
+        ("chief:0", 1, 0),
+        ("worker:0", 1, 1),
+        ("worker:1", 1, 2),
+        ("chief:0", 2, 2),
+    ):
         for server in (0, 1):
             answer = hand.push(task, sequence, base=sequence - 1, server=server, part=part)[0].message
             verdicts.append(answer.verdict)
     accepted, stale = Verdict.ACCEPTED, Verdict.STALE
-    assert verdicts == [accepted] * 4 + [stale, accepted] + [accepted] * 2, "ps:1 has the late one, and passes over the repetition"
+    assert verdicts == [accepted] * 4 + [stale, accepted] + [accepted] * 2, (
+        "ps:1 has the late one, and passes over the repetition"
+    )
     assert [hand.version(0), hand.version(1)] == [3, 3]
 
 
@@ -125,7 +134,9 @@ def test_a_batch_that_may_be_on_another_server_is_not_given_up_for_one_gradient_
         game.deliver("chief:0", server)
     assert dealer.current[0] == 2
     chief = game.machines["chief:0"]
-    refused = hand.push("chief:0", chief.sequence, base=chief.versions[0], part=2, finite=False, incarnation=chief.incarnation)
+    refused = hand.push(
+        "chief:0", chief.sequence, base=chief.versions[0], part=2, finite=False, incarnation=chief.incarnation
+    )
     assert refused[0].message.verdict is Verdict.REFUSED
     assert 2 in {*dealer.due, *dealer.given}
 

@@ -6,7 +6,7 @@ from dtrain import checkpoints
 from dtrain.checkpoints import RemoteCopies, list_checkpoints
 from dtrain.config import CheckpointSection
 from dtrain.roles.evaluator.followed_run import FollowedRun
-from dtrain.run_files import RunFiles
+from dtrain.runs.files import RunFiles
 
 
 def followed(tmp_path, directory):

@@ -9,7 +9,7 @@ from dtrain.errors import PeerLostError, PeerRefusedError, TooFewReplicasError, 
 from dtrain.messages import HeartbeatReply, Refusal
 from dtrain.roles import heartbeat
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.run_files import TaskStatus
+from dtrain.runs.files import TaskStatus
 from dtrain.wire.frames import Frame
 
 TIMEOUT_S = 20.0

@@ -7,7 +7,7 @@ import pytest
 from roles.by_hand import Hand
 
 from dtrain.messages import Heartbeat, Hello, Pull, Push, Verdict
-from dtrain.protocol.replica_memory import ReplicaMemory
+from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.variables import VariableSpec
 from dtrain.wire.connecting import arrays_to_send

@@ -1,4 +1,6 @@
-"""A worker that the cluster does not name joins: it ranks above all others, and computes parts of the same batches."""
+"""A worker that the cluster does not name joins: it ranks above all others, and computes parts of the same
+batches.
+"""
 
 from roles.by_hand import TASKS, Hand, only
 

@@ -13,7 +13,7 @@ from dtrain.config import CheckpointSection, TrainingSection
 from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.learning import optimizers
 from dtrain.messages import HeartbeatReply, Lineage, SnapshotReply
-from dtrain.protocol import placement
+from dtrain.parameters import placement
 from dtrain.roles.chief import keeper as keeper_module
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.keeper import Keeper, Place
@@ -90,8 +90,12 @@ def keep(tmp_path, monkeypatch):
     def keep(servers, links, updates="async"):
         said = []
         status = SimpleNamespace(rolled_back_steps=0)
-        reporter = SimpleNamespace(status=status, warn=said.append, said=said, tried_to_save=lambda step, error: None)
-        place = Place(servers, links.links, reporter, tmp_path, CheckpointSection(every_s=None), server_s=60.0)
+        reporter = SimpleNamespace(
+            status=status, warn=said.append, said=said, tried_to_save=lambda step, error: None
+        )
+        place = Place(
+            servers, links.links, reporter, tmp_path, CheckpointSection(every_s=None), server_s=60.0
+        )
         made.append(Keeper(place, Generation(1, PLAN, TrainingSection(updates=updates), OPTIMIZER, MAX, MAX)))
         return made[-1], place
 
@@ -142,7 +146,9 @@ def test_a_server_that_lost_everything_takes_all_back_to_the_newest_checkpoint(k
     assert (given.version, given.values["one"].tolist()) == (20, [20, 20])
     assert given.lineage.rolled_back_steps == 11, "as far as it was known before the servers were asked"
     assert place.reporter.status.rolled_back_steps == 13
-    assert place.reporter.said == ["ps:1 had lost all variables: every server goes back from step 33 to the checkpoint of step 20"]
+    assert place.reporter.said == [
+        "ps:1 had lost all variables: every server goes back from step 33 to the checkpoint of step 20"
+    ]
 
 
 def test_steps_that_are_lost_again_are_counted_with_those_lost_before(keep):

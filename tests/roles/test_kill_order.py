@@ -4,7 +4,7 @@ import pytest
 
 from dtrain.cluster import Role, TaskId
 from dtrain.roles.chief.kill_order import order_kill
-from dtrain.run_files import KillOrder, RunFiles, TaskStatus, read_record, write_record
+from dtrain.runs.files import KillOrder, RunFiles, TaskStatus, read_record, write_record
 
 PS = TaskId(Role.PS, 1)
 

@@ -3,7 +3,7 @@
 import json
 
 from dtrain.messages import HeartbeatReply
-from dtrain.metrics_log import INTERVAL_S, MetricsLog
+from dtrain.runs.metrics_log import INTERVAL_S, MetricsLog
 
 
 def reply(version, *statuses):

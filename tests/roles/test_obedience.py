@@ -98,7 +98,11 @@ def test_a_change_that_does_not_fit_is_refused_and_leaves_everything_alone():
     hold(hand)
     before = hand.image()
     adam = optimizers.serialize(optimizers.Adam())
-    for more in ({"optimizer": adam}, {"blocks": hand.blocks()[:1]}, {"optimizer": {"class_name": "Nobody", "config": {}}}):
+    for more in (
+        {"optimizer": adam},
+        {"blocks": hand.blocks()[:1]},
+        {"optimizer": {"class_name": "Nobody", "config": {}}},
+    ):
         assert isinstance(control(hand, **more)[0], Refusal)
         assert hand.image() == before
 
@@ -122,7 +126,9 @@ def test_of_a_table_all_rows_are_set_or_none():
     hold(hand)
     assert control(hand, blocks=[*hand.blocks(value=7), rows])[0] == Controlled()
     assert table.values.tolist() == rows.reshape(3, 2).tolist()
-    assert table.image.read("", 0, 3).tolist() == [[1.0] * 2] * 3, "a checkpoint that is being written has them as they were"
+    assert table.image.read("", 0, 3).tolist() == [[1.0] * 2] * 3, (
+        "a checkpoint that is being written has them as they were"
+    )
     control(hand, count=2, blocks=[*hand.blocks(value=8), rows[:0]])
     assert table.values.tolist() == rows.reshape(3, 2).tolist()
     assert kernel(hand) == 8.0

@@ -1,4 +1,6 @@
-"""An order in a new term: what the servers went back to decides what of it comes again. Findings, P-A9; rules 11 and 13."""
+"""An order in a new term: what the servers went back to decides what of it comes again. Findings, P-A9; rules
+11 and 13.
+"""
 
 import pytest
 from roles.by_hand import Hand
@@ -71,7 +73,9 @@ def follow(hand):
 
 def go_back(hand, version, term=2):
     """A new term from a checkpoint of this version; it waits for an order."""
-    message = hand.initialisation(term=term, version=version, until=version, steps_per_epoch=2, dealt=(1, version, ()))
+    message = hand.initialisation(
+        term=term, version=version, until=version, steps_per_epoch=2, dealt=(1, version, ())
+    )
     for server in range(len(hand.servers)):
         hand.say("chief:0", message, hand.blocks(server, 1), server)
 
@@ -85,8 +89,13 @@ def rates(hand):
 
 
 def snapshots(hand):
-    asked = [hand.say("chief:0", Snapshot(0, 0.0, 1, number=9), server=server) for server in range(len(hand.servers))]
-    return [action.message for actions in asked for action in actions if isinstance(action.message, SnapshotReply)]
+    asked = [
+        hand.say("chief:0", Snapshot(0, 0.0, 1, number=9), server=server)
+        for server in range(len(hand.servers))
+    ]
+    return [
+        action.message for actions in asked for action in actions if isinstance(action.message, SnapshotReply)
+    ]
 
 
 def test_values_are_in_a_checkpoint_whole_or_not_at_all():
@@ -188,7 +197,9 @@ def test_a_stop_stays_at_its_step():
     orders.repeat_in(2)
     train(hand, 3, term=2)
     assert hand.servers[0].held.max_steps == 4
-    assert give(hand, orders, SLOW, reached=3, stop=True) == (4, True), "an epoch that begins again says so again"
+    assert give(hand, orders, SLOW, reached=3, stop=True) == (4, True), (
+        "an epoch that begins again says so again"
+    )
     train(hand, 4, term=2)
     assert all(server.held.pushes.finished for server in hand.servers)
 
@@ -200,7 +211,11 @@ def test_an_order_that_meets_another_term_waits_until_the_leader_has_heard_of_it
     go_back(hand, 2)
     assert give(hand, orders, SLOW, reached=3, value=7) == (3, False)
     assert orders.waits
-    assert (kernels(hand), rates(hand), hand.servers[0].held.pushes.held_back) == ([1.0, 1.0], [0.5, 0.5], True)
+    assert (kernels(hand), rates(hand), hand.servers[0].held.pushes.held_back) == (
+        [1.0, 1.0],
+        [0.5, 0.5],
+        True,
+    )
     assert orders.repeat_in(2)
     assert not orders.waits
     train(hand, 3, term=2)

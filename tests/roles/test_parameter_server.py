@@ -82,7 +82,9 @@ def test_a_commit_that_cannot_follow_ends_the_server():
 def test_a_replica_is_let_go_when_the_last_step_is_saved(hand):
     question = Pull(1, 0, 5.0, concluded=True)
     assert hand.say("worker:0", question) == []
-    assert only(hand.say("worker:1", Conclude(1))) == Refusal("only chief:0 may conclude a generation, not worker:1")
+    assert only(hand.say("worker:1", Conclude(1))) == Refusal(
+        "only chief:0 may conclude a generation, not worker:1"
+    )
     answers = hand.say("chief:0", Conclude(1))
     assert [(a.caller, a.message) for a in answers] == [("chief:0", Conclude(1)), ("worker:0", Conclude(1))]
     assert only(hand.say("worker:0", question)) == Conclude(1)
@@ -137,13 +139,17 @@ def test_slots_of_a_checkpoint_are_restored_and_those_of_a_wrong_size_refused():
         answer = only(hand.say("chief:0", message, [*hand.blocks(), wrong]))
         assert isinstance(answer, Refusal)
         assert hand.servers[0].held is None
-    assert only(hand.say("chief:0", message, [*hand.blocks(), np.arange(7, dtype=np.float32)])) == Initialised()
+    assert (
+        only(hand.say("chief:0", message, [*hand.blocks(), np.arange(7, dtype=np.float32)])) == Initialised()
+    )
     assert hand.servers[0].held.store.slots["m"][0].tolist() == list(range(7))
     assert only(hand.push("worker:0", sequence=8, base=3)).duplicate
 
 
 def test_a_server_with_nothing_to_hold_takes_part():
-    hand = Hand(servers=3, variables=[VariableSpec("one", (2,))], optimizer=optimizers.Adagrad(0.1), updates="async")
+    hand = Hand(
+        servers=3, variables=[VariableSpec("one", (2,))], optimizer=optimizers.Adagrad(0.1), updates="async"
+    )
     assert hand.initialise() == [Initialised()] * 3
     message = hand.initialisation(generation=2, slots=("accumulator",))
     assert only(hand.say("chief:0", message, [], server=2)) == Initialised()
@@ -173,13 +179,18 @@ def test_a_push_that_breaks_a_rule_is_refused_and_nothing_changes(hand, changes,
     assert isinstance(answer, Refusal)
     assert said in answer.reason
     assert hand.image() == before
-    assert only(hand.push("worker:0", blocks=_nan(hand), finite=False)).verdict is Verdict.REFUSED, "it may go on"
+    assert only(hand.push("worker:0", blocks=_nan(hand), finite=False)).verdict is Verdict.REFUSED, (
+        "it may go on"
+    )
 
 
 @pytest.mark.parametrize("task", ["ps:0", "evaluator:0"])
 def test_who_is_no_replica_may_not_push(hand, task):
     before = hand.image()
-    assert "is not a replica of this run; replicas are chief:0, worker:0, worker:1" in only(hand.push(task)).reason
+    assert (
+        "is not a replica of this run; replicas are chief:0, worker:0, worker:1"
+        in only(hand.push(task)).reason
+    )
     assert hand.image() == before
 
 
@@ -197,7 +208,10 @@ def test_a_gradient_that_is_not_finite_is_refused_by_name_and_stays_so(hand, val
         assert (reply.verdict, reply.duplicate, reply.version) == (Verdict.REFUSED, duplicate, 0)
         assert "NaN" in reply.reason
         assert hand.image()[2] == before
-    assert "worker:0 from version 0" in only(hand.push("worker:0", sequence=2, blocks=_nan(hand), finite=False)).reason
+    assert (
+        "worker:0 from version 0"
+        in only(hand.push("worker:0", sequence=2, blocks=_nan(hand), finite=False)).reason
+    )
 
 
 def test_every_server_refuses_a_gradient_whose_nan_lies_elsewhere(hand):
@@ -214,4 +228,6 @@ def test_large_numbers_whose_sum_overflows_are_finite(hand):
 
 
 def test_messages_that_are_not_for_a_server_are_refused(hand):
-    assert only(hand.say("worker:0", Hello("r", "h", "worker:0"))) == Refusal("a parameter server does not take Hello messages")
+    assert only(hand.say("worker:0", Hello("r", "h", "worker:0"))) == Refusal(
+        "a parameter server does not take Hello messages"
+    )

@@ -1,4 +1,6 @@
-"""Which part the servers' answers say is next, and what becomes of a part whose gradient did not count. Rule 10."""
+"""Which part the servers' answers say is next, and what becomes of a part whose gradient did not count. Rule
+10.
+"""
 
 import numpy as np
 import pytest
@@ -98,7 +100,9 @@ def test_with_shrink_those_who_wait_compute_the_parts_of_the_lost_so_that_no_exa
     hand.push("worker:0", value=4)
     assert hand.version() == 0
     answers = lost(hand, "worker:1")
-    assert [(a.caller, a.message.verdict, a.message.part) for a in answers] == [("chief:0", Verdict.PENDING, 2)]
+    assert [(a.caller, a.message.verdict, a.message.part) for a in answers] == [
+        ("chief:0", Verdict.PENDING, 2)
+    ]
     hand.push("chief:0", sequence=2, ordinal=1, value=9, part=2)
     assert hand.version() == 1
     assert hand.servers[0].held.store.values[0].tolist() == [-0.5 * (2 + 4 + 9) / 3] * 7
@@ -129,11 +133,15 @@ def test_a_server_that_comes_back_hears_of_what_was_released():
     hand = begun(servers=2, updates="sync", too_few="shrink")
     hand.push("chief:0", part=0)
     lost(hand, "worker:1")
-    assert [a.message for a in hand.say("ps:1", Subscribe(1, 0), caller="commits")] == [Release(1, 0, (0, 1, 0))]
+    assert [a.message for a in hand.say("ps:1", Subscribe(1, 0), caller="commits")] == [
+        Release(1, 0, (0, 1, 0))
+    ]
 
 
 def test_a_contribution_that_never_became_complete_gives_its_part_back_to_the_successor():
-    """Findings, P-A1: the dead process's push had reached ps:0 alone, and its successor is there within the lease."""
+    """Findings, P-A1: the dead process's push had reached ps:0 alone, and its successor is there within the
+    lease.
+    """
     hand = begun(servers=2, updates="sync")
     hand.push("worker:1", part=2)
     hand.now += 1.5
@@ -182,7 +190,9 @@ def test_where_the_predecessors_contribution_was_complete_its_successor_waits_fo
 
 
 def test_a_late_push_of_a_replica_that_stood_still_counts_once_with_what_replaced_it():
-    """Findings, P-A4: its part was dealt to another; the one that is complete first counts, and the other is stale."""
+    """Findings, P-A4: its part was dealt to another; the one that is complete first counts, and the other is
+    stale.
+    """
     hand = begun(updates="sync", too_few="shrink")
     hand.push("chief:0", part=0)
     hand.push("worker:0", part=1)
@@ -216,7 +226,11 @@ def test_with_fewer_parts_than_replicas_everyone_takes_turns():
         hand.pull(task)
     computed = []
     for version in range(5):
-        hand.parts = {task: hand.dealt(task) for task in tasks if hand.servers[0].held.pushes.permit(tasks.index(task))[0]}
+        hand.parts = {
+            task: hand.dealt(task)
+            for task in tasks
+            if hand.servers[0].held.pushes.permit(tasks.index(task))[0]
+        }
         owing = sorted(hand.servers[0].held.pushes.awaited()[0])
         assert [tasks[rank] for rank in owing] == sorted(hand.parts, key=tasks.index)
         computed += hand.parts
@@ -264,7 +278,9 @@ def test_who_has_nothing_to_contribute_is_never_too_late():
     assert (answer.verdict, answer.version, answer.stale) == (Verdict.ACCEPTED, 1, 0)
 
 
-@pytest.mark.parametrize(("weighting", "mean"), [("replicas", (3 + 6 + 9) / 3), ("examples", (2 * 3 + 2 * 6 + 1 * 9) / 5)])
+@pytest.mark.parametrize(
+    ("weighting", "mean"), [("replicas", (3 + 6 + 9) / 3), ("examples", (2 * 3 + 2 * 6 + 1 * 9) / 5)]
+)
 def test_the_mean_is_of_the_parts_means_or_of_their_examples(weighting, mean):
     hand = begun(updates="sync", weighting=weighting)
     for part, (task, examples) in enumerate(zip(TASKS, (2, 2, 1), strict=True)):
@@ -277,7 +293,11 @@ def test_sums_are_taken_in_the_order_of_parts_whoever_computed_them():
     for owner in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
         hand = begun(updates="sync")
         for rank, part in enumerate(owner):
-            hand.push(TASKS[rank], part=part, blocks=[np.full(7, [1e8, 3, -1e8][part], np.float32), np.zeros(2, np.int64)])
+            hand.push(
+                TASKS[rank],
+                part=part,
+                blocks=[np.full(7, [1e8, 3, -1e8][part], np.float32), np.zeros(2, np.int64)],
+            )
         images.add(hand.servers[0].held.store.values[0].tobytes())
     assert len(images) == 1
 

@@ -97,6 +97,12 @@ print(found)
     ],
 )
 def test_all_threads_follow(first, accounts, found):
-    body = textwrap.dedent(POLICIES).replace("FIRST", str(first)).replace("ACCOUNTS", f"lambda: iter({accounts})")
-    done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60, check=True)
+    body = (
+        textwrap.dedent(POLICIES)
+        .replace("FIRST", str(first))
+        .replace("ACCOUNTS", f"lambda: iter({accounts})")
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", body], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.strip() == str(found)

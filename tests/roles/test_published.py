@@ -1,11 +1,13 @@
-"""Versions of a server's values: what somebody reads stays as it is, and there are no more copies than different readings."""
+"""Versions of a server's values: what somebody reads stays as it is, and there are no more copies than
+different readings.
+"""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrain.roles.parameter_server.published import Published, Room
+from dtrain.parameters.published import Published, Room
 
 
 class ReadingRoom(Room):

@@ -3,7 +3,17 @@
 from roles.by_hand import Hand, only
 
 from dtrain.learning import optimizers
-from dtrain.messages import Conclude, Farewell, Initialised, NotReady, Pull, Snapshot, SnapshotReply, SnapshotRows, Values
+from dtrain.messages import (
+    Conclude,
+    Farewell,
+    Initialised,
+    NotReady,
+    Pull,
+    Snapshot,
+    SnapshotReply,
+    SnapshotRows,
+    Values,
+)
 
 
 def test_a_pull_waits_for_the_variables_and_says_at_its_deadline_that_it_does():
@@ -52,7 +62,9 @@ def test_a_snapshot_waits_for_its_version_then_holds_values_slots_and_what_was_s
     assert [a.caller for a in answers] == ["worker:0", "control"]
     reply = answers[1]
     rule = optimizers.serialize(optimizers.SGD(0.5, momentum=0.9))
-    assert reply.message == SnapshotReply(1, ("m",), [("worker:0", 1, 1)], (1, 2, (1,)), optimizer=rule, applied=(1, ()))
+    assert reply.message == SnapshotReply(
+        1, ("m",), [("worker:0", 1, 1)], (1, 2, (1,)), optimizer=rule, applied=(1, ())
+    )
     questions = SnapshotRows(0, "", 0, 7), SnapshotRows(0, "m", 0, 7), SnapshotRows(1, "", 0, 2)
     found = [hand.say("chief:0", question)[0].blocks[0].tolist() for question in questions]
     assert found == [[-0.5] * 7, [-0.5] * 7, [1, 1]]

@@ -6,7 +6,7 @@ from dtrain import checkpoints
 from dtrain.config import CheckpointSection, TrainingSection
 from dtrain.learning import optimizers
 from dtrain.messages import SnapshotReply
-from dtrain.protocol import placement
+from dtrain.parameters import placement
 from dtrain.protocol.part_dealer import Dealt
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.saver import Saver
@@ -22,7 +22,10 @@ class Servers:
     """Two servers in async, where each has seen what it has."""
 
     def snapshot(self, cut, newest, last):
-        return [SnapshotReply(9 - server, ("m",), seen, (1, 9, ()), optimizer=OPTIMIZER) for server, seen in enumerate(SEEN)]
+        return [
+            SnapshotReply(9 - server, ("m",), seen, (1, 9, ()), optimizer=OPTIMIZER)
+            for server, seen in enumerate(SEEN)
+        ]
 
     def snapshot_rows(self, server, question):
         return np.full(question.stop - question.start, server + 10 * (question.array == "m"), np.float32)
@@ -44,7 +47,9 @@ def test_the_last_step_of_the_fit_before_is_kept_beside_the_beginning_of_the_nex
     values = {"one": np.zeros(2, np.float32), "two": np.ones(3, np.float32)}
     for number in (1, 2):
         generation = Generation(number, PLAN, TrainingSection(), OPTIMIZER, 20, 1)
-        Saver(None, generation, CheckpointSection(), tmp_path, lambda: 0, print).save_start(fresh(PLAN, OPTIMIZER, values))
+        Saver(None, generation, CheckpointSection(), tmp_path, lambda: 0, print).save_start(
+            fresh(PLAN, OPTIMIZER, values)
+        )
         assert (checkpoints.final_of(tmp_path, 1) is None) == (number == 1)
 
 
@@ -62,7 +67,14 @@ class Rows:
 
 def test_a_table_is_written_by_rows(tmp_path):
     plan = placement.plan([VariableSpec("table", (5, 2), trainable=False, sparse=True)], servers=1)
-    saver = Saver(None, Generation(1, plan, TrainingSection(), OPTIMIZER, 20, 1), CheckpointSection(), tmp_path, lambda: 0, print)
+    saver = Saver(
+        None,
+        Generation(1, plan, TrainingSection(), OPTIMIZER, 20, 1),
+        CheckpointSection(),
+        tmp_path,
+        lambda: 0,
+        print,
+    )
     saver.save_start(fresh(plan, OPTIMIZER, {"table": Rows()}))
     with checkpoints.open_checkpoint(tmp_path) as checkpoint:
         assert checkpoint.read("table").tolist() == Rows()[:].tolist()

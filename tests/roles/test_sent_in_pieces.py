@@ -1,4 +1,6 @@
-"""A server's large answers over gRPC are cut while they are sent: never torn by the next versions, and held once for all."""
+"""A server's large answers over gRPC are cut while they are sent: never torn by the next versions, and held
+once for all.
+"""
 
 from itertools import zip_longest
 
@@ -18,8 +20,12 @@ class Server:
 
     def __init__(self, updates):
         self.hand = Hand(workers=2, max_steps=1000, updates=updates, variables=VARIABLES, chief_trains=False)
-        self.handler = ServerHandler(self.hand.servers[0], Hello("run", "hash", "ps:0"), Silent(), local=False)
-        self.handler.received(GrpcCaller(Hello("run", "hash", "chief:0")), Frame(self.hand.initialisation(), self.hand.blocks()))
+        self.handler = ServerHandler(
+            self.hand.servers[0], Hello("run", "hash", "ps:0"), Silent(), local=False
+        )
+        self.handler.received(
+            GrpcCaller(Hello("run", "hash", "chief:0")), Frame(self.hand.initialisation(), self.hand.blocks())
+        )
         self.callers = [GrpcCaller(Hello("run", "hash", f"worker:{index}")) for index in range(2)]
         for caller in self.callers:
             self.handler.received(caller, Frame(Heartbeat((0, 1.0), 1)))

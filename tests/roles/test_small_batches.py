@@ -1,4 +1,6 @@
-"""Parts that bring no gradient, because they have no examples or it was refused, and replicas fewer than parts. Rule 10."""
+"""Parts that bring no gradient, because they have no examples or it was refused, and replicas fewer than
+parts. Rule 10.
+"""
 
 from roles.by_hand import TASKS, Hand, lost, sync
 

@@ -1,11 +1,24 @@
-"""An asynchronous checkpoint: from the mark on new pushes wait, until the server has what any other one had, and for no longer."""
+"""An asynchronous checkpoint: from the mark on new pushes wait, until the server has what any other one had,
+and for no longer.
+"""
 
 import numpy as np
 import pytest
 from roles.by_hand import Hand, only
 
 from dtrain.learning import optimizers
-from dtrain.messages import Mark, Marked, NotReady, Refusal, Reply, Rows, Snapshot, SnapshotReply, SnapshotRows, Verdict
+from dtrain.messages import (
+    Mark,
+    Marked,
+    NotReady,
+    Refusal,
+    Reply,
+    Rows,
+    Snapshot,
+    SnapshotReply,
+    SnapshotRows,
+    Verdict,
+)
 from dtrain.roles.parameter_server.snapshots import UNREAD_S
 
 WAIT_S = 2.0
@@ -23,7 +36,9 @@ def marked(**more):
     hand.push("worker:0", server=1)
     answers = [only(mark(hand, server)) for server in (0, 1)]
     assert [answer.applied for answer in answers] == [(1, ()), (2, ())]
-    assert (answers[0].again, answers[0].settled) == ((), 0), "the chief's may be on its way to the second server"
+    assert (answers[0].again, answers[0].settled) == ((), 0), (
+        "the chief's may be on its way to the second server"
+    )
     return hand
 
 
@@ -84,7 +99,12 @@ def test_a_push_that_comes_again_on_a_new_connection_waits_and_counts_once():
     assert hand.push("chief:0", sequence=2, base=1, caller="newer") == []
     hand.now = WAIT_S
     first, second = hand.tick()
-    assert (first.caller, first.message.duplicate, second.caller, second.message.duplicate) == ("new", False, "newer", True)
+    assert (first.caller, first.message.duplicate, second.caller, second.message.duplicate) == (
+        "new",
+        False,
+        "newer",
+        True,
+    )
     assert hand.version() == 2
 
 

@@ -1,4 +1,6 @@
-"""What a checkpoint was written with is what training goes on with, field by field; and what it cannot go on with."""
+"""What a checkpoint was written with is what training goes on with, field by field; and what it cannot go on
+with.
+"""
 
 import msgspec
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from dtrain.config import CheckpointSection, TrainingSection
 from dtrain.learning import optimizers
 from dtrain.messages import Lineage, Sums
-from dtrain.protocol import placement
+from dtrain.parameters import placement
 from dtrain.protocol.part_dealer import Dealt
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.saver import Saver

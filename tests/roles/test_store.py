@@ -7,8 +7,8 @@ import pytest
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import optimizers
-from dtrain.protocol import placement
-from dtrain.roles.parameter_server.store import Store, any_non_finite, unclippable
+from dtrain.parameters import placement
+from dtrain.parameters.store import Store, any_non_finite, unclippable
 from dtrain.variables import VariableSpec
 
 VARIABLES = [
@@ -35,7 +35,8 @@ def everything(held):
 
 
 @pytest.mark.parametrize(
-    "optimizer", [optimizers.SGD(0.1), optimizers.SGD(0.1, momentum=0.9), optimizers.Adam(0.01), optimizers.Adagrad(0.1)]
+    "optimizer",
+    [optimizers.SGD(0.1), optimizers.SGD(0.1, momentum=0.9), optimizers.Adam(0.01), optimizers.Adagrad(0.1)],
 )
 def test_updates_are_those_of_the_optimizer_on_each_variable_bit_for_bit(optimizer):
     held = store(optimizer)
@@ -60,7 +61,9 @@ def test_it_keeps_arrays_that_may_be_written_and_copies_those_that_may_not():
     frozen = arrays()
     for array in frozen:
         array.flags.writeable = False
-    assert all(mine is value for mine, value in zip(store(optimizers.SGD(0.1), values).values, values, strict=True))
+    assert all(
+        mine is value for mine, value in zip(store(optimizers.SGD(0.1), values).values, values, strict=True)
+    )
     copied = store(optimizers.SGD(0.1), frozen)
     copied.apply(arrays(), 0)
     assert not any(np.shares_memory(mine, value) for mine, value in zip(copied.values, frozen, strict=True))
@@ -87,7 +90,11 @@ def test_a_snapshot_restores_to_the_same_state_and_the_same_future():
 def test_slots_are_seen_by_the_names_and_shapes_of_the_variables_where_they_lie():
     held = store(optimizers.SGD(0.1, momentum=0.9))
     views = held.slot_views("m")
-    assert {name: view.shape for name, view in views.items()} == {"kernel": (3, 2), "wide": (4,), "bias": (2,)}
+    assert {name: view.shape for name, view in views.items()} == {
+        "kernel": (3, 2),
+        "wide": (4,),
+        "bias": (2,),
+    }
     for number, name in enumerate(views, 1):
         views[name][...] = number
     assert sorted({number for array in held.slots["m"] for number in array}) == [1, 2, 3]
@@ -112,7 +119,12 @@ def test_slots_of_another_optimizer_or_size_are_refused_and_change_nothing():
     before = [array.tobytes() for array in everything(held)]
     sizes = [held.groups[index] for index in held.trainable]
     good = [np.ones(group.size, group.dtype) for group in sizes]
-    for names, blocks in [(("v",), good), ((), []), (("m",), good[:-1]), (("m",), [np.ones(1, np.float32), good[1]])]:
+    for names, blocks in [
+        (("v",), good),
+        ((), []),
+        (("m",), good[:-1]),
+        (("m",), [np.ones(1, np.float32), good[1]]),
+    ]:
         with pytest.raises(InputError, match="the optimizer has \\['m'\\]"):
             held.restore_slots(names, blocks)
     assert [array.tobytes() for array in everything(held)] == before
@@ -138,7 +150,9 @@ def test_norms_that_no_server_can_know_are_refused_with_the_remedy():
     two = placement.plan(VARIABLES, 2)
     split = placement.plan(VARIABLES, 1, partitioner={"fixed_shards": 2})
     assert unclippable(optimizers.serialize(optimizers.SGD(1.0, clipnorm=1.0)), two) is None
-    assert "found 2; use clipnorm" in unclippable(optimizers.serialize(optimizers.SGD(1.0, global_clipnorm=1.0)), two)
+    assert "found 2; use clipnorm" in unclippable(
+        optimizers.serialize(optimizers.SGD(1.0, global_clipnorm=1.0)), two
+    )
     assert "use clipvalue" in unclippable(optimizers.serialize(optimizers.SGD(1.0, clipnorm=1.0)), split)
     assert unclippable(optimizers.serialize(optimizers.SGD(1.0, clipvalue=1.0)), split) is None
 

@@ -94,7 +94,9 @@ def test_a_contribution_that_was_answered_as_pending_stays_what_it_was_when_its_
     for block in memory:
         block[...] = 7
     hand.push("chief:0", value=4)
-    [answer, _] = sorted(hand.push("worker:0", sequence=2, ordinal=1, blocks=memory), key=lambda action: action.caller)
+    [answer, _] = sorted(
+        hand.push("worker:0", sequence=2, ordinal=1, blocks=memory), key=lambda action: action.caller
+    )
     assert answer.blocks[0].tolist() == [-0.5 * (1 + 4 + 7) / 3] * 7
 
 
@@ -140,7 +142,13 @@ def test_after_the_last_version_a_push_is_finished_and_nobody_is_missed():
 
 
 def test_means_of_whole_numbers_and_truth_values_are_of_their_own_kind():
-    kinds = [("int8", 100, 100), ("uint8", 200, 200), ("int64", -3, -3), ("bool", True, True), ("float64", 0.1, 0.1)]
+    kinds = [
+        ("int8", 100, 100),
+        ("uint8", 200, 200),
+        ("int64", -3, -3),
+        ("bool", True, True),
+        ("float64", 0.1, 0.1),
+    ]
     variables = [VariableSpec(f"v{i}", (1,), dtype, trainable=False) for i, (dtype, _, _) in enumerate(kinds)]
     hand = sync(variables=variables)
     for task in ("chief:0", "worker:0", "worker:1"):
@@ -152,7 +160,9 @@ def test_means_of_whole_numbers_and_truth_values_are_of_their_own_kind():
 
 def test_what_all_left_alone_stays_exactly_what_it_was():
     frozen = np.random.default_rng(0).normal(size=100).astype(np.float32)
-    assert ((frozen + frozen + frozen) / np.float32(3) != frozen).any(), "a mean of equal floats need not be one of them"
+    assert ((frozen + frozen + frozen) / np.float32(3) != frozen).any(), (
+        "a mean of equal floats need not be one of them"
+    )
     hand = sync(variables=[VariableSpec("frozen", (100,), trainable=False)])
     for task in ("chief:0", "worker:0", "worker:1"):
         hand.push(task, blocks=[frozen])
@@ -175,7 +185,10 @@ def test_a_contribution_counts_when_both_servers_hold_it_and_both_commit_the_sam
     assert [(a.caller, type(a.message)) for a in actions] == [("commits", Commit), ("worker:1", Reply)]
     assert actions[0].message == commit
     replies = hand.say("ps:0", commit, server=1)
-    assert [(a.caller, a.message.verdict) for a in replies] == [("worker:0", Verdict.STALE), ("worker:1", Verdict.ACCEPTED)]
+    assert [(a.caller, a.message.verdict) for a in replies] == [
+        ("worker:0", Verdict.STALE),
+        ("worker:1", Verdict.ACCEPTED),
+    ]
     before = hand.image(1)
     assert hand.say("ps:0", commit, server=1) == []
     assert hand.image(1) == before
@@ -202,7 +215,9 @@ def test_a_server_that_asked_before_it_was_initialised_hears_what_it_missed_sinc
     hand.push("worker:0")
     [report] = hand.push("worker:0", server=1)
     hand.say("ps:1", report.message)
-    assert [action.message for action in hand.say("ps:1", Subscribe(0, 0))] == [Commit(1, 0, ((1, 1, 0),), parts=1)]
+    assert [action.message for action in hand.say("ps:1", Subscribe(0, 0))] == [
+        Commit(1, 0, ((1, 1, 0),), parts=1)
+    ]
 
 
 def test_what_belongs_to_an_earlier_term_changes_nothing():
@@ -213,7 +228,9 @@ def test_what_belongs_to_an_earlier_term_changes_nothing():
     before = hand.image(), hand.image(1)
     assert hand.say("ps:1", msgspec.structs.replace(report.message, term=2)) == []
     assert hand.say("ps:0", Commit(1, 0, ((1, 1, 0),), term=2, parts=1), server=1) == []
-    assert hand.say("ps:0", Commit(1, 5, ((2, 1, 0),), term=2, parts=1), server=1) == [], "not followed, and no reason to end"
+    assert hand.say("ps:0", Commit(1, 5, ((2, 1, 0),), term=2, parts=1), server=1) == [], (
+        "not followed, and no reason to end"
+    )
     assert (hand.image(), hand.image(1)) == before
     hand.say("ps:1", report.message)
     assert hand.version() == 1

@@ -1,4 +1,6 @@
-"""Tables: updated like a dense variable by the optimizer's sparse rule, read as they were while they change."""
+"""Tables: updated like a dense variable by the optimizer's sparse rule, read as they were while they
+change.
+"""
 
 import numpy as np
 import pytest
@@ -7,20 +9,24 @@ from hypothesis import strategies as st
 
 from dtrain.errors import InputError
 from dtrain.learning import optimizers
-from dtrain.learning.drawn_table import DrawnTable
-from dtrain.learning.initializers import RandomNormal
+from dtrain.learning.core.drawn_table import DrawnTable
+from dtrain.learning.core.initializers import RandomNormal
+from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers import legacy
-from dtrain.learning.sparse_rows import SparseRows
-from dtrain.protocol import placement
-from dtrain.roles.parameter_server.image import Image
-from dtrain.roles.parameter_server.means import mean
-from dtrain.roles.parameter_server.store import Store
-from dtrain.roles.parameter_server.table import VALUES
-from dtrain.roles.worker.row_routes import RowRoutes
+from dtrain.parameters import placement
+from dtrain.parameters.image import Image
+from dtrain.parameters.means import mean
+from dtrain.parameters.row_routes import RowRoutes
+from dtrain.parameters.store import Store
+from dtrain.parameters.table import VALUES
 from dtrain.variables import VariableSpec
 
 ROWS = 11
-VARIABLES = [VariableSpec("bias", (2,)), VariableSpec("table", (ROWS, 3), sparse=True), VariableSpec("kernel", (4,))]
+VARIABLES = [
+    VariableSpec("bias", (2,)),
+    VariableSpec("table", (ROWS, 3), sparse=True),
+    VariableSpec("kernel", (4,)),
+]
 SOURCE = DrawnTable.of((ROWS, 3), RandomNormal(), [0])
 RULES = [
     optimizers.SGD(0.1),
@@ -37,7 +43,11 @@ def stores(optimizer, servers=1, shards=1):
     plan = placement.plan(VARIABLES, servers, partitioner={"fixed_shards": shards})
     made = []
     for layout in plan.layouts:
-        store = Store(layout, optimizers.serialize(optimizer), [np.zeros(group.size, group.dtype) for group in layout.groups])
+        store = Store(
+            layout,
+            optimizers.serialize(optimizer),
+            [np.zeros(group.size, group.dtype) for group in layout.groups],
+        )
         for table in store.tables:
             for name, array in optimizer.initial_slots(np.asarray(SOURCE)).items():
                 table.fill(name, array)
@@ -55,10 +65,14 @@ FIRST, SCALE = 5, 0.5
 """A later `fit` begins at this version with a new optimizer; its gradients are late."""
 
 
-@pytest.mark.parametrize("optimizer", RULES, ids=lambda rule: f"{type(rule).__module__.rpartition('.')[2]}-{type(rule).__name__}")
+@pytest.mark.parametrize(
+    "optimizer", RULES, ids=lambda rule: f"{type(rule).__module__.rpartition('.')[2]}-{type(rule).__name__}"
+)
 def test_a_later_fit_is_the_optimizer_s_own_from_its_first_step_to_its_last(optimizer):
     layout = placement.plan(VARIABLES, 1).layout(0)
-    store = Store(layout, optimizers.serialize(optimizer), [np.zeros(6, np.float32)], origin=FIRST, max_steps=FIRST + 3)
+    store = Store(
+        layout, optimizers.serialize(optimizer), [np.zeros(6, np.float32)], origin=FIRST, max_steps=FIRST + 3
+    )
     whole = {"dense": np.zeros(6, np.float32), "table": np.asarray(SOURCE)}
     slots = {name: optimizer.initial_slots(value) for name, value in whole.items()}
     for name, array in {VALUES: whole["table"], **slots["table"]}.items():
@@ -67,7 +81,9 @@ def test_a_later_fit_is_the_optimizer_s_own_from_its_first_step_to_its_last(opti
         dense, rows = np.full(6, step - 0.5, np.float32), row_gradients([step, 4, 9], step)
         limited = optimizer.clip({"table": rows})["table"]
         optimizer.update(whole["dense"], dense, slots["dense"], step, rate_scale=SCALE)
-        optimizer.update_rows(whole["table"], limited.ids, limited.rows, slots["table"], step, rate_scale=SCALE)
+        optimizer.update_rows(
+            whole["table"], limited.ids, limited.rows, slots["table"], step, rate_scale=SCALE
+        )
         store.apply([dense, rows.ids, rows.rows.reshape(-1)], FIRST + step, SCALE)
     for name, value in whole.items():
         optimizer.finalize(value, slots[name])
@@ -82,7 +98,9 @@ def dense_part(store):
     return [np.ones(group.size, group.dtype) for group in store.groups]
 
 
-@pytest.mark.parametrize("optimizer", RULES, ids=lambda rule: f"{type(rule).__module__.rpartition('.')[2]}-{type(rule).__name__}")
+@pytest.mark.parametrize(
+    "optimizer", RULES, ids=lambda rule: f"{type(rule).__module__.rpartition('.')[2]}-{type(rule).__name__}"
+)
 @settings(deadline=None, max_examples=15)
 @given(steps=STEPS, servers=st.integers(1, 3), shards=st.integers(1, 4))
 def test_rows_on_any_servers_are_those_of_the_optimizer_on_the_whole_table(optimizer, steps, servers, shards):
@@ -131,7 +149,9 @@ def test_an_image_stays_as_it_was_while_everything_changes(data):
     size = data.draw(st.integers(1, ROWS))
     for name in arrays:
         for start in range(0, ROWS, size):
-            for ids in data.draw(st.lists(st.none() | st.sets(st.integers(0, ROWS - 1), min_size=1), max_size=3)):
+            for ids in data.draw(
+                st.lists(st.none() | st.sets(st.integers(0, ROWS - 1), min_size=1), max_size=3)
+            ):
                 chosen = np.arange(ROWS) if ids is None else np.array(sorted(ids))
                 image.keep_all() if ids is None else image.keep(chosen)
                 for array in arrays.values():
@@ -147,7 +167,10 @@ def test_what_does_not_fit_is_refused():
     good = [*dense_part(store), ids, rows]
     assert store.received(good) is good
     dense = dense_part(store)
-    wrong = [([*dense, np.array(bad), rows], "ascending row numbers") for bad in ([3, 1], [1, 1], [-1, 3], [1, ROWS])]
+    wrong = [
+        ([*dense, np.array(bad), rows], "ascending row numbers")
+        for bad in ([3, 1], [1, 1], [-1, 3], [1, ROWS])
+    ]
     wrong += [([*dense, ids, rows[:-1]], "elements"), ([*dense, ids, rows.astype(np.float64)], "elements")]
     wrong += [(good[:-1], "expected 1 blocks and 2"), ([np.zeros(1), ids, rows], r"expected \(dtype")]
     for blocks, reason in wrong:
@@ -156,7 +179,11 @@ def test_what_does_not_fit_is_refused():
     [table] = store.tables
     with pytest.raises(InputError, match="ascending"):
         table.look_up(np.array([ROWS]))
-    for wrong in [("momentum", 0, 1, np.zeros(3, np.float32)), (VALUES, ROWS, ROWS + 1, np.zeros(3, np.float32)), (VALUES, 0, 1)]:
+    for wrong in [
+        ("momentum", 0, 1, np.zeros(3, np.float32)),
+        (VALUES, ROWS, ROWS + 1, np.zeros(3, np.float32)),
+        (VALUES, 0, 1),
+    ]:
         with pytest.raises(InputError, match="there are no rows"):
             table.load(*wrong)
     with pytest.raises(InputError, match="are not rows 0 to 2"):
@@ -172,6 +199,8 @@ def test_global_norms_are_limited_over_rows_too():
     before = [store.values[0].copy(), store.tables[0].values.copy()]
     ids, rows = np.array([2, 5]), np.full(6, 3.0, np.float32)
     store.apply([*dense_part(store), ids, rows], 0)
-    moved = np.concatenate([(store.values[0] - before[0]).ravel(), (store.tables[0].values - before[1]).ravel()])
+    moved = np.concatenate(
+        [(store.values[0] - before[0]).ravel(), (store.tables[0].values - before[1]).ravel()]
+    )
     assert np.isclose(np.linalg.norm(moved), 1.0)
     assert np.isclose(moved[:6].min() * 3, moved.min())

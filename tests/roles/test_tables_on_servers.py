@@ -1,4 +1,6 @@
-"""Messages about tables, server by server: loaded before the term begins, looked up, pushed, read as they were."""
+"""Messages about tables, server by server: loaded before the term begins, looked up, pushed, read as they
+were.
+"""
 
 import numpy as np
 import pytest
@@ -8,9 +10,9 @@ from roles.test_worker_driver import Line, Silent
 
 from dtrain.errors import PeerLostError, ProgramError
 from dtrain.learning import optimizers
-from dtrain.learning.drawn_table import DrawnTable
-from dtrain.learning.initializers import Constant, RandomNormal
-from dtrain.learning.sparse_rows import SparseRows
+from dtrain.learning.core.drawn_table import DrawnTable
+from dtrain.learning.core.initializers import Constant, RandomNormal
+from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import (
     Initialised,
     Load,
@@ -26,8 +28,8 @@ from dtrain.messages import (
     Values,
     Verdict,
 )
-from dtrain.protocol import placement
-from dtrain.protocol.replica_memory import ReplicaMemory
+from dtrain.parameters import placement
+from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.roles.worker.machine import Phase, Replica
 from dtrain.variables import VariableSpec
@@ -79,9 +81,18 @@ def test_a_term_with_tables_begins_when_the_last_row_has_come():
 def test_what_does_not_belong_is_refused():
     made = hand()
     made.initialise(term=5, drawn=DRAWN, loads=True)
-    for task, load in [("worker:0", Load(5, 0, "", 0, 1)), ("chief:0", Load(4, 0, "", 0, 1)), ("chief:0", Load(5, 1, "", 0, 1))]:
+    for task, load in [
+        ("worker:0", Load(5, 0, "", 0, 1)),
+        ("chief:0", Load(4, 0, "", 0, 1)),
+        ("chief:0", Load(5, 1, "", 0, 1)),
+    ]:
         assert isinstance(only(made.say(task, load)), Refusal)
-    assert "no plan" not in only(made.say("chief:0", made.initialisation(term=6, drawn={"table": {"": {}}}), made.blocks())).reason
+    assert (
+        "no plan"
+        not in only(
+            made.say("chief:0", made.initialisation(term=6, drawn={"table": {"": {}}}), made.blocks())
+        ).reason
+    )
     made = loaded()
     for ids in ([ROWS], [1, 1], [-1]):
         assert isinstance(only(look_up(made, ids)), Refusal)
@@ -118,12 +129,21 @@ def test_late_and_non_finite_rows_are_not_applied():
     push(made, "worker:0", [1])
     before = look_up(made, range(ROWS))[0].blocks[0].tobytes()
     assert only(push(made, "worker:1", [2])).verdict is Verdict.STALE
-    assert only(push(made, "worker:1", [2], sequence=2, base=1, value=np.nan, finite=False)).verdict is Verdict.REFUSED
+    assert (
+        only(push(made, "worker:1", [2], sequence=2, base=1, value=np.nan, finite=False)).verdict
+        is Verdict.REFUSED
+    )
     assert look_up(made, range(ROWS))[0].blocks[0].tobytes() == before
 
 
 def test_stale_rows_are_compensated_for_the_way_they_have_gone_since_they_were_looked_up():
-    made = Hand(variables=VARIABLES, optimizer=optimizers.SGD(1.0), updates="async", stale_gradients="compensate", compensation=0.5)
+    made = Hand(
+        variables=VARIABLES,
+        optimizer=optimizers.SGD(1.0),
+        updates="async",
+        stale_gradients="compensate",
+        compensation=0.5,
+    )
     made.initialise(term=5, drawn={"table": {"": SLOT.describe()}}, loads=True)
     made.say("chief:0", Load(5, 0, "", 0, ROWS, last=True))
     made.pull("worker:0")
@@ -157,7 +177,9 @@ def test_rows_of_a_checkpoint_are_refused_when_the_state_was_asked_for_again():
     made.say("chief:0", Snapshot(0, 0.0, 5, number=7))
     push(made, "worker:0", [0])
     made.say("chief:0", Snapshot(0, 0.0, 5, number=6), caller="a broken connection")
-    assert "asked for its state again" in only(made.say("chief:0", SnapshotRows(1, "", 0, 2, number=7))).reason
+    assert (
+        "asked for its state again" in only(made.say("chief:0", SnapshotRows(1, "", 0, 2, number=7))).reason
+    )
 
 
 # The replica's side
@@ -178,7 +200,9 @@ class TableLine(Line):
 def driver(*lines):
     machine, lines = Replica(2, 1, 7, PLAN.hash, sync=True), iter(lines)
     memories = ReplicaMemory(PLAN), ReplicaMemory(PLAN)
-    return ReplicaDriver(machine, *memories, lambda server, timeout_s: next(lines), Silent(), connect_s=1, patience_s=9)
+    return ReplicaDriver(
+        machine, *memories, lambda server, timeout_s: next(lines), Silent(), connect_s=1, patience_s=9
+    )
 
 
 def values(term=5, **more):
@@ -191,7 +215,10 @@ def test_rows_come_from_the_servers_that_have_them_each_asked_once():
     replica.start()
     found = replica.tables["table"][[[5, 0], [5, 1]]]
     assert found[..., 0].tolist() == [[2, 0], [2, 1]], "rows 3 to 5 are rows 0 to 2 of the second shard"
-    assert [line.sent[-1] for line in lines] == [(Lookup(1, (0,), 5.0, 5), [[0, 1]]), (Lookup(1, (0,), 5.0, 5), [[2]])]
+    assert [line.sent[-1] for line in lines] == [
+        (Lookup(1, (0,), 5.0, 5), [[0, 1]]),
+        (Lookup(1, (0,), 5.0, 5), [[2]]),
+    ]
     assert replica.machine.phase is Phase.READY
     replica.row_gradients["table"] = SparseRows(np.array([1, 3]), np.ones((2, 2), np.float32))
     for line in lines:

@@ -1,4 +1,6 @@
-"""Servers do what the leader says of `training`, whatever they were started with: the program may have wished it."""
+"""Servers do what the leader says of `training`, whatever they were started with: the program may have wished
+it.
+"""
 
 import threading
 from dataclasses import fields
@@ -46,7 +48,9 @@ WISHES = {
 
 
 class TwoServers(Hand):
-    """What ps:1 reports reaches ps:0, and what ps:0 decides reaches ps:1; all that is said to anybody is written down."""
+    """What ps:1 reports reaches ps:0, and what ps:0 decides reaches ps:1; all that is said to anybody is
+    written down.
+    """
 
     def __init__(self, started_with, told):
         super().__init__(servers=2, max_steps=100, **started_with)
@@ -70,13 +74,24 @@ class TwoServers(Hand):
 
 
 SHOWN = sorted(
-    set(WISHES) - {"strategy", "transport", "placement", "partitioner", "nan_policy", "deterministic", "validation", "seed"}
+    set(WISHES)
+    - {
+        "strategy",
+        "transport",
+        "placement",
+        "partitioner",
+        "nan_policy",
+        "deterministic",
+        "validation",
+        "seed",
+    }
 )
 """What a server's own doings show; the others are the replicas' business."""
 
 
 def story(hand):
-    """Let three replicas read and push twice at both servers, one run ahead, and another push NaN and be lost.
+    """Let three replicas read and push twice at both servers, one run ahead, and another push NaN and be
+    lost.
 
     Returns:
         All that was said, the values, and what failed.
@@ -94,14 +109,31 @@ def story(hand):
                 hand.push(task, sequence, base, value, server, part=part, examples=number + 1)
     for server in (0, 1):
         hand.push(
-            "worker:1", 3, hand.newest.get((server, "worker:1"), 0), 9, server, finite=False, part=hand.parts.get("worker:1", 0)
+            "worker:1",
+            3,
+            hand.newest.get((server, "worker:1"), 0),
+            9,
+            server,
+            finite=False,
+            part=hand.parts.get("worker:1", 0),
         )
     for server in (1, 0):
-        hand.push("chief:0", 6, hand.newest.get((server, "chief:0"), 0), 3, server, part=hand.parts.get("chief:0", 0))
+        hand.push(
+            "chief:0",
+            6,
+            hand.newest.get((server, "chief:0"), 0),
+            3,
+            server,
+            part=hand.parts.get("chief:0", 0),
+        )
     hand.said.append(repr(lost(hand, "worker:1")))
     hand.now += 2.0
     hand.said.append([repr(hand.tick(server)) for server in (0, 1)])
-    return hand.said, [hand.image(server) for server in (0, 1)], [server.held.pushes.failed for server in hand.servers]
+    return (
+        hand.said,
+        [hand.image(server) for server in (0, 1)],
+        [server.held.pushes.failed for server in hand.servers],
+    )
 
 
 def test_there_is_a_wish_for_every_key():

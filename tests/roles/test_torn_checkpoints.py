@@ -1,4 +1,6 @@
-"""Async: a checkpoint in which a batch is on some servers only says so, and nothing of it counts twice or never afterwards."""
+"""Async: a checkpoint in which a batch is on some servers only says so, and nothing of it counts twice or
+never afterwards.
+"""
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from dtrain import checkpoints
 from dtrain.config import CheckpointSection, TrainingSection
 from dtrain.learning import optimizers
 from dtrain.messages import SnapshotReply
-from dtrain.protocol import placement
+from dtrain.parameters import placement
 from dtrain.protocol.applied_batches import Contents
 from dtrain.roles.chief.driver import Leader
 from dtrain.roles.chief.generation import Generation
@@ -31,7 +33,10 @@ class Servers:
 
     def snapshot(self, cut, newest, last):
         dealt = 1, 8, (5,)
-        return [SnapshotReply(version, (), [], dealt, optimizer=OPTIMIZER, applied=batches) for version, batches in self.contents]
+        return [
+            SnapshotReply(version, (), [], dealt, optimizer=OPTIMIZER, applied=batches)
+            for version, batches in self.contents
+        ]
 
     def snapshot_rows(self, server, question):
         return np.full(question.stop - question.start, self.contents[server][0], np.float32)
@@ -39,7 +44,9 @@ class Servers:
 
 def save(folder, *contents, number=1):
     generation = Generation(number, TWO, TrainingSection(updates="async"), OPTIMIZER, MAX, 1)
-    saver = Saver(Servers(*contents), generation, CheckpointSection(), folder, step=lambda: 0, warn=pytest.fail)
+    saver = Saver(
+        Servers(*contents), generation, CheckpointSection(), folder, step=lambda: 0, warn=pytest.fail
+    )
     saver.save_cut()
     return saver
 
@@ -52,7 +59,11 @@ WHOLE = (4, (5, (3,))), (4, (5, (3,)))
 def test_the_same_servers_go_on_each_from_what_it_contains(tmp_path):
     assert not save(tmp_path, *TORN).whole
     start = restored(tmp_path, TWO, OPTIMIZER)
-    assert (start.version, start.contents, start.warning) == (7, tuple(Contents(*each) for each in TORN), None)
+    assert (start.version, start.contents, start.warning) == (
+        7,
+        tuple(Contents(*each) for each in TORN),
+        None,
+    )
 
 
 def test_nothing_more_is_said_where_all_contain_the_same(tmp_path):
@@ -61,7 +72,9 @@ def test_nothing_more_is_said_where_all_contain_the_same(tmp_path):
 
 
 @pytest.mark.parametrize(("plan", "by_server"), [(ONE, True), (TWO, False)])
-def test_other_servers_and_synchronous_training_go_back_to_one_in_which_all_contain_the_same(tmp_path, plan, by_server):
+def test_other_servers_and_synchronous_training_go_back_to_one_in_which_all_contain_the_same(
+    tmp_path, plan, by_server
+):
     save(tmp_path, *WHOLE)
     save(tmp_path, *TORN)
     start = restored(tmp_path, plan, OPTIMIZER, by_server=by_server)
@@ -96,7 +109,9 @@ def test_what_one_server_alone_contains_is_repaired_or_passed_over(tmp_path):
     save(tmp_path, *TORN)
     hand = Hand(servers=2, updates="async", variables=VARIABLES, max_steps=MAX)
     generation = Generation(1, hand.plan, hand.training, OPTIMIZER, MAX, 1)
-    Leader(2, lambda server, _: Line(hand, server), 1.0).initialise(generation, restored(tmp_path, TWO, OPTIMIZER), 1, "d")
+    Leader(2, lambda server, _: Line(hand, server), 1.0).initialise(
+        generation, restored(tmp_path, TWO, OPTIMIZER), 1, "d"
+    )
     assert [hand.version(0), hand.version(1)] == [7, 6]
     given = {}
     for task in ("chief:0", "worker:0", "worker:1"):

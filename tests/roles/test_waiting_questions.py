@@ -1,4 +1,6 @@
-"""Whatever happens: each question has the answer that a look at every open question after every message would give it."""
+"""Whatever happens: each question has the answer that a look at every open question after every message would
+give it.
+"""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,7 +35,9 @@ class Run:
 
     def pull(self, task, number):
         at_least = self.version + number // 4
-        return self.hand.say(task, Pull(1, at_least, 1.0 + number, self.term * (number % 2)), caller=f"{task} pulls")
+        return self.hand.say(
+            task, Pull(1, at_least, 1.0 + number, self.term * (number % 2)), caller=f"{task} pulls"
+        )
 
     def concluded(self, task, number):
         return self.hand.say(task, Pull(1, 6, 3.0, 0, concluded=True), caller=f"{task} at the end")
@@ -52,7 +56,10 @@ class Run:
         """A push, and a pull where no ticket comes with its answer: what a replica does."""
         found = self.push(task, 1)
         without = any(isinstance(action.message, Reply) and not action.message.ticket for action in found[:1])
-        return [*found, *(self.hand.say(task, Pull(1, 0, 30.0, self.term), caller=f"{task} waits") if without else ())]
+        return [
+            *found,
+            *(self.hand.say(task, Pull(1, 0, 30.0, self.term), caller=f"{task} waits") if without else ()),
+        ]
 
     def beat(self, task, number):
         return self.hand.beat(task, 0 if number == 0 else 1, leaving=number > 3)
@@ -79,7 +86,9 @@ class Run:
 
     def snapshot(self, task, number):
         covers = self.version + number // 4, ()
-        return self.hand.say("chief:0", Snapshot(self.version, 2.0, number=self.sequence, covers=covers), caller="snapshot")
+        return self.hand.say(
+            "chief:0", Snapshot(self.version, 2.0, number=self.sequence, covers=covers), caller="snapshot"
+        )
 
     def conclude(self, task, number):
         return self.hand.say("chief:0", Conclude(1), caller="control")
@@ -101,9 +110,23 @@ class Run:
 
 
 OFTEN = ["step"] * 10 + ["pull"] * 3 + ["beat"] * 4
-ONCE = ["push", "time", "initialise", "hold", "release", "concluded", "lookup", "mark", "snapshot", "conclude"]
+ONCE = [
+    "push",
+    "time",
+    "initialise",
+    "hold",
+    "release",
+    "concluded",
+    "lookup",
+    "mark",
+    "snapshot",
+    "conclude",
+]
 RARE = ["farewell", "disconnect"]
-HISTORY = st.lists(st.tuples(st.sampled_from(OFTEN * 2 + ONCE * 2 + RARE), st.sampled_from(TASKS), st.integers(0, 5)), max_size=60)
+HISTORY = st.lists(
+    st.tuples(st.sampled_from(OFTEN * 2 + ONCE * 2 + RARE), st.sampled_from(TASKS), st.integers(0, 5)),
+    max_size=60,
+)
 RULES = st.sampled_from(
     [
         {"updates": "sync"},

@@ -21,7 +21,9 @@ class Talk:
         return self.said
 
     def values(self, server, version, **more):
-        return self.hear(server, Values(**{"generation": 1, "version": version, "max_steps": MAX, "plan": {}, **more}))
+        return self.hear(
+            server, Values(**{"generation": 1, "version": version, "max_steps": MAX, "plan": {}, **more})
+        )
 
     def reply(self, server, version, verdict=Verdict.ACCEPTED, **more):
         return self.hear(server, Reply(verdict, version, **more))
@@ -172,7 +174,9 @@ def test_at_the_last_step_it_has_the_final_values_of_every_server():
     talk.reply(0, MAX, accepted=1)
     assert talk.reply(1, MAX, accepted=1) == [(0, Pull(1, MAX, 5.0, concluded=True))]
     assert (talk.phase, talk.machine.global_step) == (Phase.CLOSING, MAX)
-    assert talk.hear(0, NotReady("chief:0 has not saved the last step")) == [(0, Pull(1, MAX, 5.0, concluded=True))]
+    assert talk.hear(0, NotReady("chief:0 has not saved the last step")) == [
+        (0, Pull(1, MAX, 5.0, concluded=True))
+    ]
     assert talk.hear(0, Conclude(1)) == []
     assert (talk.phase, talk.machine.unanswered) == (Phase.FINISHED, {})
 
@@ -248,7 +252,9 @@ def test_in_a_later_term_it_begins_again_when_everything_it_asked_for_is_answere
     talk = ready(version=4, term=7)
     talk.push()
     assert later(talk, 1) == []
-    assert talk.reply(0, 5, accepted=1) == [(0, Pull(1, 0, 5.0, 8))], "what it has heard of the earlier term is void"
+    assert talk.reply(0, 5, accepted=1) == [(0, Pull(1, 0, 5.0, 8))], (
+        "what it has heard of the earlier term is void"
+    )
     assert talk.machine.outcome.verdict is Verdict.VOID
     assert talk.values(0, 3, term=8) == [(1, Pull(1, 3, 5.0, 8))]
     talk.values(1, 3, term=8)
@@ -337,4 +343,8 @@ def test_where_ps_0_finds_a_gradient_too_stale_the_others_give_their_values_only
     talk.push()
     assert talk.reply(0, 5, Verdict.STALE, stale=1) == [(1, Pull(1, 0, 5.0, answered=1))]
     talk.values(1, 6)
-    assert (talk.phase, talk.machine.outcome.verdict, talk.machine.versions) == (Phase.READY, Verdict.STALE, [5, 6])
+    assert (talk.phase, talk.machine.outcome.verdict, talk.machine.versions) == (
+        Phase.READY,
+        Verdict.STALE,
+        [5, 6],
+    )

@@ -1,4 +1,6 @@
-"""A replica's connections: what breaks is opened again and said again, within the patience, unless all is given up."""
+"""A replica's connections: what breaks is opened again and said again, within the patience, unless all is
+given up.
+"""
 
 import math
 
@@ -8,8 +10,8 @@ from roles.by_hand import VARIABLES
 
 from dtrain.errors import PeerLostError, WaitTimeoutError
 from dtrain.messages import Pull, Push, Reply, Values, Verdict
-from dtrain.protocol import placement
-from dtrain.protocol.replica_memory import ReplicaMemory
+from dtrain.parameters import placement
+from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.roles.worker import driver as worker_driver
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.roles.worker.machine import Phase, Replica
@@ -26,7 +28,9 @@ class Silent:
 
 
 class Line:
-    """A connection with answers prepared: messages (with a number to fill the blocks with), or errors to raise."""
+    """A connection with answers prepared: messages (with a number to fill the blocks with), or errors to
+    raise.
+    """
 
     lost = False
 
@@ -84,7 +88,9 @@ def clock(monkeypatch):
 
 
 def driver(*lines, patience_s=5.0, servers=1):
-    """A driver of one server, or several: the first lines, and then the others, or an error where one stands instead."""
+    """A driver of one server, or several: the first lines, and then the others, or an error where one stands
+    instead.
+    """
     waiting, plan = list(lines), placement.plan(VARIABLES, servers)
 
     def connect(server, timeout_s):
@@ -95,7 +101,15 @@ def driver(*lines, patience_s=5.0, servers=1):
         return line
 
     machine = Replica(servers, 1, 1, plan.hash, sync=True)
-    return ReplicaDriver(machine, ReplicaMemory(plan), ReplicaMemory(plan), connect, Silent(), connect_s=1.0, patience_s=patience_s)
+    return ReplicaDriver(
+        machine,
+        ReplicaMemory(plan),
+        ReplicaMemory(plan),
+        connect,
+        Silent(),
+        connect_s=1.0,
+        patience_s=patience_s,
+    )
 
 
 def test_gradients_go_out_of_memory_and_weights_come_into_it():
@@ -172,7 +186,9 @@ def test_a_connection_that_lasted_gives_the_next_break_all_the_patience_again(cl
             clock.sleep(100.0)
             return super().receive(into, early=early, meanwhile=meanwhile)
 
-    replica = driver(*[Long(PeerLostError("lost")) for _ in range(3)], WaitTimeoutError("not yet"), Line(values()))
+    replica = driver(
+        *[Long(PeerLostError("lost")) for _ in range(3)], WaitTimeoutError("not yet"), Line(values())
+    )
     replica.start()
     assert replica.machine.phase is Phase.READY
 
@@ -189,7 +205,9 @@ def test_giving_up_while_a_connection_is_being_opened_is_not_forgotten():
     late = Line()
     replica = driver(Line(PeerLostError("lost ps:0")), late)
     opened = replica._connect
-    replica._connect = lambda server, timeout_s: replica.abort("the run has ended") or opened(server, timeout_s)
+    replica._connect = lambda server, timeout_s: (
+        replica.abort("the run has ended") or opened(server, timeout_s)
+    )
     with pytest.raises(PeerLostError, match="the run has ended"):
         replica.start()
     assert late.sent == []

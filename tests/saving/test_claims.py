@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.claims import NAME, _leave, claim
 from dtrain.errors import RunInUseError
+from dtrain.runs.claims import NAME, _leave, claim
 
 HOLDER = """
 import os, sys
@@ -45,7 +45,10 @@ def test_a_second_run_is_refused_and_told_by_whom(hold, tmp_path):
     other = hold("first-run", "s/m")
     (tmp_path / "link").symlink_to("s")
     for path in ("s/m", Path("s/m"), tmp_path / "s" / ".." / "s" / "m", "link/m"):
-        with pytest.raises(RunInUseError, match=rf"m is written by run first-run \(process {other.pid}\), which has not ended; "):
+        with pytest.raises(
+            RunInUseError,
+            match=rf"m is written by run first-run \(process {other.pid}\), which has not ended; ",
+        ):
             claim(path, "second-run")
     claim("s/other", "second-run")
     claim("m", "second-run")

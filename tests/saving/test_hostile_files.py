@@ -1,4 +1,6 @@
-"""Files that are damaged, or that say what a model never said: refused with one message, and nothing of them is run."""
+"""Files that are damaged, or that say what a model never said: refused with one message, and nothing of them
+is run.
+"""
 
 import json
 import os
@@ -16,7 +18,11 @@ from dtrain.errors import CheckpointError
 from dtrain.saving.archive import read_archive, write_archive
 from dtrain.strategies.single import SingleStrategy
 
-QUICK = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+QUICK = settings(
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +34,16 @@ def alone():
 @pytest.fixture
 def path(tmp_path):
     model = dt.Sequential(
-        [dt.layers.Dense(3, "relu", kernel_regularizer=dt.regularizers.L2(), input_shape=(2,)), dt.layers.Dense(1)]
+        [
+            dt.layers.Dense(3, "relu", kernel_regularizer=dt.regularizers.L2(), input_shape=(2,)),
+            dt.layers.Dense(1),
+        ]
     )
-    model.compile(dt.optimizers.Adam(dt.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5)), dt.losses.Huber(), metrics=["mae"])
+    model.compile(
+        dt.optimizers.Adam(dt.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5)),
+        dt.losses.Huber(),
+        metrics=["mae"],
+    )
     model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
     model.save(tmp_path / "model")
     return tmp_path / "model"
@@ -88,7 +101,9 @@ def rewritten(path, change):
 def places(value, path=()):
     """Every place in JSON data."""
     yield path
-    for key, each in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, each in (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    ):
         yield from places(each, (*path, key))
 
 
@@ -151,15 +166,24 @@ def test_a_changed_description_makes_a_model_or_one_message(path, data):
         (lambda d: layer(d, 1)["config"].update(units=10**12), "dense/kernel is float32"),
         (lambda d: layer(d, 1)["config"].update(units=-1), "units"),
         (lambda d: layer(d, 1)["config"].update(nonsense=1), "its arguments do not fit"),
-        (lambda d: d["model"]["config"]["steps"][1].update(inputs=[[5, 0]]), "not all outputs of earlier steps"),
+        (
+            lambda d: d["model"]["config"]["steps"][1].update(inputs=[[5, 0]]),
+            "not all outputs of earlier steps",
+        ),
         (lambda d: d["model"]["config"].update(outputs=[[0, 7]]), "cannot be used"),
-        (lambda d: d["model"]["compiled"].update(loss={"class_name": "exec", "config": {}}), "unknown loss 'exec'"),
+        (
+            lambda d: d["model"]["compiled"].update(loss={"class_name": "exec", "config": {}}),
+            "unknown loss 'exec'",
+        ),
         (lambda d: d["model"]["compiled"]["optimizer"].update(class_name="exec"), "unknown optimizer 'exec'"),
         (lambda d: d.update(optimizer_step=-5), "its optimizer has kept"),
         (lambda d: d.update(optimizer_step="5"), "not one of a model"),
         (lambda d: json.dumps(d).replace('"delta": 1.0', '"delta": NaN'), "not one of a model"),
         (lambda d: "[" * 100_000 + "]" * 100_000, "not one of a model"),
-        (lambda d: '{"kind":"model","model":' + '{"class_name":' * 20_000 + "1" + "}" * 20_000 + "}", "not one of a model"),
+        (
+            lambda d: '{"kind":"model","model":' + '{"class_name":' * 20_000 + "1" + "}" * 20_000 + "}",
+            "not one of a model",
+        ),
         (lambda d: "9" * 10_000, "not one of a model"),
         (lambda d: "", "weights and no model"),
     ],

@@ -1,4 +1,6 @@
-"""Whole models: to a file and back, every layer; what was compiled; an optimizer that goes on where it was."""
+"""Whole models: to a file and back, every layer; what was compiled; an optimizer that goes on where it
+was.
+"""
 
 import json
 
@@ -44,7 +46,14 @@ def test_every_layer_comes_back(tmp_path, name):
 
 def test_every_layer_there_is_was_tried():
     tried = {type(layer).__name__ for name in CASES for layer in example(name, 0).model.layers}
-    tried |= {cls.__name__ for cls in MERGING} | {"Input", "InputLayer", "Layer", "Embedding", "StringLookup", "IntegerLookup"}
+    tried |= {cls.__name__ for cls in MERGING} | {
+        "Input",
+        "InputLayer",
+        "Layer",
+        "Embedding",
+        "StringLookup",
+        "IntegerLookup",
+    }
     assert set(dt.layers.CLASSES) <= tried
 
 
@@ -65,13 +74,17 @@ def test_a_graph_comes_back(tmp_path):
 def test_lookups_come_back_with_what_they_learned(tmp_path):
     lookup = dt.layers.StringLookup()
     lookup.adapt(["b", "a", "b"])
-    model = dt.Sequential([dt.layers.InputLayer(dtype="string", input_shape=(2,)), lookup, dt.layers.Embedding(4, 3)])
+    model = dt.Sequential(
+        [dt.layers.InputLayer(dtype="string", input_shape=(2,)), lookup, dt.layers.Embedding(4, 3)]
+    )
     x = np.array([["a", "b"], ["c", "a"]])
     assert_equal(again(model, tmp_path).predict_on_batch(x), model.predict_on_batch(x))
 
 
 def compiled(optimizer="adam", **keywords):
-    model = dt.Sequential([dt.layers.Dense(4, activation="tanh", input_shape=(2,)), dt.layers.Dense(1)], name="mine")
+    model = dt.Sequential(
+        [dt.layers.Dense(4, activation="tanh", input_shape=(2,)), dt.layers.Dense(1)], name="mine"
+    )
     model.compile(optimizer=optimizer, loss="mse", **keywords)
     model.set_weights([np.full(spec.shape, 0.1) for spec in model.variables])
     return model
@@ -81,7 +94,9 @@ def test_what_was_compiled_comes_back(tmp_path):
     loss = dt.losses.Huber(delta=0.5)
     schedule = dt.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5)
     model = dt.Sequential([dt.layers.Dense(1, input_shape=(2,))])
-    model.compile(dt.optimizers.legacy.Adagrad(schedule, clipnorm=2.0), loss, metrics=["mae"], weighted_metrics=["mse"])
+    model.compile(
+        dt.optimizers.legacy.Adagrad(schedule, clipnorm=2.0), loss, metrics=["mae"], weighted_metrics=["mse"]
+    )
     loaded = again(model, tmp_path)
     assert loaded.optimizer == model.optimizer
     assert loaded.loss == loss
@@ -109,7 +124,9 @@ def test_the_optimizer_goes_on_where_it_was(tmp_path, make):
         assert_equal(trained(model, 2).get_weights(), whole.get_weights())
     anew = compiled(make())
     trained(anew, 2).save(tmp_path / "model", include_optimizer=False)
-    assert not np.array_equal(trained(dt.load_model(tmp_path / "model"), 2).get_weights()[0], whole.get_weights()[0])
+    assert not np.array_equal(
+        trained(dt.load_model(tmp_path / "model"), 2).get_weights()[0], whole.get_weights()[0]
+    )
 
 
 def test_a_layer_that_was_frozen_is_trained_after_loading(tmp_path):
@@ -201,7 +218,7 @@ def test_an_activation_of_ones_own_is_handed_in(tmp_path):
 
 
 def cube_of_x():
-    from dtrain.learning.activations import Activation
+    from dtrain.learning.core.activations import Activation
 
     return Activation("cube", lambda x: x**3, lambda x, y, dy: dy * 3 * x**2, needs_x=True)
 
@@ -214,7 +231,9 @@ def test_what_is_no_model_says_so(tmp_path):
     with pytest.raises(CheckpointError, match="there is no checkpoint in"):
         dt.load_model(tmp_path)
     with pytest.raises(InputError, match="made of functions"):
-        dt.from_function(lambda rng: {"a": np.zeros(1)}, lambda weights, x: (0.0, {})).save(tmp_path / "model")
+        dt.from_function(lambda rng: {"a": np.zeros(1)}, lambda weights, x: (0.0, {})).save(
+            tmp_path / "model"
+        )
     with pytest.raises(SpecError, match="cannot be written as data"):
         dt.Sequential([Scale(lambda: 2, input_shape=(2,))]).save(tmp_path / "model")
     with pytest.raises(SpecError, match="expected a finite number"):
@@ -243,7 +262,9 @@ def test_a_large_table_is_saved_like_any_array(tmp_path, sparse_differs):
     optimizer = dt.optimizers.legacy.Adagrad(0.5) if sparse_differs else dt.optimizers.Adagrad(0.5)
 
     def built():
-        model = dt.Sequential([dt.layers.Embedding(rows, 4, input_shape=(2,)), dt.layers.Flatten(), dt.layers.Dense(1)])
+        model = dt.Sequential(
+            [dt.layers.Embedding(rows, 4, input_shape=(2,)), dt.layers.Flatten(), dt.layers.Dense(1)]
+        )
         model.compile(optimizer, "mse")
         return model
 

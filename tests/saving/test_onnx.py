@@ -1,4 +1,6 @@
-"""ONNX: onnxruntime computes what `predict` does, for every layer and random shapes; what it cannot is refused by name."""
+"""ONNX: onnxruntime computes what `predict` does, for every layer and random shapes; what it cannot is
+refused by name.
+"""
 
 import sys
 
@@ -54,7 +56,9 @@ def test_merging_layers_agree(tmp_path, cls, seed):
 
 
 def test_models_within_agree(tmp_path):
-    tower = dt.Sequential([L.Dense(3, input_shape=(4,)), L.BatchNormalization(), L.Dropout(0.5), L.Dense(2)], name="tower")
+    tower = dt.Sequential(
+        [L.Dense(3, input_shape=(4,)), L.BatchNormalization(), L.Dropout(0.5), L.Dense(2)], name="tower"
+    )
     a, b = L.Input((4,), name="a"), L.Input((4,), name="b")
     made = dt.Model([a, b], [tower(a), L.subtract([tower(b, training=False), L.Dense(2)(a)])])
     x = [np.random.default_rng(seed).normal(size=(5, 4)).astype(np.float32) for seed in SEEDS[:2]]
@@ -117,13 +121,18 @@ def test_lookups_agree(tmp_path, mode, mask, width):
 
 
 def test_inverted_lookups_agree(tmp_path):
-    for layer in (L.StringLookup(vocabulary=["a", "b"], invert=True), L.IntegerLookup(vocabulary=[5, 7], invert=True)):
+    for layer in (
+        L.StringLookup(vocabulary=["a", "b"], invert=True),
+        L.IntegerLookup(vocabulary=[5, 7], invert=True),
+    ):
         model = dt.Sequential([L.InputLayer(input_shape=(3,)), layer])
         assert_agrees(Example(model, np.array([[0, 1, 2], [9, 2, -1]])), tmp_path / "model.onnx")
 
 
 def test_words_become_vectors(tmp_path):
-    model = dt.Sequential([L.StringLookup(vocabulary=["a", "b"], input_shape=(3,)), L.Embedding(3, 4), L.Flatten(), L.Dense(2)])
+    model = dt.Sequential(
+        [L.StringLookup(vocabulary=["a", "b"], input_shape=(3,)), L.Embedding(3, 4), L.Flatten(), L.Dense(2)]
+    )
     assert_agrees(Example(shaken(model, np.random.default_rng(0)), WORDS), tmp_path / "model.onnx")
 
 
@@ -132,7 +141,7 @@ class Own(L.Layer):
 
 
 def cube():
-    from dtrain.learning.activations import Activation
+    from dtrain.learning.core.activations import Activation
 
     return Activation("cube", lambda x: x**3, lambda x, y, dy: dy * 3 * x**2, needs_x=True)
 
@@ -142,8 +151,14 @@ def cube():
     [
         (lambda: Own(name="mine"), r"mine \(Own\): cannot be exported: ONNX has no form of this layer"),
         (lambda: L.Dense(2, cube()), r"dense \(Dense\): ONNX does not know the activation 'cube'"),
-        (lambda: L.LSTM(2, activation="gelu"), r"lstm \(LSTM\): ONNX does not know the activation 'gelu' within a cell"),
-        (lambda: L.IntegerLookup(vocabulary=[1], num_oov_indices=2), r"integer_lookup \(IntegerLookup\): in ONNX unknown tokens"),
+        (
+            lambda: L.LSTM(2, activation="gelu"),
+            r"lstm \(LSTM\): ONNX does not know the activation 'gelu' within a cell",
+        ),
+        (
+            lambda: L.IntegerLookup(vocabulary=[1], num_oov_indices=2),
+            r"integer_lookup \(IntegerLookup\): in ONNX unknown tokens",
+        ),
     ],
 )
 def test_what_onnx_does_not_know_is_named(tmp_path, layer, said):
@@ -165,7 +180,9 @@ def test_wrong_use_is_refused(tmp_path, monkeypatch):
     (tmp_path / "folder.onnx").mkdir()
     with pytest.raises(CheckpointError, match="it is a directory"):
         model.export(tmp_path / "folder.onnx")
-    for name in [name for name in sys.modules if name == "onnx" or name.startswith("dtrain.saving.onnx_export")]:
+    for name in [
+        name for name in sys.modules if name == "onnx" or name.startswith("dtrain.saving.onnx_export")
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(DtrainError, match=r"pip install 'dtrain\[onnx\]'"):

@@ -13,7 +13,10 @@ from dtrain.strategies.single import SingleStrategy
 
 
 def model(*names, units=3):
-    layers = [dt.layers.Dense(units, input_shape=(2,), name=names[0] if names else None), dt.layers.BatchNormalization()]
+    layers = [
+        dt.layers.Dense(units, input_shape=(2,), name=names[0] if names else None),
+        dt.layers.BatchNormalization(),
+    ]
     with SingleStrategy().scope():
         return dt.Sequential(layers)
 
@@ -61,7 +64,9 @@ def test_others_orders_are_not_trusted(tmp_path):
     safetensors.numpy.save_file(read, tmp_path / "theirs")
     checkpoints.save(tmp_path / "checkpoints", 7, read, now=0.0)
     for path in ("theirs", "checkpoints"):
-        with pytest.raises(CheckpointError, match="missing: yours/kernel, yours/bias; unknown: mine/bias, mine/kernel"):
+        with pytest.raises(
+            CheckpointError, match="missing: yours/kernel, yours/bias; unknown: mine/bias, mine/kernel"
+        ):
             other.load_weights(tmp_path / path)
 
 
@@ -92,7 +97,9 @@ def test_by_name_leaves_the_others_and_skip_mismatch_those_of_another_shape(tmp_
     assert other.weights["batch_normalization/gamma"].any()
     wider = model("shared", units=4)
     wider.load_weights(tmp_path / "w", skip_mismatch=True)
-    with pytest.raises(CheckpointError, match=r"shared/kernel is float32\[2, 4\] here and float32\[2, 3\] there"):
+    with pytest.raises(
+        CheckpointError, match=r"shared/kernel is float32\[2, 4\] here and float32\[2, 3\] there"
+    ):
         wider.load_weights(tmp_path / "w")
 
 
@@ -101,7 +108,9 @@ def test_what_does_not_fit_is_named(tmp_path):
     with SingleStrategy().scope():
         shallow = dt.Sequential([dt.layers.Dense(3, input_shape=(2,))])
         unbuilt = dt.Sequential([dt.layers.Dense(3)])
-    with pytest.raises(CheckpointError, match=r"expected 2 variables, found 6.*unknown: batch_normalization/gamma"):
+    with pytest.raises(
+        CheckpointError, match=r"expected 2 variables, found 6.*unknown: batch_normalization/gamma"
+    ):
         shallow.load_weights(tmp_path / "w")
     with pytest.raises(InputError, match="input_shape, or call build"):
         unbuilt.load_weights(tmp_path / "w")

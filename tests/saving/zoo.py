@@ -1,4 +1,6 @@
-"""One small model for every layer of `dt.layers`, with random shapes: what saving and exporting are tried on."""
+"""One small model for every layer of `dt.layers`, with random shapes: what saving and exporting are tried
+on.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +29,12 @@ def image(rng, low=5, high=9):
 def padded(rng):
     padding = pick(rng, "same", "valid")
     strides, dilation = pick(rng, (1, 1), (2, 1), (1, 2))
-    return {"padding": padding, "strides": strides, "dilation_rate": dilation, "use_bias": pick(rng, True, False)}
+    return {
+        "padding": padding,
+        "strides": strides,
+        "dilation_rate": dilation,
+        "use_bias": pick(rng, True, False),
+    }
 
 
 def activation(rng):
@@ -38,12 +45,17 @@ def conv2d(rng):
     groups = size(rng, 1, 4)
     shape = (*image(rng)[:2], groups * size(rng, 1, 3))
     kernel = (size(rng, 1, 4), size(rng, 1, 4))
-    return [L.Conv2D(groups * size(rng, 1, 3), kernel, groups=groups, activation=activation(rng), **padded(rng))], shape
+    return [
+        L.Conv2D(groups * size(rng, 1, 3), kernel, groups=groups, activation=activation(rng), **padded(rng))
+    ], shape
 
 
 def conv1d(rng):
     keywords = padded(rng) | {"padding": pick(rng, "same", "valid", "causal")}
-    return [L.Conv1D(size(rng), size(rng, 1, 4), activation=activation(rng), **keywords)], (size(rng, 6, 9), size(rng))
+    return [L.Conv1D(size(rng), size(rng, 1, 4), activation=activation(rng), **keywords)], (
+        size(rng, 6, 9),
+        size(rng),
+    )
 
 
 def conv_transpose(rng):
@@ -57,7 +69,10 @@ def pooling(cls):
 
     def layers(rng):
         strides = pick(rng, None, 1, 2)
-        return [cls(lengths(rng), strides, padding=pick(rng, "same", "valid"))], (*image(rng)[:rank], size(rng))
+        return [cls(lengths(rng), strides, padding=pick(rng, "same", "valid"))], (
+            *image(rng)[:rank],
+            size(rng),
+        )
 
     return layers
 
@@ -101,17 +116,28 @@ def flat(rng):
 
 CASES: dict[str, Layers] = {
     "Dense": simple(lambda rng: L.Dense(size(rng), activation(rng), use_bias=pick(rng, True, False)), flat),
-    "Dense on sequences": simple(lambda rng: L.Dense(size(rng), kernel_regularizer="l2"), lambda rng: image(rng)[:2]),
+    "Dense on sequences": simple(
+        lambda rng: L.Dense(size(rng), kernel_regularizer="l2"), lambda rng: image(rng)[:2]
+    ),
     "Conv1D": conv1d,
     "Conv2D": conv2d,
     "Conv2DTranspose": conv_transpose,
     "DepthwiseConv2D": lambda rng: (
-        [L.DepthwiseConv2D(size(rng, 1, 4), depth_multiplier=size(rng, 1, 3), activation=activation(rng), **padded(rng))],
+        [
+            L.DepthwiseConv2D(
+                size(rng, 1, 4), depth_multiplier=size(rng, 1, 3), activation=activation(rng), **padded(rng)
+            )
+        ],
         image(rng),
     ),
-    **{cls.__name__: pooling(cls) for cls in (L.MaxPooling1D, L.MaxPooling2D, L.AveragePooling1D, L.AveragePooling2D)},
     **{
-        cls.__name__: simple(lambda rng, cls=cls: cls(keepdims=pick(rng, True, False)), lambda rng, n=n: image(rng)[-n:])
+        cls.__name__: pooling(cls)
+        for cls in (L.MaxPooling1D, L.MaxPooling2D, L.AveragePooling1D, L.AveragePooling2D)
+    },
+    **{
+        cls.__name__: simple(
+            lambda rng, cls=cls: cls(keepdims=pick(rng, True, False)), lambda rng, n=n: image(rng)[-n:]
+        )
         for cls, n in (
             (L.GlobalMaxPooling1D, 2),
             (L.GlobalAveragePooling1D, 2),
@@ -143,7 +169,19 @@ CASES: dict[str, Layers] = {
     **{
         f"Activation {name}": simple(lambda rng, name=name: L.Activation(name), flat)
         for name in (
-            *("linear", "relu", "relu6", "sigmoid", "tanh", "softmax", "log_softmax", "elu", "selu", "softplus", "softsign"),
+            *(
+                "linear",
+                "relu",
+                "relu6",
+                "sigmoid",
+                "tanh",
+                "softmax",
+                "log_softmax",
+                "elu",
+                "selu",
+                "softplus",
+                "softsign",
+            ),
             *("exponential", "hard_sigmoid", "swish", "silu", "mish", "gelu", "gelu_tanh"),
         )
     },
@@ -188,12 +226,21 @@ def branched(seed: int = 0) -> Example:
     words, image = L.Input((4,), name="words", dtype="int32"), L.Input((6, 6, 2), name="image")
     shared = L.Dense(5, activation="tanh", name="shared")
     read = L.GRU(3)(L.Embedding(10, 5)(words))
-    seen = L.GlobalAveragePooling2D()(L.Add()([image, L.Conv2D(2, 3, padding="same", activation="relu")(image)]))
+    seen = L.GlobalAveragePooling2D()(
+        L.Add()([image, L.Conv2D(2, 3, padding="same", activation="relu")(image)])
+    )
     both = L.Concatenate()([read, seen])
     with SingleStrategy().scope():
-        model = dt.Model([words, image], [L.Dense(2, activation="softmax")(shared(both)), shared(L.Dropout(0.5)(both))], name="two")
+        model = dt.Model(
+            [words, image],
+            [L.Dense(2, activation="softmax")(shared(both)), shared(L.Dropout(0.5)(both))],
+            name="two",
+        )
     batch = 3
-    x = {"words": rng.integers(0, 10, (batch, 4)), "image": rng.normal(size=(batch, 6, 6, 2)).astype(np.float32)}
+    x = {
+        "words": rng.integers(0, 10, (batch, 4)),
+        "image": rng.normal(size=(batch, 6, 6, 2)).astype(np.float32),
+    }
     return Example(shaken(model, rng), x)
 
 

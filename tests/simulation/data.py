@@ -1,7 +1,8 @@
-"""What a simulated run trains on: a stream of batches of examples, how a batch is cut into parts, and what parts add to loss.
+"""What a simulated run trains on: a stream of batches of examples, how a batch is cut into parts, and what
+parts add to loss.
 
-Written down by the obvious lines, and not with the code that cuts batches and sums up. Examples are numbered along the stream,
-so that the same example has the same number however its batch is cut.
+Written down by the obvious lines, and not with the code that cuts batches and sums up. Examples are numbered
+along the stream, so that the same example has the same number however its batch is cut.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,9 @@ class Data:
         return self.last_rows if batch % self.batches == self.batches - 1 else self.rows
 
     def first(self, batch: int) -> int:
-        """Return the number of a batch's first row in the stream; also: how many rows all batches before it have."""
+        """Return the number of a batch's first row in the stream; also: how many rows all batches before it
+        have.
+        """
         passes, place = divmod(batch, self.batches)
         return passes * ((self.batches - 1) * self.rows + self.last_rows) + place * self.rows
 
@@ -92,7 +95,9 @@ def _rows(cut: Cut, part: int) -> range:
 
 
 def sums_of(rows: range) -> Sums:
-    """Return what these rows bring: whole numbers, whose sums do not depend on the order, nor on how batches are cut."""
+    """Return what these rows bring: whole numbers, whose sums do not depend on the order, nor on how batches
+    are cut.
+    """
     return Sums(NAMES, np.array([len(rows), sum(rows), sum(row * row for row in rows)], "<f8").tobytes())
 
 

@@ -18,7 +18,8 @@ class Saved:
 
     Attributes:
         optimizer: the rule in force.
-        tally, history: the sums of epochs that have not ended, and by call of `fit` the numbers of those that have.
+        tally, history: the sums of epochs that have not ended, and by call of `fit` the numbers of those that
+            have.
         start: whether it begins a call of `fit`.
         contents: which batches each server's state contains, where not all contain the same.
     """
@@ -49,7 +50,9 @@ class Saved:
 
 @dataclass
 class Disk:
-    """Keeps the newest, and the newest of which all servers contain the same; `look` sees everything that is written."""
+    """Keeps the newest, and the newest of which all servers contain the same; `look` sees everything that is
+    written.
+    """
 
     newest: Saved | None = None
     whole: Saved | None = None

@@ -1,4 +1,6 @@
-"""The simulated leader's account of epochs: what the training loop and `order_driver` do with the sums of ps:0."""
+"""The simulated leader's account of epochs: what the training loop and `order_driver` do with the sums of
+ps:0.
+"""
 
 from simulation.data import row_of
 

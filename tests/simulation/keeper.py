@@ -1,4 +1,6 @@
-"""The simulated leader's other half: the machines of `chief` and `recovery`, driven as the real `Keeper` drives them, by events."""
+"""The simulated leader's other half: the machines of `chief` and `recovery`, driven as the real `Keeper`
+drives them, by events.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -108,7 +110,9 @@ class Keeper:
         history = newest.history if newest else {}
         rule = optimizers.serialize(process.setup.model.optimizer)
         seen: list[list[tuple[str, int, int]]] = [[]] * len(states)
-        self._disk.write(Saved(process.generation, version, states, seen, lineage, rule, history=history, start=True))
+        self._disk.write(
+            Saved(process.generation, version, states, seen, lineage, rule, history=history, start=True)
+        )
 
     def _begin_term(self) -> None:
         """On new connections to every server; if one of them breaks, again, in another term."""
@@ -119,10 +123,14 @@ class Keeper:
         process, saved = self._process, self._disk.newest
         said = [reply for _, reply in process.answers.values()]
         self._term = next_term(said, self._term, process.incarnation)
-        process.network.say(f"{process.task} begins term {self._term} with the checkpoint of version {saved.version}")
+        process.network.say(
+            f"{process.task} begins term {self._term} with the checkpoint of version {saved.version}"
+        )
         model = process.setup.model
         tables = model.drawn if self._draws else model.whole_tables(saved.states)
-        self._loads = {server: loads(model.plan, server, tables, self._term, LOAD_BYTES) for server in self._servers}
+        self._loads = {
+            server: loads(model.plan, server, tables, self._term, LOAD_BYTES) for server in self._servers
+        }
         for server, wire in self._wires.items():
             message = Initialise(
                 process.generation,
@@ -220,7 +228,11 @@ class Keeper:
 
     def broken(self, wire: Wire) -> None:
         server = self._process.servers.index(wire.server)
-        if self._unread and self._unread[0][0] == server and (again := self._process.connect("control", server)):
+        if (
+            self._unread
+            and self._unread[0][0] == server
+            and (again := self._process.connect("control", server))
+        ):
             self._wires[server] = again
             self._read_on()
         else:
@@ -240,7 +252,9 @@ class Keeper:
             self._has_begun()
 
     def _give_up(self, reason: str) -> None:
-        """What is being asked is asked again, of all: answers that were not heard must not be taken for later ones."""
+        """What is being asked is asked again, of all: answers that were not heard must not be taken for later
+        ones.
+        """
         doing, self._doing, self._unread = self._doing, None, []
         self.hang_up()
         if doing == "initialise":
@@ -253,7 +267,9 @@ class Keeper:
         process, first = self._process, self._watch is None
         self._draws = False
         self._doing, self._cut = None, None
-        self._watch = TermWatch(process.generation, self._term, self._clock.now, self._watch.heard_of if self._watch else ())
+        self._watch = TermWatch(
+            process.generation, self._term, self._clock.now, self._watch.heard_of if self._watch else ()
+        )
         if first:
             self._later(LOOK_S, self._look, process.generation)
             process.trainee.begin()
@@ -265,7 +281,9 @@ class Keeper:
             then()
 
     def give_back(self, then: Callable[[], None]) -> None:
-        """Give every server the newest checkpoint again, and go on: values were assigned on some servers only."""
+        """Give every server the newest checkpoint again, and go on: values were assigned on some servers
+        only.
+        """
         self._given_back = then
 
     def _judge_cut(self) -> None:
@@ -283,7 +301,9 @@ class Keeper:
         if not accepted:
             self._doing = None
             return
-        self._contents = () if self._cut.whole(replies) else [Contents(reply.version, reply.applied) for reply in replies]
+        self._contents = (
+            () if self._cut.whole(replies) else [Contents(reply.version, reply.applied) for reply in replies]
+        )
         self._read = {server: {} for server in self._servers}
         self._unread = [
             (server, question)

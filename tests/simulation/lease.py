@@ -49,7 +49,11 @@ class Lease:
     def _is_silent(self, wire: Wire, server: int, asked_s: float) -> None:
         """A server that does not answer is asked again on a new connection; the chief has it killed."""
         process = self._process
-        if process.not_now(self._is_silent, wire, server, asked_s) or not wire.open or self._asked_s[server] != asked_s:
+        if (
+            process.not_now(self._is_silent, wire, server, asked_s)
+            or not wire.open
+            or self._asked_s[server] != asked_s
+        ):
             return
         if self.answers.get(server, (-1.0,))[0] < asked_s:
             process.tell_silent(server)

@@ -1,9 +1,11 @@
-"""What a simulated run trains: dense variables, and in some runs tables of which every step uses some rows. And how it is kept.
+"""What a simulated run trains: dense variables, and in some runs tables of which every step uses some rows.
+And how it is kept.
 
-Among the variables are a few that count: `COUNTERS` variables, so that every server has one, with an element for every example of
-the stream. The gradient of a part is one unit in the elements of its examples, and zero elsewhere. So the values say which
-examples they contain, on every server by itself, whatever rule has brought them there. Element 0 is no example: a callback may
-assign it.
+Among the variables are a few that count: `COUNTERS` variables, so that every server has one, with an element
+    for every example of
+the stream. The gradient of a part is one unit in the elements of its examples, and zero elsewhere. So the
+values say which examples they contain, on every server by itself, whatever rule has brought them there.
+Element 0 is no example: a callback may assign it.
 """
 
 from collections import defaultdict
@@ -18,13 +20,13 @@ import numpy as np
 from simulation.data import Cut
 
 from dtrain.learning import optimizers
-from dtrain.learning.drawn_table import DrawnTable
-from dtrain.learning.initializers import Constant, RandomUniform
+from dtrain.learning.core.drawn_table import DrawnTable
+from dtrain.learning.core.initializers import Constant, RandomUniform
+from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers.schedules import ExponentialDecay
-from dtrain.learning.sparse_rows import SparseRows
-from dtrain.protocol import placement
-from dtrain.roles.parameter_server.table import VALUES
-from dtrain.roles.worker.row_routes import RowRoutes
+from dtrain.parameters import placement
+from dtrain.parameters.row_routes import RowRoutes
+from dtrain.parameters.table import VALUES
 from dtrain.variables import VariableSpec
 
 Array = np.ndarray[Any, Any]
@@ -41,7 +43,9 @@ OPTIMIZERS: dict[str, optimizers.Optimizer] = {
     "ema": optimizers.SGD(1.0, use_ema=True, ema_momentum=0.1),
 }
 COUNTERS = 3
-DENSE = [VariableSpec(f"v{i}", (2,), "float64") for i in range(4)] + [VariableSpec("mean", (1,), "float64", trainable=False)]
+DENSE = [VariableSpec(f"v{i}", (2,), "float64") for i in range(4)] + [
+    VariableSpec("mean", (1,), "float64", trainable=False)
+]
 MARK = 0
 """The element of a counter that is no example."""
 
@@ -63,7 +67,9 @@ def image(arrays: Iterable[Array]) -> bytes:
 
 @dataclass
 class State:
-    """What one server holds of one version: flat values and slots of the groups, and the arrays of every table."""
+    """What one server holds of one version: flat values and slots of the groups, and the arrays of every
+    table.
+    """
 
     values: list[Array]
     slots: dict[str, list[Array]]
@@ -92,9 +98,14 @@ class Model:
 
     def __init__(self, servers: int, rows: int, shards: int, optimizer: str, examples: int) -> None:
         counters = [VariableSpec(f"count{i}", (1, 1 + examples), "float64") for i in range(COUNTERS)]
-        tables = [VariableSpec("fixed", (3,), trainable=False, sparse=True), VariableSpec("words", (rows, 2), sparse=True)]
+        tables = [
+            VariableSpec("fixed", (3,), trainable=False, sparse=True),
+            VariableSpec("words", (rows, 2), sparse=True),
+        ]
         variables = [*DENSE[:2], *(tables if rows else ()), *DENSE[2:], *counters]
-        self.plan = placement.plan(variables, servers, partitioner={"fixed_shards": shards} if shards > 1 else None)
+        self.plan = placement.plan(
+            variables, servers, partitioner={"fixed_shards": shards} if shards > 1 else None
+        )
         self.routes = RowRoutes(self.plan)
         self.rows = rows
         self.examples = examples
@@ -114,7 +125,11 @@ class Model:
         """A server's part of version 0."""
         layout = self.plan.layout(server)
         values = [np.zeros(group.size) for group in layout.groups]
-        made = [self.optimizer.initial_slots(v) for group, v in zip(layout.groups, values, strict=True) if group.trainable]
+        made = [
+            self.optimizer.initial_slots(v)
+            for group, v in zip(layout.groups, values, strict=True)
+            if group.trainable
+        ]
         tables = []
         for shard in layout.tables:
             drawn = self.drawn[self.plan.variables[shard.variable].name]
@@ -142,7 +157,9 @@ class Model:
             for shard, arrays in zip(self.plan.layout(server).tables, state.tables, strict=True):
                 variable = self.plan.variables[shard.variable]
                 for name, array in arrays.items():
-                    target = whole.setdefault(variable.name, {}).setdefault(name, np.empty(variable.shape, np.float32))
+                    target = whole.setdefault(variable.name, {}).setdefault(
+                        name, np.empty(variable.shape, np.float32)
+                    )
                     target[shard.row_start : shard.row_stop] = array
         return whole
 
@@ -152,13 +169,18 @@ class Model:
         for server, state in enumerate(states):
             layout = self.plan.layout(server)
             trained = [group for group in layout.groups if group.trainable]
-            kinds = [(VALUES, layout.groups, state.values), *((name, trained, state.slots[name]) for name in self.slots)]
+            kinds = [
+                (VALUES, layout.groups, state.values),
+                *((name, trained, state.slots[name]) for name in self.slots),
+            ]
             for name, groups, flats in kinds:
                 for group, flat in zip(groups, flats, strict=True):
                     for shard, offset in zip(group.shards, group.offsets, strict=True):
                         spec = self.plan.variables[shard.variable]
                         target = result[name].setdefault(spec.name, np.empty(spec.shape))
-                        target[shard.row_start : shard.row_stop] = flat[offset : offset + shard.size].reshape(shard.shape)
+                        target[shard.row_start : shard.row_stop] = flat[offset : offset + shard.size].reshape(
+                            shard.shape
+                        )
         for variable, arrays in self.whole_tables(states).items():
             for name, array in arrays.items():
                 result[name][variable] = array
@@ -170,15 +192,22 @@ class Model:
         for server in range(self.plan.servers):
             state, layout = self.first(server), self.plan.layout(server)
             trained = [group for group in layout.groups if group.trainable]
-            kinds = [(VALUES, layout.groups, state.values), *((name, trained, state.slots[name]) for name in self.slots)]
+            kinds = [
+                (VALUES, layout.groups, state.values),
+                *((name, trained, state.slots[name]) for name in self.slots),
+            ]
             for name, groups, flats in kinds:
                 for group, flat in zip(groups, flats, strict=True):
                     for shard, offset in zip(group.shards, group.offsets, strict=True):
-                        rows = whole[name][self.plan.variables[shard.variable].name][shard.row_start : shard.row_stop]
+                        rows = whole[name][self.plan.variables[shard.variable].name][
+                            shard.row_start : shard.row_stop
+                        ]
                         flat[offset : offset + shard.size] = rows.reshape(-1)
             for shard, arrays in zip(layout.tables, state.tables, strict=True):
                 for name in arrays:
-                    arrays[name] = whole[name][self.plan.variables[shard.variable].name][shard.row_start : shard.row_stop].copy()
+                    arrays[name] = whole[name][self.plan.variables[shard.variable].name][
+                        shard.row_start : shard.row_stop
+                    ].copy()
             states.append(state)
         return states
 
@@ -195,13 +224,21 @@ class Model:
     def chosen_rows(self, part: int) -> dict[str, Array]:
         """Which rows of every table the step of a part uses; perhaps none."""
         random = Random(part)
-        numbers = {name: sorted(random.sample(range(spec.shape[0]), random.randint(0, 3))) for name, spec in self.sparse.items()}
+        numbers = {
+            name: sorted(random.sample(range(spec.shape[0]), random.randint(0, 3)))
+            for name, spec in self.sparse.items()
+        }
         return {name: np.array(ids, np.int64) for name, ids in numbers.items()}
 
     def gradient(self, server: int, cut: Cut, part: int, by_examples: bool) -> list[Array]:
-        """One server's dense part of a gradient: numbers whose sum depends on the order, and units of the examples."""
+        """One server's dense part of a gradient: numbers whose sum depends on the order, and units of the
+        examples.
+        """
         groups, rows = self.plan.layout(server).groups, cut.rows(part)
-        blocks = [np.arange(group.size, dtype=np.float64) * 1e-5 + server * 0.1 + part * 0.37 % 1 for group in groups]
+        blocks = [
+            np.arange(group.size, dtype=np.float64) * 1e-5 + server * 0.1 + part * 0.37 % 1
+            for group in groups
+        ]
         unit = cut.data.size(part // cut.parts) / len(rows) if by_examples else cut.parts
         for flat, start in self._places(server, blocks):
             flat[start : start + 1 + self.examples] = 0.0
@@ -210,13 +247,18 @@ class Model:
 
     def row_gradient(self, ids: Array, part: int) -> SparseRows:
         """A gradient of rows of the table that is trained."""
-        return SparseRows(ids, (ids[:, None] * 0.01 + part * 0.37 % 1 + np.arange(2) * 0.1).astype(np.float32))
+        return SparseRows(
+            ids, (ids[:, None] * 0.01 + part * 0.37 % 1 + np.arange(2) * 0.1).astype(np.float32)
+        )
 
     def push_blocks(self, cut: Cut, part: int, by_examples: bool) -> list[list[Array]]:
         """A gradient as it is pushed, for each server."""
         ids = self.chosen_rows(part)
         rows = self.routes.blocks({"words": self.row_gradient(ids["words"], part)} if ids else {})
-        return [[*self.gradient(server, cut, part, by_examples), *rows[server]] for server in range(self.plan.servers)]
+        return [
+            [*self.gradient(server, cut, part, by_examples), *rows[server]]
+            for server in range(self.plan.servers)
+        ]
 
 
 @cache

@@ -1,4 +1,6 @@
-"""A virtual clock, and connections between tasks that delay, lose, repeat late and break, all drawn from one seed."""
+"""A virtual clock, and connections between tasks that delay, lose, repeat late and break, all drawn from one
+seed.
+"""
 
 import heapq
 from collections.abc import Callable, Sequence
@@ -31,9 +33,11 @@ class Clock:
 
 
 class Wire:
-    """One connection from a task to a server. Messages keep their order; when it breaks, a part of what is under way still arrives.
+    """One connection from a task to a server. Messages keep their order; when it breaks, a part of what is
+    under way still arrives.
 
-    So a server may hear a message on an old connection after its repetition on a new one, and hear of the break later still.
+    So a server may hear a message on an old connection after its repetition on a new one, and hear of the
+    break later still.
     """
 
     def __init__(self, network: "Network", task: str, kind: str, server: Any, client: Any) -> None:
@@ -101,7 +105,9 @@ class Wire:
 class Network:
     """All open connections, and the seed's own chance; `judge` sees what travels."""
 
-    def __init__(self, clock: Clock, random: Random, mean_delay_s: float, judge: Any, story: list[str] | None) -> None:
+    def __init__(
+        self, clock: Clock, random: Random, mean_delay_s: float, judge: Any, story: list[str] | None
+    ) -> None:
         self.clock = clock
         self.judge = judge
         self.random = random
@@ -111,7 +117,12 @@ class Network:
 
     def delay_s(self) -> float:
         """Mostly the usual, sometimes ten times as long, never so long that a lease runs out by it alone."""
-        return min(1.0, self.random.expovariate(1.0) * self._mean_delay_s * (10.0 if self.random.random() < 0.05 else 1.0))
+        return min(
+            1.0,
+            self.random.expovariate(1.0)
+            * self._mean_delay_s
+            * (10.0 if self.random.random() < 0.05 else 1.0),
+        )
 
     def connect(self, task: str, kind: str, server: Any, client: Any) -> Wire | None:
         """A new connection; None while the server cannot be reached."""

@@ -66,7 +66,9 @@ class Commander:
         return first or machine.held or self._reached() or process.network.random.random() < OFTEN
 
     def _next_until(self) -> int | None:
-        """As the real leader: the end of the epoch that the next step belongs to, if anything is done there."""
+        """As the real leader: the end of the epoch that the next step belongs to, if anything is done
+        there.
+        """
         scenario, machine = self._process.setup.scenario, self._process.machine
         if not (scenario.assigns or scenario.seed % 2):
             return None
@@ -94,7 +96,9 @@ class Commander:
     # An order
 
     def give(self, then: Callable[[], None]) -> None:
-        """Order other numbers; where training waits for it, perhaps other values too: those at hand, with another mark."""
+        """Order other numbers; where training waits for it, perhaps other values too: those at hand, with
+        another mark.
+        """
         process, random = self._process, self._process.network.random
         scenario, machine = process.setup.scenario, process.machine
         if self._generation != process.generation:
@@ -112,7 +116,10 @@ class Commander:
         self._begin(control, partial(self._has_given, mark, machine.global_step), term=self._term, since=0)
 
     def _assigned(self, mark: float) -> list[Blocks]:
-        model, values = self._process.setup.model, [[block.copy() for block in blocks] for blocks in self._process.trainee.weights]
+        model, values = (
+            self._process.setup.model,
+            [[block.copy() for block in blocks] for blocks in self._process.trainee.weights],
+        )
         for server, blocks in enumerate(values):
             for counter in model.counters(server, blocks):
                 counter[MARK] = mark
@@ -121,10 +128,17 @@ class Commander:
 
     def _has_given(self, mark: float | None, reached: int, order: Order) -> None:
         assert order.control is not None
-        since, last, values = reached if order.void else max(order.seen.version, order.since), self._in_force, self._values
+        since, last, values = (
+            reached if order.void else max(order.seen.version, order.since),
+            self._in_force,
+            self._values,
+        )
         if last is not None and last.since == since and not values:
             values, mark = last.values, last.mark
-        control, epochs = msgspec.structs.replace(order.control, assigns=bool(values)), frozenset(self._process.trainee.epochs.rows)
+        control, epochs = (
+            msgspec.structs.replace(order.control, assigns=bool(values)),
+            frozenset(self._process.trainee.epochs.rows),
+        )
         self._in_force = InForce(control, values, mark, since, epochs)
         self.waits = order.void
         if not order.void:
@@ -136,7 +150,9 @@ class Commander:
         assert self._in_force is not None
         process, control = self._process, self._in_force.control
         process.network.say(f"{process.task} has ordered {control} from version {self._in_force.since}")
-        process.network.judge.leader_ordered(control.generation, control.optimizer, self._in_force.since, self._in_force.mark)
+        process.network.judge.leader_ordered(
+            control.generation, control.optimizer, self._in_force.since, self._in_force.mark
+        )
 
     # The same order in a new term
 
@@ -165,7 +181,9 @@ class Commander:
 
     # What is said
 
-    def _begin(self, control: Control | None, given: Callable[[Order], None], *, term: int, since: int) -> None:
+    def _begin(
+        self, control: Control | None, given: Callable[[Order], None], *, term: int, since: int
+    ) -> None:
         process, self._given, self._count = self._process, given, self._count + 1
         number = process.incarnation, self._count
         self._order = Order(len(process.servers), process.generation, number, control, term, since)
@@ -195,7 +213,9 @@ class Commander:
             wire.send(message, [block.copy() for block in blocks])
 
     def _say_again(self, server: int, message: AnyMessage) -> None:
-        waiting = self._record is message or (self._order is not None and self._order.unanswered.get(server) == message)
+        waiting = self._record is message or (
+            self._order is not None and self._order.unanswered.get(server) == message
+        )
         if not self._process.not_now(self._say_again, server, message) and waiting:
             self._say(server, message)
 
@@ -228,7 +248,9 @@ class Commander:
         if self._record is not None and server == 0:
             self._process.network.clock.later(RECONNECT_S, self._say_again, 0, self._record)
         if self._order is not None and server in self._order.unanswered:
-            self._process.network.clock.later(RECONNECT_S, self._say_again, server, self._order.unanswered[server])
+            self._process.network.clock.later(
+                RECONNECT_S, self._say_again, server, self._order.unanswered[server]
+            )
 
     def hang_up(self) -> None:
         for wire in self._wires.values():

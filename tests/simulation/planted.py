@@ -1,4 +1,6 @@
-"""Faults that real runs had, put back by a small change of the code: whether the judge would have found them."""
+"""Faults that real runs had, put back by a small change of the code: whether the judge would have found
+them.
+"""
 
 from collections.abc import Callable, Collection
 from typing import Any
@@ -49,7 +51,9 @@ def adds_up_by_rank(set_attribute: SetAttribute) -> None:
 
 
 def leaves_due_what_has_come(set_attribute: SetAttribute) -> None:
-    """P-A4: a late push of a replica that was thought lost leaves its part among those that are to be dealt."""
+    """P-A4: a late push of a replica that was thought lost leaves its part among those that are to be
+    dealt.
+    """
 
     def reported(self: SyncStep, server: int, contribution: Contribution, version: int) -> None:
         self.decision.report(server, contribution, version)
@@ -80,7 +84,9 @@ def numbers_parts_anew(set_attribute: SetAttribute) -> None:
 
 
 def saves_values_that_are_assigned_in_half(set_attribute: SetAttribute) -> None:
-    """P-A9: a checkpoint is taken of servers of which some have the values that were assigned, and some have not."""
+    """P-A9: a checkpoint is taken of servers of which some have the values that were assigned, and some have
+    not.
+    """
     before = Cut.accept
     set_attribute(Cut, "accept", lambda self, versions, assigned: before(self, versions))
 

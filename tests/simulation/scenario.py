@@ -7,7 +7,21 @@ from simulation.data import Data
 
 from dtrain.config import TrainingSection
 
-FAULTS = ("break", "break", "break", "crash", "crash", "die", "pause", "partition", "slow", "stall", "fall", "fall", "hang")
+FAULTS = (
+    "break",
+    "break",
+    "break",
+    "crash",
+    "crash",
+    "die",
+    "pause",
+    "partition",
+    "slow",
+    "stall",
+    "fall",
+    "fall",
+    "hang",
+)
 
 
 @dataclass(frozen=True)
@@ -15,9 +29,9 @@ class Fault:
     """Something that goes wrong.
 
     Attributes:
-        kind: ``break`` a connection, ``crash`` a replica that is started again, let one ``die`` for good, ``pause`` it, cut it off
-            from everybody (``partition``), make it ``slow``; ``stall`` a server, let it ``fall`` and be started again, or ``hang``
-            until it is killed.
+        kind: ``break`` a connection, ``crash`` a replica that is started again, let one ``die`` for good,
+            ``pause`` it, cut it off from everybody (``partition``), make it ``slow``; ``stall`` a server, let
+            it ``fall`` and be started again, or ``hang`` until it is killed.
         target: index of the replica or server.
         for_s: until the task is back; a factor for ``slow``; for ``break`` it chooses the connection.
     """
@@ -98,7 +112,8 @@ class Scenario:
         rule, default = self.training, TrainingSection()
         changed = {name: value for name, value in vars(rule).items() if value != getattr(default, name)}
         return (
-            f"seed {self.seed}: {self.replicas} replicas, {self.servers} servers, {self.fits} x {self.max_steps} steps, {changed}, "
+            f"seed {self.seed}: {self.replicas} replicas, {self.servers} servers, {self.fits} x "
+            f"{self.max_steps} steps, {changed}, "
             f"{self.optimizer}, {self.rows} rows, {self.shards} shards, "
             f"{self.batches} batches of {self.rows_per_batch}, the last of {self.last_rows}, "
             f"{self.steps_per_epoch} steps an epoch, joins {self.joins}, {self.resume}, "
@@ -133,7 +148,9 @@ def draw(seed: int) -> Scenario:
 
 
 def _with_absences(random: Random, scenario: Scenario) -> Scenario:
-    """In some runs training lasts for longer than a few leases, and replicas are away for longer than one, or die as they push."""
+    """In some runs training lasts for longer than a few leases, and replicas are away for longer than one, or
+    die as they push.
+    """
     if random.random() > 0.12:
         return scenario
     faults = list(scenario.faults)
@@ -154,7 +171,9 @@ def _with_absences(random: Random, scenario: Scenario) -> Scenario:
 
 
 def _with_changes(random: Random, scenario: Scenario) -> Scenario:
-    """Other optimizers, values that are assigned, workers that join, and a run that is resumed on another cluster."""
+    """Other optimizers, values that are assigned, workers that join, and a run that is resumed on another
+    cluster.
+    """
     rule = scenario.training
     names = ["plain", "plain", "momentum", "adagrad", "adam", "schedule", "ema"]
     if rule.stale_gradients == "scale":
@@ -177,7 +196,9 @@ def _with_changes(random: Random, scenario: Scenario) -> Scenario:
 
 
 def _with_data(random: Random, scenario: Scenario) -> Scenario:
-    """Batches that leave some replicas without examples, or with fewer; whole ones that are refused; lost leases."""
+    """Batches that leave some replicas without examples, or with fewer; whole ones that are refused; lost
+    leases.
+    """
     rule = scenario.training
     parts = rule.replicas_needed(scenario.replicas) if rule.updates == "sync" else 1
     rows = random.choice((parts, 2 * parts, random.randint(1, 3 * parts + 2)))
@@ -186,7 +207,9 @@ def _with_data(random: Random, scenario: Scenario) -> Scenario:
     if rule.updates == "sync" and rule.too_few == "shrink" and mortal and random.random() < 0.7:
         at_s = random.uniform(0.0, scenario.max_steps * scenario.fits * scenario.compute_s)
         kind = random.choice(("die", "pause", "partition"))
-        faults.append(Fault(at_s, kind, random.choice(mortal), random.uniform(5.2, 9.0)))  # longer than a lease
+        faults.append(
+            Fault(at_s, kind, random.choice(mortal), random.uniform(5.2, 9.0))
+        )  # longer than a lease
     return replace(
         scenario,
         training=replace(rule, weighting=random.choice(("replicas", "examples"))),
@@ -200,14 +223,18 @@ def _with_data(random: Random, scenario: Scenario) -> Scenario:
 
 
 def _mortal(scenario: Scenario) -> range:
-    """Tasks that may die for good: not the chief, nor the replica of rank 0, which alone trains in the warm-up."""
+    """Tasks that may die for good: not the chief, nor the replica of rank 0, which alone trains in the
+    warm-up.
+    """
     return range(1 + (not scenario.training.chief_trains), scenario.tasks)
 
 
 def _draw_sync(random: Random, replicas: int) -> TrainingSection:
     too_few = random.choice(("wait", "wait", "shrink", "fail"))
     if random.random() < 0.25:
-        return TrainingSection(updates="sync", replicas_to_aggregate=random.randint(1, 2 * replicas), too_few=too_few)
+        return TrainingSection(
+            updates="sync", replicas_to_aggregate=random.randint(1, 2 * replicas), too_few=too_few
+        )
     return TrainingSection(updates="sync", backup_workers=random.randint(0, replicas - 1), too_few=too_few)
 
 

@@ -1,4 +1,6 @@
-"""A simulated parameter server: the real machine, driven as its driver drives it, by events instead of threads."""
+"""A simulated parameter server: the real machine, driven as its driver drives it, by events instead of
+threads.
+"""
 
 from copy import deepcopy
 from typing import Any
@@ -39,7 +41,9 @@ class Server:
         self._begin()
 
     def _begin(self) -> None:
-        self.machine = ParameterServer(self.index, self._setup.cluster, self._setup.training, self._network.clock.now)
+        self.machine = ParameterServer(
+            self.index, self._setup.cluster, self._setup.training, self._network.clock.now
+        )
         self._network.clock.later(TICK_S, self._tick, self.life)
         if self._first is not None:
             self._follow(self.life)
@@ -76,7 +80,9 @@ class Server:
         self._begin()
 
     def _not_now(self, life: int, act: Any, *arguments: Any) -> bool:
-        """Whether the server stands still; then `act` comes later. What was meant for an earlier life is lost."""
+        """Whether the server stands still; then `act` comes later. What was meant for an earlier life is
+        lost.
+        """
         if self.ended or life != self.life:
             return True
         wait_s = self._stalled_until_s - self._network.clock.now
@@ -147,7 +153,9 @@ class Server:
     def answered(self, wire: Wire, message: AnyMessage, blocks: Blocks) -> None:
         if not self._not_now(self.life, self.answered, wire, message, blocks) and wire is self._commits:
             self._network.say(f"{self.name} hears {message}")
-            self._carry_out(self.machine.receive(None, TaskId.parse("ps:0"), message, (), self._network.clock.now))
+            self._carry_out(
+                self.machine.receive(None, TaskId.parse("ps:0"), message, (), self._network.clock.now)
+            )
 
     def broken(self, wire: Wire) -> None:
         for mine in (self._commits, self._reports):

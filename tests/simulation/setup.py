@@ -1,4 +1,6 @@
-"""What all tasks of a simulated run know: the cluster and what the program trains on it. A resumed run may have another one."""
+"""What all tasks of a simulated run know: the cluster and what the program trains on it. A resumed run may
+have another one.
+"""
 
 from math import ceil
 
@@ -20,11 +22,15 @@ class Setup:
         self.sync = self.training.updates == "sync"
         self.by_examples = self.training.weighting == "examples"
         workers = [f"w:{i}" for i in range(replicas - self.training.chief_trains)]
-        self.cluster = ClusterSpec.from_lists(chief=["c:0"], worker=workers, ps=[f"p:{i}" for i in range(servers)])
+        self.cluster = ClusterSpec.from_lists(
+            chief=["c:0"], worker=workers, ps=[f"p:{i}" for i in range(servers)]
+        )
         self.tasks = [str(task) for task in self.cluster.replicas()]
         self.data = scenario.data
         self.has_backups = self.sync and self.training.has_backups(replicas)
-        self.model: Model = model(servers, scenario.rows, scenario.shards, scenario.optimizer, self._examples())
+        self.model: Model = model(
+            servers, scenario.rows, scenario.shards, scenario.optimizer, self._examples()
+        )
 
     @property
     def parts(self) -> int:

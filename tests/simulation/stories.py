@@ -1,4 +1,6 @@
-"""Families of scenarios in which one thing goes wrong again and again: where a certain fault shows within few seeds."""
+"""Families of scenarios in which one thing goes wrong again and again: where a certain fault shows within few
+seeds.
+"""
 
 from collections.abc import Sequence
 from random import Random
@@ -12,38 +14,70 @@ def _faults(
     random: Random, count: int, kinds: Sequence[str], targets: Sequence[int], lasts_s: tuple[float, float]
 ) -> tuple[Fault, ...]:
     drawn = [
-        Fault(random.uniform(1, 10), random.choice(kinds), random.choice(targets), random.uniform(*lasts_s)) for _ in range(count)
+        Fault(random.uniform(1, 10), random.choice(kinds), random.choice(targets), random.uniform(*lasts_s))
+        for _ in range(count)
     ]
     return tuple(sorted(drawn, key=lambda fault: fault.at_s))
 
 
 def dies_while_it_pushes(seed: int) -> Scenario:
-    """Sync: messages take long, so that a worker that dies has often pushed to some servers only; it is soon back."""
+    """Sync: messages take long, so that a worker that dies has often pushed to some servers only; it is soon
+    back.
+    """
     faults = _faults(Random(seed), 4, ["crash"], (1, 2), (0.0, 1.0))
-    return Scenario(seed, 3, 3, 16, TrainingSection(updates="sync"), mean_delay_s=0.3, compute_s=0.5, nan_rate=0.0, faults=faults)
+    return Scenario(
+        seed,
+        3,
+        3,
+        16,
+        TrainingSection(updates="sync"),
+        mean_delay_s=0.3,
+        compute_s=0.5,
+        nan_rate=0.0,
+        faults=faults,
+    )
 
 
 def stands_still(seed: int) -> Scenario:
     """Sync, with and without a backup: replicas are away for longer than a lease, and come back."""
     random = Random(seed)
     too_few, backups = random.choice(("wait", "shrink")), random.choice((0, 0, 1))
-    rule = TrainingSection(updates="sync", too_few=too_few, backup_workers=backups, on_stale="retry_same_batch")
-    delay_s, faults = random.choice((0.05, 0.3)), _faults(random, 3, ["pause", "partition"], (0, 1, 2), (5.0, 8.0))
+    rule = TrainingSection(
+        updates="sync", too_few=too_few, backup_workers=backups, on_stale="retry_same_batch"
+    )
+    delay_s, faults = (
+        random.choice((0.05, 0.3)),
+        _faults(random, 3, ["pause", "partition"], (0, 1, 2), (5.0, 8.0)),
+    )
     return Scenario(seed, 3, 2, 16, rule, mean_delay_s=delay_s, compute_s=0.5, nan_rate=0.0, faults=faults)
 
 
 def stands_still_async(seed: int) -> Scenario:
     """Async: the same."""
     random = Random(seed)
-    delay_s, faults = random.choice((0.05, 0.3)), _faults(random, 3, ["pause", "partition"], (0, 1, 2), (5.0, 8.0))
-    return Scenario(seed, 3, 2, 24, TrainingSection(), mean_delay_s=delay_s, compute_s=1.0, nan_rate=0.0, faults=faults)
+    delay_s, faults = (
+        random.choice((0.05, 0.3)),
+        _faults(random, 3, ["pause", "partition"], (0, 1, 2), (5.0, 8.0)),
+    )
+    return Scenario(
+        seed, 3, 2, 24, TrainingSection(), mean_delay_s=delay_s, compute_s=1.0, nan_rate=0.0, faults=faults
+    )
 
 
 def averages_async(seed: int) -> Scenario:
     """Async with averages: workers die while they push."""
     faults = _faults(Random(seed), 3, ["crash"], (1, 2), (0.0, 2.0))
     return Scenario(
-        seed, 3, 2, 24, TrainingSection(), mean_delay_s=0.3, compute_s=0.5, nan_rate=0.0, optimizer="ema", faults=faults
+        seed,
+        3,
+        2,
+        24,
+        TrainingSection(),
+        mean_delay_s=0.3,
+        compute_s=0.5,
+        nan_rate=0.0,
+        optimizer="ema",
+        faults=faults,
     )
 
 
@@ -54,29 +88,61 @@ def drops(seed: int) -> Scenario:
 
 
 def assigns(seed: int) -> Scenario:
-    """Sync: the leader assigns values by messages that take long, and in some runs it dies, or servers fall."""
+    """Sync: the leader assigns values by messages that take long, and in some runs it dies, or servers
+    fall.
+    """
     random = Random(seed)
     faults = _faults(random, random.randint(0, 4), ["fall", "crash", "crash"], (0,), (0.0, 2.0))
     rule = TrainingSection(updates="sync")
-    return Scenario(seed, 2, 3, 24, rule, mean_delay_s=0.3, compute_s=0.1, nan_rate=0.0, faults=faults, assigns=True)
+    return Scenario(
+        seed, 2, 3, 24, rule, mean_delay_s=0.3, compute_s=0.1, nan_rate=0.0, faults=faults, assigns=True
+    )
 
 
 def resumed(seed: int) -> Scenario:
     """Sync: killed and resumed with another number of replicas and servers; nothing else goes wrong."""
     random = Random(seed)
-    replicas, resume = random.randint(2, 5), Resume(random.uniform(0.5, 1.8), random.randint(2, 5), random.randint(1, 3))
+    replicas, resume = (
+        random.randint(2, 5),
+        Resume(random.uniform(0.5, 1.8), random.randint(2, 5), random.randint(1, 3)),
+    )
     rule = TrainingSection(updates="sync")
-    return Scenario(seed, replicas, 2, 12, rule, mean_delay_s=0.01, compute_s=0.1, nan_rate=0.0, last_rows=7, resume=resume)
+    return Scenario(
+        seed,
+        replicas,
+        2,
+        12,
+        rule,
+        mean_delay_s=0.01,
+        compute_s=0.1,
+        nan_rate=0.0,
+        last_rows=7,
+        resume=resume,
+    )
 
 
 def recut(seed: int) -> Scenario:
     """Sync with backups: killed and resumed with so many replicas that batches are cut otherwise."""
     random = Random(seed)
     rule = TrainingSection(
-        updates="sync", replicas_to_aggregate=random.randint(1, 4), too_few="shrink", on_stale="retry_same_batch"
+        updates="sync",
+        replicas_to_aggregate=random.randint(1, 4),
+        too_few="shrink",
+        on_stale="retry_same_batch",
     )
     replicas, resume = random.randint(2, 5), Resume(random.uniform(0.5, 1.8), random.randint(1, 5), 1)
-    return Scenario(seed, replicas, 1, 12, rule, mean_delay_s=0.01, compute_s=0.1, nan_rate=0.0, last_rows=7, resume=resume)
+    return Scenario(
+        seed,
+        replicas,
+        1,
+        12,
+        rule,
+        mean_delay_s=0.01,
+        compute_s=0.1,
+        nan_rate=0.0,
+        last_rows=7,
+        resume=resume,
+    )
 
 
 def turns(seed: int) -> Scenario:

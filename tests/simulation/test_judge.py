@@ -1,4 +1,5 @@
-"""The judge finds the faults that real runs had: in a family of stories, with one of a few seeds, when a mend is taken out.
+"""The judge finds the faults that real runs had: in a family of stories, with one of a few seeds, when a mend
+is taken out.
 
 Faults that are not mended yet are found without a change; they are those of `promises.OPEN`.
 """
@@ -14,15 +15,30 @@ from simulation.world import World, outcome
 HANGS = "no end"
 
 PLANTED = [
-    (planted.settles_what_a_dead_process_pushed, stories.dies_while_it_pushes, (13, 23, 28), {"ONCE", "ALL", "STEP"}),
+    (
+        planted.settles_what_a_dead_process_pushed,
+        stories.dies_while_it_pushes,
+        (13, 23, 28),
+        {"ONCE", "ALL", "STEP"},
+    ),
     (planted.forgets_that_a_process_was_started_again, stories.dies_while_it_pushes, (21, 23), {HANGS}),
     (planted.adds_up_by_rank, stories.turns, (0, 4, 5), {"BITS"}),
     (planted.leaves_due_what_has_come, stories.stands_still, (1, 2, 4), {"ONCE", "ALL", "STEP"}),
     (planted.saves_values_that_are_assigned_in_half, stories.assigns, (0, 4, 5), {"WHOLE"}),
     (planted.applies_a_batch_again, stories.stands_still_async, (1, 3, 4), {"ONCE", "STEP", "SAME"}),
-    (planted.leaves_in_half_what_a_death_has_halved, stories.averages_async, (2,), {"SAME", "STEP", "AVERAGES"}),
+    (
+        planted.leaves_in_half_what_a_death_has_halved,
+        stories.averages_async,
+        (2,),
+        {"SAME", "STEP", "AVERAGES"},
+    ),
     (planted.lets_every_server_drop, stories.drops, (0, 1, 2), {"SAME", "STEP"}),
-    (planted.takes_a_ticket_that_came_back, stories.stands_still_async, (1,), {"ONCE", "ALL", "SAME", "STEP", HANGS}),
+    (
+        planted.takes_a_ticket_that_came_back,
+        stories.stands_still_async,
+        (1,),
+        {"ONCE", "ALL", "SAME", "STEP", HANGS},
+    ),
     (planted.numbers_parts_anew, stories.resumed, (4, 5, 6), {"ONCE", "ALL"}),
 ]
 UNMENDED = [
@@ -45,7 +61,9 @@ def test_a_fault_is_found_when_its_mend_is_taken_out(plant, story, seeds, broken
     assert any(found(story(seed)) in broken for seed in seeds)
 
 
-@pytest.mark.parametrize(("kind", "name", "story", "seeds", "broken"), UNMENDED, ids=[name for _, name, *_ in UNMENDED])
+@pytest.mark.parametrize(
+    ("kind", "name", "story", "seeds", "broken"), UNMENDED, ids=[name for _, name, *_ in UNMENDED]
+)
 def test_a_fault_that_is_not_mended_yet_is_found(kind, name, story, seeds, broken):
     if not any(open_kind == kind for open_kind, _ in OPEN):
         pytest.skip(f"{name} is mended")

@@ -1,4 +1,5 @@
-"""The real machines over a network that breaks, with tasks that crash: every seed keeps the rules and comes to its end.
+"""The real machines over a network that breaks, with tasks that crash: every seed keeps the rules and comes
+to its end.
 
 DTRAIN_SEEDS=FROM:TO runs other seeds than the usual ones.
 """

@@ -1,4 +1,6 @@
-"""A simulated replica in training: the real machine, driven as its driver drives it, by events instead of threads."""
+"""A simulated replica in training: the real machine, driven as its driver drives it, by events instead of
+threads.
+"""
 
 from typing import Any
 
@@ -10,8 +12,8 @@ from simulation.network import Blocks
 
 from dtrain.errors import TooFewReplicasError
 from dtrain.messages import AnyMessage, Conclude, Lookup, NotReady, Push, Rows, Values, Verdict
+from dtrain.parameters.row_routes import Piece
 from dtrain.roles.worker.machine import Phase, Replica
-from dtrain.roles.worker.row_routes import Piece
 
 
 class Trainee:
@@ -32,7 +34,9 @@ class Trainee:
         self._pieces: dict[int, list[Piece]] = {}
         self._rows: dict[int, Blocks] = {}
         self._sequence = 0
-        self._overtaken = False  # the servers train the next generation, and this one's last values may never be seen
+        self._overtaken = (
+            False  # the servers train the next generation, and this one's last values may never be seen
+        )
         self._begun = self._computing = 0  # the steps are numbered; the one under way
 
     def begin(self) -> None:
@@ -131,11 +135,15 @@ class Trainee:
         over = machine.outcome is not None and machine.outcome.verdict is Verdict.FINISHED
         if not (over or self._overtaken):
             assert machine.phase in (Phase.READY, Phase.FINISHED)
-            assert not process.setup.sync or len(set(machine.versions)) == 1, f"{process.task} has versions {machine.versions}"
+            assert not process.setup.sync or len(set(machine.versions)) == 1, (
+                f"{process.task} has versions {machine.versions}"
+            )
         self._go_on()
 
     def _go_on(self) -> None:
-        """The leader ends epochs, goes back to where the servers have gone back, and gives orders; then the next step begins."""
+        """The leader ends epochs, goes back to where the servers have gone back, and gives orders; then the
+        next step begins.
+        """
         machine, process, commander = self.machine, self._process, self._process.commander
         assert machine is not None
         if self._rows.keys() != self._pieces.keys():
@@ -160,7 +168,9 @@ class Trainee:
             process.next_fit()
 
     def _repeated(self) -> None:
-        """Where the leader's permission waited for the order in force, or the servers have begun a term, it asks for it."""
+        """Where the leader's permission waited for the order in force, or the servers have begun a term, it
+        asks for it.
+        """
         assert self.machine is not None
         if self._process.commander.waits or (self.machine.held and self.machine.phase is Phase.READY):
             self.train_on()
@@ -168,7 +178,9 @@ class Trainee:
             self._go_on()
 
     def _ordered(self) -> None:
-        """The leader may go on; where its permission waited for the order, or the servers have begun a term, it asks for it."""
+        """The leader may go on; where its permission waited for the order, or the servers have begun a term,
+        it asks for it.
+        """
         assert self.machine is not None
         if self.machine.held or self._process.commander.waits:
             self.train_on()
@@ -191,7 +203,11 @@ class Trainee:
         for piece in (piece for name, listed in ids.items() for piece in model.routes.pieces(name, listed)):
             self._pieces.setdefault(piece.server, []).append(piece)
         if self._pieces:
-            self._say_all(machine.look_up({server: tuple(p.table for p in pieces) for server, pieces in self._pieces.items()}))
+            self._say_all(
+                machine.look_up(
+                    {server: tuple(p.table for p in pieces) for server, pieces in self._pieces.items()}
+                )
+            )
         else:
             self._compute()
 
@@ -204,7 +220,9 @@ class Trainee:
         mean_s = process.setup.scenario.compute_s * process.slowness
         self._begun += 1
         self._computing = self._begun
-        self._clock.later(mean_s * process.network.random.uniform(0.5, 1.5), self._computed, machine, self._begun)
+        self._clock.later(
+            mean_s * process.network.random.uniform(0.5, 1.5), self._computed, machine, self._begun
+        )
 
     def _computed(self, machine: Replica, begun: int) -> None:
         process = self._process

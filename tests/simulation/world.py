@@ -31,7 +31,9 @@ REPLICAS = ("crash", "die", "pause", "partition", "slow")
 class World:
     """One run of a scenario."""
 
-    def __init__(self, scenario: Scenario, story: list[str] | None = None, judge: Judge | None = None) -> None:
+    def __init__(
+        self, scenario: Scenario, story: list[str] | None = None, judge: Judge | None = None
+    ) -> None:
         self.scenario = scenario
         self.clock = Clock()
         self.judge = judge or Judge(scenario)
@@ -63,7 +65,9 @@ class World:
         chief = self.processes.get(self.tasks[0])
         if chief is not None and chief.finished:
             return
-        self.network.say(f"the run is killed, and resumed with {resume.replicas} replicas and {resume.servers} servers")
+        self.network.say(
+            f"the run is killed, and resumed with {resume.replicas} replicas and {resume.servers} servers"
+        )
         for process in self.processes.values():
             if process.alive:
                 process.crash()
@@ -90,7 +94,9 @@ class World:
         if chief is None or chief.alive or not chief.finished:
             rank = setup.cluster.rank(TaskId.parse(task), setup.training.chief_trains)
             rank = -1 if rank is None else rank
-            self.processes[task] = Process(task, rank, setup, self.servers, self.network, self.disk, self._kill)
+            self.processes[task] = Process(
+                task, rank, setup, self.servers, self.network, self.disk, self._kill
+            )
 
     def _kill(self, server: Server) -> None:
         """The launcher kills a server on the chief's order, and starts it again."""
@@ -134,7 +140,9 @@ class World:
     def run(self) -> None:
         """To the end; raises AssertionError if a rule is broken or it does not come."""
         stopping = False
-        while self.clock.now < LIMIT_S and (event := self.clock.next_event()) is not None and not self._over():
+        while (
+            self.clock.now < LIMIT_S and (event := self.clock.next_event()) is not None and not self._over()
+        ):
             event()
             chief = self.processes.get(self.tasks[0])
             if not stopping and chief is not None and not chief.alive and (chief.finished or chief.failure):
@@ -154,7 +162,9 @@ class World:
 
     def _waiting(self) -> str:
         return ", ".join(
-            f"{p.task}: {p.machine.phase.value if p.machine else 'starting'}" for p in self.processes.values() if p.alive
+            f"{p.task}: {p.machine.phase.value if p.machine else 'starting'}"
+            for p in self.processes.values()
+            if p.alive
         )
 
     def _check_failure(self, failures: set[str]) -> None:
@@ -162,7 +172,9 @@ class World:
         assert rule.updates == "sync", f"an asynchronous run failed: {failures}"
         assert not self.scenario.harmless, failures
         if rule.too_few != "fail":
-            assert any(fault.kind == "die" for fault in self.scenario.faults), f"nobody died, and yet {failures}"
+            assert any(fault.kind == "die" for fault in self.scenario.faults), (
+                f"nobody died, and yet {failures}"
+            )
         assert any("too few replicas" in failure for failure in failures), failures
 
 

@@ -1,4 +1,6 @@
-"""`deterministic`: whatever happens on the way, weights and slots are the undisturbed run's, bit for bit. Rule 3; P-A3."""
+"""`deterministic`: whatever happens on the way, weights and slots are the undisturbed run's, bit for bit.
+Rule 3; P-A3.
+"""
 
 import hashlib
 
@@ -11,7 +13,9 @@ from dtrain import checkpoints
 from dtrain.config import CheckpointSection
 
 REPLICAS, BATCH, EXAMPLES, EPOCHS = 3, 7, 60, 3
-"""Batches of 7 over 3 replicas have parts of 3, 3 and 1 examples; the last one of an epoch has 4: 2, 2 and none."""
+"""Batches of 7 over 3 replicas have parts of 3, 3 and 1 examples; the last one of an epoch has 4: 2, 2 and
+none.
+"""
 STEPS = -(-EXAMPLES // BATCH)
 OFTEN = CheckpointSection(every_steps=1, keep=100)
 

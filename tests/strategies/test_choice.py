@@ -1,4 +1,6 @@
-"""How a program's constructor meets the spec: what was said further left wins, whatever its value; a process has one strategy."""
+"""How a program's constructor meets the spec: what was said further left wins, whatever its value; a process
+has one strategy.
+"""
 
 import os
 import subprocess
@@ -9,17 +11,19 @@ from pathlib import Path
 import pytest
 
 import dtrain as dt
-from dtrain import strategy as process
-from dtrain.assignment import TaskAssignment
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.cluster.tf_config import write_tf_config
 from dtrain.config import ClusterSection, RunSpec, TrainingSection
 from dtrain.config.wishes import LAID_OUT
 from dtrain.distribute import partitioners
 from dtrain.errors import SpecError
-from dtrain.run_files import RunFiles, read_record, write_record
+from dtrain.process.assignment import TaskAssignment
+from dtrain.process.tf_config import write_tf_config
+from dtrain.runs.files import RunFiles, read_record, write_record
+from dtrain.strategies import interface as process
 
-CLUSTER = ClusterSpec.from_lists(chief=["127.0.0.1:1"], worker=["127.0.0.1:2", "127.0.0.1:3"], ps=["127.0.0.1:4", "127.0.0.1:5"])
+CLUSTER = ClusterSpec.from_lists(
+    chief=["127.0.0.1:1"], worker=["127.0.0.1:2", "127.0.0.1:3"], ps=["127.0.0.1:4", "127.0.0.1:5"]
+)
 COUNTS = ClusterSection(chief=1, worker=2, ps=2)
 OTHERS = {
     "updates": "sync",
@@ -62,9 +66,15 @@ def launched(monkeypatch, tmp_path):
     """Be a task of a launch whose user said some keys of `training`."""
 
     def be(said=(), task="worker:0", **training):
-        spec = RunSpec(cluster=COUNTS, training=TrainingSection(**training), said=tuple(f"training.{key}" for key in said))
+        spec = RunSpec(
+            cluster=COUNTS,
+            training=TrainingSection(**training),
+            said=tuple(f"training.{key}" for key in said),
+        )
         task = TaskId.parse(task)
-        assignment = TaskAssignment(task, CLUSTER, spec.resolved(), "run", run_dir=tmp_path, secret="x", launched=True)
+        assignment = TaskAssignment(
+            task, CLUSTER, spec.resolved(), "run", run_dir=tmp_path, secret="x", launched=True
+        )
         for name, value in assignment.to_environment(write_tf_config(CLUSTER, task)).items():
             monkeypatch.setenv(name, value)
 
@@ -86,7 +96,10 @@ WRONG = [
     ({"deterministic": 1}, "deterministic: expected bool, found 1"),
     ({"staleness_bound": 1.5}, "staleness_bound: expected int | None, found 1.5"),
     ({"compression": "bf32"}, "compression: expected "),
-    ({"partitioner": {"fixed_shards": "2"}}, "partitioner: expected dict[str, int] | None, found {'fixed_shards': '2'}"),
+    (
+        {"partitioner": {"fixed_shards": "2"}},
+        "partitioner: expected dict[str, int] | None, found {'fixed_shards': '2'}",
+    ),
 ]
 
 
@@ -116,7 +129,9 @@ def test_wishes_that_make_no_sense_together_are_refused():
 )
 def test_a_wish_for_determinism_is_refused_where_chance_decides(launched, wishes, reason):
     launched()
-    assert refused(deterministic=True, **wishes).startswith(f"ParameterServerStrategy: deterministic: {reason}")
+    assert refused(deterministic=True, **wishes).startswith(
+        f"ParameterServerStrategy: deterministic: {reason}"
+    )
 
 
 # Precedence
@@ -157,7 +172,9 @@ def test_a_contradiction_names_what_was_said_of_another_key(launched):
 
 
 def test_none_and_null_are_the_same():
-    training = dt.ParameterServerStrategy(staleness_bound="none", partitioner="none", max_staleness=None, compression=None).training
+    training = dt.ParameterServerStrategy(
+        staleness_bound="none", partitioner="none", max_staleness=None, compression=None
+    ).training
     assert (training.staleness_bound, training.partitioner, training.max_staleness) == (None, None, None)
     assert training.compression == "none"
 
@@ -178,7 +195,9 @@ def test_partitioners_are_taken_under_tensorflows_name_too(name, partitioner, me
 
 
 def test_a_partitioner_is_given_once():
-    message = refused(partitioner={"fixed_shards": 2}, variable_partitioner=partitioners.FixedShardsPartitioner(2))
+    message = refused(
+        partitioner={"fixed_shards": 2}, variable_partitioner=partitioners.FixedShardsPartitioner(2)
+    )
     assert "give either partitioner or variable_partitioner, not both" in message
 
 
@@ -200,8 +219,12 @@ def test_the_same_wishes_or_none_give_the_same_strategy():
 
 def test_a_second_strategy_with_other_wishes_is_an_error():
     dt.ParameterServerStrategy(updates="sync")
-    assert "updates='async', but this process has a strategy already, made with updates='sync'" in refused(updates="async")
-    assert "seed=3, but this process has a strategy already, made with seed left at its default" in refused(seed=3)
+    assert "updates='async', but this process has a strategy already, made with updates='sync'" in refused(
+        updates="async"
+    )
+    assert "seed=3, but this process has a strategy already, made with seed left at its default" in refused(
+        seed=3
+    )
 
 
 def test_wishes_after_a_model_was_made_are_an_error():
@@ -247,7 +270,12 @@ def test_another_layout_is_answered_with_the_option(launched, wish, option):
 
 def test_the_layout_that_is_there_may_be_wished(launched):
     launched(transport="grpc")
-    assert dt.ParameterServerStrategy(strategy="parameter_server", chief_trains=True, transport="grpc").num_replicas == 3
+    assert (
+        dt.ParameterServerStrategy(
+            strategy="parameter_server", chief_trains=True, transport="grpc"
+        ).num_replicas
+        == 3
+    )
 
 
 def test_the_layout_that_was_said_wins(launched):
@@ -257,7 +285,9 @@ def test_the_layout_that_was_said_wins(launched):
 
 def test_a_strategy_that_is_not_built_says_so(launched):
     launched()
-    assert "strategy: this version has parameter_server and single, found 'mirrored'" in refused(strategy="mirrored")
+    assert "strategy: this version has parameter_server and single, found 'mirrored'" in refused(
+        strategy="mirrored"
+    )
 
 
 def test_a_launcher_hands_over_which_keys_were_said(launched, tmp_path):
@@ -269,7 +299,8 @@ def test_the_program_of_the_first_defect(tmp_path):
     """K-D11 as findings.md has it: arguments of a second strategy were dropped without a word."""
     program = Path(tmp_path, "p.py")
     program.write_text(
-        'import dtrain as dt\na = dt.get_strategy()\nb = dt.ParameterServerStrategy(updates="snyc", nonsense=1)\nprint(a is b)\n'
+        'import dtrain as dt\na = dt.get_strategy()\nb = dt.ParameterServerStrategy(updates="snyc", '
+        "nonsense=1)\nprint(a is b)\n"
     )
     ended = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
     assert ended.returncode != 0

@@ -1,4 +1,5 @@
-"""A run goes on with other replicas, other servers or another strategy: at the same example, and the epoch sees each one once.
+"""A run goes on with other replicas, other servers or another strategy: at the same example, and the epoch
+sees each one once.
 
 Each example has a weight of its own that grows by 1 each time its gradient counts.
 """
@@ -11,9 +12,9 @@ from in_memory import InMemoryCluster
 
 import dtrain as dt
 from dtrain import checkpoints
-from dtrain.assignment import TaskAssignment
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import RunSpec, TrainingSection
+from dtrain.process.assignment import TaskAssignment
 from dtrain.strategies.single import SingleStrategy
 
 EXAMPLES, BATCH = 60, 6
@@ -47,8 +48,13 @@ def train(folder, kind, stop_at=1000, batch=BATCH):
     """Go on in a folder, in a `kind` of training; returns how often each example has counted."""
     over = threading.Event()
     if kind == "single":
-        cluster, spec = ClusterSpec.from_lists(chief=["c:0"]), RunSpec(training=TrainingSection(strategy="single"))
-        strategy = SingleStrategy(TaskAssignment(TaskId.parse("chief:0"), cluster, spec, "run", folder, launched=True))
+        cluster, spec = (
+            ClusterSpec.from_lists(chief=["c:0"]),
+            RunSpec(training=TrainingSection(strategy="single")),
+        )
+        strategy = SingleStrategy(
+            TaskAssignment(TaskId.parse("chief:0"), cluster, spec, "run", folder, launched=True)
+        )
         with strategy.scope():
             model = Counting(stop_at, batch, over)
         try:
@@ -56,7 +62,9 @@ def train(folder, kind, stop_at=1000, batch=BATCH):
         finally:
             strategy.close()
     updates, replicas, servers = kind
-    return InMemoryCluster(folder, replicas, servers, updates=updates).run(lambda: Counting(stop_at, batch, over), fit)[0]
+    return InMemoryCluster(folder, replicas, servers, updates=updates).run(
+        lambda: Counting(stop_at, batch, over), fit
+    )[0]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""A leader's session before servers by hand: its order holds in every term, and the numbers of its pushes go on."""
+"""A leader's session before servers by hand: its order holds in every term, and the numbers of its pushes go
+on.
+"""
 
 from types import SimpleNamespace
 
@@ -8,9 +10,9 @@ from roles.by_hand import Hand
 
 from dtrain.cluster import TaskId
 from dtrain.learning import optimizers
+from dtrain.messages.verdict import Verdict
+from dtrain.strategies.interface import Contribution, Orders
 from dtrain.strategies.parameter_server_session import ParameterServerSession
-from dtrain.strategy import Contribution, Orders
-from dtrain.verdict import Verdict
 from dtrain.wire.frames import Frame
 
 ORDERED = optimizers.serialize(optimizers.SGD(0.125))
@@ -29,7 +31,9 @@ class Line:
 
     def send(self, message, blocks=()):
         told = [block.copy() for block in blocks]
-        actions = self.hand.servers[self.server].receive(self, TaskId.parse("chief:0"), message, told, self.hand.now)
+        actions = self.hand.servers[self.server].receive(
+            self, TaskId.parse("chief:0"), message, told, self.hand.now
+        )
         self.carry_out(actions)
 
     def carry_out(self, actions):
@@ -90,7 +94,9 @@ def strategy_of(hand, trains=True):
 
 
 def opened(strategy, hand, generation=1):
-    return ParameterServerSession(strategy, generation, hand.plan, SimpleNamespace(incarnation=1, failure=None), Keeper())
+    return ParameterServerSession(
+        strategy, generation, hand.plan, SimpleNamespace(incarnation=1, failure=None), Keeper()
+    )
 
 
 def begun(trains):

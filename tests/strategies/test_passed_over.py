@@ -17,7 +17,9 @@ def save(directory, step, fit, **values):
 
 def weights(directory, fit, name):
     variables = [SimpleNamespace(name=name, shape=(3,))]
-    problem = SimpleNamespace(variables=variables, max_steps=5, optimizer={}, initial_values=lambda: {name: np.zeros(3)})
+    problem = SimpleNamespace(
+        variables=variables, max_steps=5, optimizer={}, initial_values=lambda: {name: np.zeros(3)}
+    )
     return PassedOverSession(problem, fit, directory, STRATEGY).weights[name][0]
 
 

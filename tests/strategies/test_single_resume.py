@@ -7,12 +7,12 @@ import numpy as np
 from dtrain import checkpoints
 from dtrain.config import TrainingSection
 from dtrain.learning import optimizers
-from dtrain.protocol import placement
+from dtrain.parameters import placement
 from dtrain.protocol.part_dealer import Dealt
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.start import fresh
+from dtrain.strategies.interface import Contribution
 from dtrain.strategies.single import SingleSession
-from dtrain.strategy import Contribution
 from dtrain.variables import VariableSpec
 
 PLAN = placement.plan([VariableSpec("kernel", (2,))], 1)
@@ -20,7 +20,9 @@ OPTIMIZER = optimizers.serialize(optimizers.SGD(0.1))
 
 
 def test_what_was_dealt_is_not_dealt_again_and_what_is_due_comes_first():
-    start = replace(fresh(PLAN, OPTIMIZER, {"kernel": np.zeros(2, np.float32)}, version=6), dealt=Dealt(1, 8, (2, 5)))
+    start = replace(
+        fresh(PLAN, OPTIMIZER, {"kernel": np.zeros(2, np.float32)}, version=6), dealt=Dealt(1, 8, (2, 5))
+    )
     session = SingleSession(Generation(1, PLAN, TrainingSection(), OPTIMIZER, 20, 1), start, None)
     computed = []
     for _ in range(4):

@@ -1,4 +1,6 @@
-"""One process that trains saves from another thread: every snapshot has as many batches done as steps are in its weights."""
+"""One process that trains saves from another thread: every snapshot has as many batches done as steps are in
+its weights.
+"""
 
 import sys
 import threading

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from dtrain.assignment import TaskAssignment
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import TrainingSection
-from dtrain.strategies.threads import threads
+from dtrain.process.assignment import TaskAssignment
+from dtrain.process.threads import threads
 
 CLUSTER = ClusterSpec.from_lists(chief=["a:1"], worker=["a:2", "a:3", "b:1"], ps=["a:4", "b:2"])
 

@@ -2,9 +2,9 @@
 
 from itertools import pairwise
 
-from dtrain.announcing import AGAIN_S, LONGEST_S, Announcements, Unreached, introduction
-from dtrain.assignment import TaskAssignment
 from dtrain.cluster import ClusterSpec, TaskId
+from dtrain.process.assignment import TaskAssignment
+from dtrain.runs.announcing import AGAIN_S, LONGEST_S, Announcements, Unreached, introduction
 
 REFUSED = "refused: nothing listens there"
 CLUSTER = ClusterSpec.from_lists(chief=["c:1"], worker=["w:1", "w:2"], ps=["p:1", "p:2", "p:3", "p:4"])
@@ -72,4 +72,7 @@ def test_a_task_says_who_it_is_and_where_it_listens():
 
     who = f"process 77 of run hand-{CLUSTER.hash}, which is 1 chief, 2 workers, 4 ps"
     assert said("ps:1") == f"{who}; listens at p:2"
-    assert said("worker:1") == f"{who}; connects to ps:0 at p:1, ps:1 at p:2, ps:2 at p:3 and 1 more and listens nowhere"
+    assert (
+        said("worker:1")
+        == f"{who}; connects to ps:0 at p:1, ps:1 at p:2, ps:2 at p:3 and 1 more and listens nowhere"
+    )

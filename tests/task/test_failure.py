@@ -1,4 +1,6 @@
-"""Of an error that dtrain raises on purpose the program's own lines are shown, however dtrain came to raise it."""
+"""Of an error that dtrain raises on purpose the program's own lines are shown, however dtrain came to raise
+it.
+"""
 
 import bdb
 from pathlib import Path
@@ -7,10 +9,11 @@ import numpy as np
 import pytest
 
 import dtrain as dt
-from dtrain import checkpoints, failure
-from dtrain.assignment import TaskAssignment
+from dtrain import checkpoints
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.errors import CheckpointError
+from dtrain.process.assignment import TaskAssignment
+from dtrain.runs import failure
 
 LINE = 'checkpoints.save(tmp_path / "file", 5, {"w": np.zeros(3)}, now=0.0)'
 
@@ -75,7 +78,10 @@ def test_what_dtrain_was_doing_when_it_failed_stays(capsys):
 
 @pytest.mark.parametrize(
     ("error", "hint"),
-    [(RuntimeError("can't start new thread"), "`ulimit -u`"), (bdb.BdbQuit(), "run the program alone, by `python PROGRAM`")],
+    [
+        (RuntimeError("can't start new thread"), "`ulimit -u`"),
+        (bdb.BdbQuit(), "run the program alone, by `python PROGRAM`"),
+    ],
 )
 def test_what_can_be_done_is_said_where_python_does_not(capsys, error, hint):
     failure.show(error)

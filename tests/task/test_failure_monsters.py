@@ -1,4 +1,6 @@
-"""What a task leaves and prints names the user's error, however odd it is, and never an error of the recorder's own."""
+"""What a task leaves and prints names the user's error, however odd it is, and never an error of the
+recorder's own.
+"""
 
 import subprocess
 import sys
@@ -9,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dtrain import failure
-from dtrain.assignment import TaskAssignment
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.errors import DtrainError, PeerLostError
-from dtrain.run_files import RESERVE_BYTES, FailureRecord, RunFiles, read_record
+from dtrain.process.assignment import TaskAssignment
+from dtrain.runs import failure
+from dtrain.runs.files import RESERVE_BYTES, FailureRecord, RunFiles, read_record
 
 TASK = TaskId.parse("worker:0")
 
@@ -170,7 +172,9 @@ def test_whatever_is_raised_is_what_is_recorded_and_shown(tmp_path, capsys, mons
     ],
 )
 def test_what_can_be_said_is_said(make, message):
-    described = failure.describe(MAKERS[make](), TaskAssignment.by_hand(ClusterSpec.from_lists(worker=["a:1"]), TASK))
+    described = failure.describe(
+        MAKERS[make](), TaskAssignment.by_hand(ClusterSpec.from_lists(worker=["a:1"]), TASK)
+    )
     assert described.message == message
 
 
@@ -187,7 +191,11 @@ def run_program(folder: Path, program: str) -> subprocess.CompletedProcess:
 
 def test_a_path_that_is_not_utf8_is_named_in_the_record_and_on_stderr(tmp_path):
     done = run_program(
-        tmp_path, 'import os, numpy as np, dtrain as dt; dt.get_strategy; np.loadtxt(os.fsdecode(b"/data/gr\\xf6\\xdfe.csv"))'
+        tmp_path,
+        (
+            "import os, numpy as np, dtrain as dt; dt.get_strategy; "
+            'np.loadtxt(os.fsdecode(b"/data/gr\\xf6\\xdfe.csv"))'
+        ),
     )
     record = read_record(RunFiles(tmp_path / "run").failure(TASK, 0), FailureRecord)
     assert done.returncode == 1
@@ -196,19 +204,24 @@ def test_a_path_that_is_not_utf8_is_named_in_the_record_and_on_stderr(tmp_path):
     assert "UnicodeEncodeError" not in done.stderr
 
 
-@pytest.mark.parametrize(("code", "ends"), [("-1", 255), ("256", 1), ("-256", 1), ("255", 255), ("True", 1), ("3", 3)])
+@pytest.mark.parametrize(
+    ("code", "ends"), [("-1", 255), ("256", 1), ("-256", 1), ("255", 255), ("True", 1), ("3", 3)]
+)
 def test_no_exit_code_but_0_ends_as_success(tmp_path, code, ends):
     done = run_program(tmp_path, f"raise SystemExit({code})")
     record = read_record(RunFiles(tmp_path / "run").failure(TASK, 0), FailureRecord)
     assert (done.returncode, record.exit_code) == (ends, ends)
     if "256" in code:
-        assert record.message == f"exited with code {code}, of which the system would keep 0: it counts as a failure, exit code 1"
+        assert record.message == (
+            f"exited with code {code}, of which the system would keep 0: it counts as a failure, exit code 1"
+        )
         assert record.message in done.stderr
 
 
 def test_an_excepthook_that_fails_does_not_hide_the_error(tmp_path):
     done = run_program(
-        tmp_path, "import sys\ndef hook(*_): raise KeyError('mine')\nsys.excepthook = hook\nraise ValueError('seven')"
+        tmp_path,
+        "import sys\ndef hook(*_): raise KeyError('mine')\nsys.excepthook = hook\nraise ValueError('seven')",
     )
     assert done.returncode == 1
     assert "ValueError: seven" in done.stderr

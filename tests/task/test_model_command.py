@@ -10,9 +10,10 @@ import onnxruntime
 import pytest
 
 import dtrain as dt
-from dtrain import checkpoints, model_command
-from dtrain.model_order import ModelOrder, encode
+from dtrain import checkpoints
+from dtrain.process.model_order import ModelOrder, encode
 from dtrain.strategies.single import SingleStrategy
+from dtrain.task import model_command
 
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(np.int64)
@@ -45,7 +46,9 @@ def order(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run(action, code=0, **fields):
-        order = ModelOrder(action=action, **{"model": str(folder / "model"), "data": str(folder / "data.npz"), **fields})
+        order = ModelOrder(
+            action=action, **{"model": str(folder / "model"), "data": str(folder / "data.npz"), **fields}
+        )
         assert model_command.main(encode(order)) == code
         said = capsys.readouterr()
         return said.out if code == 0 else said.err
@@ -66,7 +69,9 @@ def test_evaluate_prints_what_evaluate_returns(order, model, tmp_path):
     assert (answer["loss"], answer["accuracy"]) == (loss, accuracy)
     assert order("evaluate", output="answer.json") == ""
     assert json.loads((tmp_path / "answer.json").read_text()) == answer
-    other = json.loads(order("evaluate", as_json=True, metrics=["sparse_top_k_categorical_accuracy"], steps=1, batch_size=8))
+    other = json.loads(
+        order("evaluate", as_json=True, metrics=["sparse_top_k_categorical_accuracy"], steps=1, batch_size=8)
+    )
     assert other["sparse_top_k_categorical_accuracy"] == 1.0
     assert "accuracy" not in other
 
@@ -75,9 +80,9 @@ def test_predict_prints_lines_or_writes_a_file(order, model, tmp_path, folder):
     expected = model.predict(X)
     lines = [json.loads(line) for line in order("predict").splitlines()]
     np.testing.assert_array_equal(np.float32(lines), expected)
-    assert [int(line) for line in order("predict", classes=True, data=str(folder / "data.npy")).split()] == expected.argmax(
-        1
-    ).tolist()
+    assert [
+        int(line) for line in order("predict", classes=True, data=str(folder / "data.npy")).split()
+    ] == expected.argmax(1).tolist()
     assert json.loads(order("predict", as_json=True))["predictions"] == lines
     for suffix, read in {
         ".npy": np.load,
@@ -102,7 +107,8 @@ def test_export_writes_what_onnxruntime_runs(order, model, tmp_path):
 def test_classes_of_ones_own_come_from_a_file(order, tmp_path):
     own = tmp_path / "own.py"
     own.write_text(
-        "import dtrain as dt\nclass Twice(dt.layers.Layer):\n    def forward(self, weights, x, call):\n        return 2 * x, None\n"
+        "import dtrain as dt\nclass Twice(dt.layers.Layer):\n    def forward(self, weights, x, call):\n     "
+        "   return 2 * x, None\n"
     )
     import runpy
 
@@ -110,7 +116,10 @@ def test_classes_of_ones_own_come_from_a_file(order, tmp_path):
     with SingleStrategy().scope():
         dt.Sequential([twice(input_shape=(3,))]).save("own")
     assert "unknown layer 'Twice'" in order("predict", code=1, model="own")
-    assert json.loads(order("predict", model="own", custom_objects=str(own)).splitlines()[0]) == (2 * X[0]).tolist()
+    assert (
+        json.loads(order("predict", model="own", custom_objects=str(own)).splitlines()[0])
+        == (2 * X[0]).tolist()
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,13 +141,21 @@ def test_mistakes_are_one_line(order, action, fields, code, said):
 
 
 def dtrain(folder, *words, **options):
-    environment = {**os.environ, "DTRAIN_RUNS_DIR": str(folder / "runs"), "TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}
-    return subprocess.run([*DTRAIN, *words], cwd=folder, capture_output=True, text=True, env=environment, check=False, **options)
+    environment = {
+        **os.environ,
+        "DTRAIN_RUNS_DIR": str(folder / "runs"),
+        "TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}',
+    }
+    return subprocess.run(
+        [*DTRAIN, *words], cwd=folder, capture_output=True, text=True, env=environment, check=False, **options
+    )
 
 
 def test_the_command_finds_files_and_runs(folder):
     in_file = dtrain(folder, "evaluate", "model", "data.npz")
-    of_checkpoint = dtrain(folder, "evaluate", "runs/20260101-000000-mine-0001/checkpoints/ckpt-7", "data.npz")
+    of_checkpoint = dtrain(
+        folder, "evaluate", "runs/20260101-000000-mine-0001/checkpoints/ckpt-7", "data.npz"
+    )
     assert (in_file.returncode, in_file.stderr) == (0, "")
     assert of_checkpoint.stdout == in_file.stdout
     of_run = dtrain(folder, "evaluate", "mine", "data.npz")
@@ -150,7 +167,10 @@ def test_the_command_finds_files_and_runs(folder):
 
 
 def test_a_reader_that_goes_away_is_no_error(folder):
-    command = f"{sys.executable} -m dtrain_cli.main predict model data.npz --batch-size 1 | head -n 1; echo ${{PIPESTATUS[0]}}"
+    command = (
+        f"{sys.executable} -m dtrain_cli.main predict model data.npz --batch-size 1 | head -n 1; echo "
+        f"${{PIPESTATUS[0]}}"
+    )
     done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.stdout.splitlines()[-1] == "0"

@@ -2,11 +2,11 @@
 
 import pytest
 
-from dtrain import reporting
-from dtrain.assignment import TaskAssignment
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import RunSpec
-from dtrain.run_files import RunFiles, TaskStatus, read_record, write_record
+from dtrain.process.assignment import TaskAssignment
+from dtrain.runs import reporting
+from dtrain.runs.files import RunFiles, TaskStatus, read_record, write_record
 
 
 @pytest.fixture
@@ -31,7 +31,9 @@ def test_who_waits_for_a_server_waits_for_those_whom_it_waits_for(reporter):
 
 
 @pytest.mark.parametrize("place", ["writing", "before it"])
-def test_the_last_account_is_written_though_the_order_to_stop_comes_in_the_midst_of_it(tmp_path, monkeypatch, place):
+def test_the_last_account_is_written_though_the_order_to_stop_comes_in_the_midst_of_it(
+    tmp_path, monkeypatch, place
+):
     cluster = ClusterSpec.from_lists(chief=["c:1"], ps=["p:1"])
     assignment = TaskAssignment(TaskId.parse("ps:0"), cluster, RunSpec(), "run", tmp_path)
     made = reporting.Reporter(assignment)
@@ -57,9 +59,15 @@ def test_the_last_account_is_written_though_the_order_to_stop_comes_in_the_midst
 
 
 def test_the_step_of_an_evaluation_stays_a_whole_number_in_its_file(tmp_path):
-    write_record(tmp_path / "status.json", TaskStatus("evaluator:0", 1, "here", evaluation={"global_step": 400, "accuracy": 1.0}))
+    write_record(
+        tmp_path / "status.json",
+        TaskStatus("evaluator:0", 1, "here", evaluation={"global_step": 400, "accuracy": 1.0}),
+    )
     found = read_record(tmp_path / "status.json", TaskStatus).evaluation
-    assert [(name, type(number)) for name, number in found.items()] == [("global_step", int), ("accuracy", float)]
+    assert [(name, type(number)) for name, number in found.items()] == [
+        ("global_step", int),
+        ("accuracy", float),
+    ]
 
 
 def test_a_checkpoint_that_cannot_be_written_is_in_the_status_at_once_and_until_the_next_one(tmp_path):

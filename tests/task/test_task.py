@@ -12,7 +12,7 @@ from launching import PRELUDE, SOURCES, wait_until
 
 ALONE = ("--strategy", "single")
 USED = """import sys, types
-sys.modules["dtrain.strategy"] = types.SimpleNamespace(was_used=lambda: True, close_default=lambda error: None)
+sys.modules["dtrain.strategies.interface"] = types.SimpleNamespace(was_used=lambda: True, close_default=lambda error: None)
 """
 TF_CONFIG = json.dumps({"cluster": {"worker": ["127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}})
 
@@ -61,8 +61,18 @@ def test_the_program_runs_as_python_would_run_it(tmp_path):
         ("sys.exit('too bad')", 1, "exit", "too bad"),
         ("raise KeyboardInterrupt", 130, "signal", "interrupted (SIGINT)"),
         ("import os; os.kill(os.getpid(), 15)", 143, "signal", "asked to stop (SIGTERM)"),
-        ("import dtrain.errors as e; raise e.PeerLostError('ps:0 went away')", 1, "peer_lost", "PeerLostError: ps:0 went away"),
-        ("import dtrain.errors as e; raise e.WaitTimeoutError('ps:0: 5 s')", 1, "peer_lost", "WaitTimeoutError: ps:0: 5 s"),
+        (
+            "import dtrain.errors as e; raise e.PeerLostError('ps:0 went away')",
+            1,
+            "peer_lost",
+            "PeerLostError: ps:0 went away",
+        ),
+        (
+            "import dtrain.errors as e; raise e.WaitTimeoutError('ps:0: 5 s')",
+            1,
+            "peer_lost",
+            "WaitTimeoutError: ps:0: 5 s",
+        ),
         ("import dtrain.errors as e; raise e.SpecError('bad')", 2, "exception", "SpecError: bad"),
         ("1 = 2", 1, "exception", "SyntaxError: cannot assign to literal"),
     ],
@@ -92,13 +102,16 @@ def test_success_leaves_no_record(tmp_path):
 
 
 def test_an_order_to_stop_that_comes_while_the_task_ends_is_no_error(tmp_path):
-    body = "import atexit, os\natexit.register(print, 'closed')\natexit.register(lambda: os.kill(os.getpid(), 15))"
+    body = (
+        "import atexit, os\natexit.register(print, 'closed')\natexit.register(lambda: "
+        "os.kill(os.getpid(), 15))"
+    )
     done = run_task(tmp_path, body, TF_CONFIG=TF_CONFIG, DTRAIN_RUN_DIR=str(tmp_path / "run"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
 
 
 def test_a_program_that_never_calls_dtrain_is_told_so(tmp_path):
-    done = run_task(tmp_path, "del sys.modules['dtrain.strategy']\nsys.exit()")
+    done = run_task(tmp_path, "del sys.modules['dtrain.strategies.interface']\nsys.exit()")
     assert done.returncode == 1
     assert "ended without ever having called dtrain" in done.stderr
 
@@ -112,14 +125,18 @@ def test_a_wrong_tf_config_is_one_message(tmp_path):
 
 def test_a_missing_program_is_one_message(tmp_path):
     command = [sys.executable, "-m", "dtrain.task", "missing.py"]
-    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": SOURCES}, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": SOURCES}, capture_output=True, text=True
+    )
     assert done.returncode == 1
     assert "cannot read the program missing.py: No such file" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_the_users_own_excepthook_is_called(tmp_path):
-    done = run_task(tmp_path, "sys.excepthook = lambda kind, error, trace: print('mine:', error)\nraise ValueError('x')")
+    done = run_task(
+        tmp_path, "sys.excepthook = lambda kind, error, trace: print('mine:', error)\nraise ValueError('x')"
+    )
     assert done.returncode == 1
     assert done.stdout == "mine: x\n"
 
@@ -158,7 +175,10 @@ def test_a_forked_task_is_a_fresh_process_of_its_own(launcher):
     )
     launch = launcher.start("--ps", "1", "--workers", "2", "--no-evaluator", program, "--x", "1")
     assert launch.end() == 0, launch.err
-    facts = {name: json.loads((launch.run_dir / f"{name}.json").read_text()) for name in ("chief:0", "worker:0", "worker:1")}
+    facts = {
+        name: json.loads((launch.run_dir / f"{name}.json").read_text())
+        for name in ("chief:0", "worker:0", "worker:1")
+    }
     for name, fact in facts.items():
         assert fact["session"]
         opened = {fd: target for fd, target in fact["fds"].items() if not target.startswith("/proc")}
@@ -249,5 +269,7 @@ def test_a_program_may_start_processes_of_its_own(launcher):
     )
     launch = launcher.start(*ALONE, "pools.py")
     assert launch.end() == 0, launch.err + launch.out
-    assert launch.out.splitlines() == [f"chief:0 | {method} [0, 1, 4, 9]" for method in ("fork", "spawn", "forkserver")]
+    assert launch.out.splitlines() == [
+        f"chief:0 | {method} [0, 1, 4, 9]" for method in ("fork", "spawn", "forkserver")
+    ]
     assert not launch.pids()

@@ -1,4 +1,6 @@
-"""Chance is part of what a step is: it follows from the seed, the call of `fit`, the batch and its part. Findings, P-A7."""
+"""Chance is part of what a step is: it follows from the seed, the call of `fit`, the batch and its part.
+Findings, P-A7.
+"""
 
 import numpy as np
 import pytest
@@ -45,7 +47,9 @@ def together(folder, replicas, servers=1, fail_at=None, **training):
     return drawn
 
 
-@pytest.mark.parametrize(("replicas", "training"), [(3, {}), (2, {"updates": "async"})], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    ("replicas", "training"), [(3, {}), (2, {"updates": "async"})], ids=["sync", "async"]
+)
 def test_every_part_draws_the_same_in_every_run_and_no_two_of_them_do(replicas, training, tmp_path):
     once, again = (together(tmp_path / str(servers), replicas, servers, **training) for servers in (1, 2))
     assert sorted(once) == sorted(again)

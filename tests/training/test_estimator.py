@@ -24,7 +24,11 @@ def model_fn():
 
 def test_one_process_exports_the_final_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    spec = dt.EvalSpec(batches, steps=None, exporters=[dt.FinalExporter("final"), dt.BestExporter(), dt.LatestExporter("latest")])
+    spec = dt.EvalSpec(
+        batches,
+        steps=None,
+        exporters=[dt.FinalExporter("final"), dt.BestExporter(), dt.LatestExporter("latest")],
+    )
     with SingleStrategy().scope():
         model, results = dt.train_and_evaluate(dt.Estimator(model_fn), dt.TrainSpec(batches, 20), spec)
         for name in ("final", "best_exporter", "latest"):
@@ -40,7 +44,10 @@ def test_an_exporter_keeps_the_newest_of_those_it_wants(tmp_path):
         for step, loss in enumerate([5.0, 6.0, 4.0, 3.0, 3.5]):
             best.export(model, step, {"loss": loss}, is_final=False)
         best.export(model, 4, {"loss": 3.5}, is_final=True)
-    assert sorted(path.name for path in (tmp_path / "export" / "best_exporter").iterdir()) == ["2.dtrain", "3.dtrain"]
+    assert sorted(path.name for path in (tmp_path / "export" / "best_exporter").iterdir()) == [
+        "2.dtrain",
+        "3.dtrain",
+    ]
 
 
 def test_the_evaluator_of_a_cluster_exports(launcher):

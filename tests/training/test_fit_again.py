@@ -1,4 +1,6 @@
-"""`fit` after `fit`: a model goes on where it was; another model, or a new optimizer, begins at its own beginning."""
+"""`fit` after `fit`: a model goes on where it was; another model, or a new optimizer, begins at its own
+beginning.
+"""
 
 import numpy as np
 import pytest
@@ -24,7 +26,9 @@ def model(width=1):
 
 
 def compiled(made):
-    made.compile(optimizer=dt.optimizers.Adam(dt.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5)), loss="mse")
+    made.compile(
+        optimizer=dt.optimizers.Adam(dt.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5)), loss="mse"
+    )
 
 
 def trained(made, epochs=1):
@@ -52,7 +56,9 @@ def test_two_models_in_turns_do_not_disturb_each_other():
     one, other = model(), model()
     for each in (one, other):
         trained(each)
-    with pytest.raises(AssertionError):  # a model whose variables were given up for another's begins its optimizer anew
+    with pytest.raises(
+        AssertionError
+    ):  # a model whose variables were given up for another's begins its optimizer anew
         assert same(trained(one), expected)
 
 

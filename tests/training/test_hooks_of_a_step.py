@@ -1,4 +1,6 @@
-"""The leader's hooks of batches are called once a step, whatever part of it the leader computes. CONTRACT section 4."""
+"""The leader's hooks of batches are called once a step, whatever part of it the leader computes. CONTRACT
+section 4.
+"""
 
 import numpy as np
 import pytest
@@ -31,7 +33,9 @@ def hooks(model):
 def test_every_step_begins_and_ends_once(replicas, training, tmp_path):
     called, losses = InMemoryCluster(tmp_path, replicas, **training).run(built, hooks)[0]
     steps = -(-len(X) // BATCH)
-    assert [each[:2] for each in called] == [(hook, batch) for _ in losses for batch in range(steps) for hook in ("begin", "end")]
+    assert [each[:2] for each in called] == [
+        (hook, batch) for _ in losses for batch in range(steps) for hook in ("begin", "end")
+    ]
     ends = [each[2] for each in called if each[0] == "end"]
     assert [ends[steps - 1], ends[-1]] == losses
     assert np.isfinite(ends).all()

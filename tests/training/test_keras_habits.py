@@ -37,7 +37,10 @@ def pairs_of(context):
 
 @pytest.mark.parametrize("function", [pairs, pairs_of, lambda: pairs(), lambda first, second: None])
 def test_a_function_that_is_none_of_an_input_context_is_told_what_fits(function):
-    message = rf"expected a function of an InputContext that returns .*, found .*{function.__name__}.*Dataset\.from_generator"
+    message = (
+        rf"expected a function of an InputContext that returns .*, found "
+        rf".*{function.__name__}.*Dataset\.from_generator"
+    )
     with pytest.raises(InputError, match=message):
         model().fit(function, steps_per_epoch=2, verbose=0)
 
@@ -75,7 +78,9 @@ def test_one_callback_needs_no_list():
     made.fit(X, Y, verbose=0, callbacks=[[note], ()])
     assert heard[4:] == [0]
     for wrong in ("EarlyStopping", dt.callbacks.History, 3):
-        with pytest.raises(InputError, match=r"callbacks: expected instances of .*, found .*(EarlyStopping|History|3)"):
+        with pytest.raises(
+            InputError, match=r"callbacks: expected instances of .*, found .*(EarlyStopping|History|3)"
+        ):
             made.fit(X, Y, verbose=0, callbacks=wrong)
 
 
@@ -91,7 +96,9 @@ class Batches:
 
 def test_a_sequence_of_keras_is_told_what_fits():
     batches = Batches()
-    with pytest.raises(InputError, match=r"data: found Batches, an object of batches by number .*Dataset\.from_generator"):
+    with pytest.raises(
+        InputError, match=r"data: found Batches, an object of batches by number .*Dataset\.from_generator"
+    ):
         model().fit(batches, verbose=0)
     remedy = dt.data.Dataset.from_generator(lambda: (batches[i] for i in range(len(batches))))
     expected = model().fit(X, Y, batch_size=2, shuffle=False, epochs=2, verbose=0).history
@@ -99,7 +106,9 @@ def test_a_sequence_of_keras_is_told_what_fits():
 
 
 def test_lists_of_other_lengths_are_no_array():
-    with pytest.raises(InputError, match="dataset: expected an array, or nested lists of equal lengths, found list: "):
+    with pytest.raises(
+        InputError, match="dataset: expected an array, or nested lists of equal lengths, found list: "
+    ):
         model().predict([[1.0, 2.0, 3.0], [4.0]])
 
 
@@ -110,9 +119,14 @@ def test_x_and_y_of_other_lengths_are_named():
             use(X, Y[:5], verbose=0)
     with pytest.raises(InputError, match=message):
         model().fit(X, Y[:5], validation_split=0.5, verbose=0)
-    with pytest.raises(InputError, match=r"in sample_weight as in x, found x of shape \(8, 3\) and sample_weight of shape \(2,\)"):
+    with pytest.raises(
+        InputError,
+        match=r"in sample_weight as in x, found x of shape \(8, 3\) and sample_weight of shape \(2,\)",
+    ):
         model().fit(X, Y, sample_weight=np.ones(2), verbose=0)
-    with pytest.raises(InputError, match=r"data: expected arrays with an axis of examples, found y of shape \(\)"):
+    with pytest.raises(
+        InputError, match=r"data: expected arrays with an axis of examples, found y of shape \(\)"
+    ):
         model().fit(X, 3, verbose=0)
 
 
@@ -123,10 +137,13 @@ def test_a_folder_of_tensorflow_is_named(tmp_path):
     (tmp_path / "cp.ckpt.index").write_bytes(b"")
     for use in (dt.load_model, model().load_weights):
         with pytest.raises(
-            CheckpointError, match=r"saved_model_folder cannot be used: it is a folder of TensorFlow \(SavedModel\)"
+            CheckpointError,
+            match=r"saved_model_folder cannot be used: it is a folder of TensorFlow \(SavedModel\)",
         ):
             use("saved_model_folder")
-        with pytest.raises(CheckpointError, match=r"cp.ckpt cannot be used: it is a checkpoint of TensorFlow"):
+        with pytest.raises(
+            CheckpointError, match=r"cp.ckpt cannot be used: it is a checkpoint of TensorFlow"
+        ):
             use("cp.ckpt")
 
 
@@ -161,7 +178,9 @@ READ_TO_KNOW = dt.data.Dataset.from_generator(lambda: zip(X, Y, strict=True)).ba
 
 @pytest.mark.parametrize("data", [dt.data.Dataset.from_tensor_slices((X, Y)).batch(2), READ_TO_KNOW])
 def test_more_steps_than_batches_are_made_and_told_of_once(data):
-    said = "fit: an epoch of 6 steps needs 6 batches and the data have 4: they are read again from the start; "
+    said = (
+        "fit: an epoch of 6 steps needs 6 batches and the data have 4: they are read again from the start; "
+    )
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("default")
         for _ in range(2):
@@ -191,7 +210,10 @@ def test_a_name_that_is_nearly_right_is_answered_with_the_right_one_alone():
 
 
 def test_class_weight_is_a_mapping():
-    message = r"class_weight: expected a mapping of class numbers to weights such as {0: 1.0, 1: 2.5}, found 'balanced'"
+    message = (
+        r"class_weight: expected a mapping of class numbers to weights such as {0: 1.0, 1: 2.5}, "
+        r"found 'balanced'"
+    )
     with pytest.raises(InputError, match=message):
         model().fit(X, Y, class_weight="balanced", verbose=0)
     with pytest.raises(InputError, match=message):
@@ -201,7 +223,9 @@ def test_class_weight_is_a_mapping():
 @pytest.mark.parametrize("name", ["m.h5", "m.keras", "m.hdf5", "m.weights.h5"])
 def test_a_name_of_keras_formats_is_kept_and_the_format_is_said(name):
     made = model()
-    says = rf"written in the safetensors format although its name ends in {Path(name).suffix}: .* Keras does not"
+    says = (
+        rf"written in the safetensors format although its name ends in {Path(name).suffix}: .* Keras does not"
+    )
     with pytest.warns(UserWarning, match=says):
         made.save(name)
     with pytest.warns(UserWarning, match=says):
@@ -234,9 +258,13 @@ def test_data_without_end_are_refused_where_no_steps_are_given():
     with pytest.raises(InputError, match="predict: the dataset is infinite; expected steps"):
         made.predict(endless().map(lambda x, y: x))
     heard = dt.callbacks.LambdaCallback(on_train_begin=lambda logs: pytest.fail("training has begun"))
-    with pytest.raises(InputError, match="fit: validation_data: the dataset is infinite; expected validation_steps"):
+    with pytest.raises(
+        InputError, match="fit: validation_data: the dataset is infinite; expected validation_steps"
+    ):
         made.fit(X, Y, validation_data=endless(), verbose=0, callbacks=[heard])
-    with pytest.raises(InputError, match="fit: validation_data: the dataset is infinite; expected validation_steps"):
+    with pytest.raises(
+        InputError, match="fit: validation_data: the dataset is infinite; expected validation_steps"
+    ):
         made.fit(X, Y, validation_data=lambda context: endless(), verbose=0, callbacks=[heard])
     train, evaluation = dt.TrainSpec(endless, max_steps=2), dt.EvalSpec(endless, steps=None)
     with pytest.raises(InputError, match="EvalSpec: input_fn: the dataset is infinite; expected steps"):
@@ -245,7 +273,9 @@ def test_data_without_end_are_refused_where_no_steps_are_given():
 
 def test_with_steps_data_without_end_are_taken():
     made = model()
-    assert made.evaluate(endless(), verbose=0, steps=4) == pytest.approx(made.evaluate(X, Y, batch_size=2, verbose=0))
+    assert made.evaluate(endless(), verbose=0, steps=4) == pytest.approx(
+        made.evaluate(X, Y, batch_size=2, verbose=0)
+    )
     assert made.predict(endless().map(lambda x, y: x), steps=3).shape == (6, 2)
     history = made.fit(X, Y, validation_data=endless(), validation_steps=2, verbose=0)
     assert len(history.history["val_loss"]) == 1

@@ -1,7 +1,7 @@
 """The order of `layers`, `variables`, `get_weights` and `set_weights` is Keras's: by depth.
 
-What is expected is worked out here once more, from the description of Keras 2.15's algorithm: with recursion, on nodes of the
-test's own.
+What is expected is worked out here once more, from the description of Keras 2.15's algorithm: with recursion,
+on nodes of the test's own.
 """
 
 from dataclasses import dataclass, field
@@ -44,7 +44,9 @@ def test_branches_are_sorted_by_depth():
     model = branches()
     assert names(model) == ["a1", "b1", "a2", "b2", "o"]
     assert [layer.name for layer in model.layers] == ["x", "a1", "b1", "a2", "b2", "joined", "o"]
-    assert [spec.name for spec in model.created_variables][::2] == [f"{name}/kernel" for name in ("a1", "a2", "b1", "b2", "o")]
+    assert [spec.name for spec in model.created_variables][::2] == [
+        f"{name}/kernel" for name in ("a1", "a2", "b1", "b2", "o")
+    ]
 
 
 def test_a_short_branch_comes_as_late_as_it_can():
@@ -112,7 +114,13 @@ def test_weights_are_got_and_set_in_this_order():
     model.set_weights(values)
     for ours, theirs in zip(model.get_weights(), values, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert [int(model.weights[f"{name}/kernel"][0, 0]) for name in ("a1", "b1", "a2", "b2", "o")] == [0, 2, 4, 6, 8]
+    assert [int(model.weights[f"{name}/kernel"][0, 0]) for name in ("a1", "b1", "a2", "b2", "o")] == [
+        0,
+        2,
+        4,
+        6,
+        8,
+    ]
 
 
 def test_files_checkpoints_and_placement_follow_the_order_of_creation(tmp_path, monkeypatch):
@@ -131,7 +139,11 @@ def test_files_checkpoints_and_placement_follow_the_order_of_creation(tmp_path, 
     assert created != [spec.name for spec in model.variables]
     model.save_weights(tmp_path / "weights")
     model.save(tmp_path / "model")
-    assert list(stored_weights(tmp_path / "weights")[0]) == list(stored_weights(tmp_path / "model")[0]) == created
+    assert (
+        list(stored_weights(tmp_path / "weights")[0])
+        == list(stored_weights(tmp_path / "model")[0])
+        == created
+    )
 
 
 def test_files_come_back_whatever_the_order(tmp_path):
@@ -190,7 +202,11 @@ def expected_order(outputs, inputs):
     by_depth = {}
     for thing, depth in depth_of_thing.items():
         by_depth.setdefault(depth, []).append(thing)
-    return [thing for depth in sorted(by_depth, reverse=True) for thing in sorted(by_depth[depth], key=first_seen.get)]
+    return [
+        thing
+        for depth in sorted(by_depth, reverse=True)
+        for thing in sorted(by_depth[depth], key=first_seen.get)
+    ]
 
 
 def expected_weights(outputs, inputs, prefix=""):
@@ -215,13 +231,19 @@ class Drawn:
                 layer, thing, n = dense(f"{name}{number}"), Thing(f"{name}{number}"), 1
                 used.append((layer, thing, n))
             elif what < 4:
-                layer, thing, n = L.Add(name=f"{name}_add{number}"), Thing(f"{name}_add{number}", has_weights=False), 2
+                layer, thing, n = (
+                    L.Add(name=f"{name}_add{number}"),
+                    Thing(f"{name}_add{number}", has_weights=False),
+                    2,
+                )
             else:
                 layer, thing, n = used[what - 4]
             arriving = [ends[draw(st.integers(0, len(ends) - 1))] for _ in range(n)]
             symbol = layer([symbol for symbol, _ in arriving] if n > 1 else arriving[0][0])
             ends.append((symbol, Call(thing, [call for _, call in arriving])))
-        outputs = [ends[draw(st.integers(len(self.inputs), len(ends) - 1))] for _ in range(draw(st.integers(1, 2)))]
+        outputs = [
+            ends[draw(st.integers(len(self.inputs), len(ends) - 1))] for _ in range(draw(st.integers(1, 2)))
+        ]
         outputs = outputs[:1] if inner == () else outputs
         self.calls = [call for _, call in outputs]
         self.model = dt.Model(symbols, [symbol for symbol, _ in outputs], name=name)
@@ -234,7 +256,9 @@ def test_random_graphs_have_keras_s_order(data):
     inner = [Drawn(data.draw, name, data.draw(st.integers(1, 5))) for name in ("p", "q")]
     drawn = Drawn(data.draw, "m", data.draw(st.integers(1, 9)), inner)
     inputs = [call for _, call in drawn.inputs]
-    assert [layer.name for layer in drawn.model.layers] == [thing.name for thing in expected_order(drawn.calls, inputs)]
+    assert [layer.name for layer in drawn.model.layers] == [
+        thing.name for thing in expected_order(drawn.calls, inputs)
+    ]
     assert names(drawn.model) == list(expected_weights(drawn.calls, inputs))
     again = dt.Model.from_config(drawn.model.get_config())
     assert names(again) == names(drawn.model)

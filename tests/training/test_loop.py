@@ -13,7 +13,7 @@ from dtrain.learning.losses import MeanSquaredError
 from dtrain.learning.optimizers import SGD, serialize
 from dtrain.messages import Sums, Verdict
 from dtrain.protocol.batch_cut import BatchCut
-from dtrain.strategy import StepResult
+from dtrain.strategies.interface import StepResult
 from dtrain.training.batches import Batches
 from dtrain.training.chance import chance_of
 from dtrain.training.compiled import Compiled
@@ -91,7 +91,8 @@ class OthersTrainToo:
 def test_every_epoch_begins_and_ends_once(course, entered, begun, ended):
     session, seen = OthersTrainToo(course, entered), {"begin": [], "end": []}
     note = LambdaCallback(
-        on_epoch_begin=lambda epoch: seen["begin"].append(epoch), on_epoch_end=lambda epoch, logs: seen["end"].append(epoch)
+        on_epoch_begin=lambda epoch: seen["begin"].append(epoch),
+        on_epoch_end=lambda epoch, logs: seen["end"].append(epoch),
     )
 
     def step(part, batch):
@@ -99,7 +100,9 @@ def test_every_epoch_begins_and_ends_once(course, entered, begun, ended):
         assert made.gradients == {}
         return made
 
-    loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=3), step, lambda step: {"loss": 1.0}, str, totals())
+    loop = TrainingLoop(
+        session, Epochs(steps_per_epoch=2, epochs=3), step, lambda step: {"loss": 1.0}, str, totals()
+    )
     loop.log, loop.callbacks = EpochLog(session, totals(), History()), CallbackList([note], None, {})
     model = SimpleNamespace(stop_training=False, weights=session.weights)
     loop.steering = Steering(model, SGD(), session, holds=True)
@@ -123,7 +126,9 @@ def followed(session, monitored, validate=None):
 
     loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=3), make, train_step, str, totals())
     loop.log, loop.callbacks = EpochLog(session, totals(), monitored), CallbackList([note], None, {})
-    loop.steering = Steering(SimpleNamespace(stop_training=False, weights=session.weights), SGD(), session, holds=True)
+    loop.steering = Steering(
+        SimpleNamespace(stop_training=False, weights=session.weights), SGD(), session, holds=True
+    )
     loop.validate = validate
     loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut()))
     return seen
@@ -167,7 +172,9 @@ def test_an_epoch_has_not_ended_before_every_server_has_its_last_step():
     )
     loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=2), make, train_step, str, totals())
     loop.log, loop.callbacks = EpochLog(session, totals(), History()), CallbackList([note], None, {})
-    loop.steering = Steering(SimpleNamespace(stop_training=False, weights=session.weights), SGD(), session, holds=True)
+    loop.steering = Steering(
+        SimpleNamespace(stop_training=False, weights=session.weights), SGD(), session, holds=True
+    )
     loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut()))
     first = [("begin", 0), ("step", 0), ("end", 1), ("step", 1), ("epoch", 0)]
     assert seen == [*first, ("begin", 0), ("step", 2), ("end", 1), ("epoch", 1)]
@@ -183,7 +190,10 @@ def test_numbers_that_come_later_are_null_in_the_row_and_not_in_the_logs_of_call
 
 
 def test_a_leader_that_was_started_again_ends_the_epoch_that_its_predecessor_had_not_recorded():
-    session, history = OthersTrainToo([4, 6], entered_step=4, rows={0: {"loss": 9.0, "val_loss": 8.0}}), History()
+    session, history = (
+        OthersTrainToo([4, 6], entered_step=4, rows={0: {"loss": 9.0, "val_loss": 8.0}}),
+        History(),
+    )
     session.tally = ((1, sums(2, 4.0)), (2, sums(2, 1.0)))
     assert sorted(followed(session, history)) == [1, 2]
     assert session.rows[0] == {"loss": 9.0, "val_loss": 8.0}
@@ -205,7 +215,12 @@ def test_a_void_step_is_computed_again_with_the_same_chance():
 
     epochs, chance = Epochs(steps_per_epoch=2, epochs=1), partial(chance_of, 7, session)
     loop = TrainingLoop(
-        session, epochs, lambda part, batch: TrainingStep(None, None, batch, session, chance), train_step, str, totals()
+        session,
+        epochs,
+        lambda part, batch: TrainingStep(None, None, batch, session, chance),
+        train_step,
+        str,
+        totals(),
     )
     loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut()))
     assert len(drawn) == 3

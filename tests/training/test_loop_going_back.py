@@ -1,4 +1,6 @@
-"""The leader's epochs when the servers go back to a checkpoint: what ended after it ends again, with the numbers that count."""
+"""The leader's epochs when the servers go back to a checkpoint: what ended after it ends again, with the
+numbers that count.
+"""
 
 from training.test_loop import OthersTrainToo, followed, sums
 
@@ -6,7 +8,9 @@ from dtrain.callbacks import History
 
 
 class GoesBack(OthersTrainToo):
-    """After its second step the servers stand at step 3 again; the checkpoint has the row of the epoch before."""
+    """After its second step the servers stand at step 3 again; the checkpoint has the row of the epoch
+    before.
+    """
 
     def step(self, contribution):
         answer = super().step(contribution)
@@ -17,7 +21,9 @@ class GoesBack(OthersTrainToo):
 
 
 class IsElsewhere(OthersTrainToo):
-    """When the leader records its last epoch the servers have just begun another term, a step before the last one."""
+    """When the leader records its last epoch the servers have just begun another term, a step before the last
+    one.
+    """
 
     refuses = True
 

@@ -40,7 +40,9 @@ def test_models_with_unnamed_layers_are_joined(shape):
     ]
     assert names(encoder) == ["dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias"]
     np.testing.assert_allclose(decoder.predict(encoder.predict(X)), whole.predict(X), rtol=1e-5, atol=1e-6)
-    for ours, theirs in zip(whole.get_weights(), [*encoder.get_weights(), *decoder.get_weights()], strict=True):
+    for ours, theirs in zip(
+        whole.get_weights(), [*encoder.get_weights(), *decoder.get_weights()], strict=True
+    ):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -48,7 +50,11 @@ def test_models_without_names_get_numbers_and_values_of_their_own():
     made = [dt.Sequential([L.Dense(4, input_shape=(4,))]) for _ in range(3)]
     x = dt.Input((4,))
     ensemble = dt.Model(x, L.average([each(x) for each in made]))
-    assert names(ensemble)[::2] == ["sequential/dense/kernel", "sequential_1/dense/kernel", "sequential_2/dense/kernel"]
+    assert names(ensemble)[::2] == [
+        "sequential/dense/kernel",
+        "sequential_1/dense/kernel",
+        "sequential_2/dense/kernel",
+    ]
     first, second, _ = ensemble.get_weights()[::2]
     assert not np.array_equal(first, second)
     expected = np.mean([each.predict(X) for each in made], axis=0)
@@ -103,7 +109,9 @@ def test_a_model_that_is_used_twice_has_its_variables_once(tmp_path):
     np.testing.assert_allclose(siamese.predict([X, 2 * X]), expected, rtol=1e-5, atol=1e-6)
     assert not np.array_equal(tower.get_weights()[4], np.zeros(3)), "the moving averages have moved"
     siamese.save(tmp_path / "siamese")
-    np.testing.assert_array_equal(dt.load_model(tmp_path / "siamese").predict([X, 2 * X]), siamese.predict([X, 2 * X]))
+    np.testing.assert_array_equal(
+        dt.load_model(tmp_path / "siamese").predict([X, 2 * X]), siamese.predict([X, 2 * X])
+    )
 
 
 def test_models_within_come_back_from_a_file(tmp_path):

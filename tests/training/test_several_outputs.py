@@ -1,7 +1,9 @@
-"""Models with several outputs: losses, their weights, metrics and sample weights by output, with Keras's names and numbers.
+"""Models with several outputs: losses, their weights, metrics and sample weights by output, with Keras's
+names and numbers.
 
-KERAS was computed once with TensorFlow 2.15.1: the same model, weights, data and arguments through `tf.keras`, `fit` of two epochs
-in batches of 4, unshuffled; numbers to 7 digits. SATURATED likewise, of one Dense layer whose probabilities round to 0 and 1.
+KERAS was computed once with TensorFlow 2.15.1: the same model, weights, data and arguments through
+`tf.keras`, `fit` of two epochs in batches of 4, unshuffled; numbers to 7 digits. SATURATED likewise, of one
+Dense layer whose probabilities round to 0 and 1.
 """
 
 import numpy as np
@@ -21,7 +23,11 @@ CASES = {
     "loss_weights": ({"loss": NAMED, "loss_weights": {"kind": 2.0, "price": 0.5}}, {}),
     "metrics": ({"loss": LOSSES, "metrics": [["mae"], ["accuracy"]]}, {}),
     "weighted": (
-        {"loss": NAMED, "metrics": {"kind": "accuracy"}, "weighted_metrics": {"kind": "accuracy", "price": "mae"}},
+        {
+            "loss": NAMED,
+            "metrics": {"kind": "accuracy"},
+            "weighted_metrics": {"kind": "accuracy", "price": "mae"},
+        },
         {"sample_weight": WEIGHTS},
     ),
     "weights by output": (
@@ -104,7 +110,11 @@ def waves(model, size=1.0):
 def model(**compiled):
     x = dt.layers.Input((3,))
     hidden = dt.layers.Dense(4, "tanh", name="hidden")(x)
-    made = waves(dt.Model(x, [dt.layers.Dense(1, name="price")(hidden), dt.layers.Dense(3, "softmax", name="kind")(hidden)]))
+    made = waves(
+        dt.Model(
+            x, [dt.layers.Dense(1, name="price")(hidden), dt.layers.Dense(3, "softmax", name="kind")(hidden)]
+        )
+    )
     made.compile(dt.optimizers.SGD(0.1), **compiled)
     return made
 
@@ -114,7 +124,16 @@ def test_names_and_numbers_are_kerass(case):
     compiled, weights = CASES[case]
     made = model(**compiled)
     validation = (X, {"kind": KINDS, "price": PRICES})
-    found = made.fit(X, [PRICES, KINDS], batch_size=4, shuffle=False, epochs=2, verbose=0, validation_data=validation, **weights)
+    found = made.fit(
+        X,
+        [PRICES, KINDS],
+        batch_size=4,
+        shuffle=False,
+        epochs=2,
+        verbose=0,
+        validation_data=validation,
+        **weights,
+    )
     assert list(found.history) == list(KERAS[case])
     for name, expected in KERAS[case].items():
         assert found.history[name] == pytest.approx(expected, rel=1e-4), name
@@ -131,13 +150,17 @@ def test_a_saturated_output_learns_as_in_keras(activation, loss):
     y = KINDS if loss.startswith("sparse") else np.eye(3)[KINDS]
     before, losses = SATURATED[activation, loss]
     assert made.evaluate(X, y, verbose=0) == pytest.approx(before, rel=1e-4)
-    assert made.fit(X, y, batch_size=5, shuffle=False, epochs=3, verbose=0).history["loss"] == pytest.approx(losses, rel=1e-4)
+    assert made.fit(X, y, batch_size=5, shuffle=False, epochs=3, verbose=0).history["loss"] == pytest.approx(
+        losses, rel=1e-4
+    )
 
 
 def test_one_thing_for_all_outputs():
     x = dt.layers.Input((3,))
     made = waves(dt.Model(x, [dt.layers.Dense(1, name="a")(x), dt.layers.Dense(1, name="b")(x)]))
-    made.compile("sgd", "mse", metrics=["mae", dt.metrics.RootMeanSquaredError(name="rmse")], loss_weights=2.0)
+    made.compile(
+        "sgd", "mse", metrics=["mae", dt.metrics.RootMeanSquaredError(name="rmse")], loss_weights=2.0
+    )
     assert made.metrics_names == ["loss", "a_loss", "b_loss", "a_mae", "a_rmse", "b_mae", "b_rmse"]
     results = made.evaluate(X, PRICES, return_dict=True, verbose=0)
     assert results["loss"] == pytest.approx(2 * (results["a_loss"] + results["b_loss"]))
@@ -151,18 +174,34 @@ def test_a_single_output_may_be_named_too():
 
 
 def test_a_saved_model_is_compiled_as_it_was(tmp_path):
-    made = model(loss=NAMED, loss_weights=[0.5, 2.0], metrics={"kind": ["accuracy"]}, weighted_metrics={"kind": "accuracy"})
+    made = model(
+        loss=NAMED,
+        loss_weights=[0.5, 2.0],
+        metrics={"kind": ["accuracy"]},
+        weighted_metrics={"kind": "accuracy"},
+    )
     made.save(tmp_path / "two.safetensors")
     loaded = dt.load_model(tmp_path / "two.safetensors")
-    assert loaded.evaluate(X, [PRICES, KINDS], return_dict=True) == made.evaluate(X, [PRICES, KINDS], return_dict=True)
+    assert loaded.evaluate(X, [PRICES, KINDS], return_dict=True) == made.evaluate(
+        X, [PRICES, KINDS], return_dict=True
+    )
 
 
 def test_what_does_not_fit_the_outputs():
     for wrong, message in (
-        ({"loss": {"price": "mse", "size": "mse"}}, "expected losses for the outputs price, kind; found size"),
+        (
+            {"loss": {"price": "mse", "size": "mse"}},
+            "expected losses for the outputs price, kind; found size",
+        ),
         ({"loss": ["mse"] * 3}, r"expected losses for 2 outputs \(price, kind\), found 3"),
-        ({"loss": NAMED, "metrics": {"size": "mae"}}, "expected metrics for the outputs price, kind; found size"),
-        ({"loss": NAMED, "loss_weights": [1.0]}, r"expected loss_weights for 2 outputs \(price, kind\), found 1"),
+        (
+            {"loss": NAMED, "metrics": {"size": "mae"}},
+            "expected metrics for the outputs price, kind; found size",
+        ),
+        (
+            {"loss": NAMED, "loss_weights": [1.0]},
+            r"expected loss_weights for 2 outputs \(price, kind\), found 1",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             model(**wrong)
@@ -174,7 +213,11 @@ def test_what_does_not_fit_the_outputs():
         ([PRICES, None], {}, "expected elements of arrays, found None"),
         ({"price": PRICES}, {}, r"kind \(Dense\): .*expected"),
         ([PRICES, KINDS], {"sample_weight": [WEIGHTS] * 3}, "expected sample weights for 2 outputs"),
-        ([PRICES, KINDS], {"class_weight": {0: 1.0, 1: 2.0, 2: 1.0}}, "class_weight: expected the targets of one output"),
+        (
+            [PRICES, KINDS],
+            {"class_weight": {0: 1.0, 1: 2.0, 2: 1.0}},
+            "class_weight: expected the targets of one output",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             made.fit(X, y, verbose=0, **more)

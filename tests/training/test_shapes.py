@@ -26,7 +26,9 @@ def test_a_leading_none_is_the_batch_axis(shape):
 
 
 def test_each_of_several_inputs_may_have_a_batch_axis():
-    model = dt.Model.from_config(dt.Model([a := L.Input((3,)), b := L.Input((2,))], L.concatenate([a, b])).get_config())
+    model = dt.Model.from_config(
+        dt.Model([a := L.Input((3,)), b := L.Input((2,))], L.concatenate([a, b])).get_config()
+    )
     for step in model.network.graph.inputs:
         step.layer.input_shape = None
     made = dt.Model.from_config(model.get_config())

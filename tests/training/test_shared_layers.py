@@ -55,7 +55,12 @@ def test_weights_that_a_callback_sets_by_another_model_are_in_force():
     whole.compile(dt.optimizers.SGD(0.0), "mse")
     ones = [np.ones((4, 2)), np.ones(2)]
     whole.fit(
-        X, X, verbose=0, callbacks=[dt.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: encoder.set_weights(ones))]
+        X,
+        X,
+        verbose=0,
+        callbacks=[
+            dt.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: encoder.set_weights(ones))
+        ],
     )
     assert np.array_equal(whole.get_weights()[0], ones[0])
 
@@ -66,7 +71,9 @@ def test_models_are_called_like_layers():
     distance = dt.layers.subtract([tower(x), tower(y)])
     siamese = dt.Model({"x": x, "y": y}, distance)
     assert [spec.name for spec in siamese.variables] == ["sequential/shared/kernel", "sequential/shared/bias"]
-    np.testing.assert_allclose(siamese.predict({"x": X, "y": 2 * X}), tower.predict(X) - tower.predict(2 * X), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        siamese.predict({"x": X, "y": 2 * X}), tower.predict(X) - tower.predict(2 * X), rtol=1e-5, atol=1e-6
+    )
     two = dt.Model([x, y], [distance, tower(x)])
     assert [each.shape for each in dt.Model([x, y], two([x, y])).predict([X, X])] == [(16, 4), (16, 4)]
 

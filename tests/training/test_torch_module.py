@@ -13,7 +13,9 @@ Y = np.arange(32) % 2
 
 def module():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    return torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU(), torch.nn.Linear(4, 2)
+    )
 
 
 @pytest.mark.parametrize("metrics", [[], ["accuracy"]])

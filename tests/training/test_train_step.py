@@ -31,7 +31,9 @@ def trained(made, **fit):
 
 
 def model(cls=dt.Sequential):
-    return cls([dt.layers.Dense(4, activation="tanh", input_shape=(3,)), dt.layers.Dense(1, kernel_regularizer="l2")])
+    return cls(
+        [dt.layers.Dense(4, activation="tanh", input_shape=(3,)), dt.layers.Dense(1, kernel_regularizer="l2")]
+    )
 
 
 def assert_same(found, expected):
@@ -52,7 +54,9 @@ class TwoHalfBatches(dt.Sequential):
 
     def train_step(self, step):
         half = len(step.x) // 2
-        losses = [step.loss_and_gradients(step.x[part], step.y[part]) for part in (slice(half), slice(half, None))]
+        losses = [
+            step.loss_and_gradients(step.x[part], step.y[part]) for part in (slice(half), slice(half, None))
+        ]
         for gradient in step.gradients.values():
             gradient /= 2
         return {"loss": np.mean(losses)}
@@ -71,7 +75,9 @@ BETWEEN = {
     "test_on_batch": lambda model, step: model.test_on_batch(X - 1, Y),
     "of a part": lambda model, step: dt.Model(model.input, model.layers[0].output).predict(X - 1),
     "forward": lambda model, step: EvaluationStep(model, None, Batch(X - 1), step.weights).forward(),
-    "loss": lambda model, step: EvaluationStep(model, model.compiled.losses, Batch(X - 1, Y), step.weights).compute_loss(),
+    "loss": lambda model, step: EvaluationStep(
+        model, model.compiled.losses, Batch(X - 1, Y), step.weights
+    ).compute_loss(),
 }
 
 
@@ -137,7 +143,9 @@ class Sure(dt.Sequential):
         return {"loss": step.loss_and_gradients(last=True)}
 
 
-@pytest.mark.parametrize(("cls", "leave"), [(dt.Sequential, True), (Sure, True), (Adding, False), (Scaled, False)])
+@pytest.mark.parametrize(
+    ("cls", "leave"), [(dt.Sequential, True), (Sure, True), (Adding, False), (Scaled, False)]
+)
 def test_gradients_leave_only_where_nothing_is_added_or_changed(cls, leave, monkeypatch):
     said, compute = [], TrainingStep.loss_and_gradients
 
@@ -156,7 +164,9 @@ def test_nothing_is_added_to_the_last_gradients():
         def train_step(self, step):
             return {"loss": step.loss_and_gradients(last=True) + step.loss_and_gradients()}
 
-    with pytest.raises(ProgramError, match=r"gradients after those of loss_and_gradients\(last=True\), which have left"):
+    with pytest.raises(
+        ProgramError, match=r"gradients after those of loss_and_gradients\(last=True\), which have left"
+    ):
         trained(model(TooLate))
 
 
@@ -176,7 +186,9 @@ def test_gradients_may_be_written_in_place_and_add_up():
     class Written(dt.Sequential):
         def train_step(self, step):
             for _ in range(2):
-                names = step.write_gradients(lambda places: [place.fill(1) or name for name, place in places.items()])
+                names = step.write_gradients(
+                    lambda places: [place.fill(1) or name for name, place in places.items()]
+                )
             assert names == list(step.gradients)
             return {"loss": 0.0}
 
@@ -189,7 +201,11 @@ def test_gradients_may_be_written_in_place_and_add_up():
     ("step", "error", "message"),
     [
         (lambda self, step: {"loss": 1.0}, ProgramError, "expected gradients"),
-        (lambda self, step: step.loss_and_gradients(), ProgramError, "expected a dict of numbers with 'loss'"),
+        (
+            lambda self, step: step.loss_and_gradients(),
+            ProgramError,
+            "expected a dict of numbers with 'loss'",
+        ),
         (lambda self, step: step.backward(np.ones((8, 1))), ProgramError, "needs a forward"),
         (
             lambda self, step: (step.forward(), step.backward(np.ones((8, 2)))),
@@ -242,11 +258,19 @@ def linear(**more):
     def loss_and_gradients(weights, x, y):
         error = x @ weights["kernel"] + weights["bias"] - y
         gradients = {"kernel": 2 * x.T @ error / error.size, "bias": 2 * error.mean(axis=0)}
-        return np.mean(error**2), gradients, *([{"seen": weights["seen"] + len(x)}] if "state" in more else [])
+        return (
+            np.mean(error**2),
+            gradients,
+            *([{"seen": weights["seen"] + len(x)}] if "state" in more else []),
+        )
 
     def init(rng):
         state = {"seen": np.zeros((), np.int64)} if "state" in more else {}
-        return {"kernel": rng.normal(size=(3, 1)).astype(np.float32), "bias": np.zeros(1, np.float32), **state}
+        return {
+            "kernel": rng.normal(size=(3, 1)).astype(np.float32),
+            "bias": np.zeros(1, np.float32),
+            **state,
+        }
 
     return dt.from_function(init, loss_and_gradients, **more)
 
@@ -281,7 +305,9 @@ def test_what_functions_cannot_do_is_said():
         made.predict(X)
     with pytest.raises(InputError, match="has no layers"):
         made.summary()
-    with pytest.raises(InputError, match="count: expected floats to train, or its name in `state`; found int64"):
+    with pytest.raises(
+        InputError, match="count: expected floats to train, or its name in `state`; found int64"
+    ):
         dt.from_function(lambda rng: {"count": np.zeros(1, int)}, lambda weights, x, y: (0.0, {}))
     wrong = dt.from_function(lambda rng: {"a": np.zeros(2)}, lambda weights, x, y: (0.0, {"a": np.zeros(3)}))
     wrong.compile("sgd")
@@ -310,7 +336,9 @@ CLUSTER_PROGRAM = """
 
 
 def test_a_step_of_ones_own_on_a_cluster(launcher):
-    (launcher.folder / "train.py").write_text(dedent(CLUSTER_PROGRAM.format(tests=str(Path(__file__).parents[1]))))
+    (launcher.folder / "train.py").write_text(
+        dedent(CLUSTER_PROGRAM.format(tests=str(Path(__file__).parents[1])))
+    )
     launch = launcher.start("--updates", "sync", "--workers", "1", "--no-evaluator", "train.py")
     assert launch.end() == 0, launch.err
     assert "the same" in launch.log("chief:0")

@@ -26,7 +26,9 @@ def classifier(**compiled):
 
 def test_history_has_epochs_and_every_number():
     made = classifier(metrics=["accuracy"])
-    history = made.fit(X, LABELS, epochs=5, initial_epoch=2, verbose=0, validation_data=(X, LABELS), validation_freq=2)
+    history = made.fit(
+        X, LABELS, epochs=5, initial_epoch=2, verbose=0, validation_data=(X, LABELS), validation_freq=2
+    )
     assert history.epoch == [2, 3, 4]
     assert {name: len(values) for name, values in history.history.items()} == {
         "loss": 3,
@@ -39,15 +41,28 @@ def test_history_has_epochs_and_every_number():
 @pytest.mark.parametrize(("frequency", "epochs"), [(1, [0, 1, 2, 3]), (3, [2]), ([1, 4], [0, 3])])
 def test_validation_may_be_less_frequent(frequency, epochs):
     validated = []
-    note = dt.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: validated.append(epoch) if "val_loss" in logs else None)
-    classifier().fit(X, LABELS, epochs=4, verbose=0, validation_data=(X, LABELS), validation_freq=frequency, callbacks=[note])
+    note = dt.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: validated.append(epoch) if "val_loss" in logs else None
+    )
+    classifier().fit(
+        X,
+        LABELS,
+        epochs=4,
+        verbose=0,
+        validation_data=(X, LABELS),
+        validation_freq=frequency,
+        callbacks=[note],
+    )
     assert validated == epochs
 
 
 def test_the_end_of_the_arrays_may_be_held_out():
     split, given = classifier(metrics=["accuracy"]), classifier(metrics=["accuracy"])
     found = split.fit((X, LABELS), validation_split=0.25, epochs=2, verbose=0).history
-    assert found == given.fit(X[:15], LABELS[:15], validation_data=(X[15:], LABELS[15:]), epochs=2, verbose=0).history
+    assert (
+        found
+        == given.fit(X[:15], LABELS[:15], validation_data=(X[15:], LABELS[15:]), epochs=2, verbose=0).history
+    )
     for data, fraction in (((X, LABELS), 1.0), (dt.data.Dataset.range(3), 0.5)):
         with pytest.raises(InputError, match="validation_split: expected"):
             split.fit(data, validation_split=fraction, verbose=0)
@@ -67,7 +82,9 @@ def test_class_weights_are_sample_weights_by_class():
     both.fit(X, LABELS, class_weight=by_class, sample_weight=rows, verbose=0)
     squared.fit(X, LABELS, sample_weight=rows**2, verbose=0)
     np.testing.assert_array_equal(both.get_weights()[0], squared.get_weights()[0])
-    with pytest.raises(InputError, match="class_weight: expected a weight for each class; found class 2, not in"):
+    with pytest.raises(
+        InputError, match="class_weight: expected a weight for each class; found class 2, not in"
+    ):
         classifier().fit(X, LABELS, class_weight={0: 1.0, 1: 1.0}, verbose=0)
 
 
@@ -98,7 +115,9 @@ def test_training_ends_with_the_moving_average():
     def trained(**optimizer):
         made, seen = classifier(optimizer=dt.optimizers.SGD(0.5, **optimizer)), []
         made.set_weights([np.full((3, 3), 0.1), np.zeros(3)])
-        note = dt.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(made.get_weights()[0]))
+        note = dt.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: seen.append(made.get_weights()[0])
+        )
         made.fit(X, LABELS, batch_size=5, epochs=2, shuffle=False, verbose=0, callbacks=[note])
         return made.get_weights()[0], seen
 
@@ -126,7 +145,13 @@ def test_two_inputs_in_every_form():
 
 
 def test_the_summary_counts_exactly(capsys):
-    made = dt.Sequential([dt.layers.Dense(4, input_shape=(3,)), dt.layers.BatchNormalization(), dt.layers.Dense(2, name="last")])
+    made = dt.Sequential(
+        [
+            dt.layers.Dense(4, input_shape=(3,)),
+            dt.layers.BatchNormalization(),
+            dt.layers.Dense(2, name="last"),
+        ]
+    )
     made.summary()
     assert capsys.readouterr().out.splitlines() == [
         'Model: "sequential"',
@@ -187,7 +212,9 @@ def test_a_function_is_a_metric():
     assert made.fit(X, LABELS, verbose=0) is made.history
     assert list(made.history.history) == ["loss", "far_off", "accuracy", "weighted_far_off"]
     found = made.evaluate(X, LABELS, return_dict=True, sample_weight=np.ones(20), verbose=0)
-    assert found["far_off"] == found["weighted_far_off"] == np.mean(far_off(LABELS, made.predict(X, verbose=0)))
+    assert (
+        found["far_off"] == found["weighted_far_off"] == np.mean(far_off(LABELS, made.predict(X, verbose=0)))
+    )
     with pytest.raises(SpecError, match="cannot be written as data"):
         made.save("never.safetensors")
 

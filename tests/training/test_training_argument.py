@@ -1,4 +1,6 @@
-"""``training=`` in calls: of a model on a batch, and of layers and models in functional models, where it holds for good."""
+"""``training=`` in calls: of a model on a batch, and of layers and models in functional models, where it
+holds for good.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +20,9 @@ def alone():
 
 
 def base():
-    return dt.Sequential([L.Dense(3, input_shape=(4,)), L.BatchNormalization(momentum=0.5), L.Dropout(0.5)], name="base")
+    return dt.Sequential(
+        [L.Dense(3, input_shape=(4,)), L.BatchNormalization(momentum=0.5), L.Dropout(0.5)], name="base"
+    )
 
 
 def fine_tuned(training, **more):

@@ -1,4 +1,6 @@
-"""N replicas follow one process: with `weighting: examples` for batches of any size, with `replicas` where N divides each."""
+"""N replicas follow one process: with `weighting: examples` for batches of any size, with `replicas` where N
+divides each.
+"""
 
 import tempfile
 from itertools import pairwise
@@ -26,7 +28,13 @@ WEIGHTS = RNG.uniform(0.2, 2, size=3 * MOST_EXAMPLES).astype(np.float32)
 def dense(optimizer=None, loss="mse", penalty=None):
     return dt.Sequential(
         [
-            dt.layers.Dense(3, activation="tanh", input_shape=X.shape[1:], kernel_regularizer=penalty, bias_regularizer=penalty),
+            dt.layers.Dense(
+                3,
+                activation="tanh",
+                input_shape=X.shape[1:],
+                kernel_regularizer=penalty,
+                bias_regularizer=penalty,
+            ),
             dt.layers.Dense(1, kernel_regularizer=penalty),
         ]
     ), {"optimizer": optimizer or dt.optimizers.SGD(0.05, momentum=0.9), "loss": loss}
@@ -43,7 +51,9 @@ KINDS = {
     "sum": lambda: dense(dt.optimizers.SGD(0.01), dt.losses.MeanSquaredError(reduction="sum")),
     "none": lambda: dense(dt.optimizers.SGD(0.01), dt.losses.MeanSquaredError(reduction="none")),
     "regularizers": lambda: dense(penalty="l1_l2"),
-    "sum and regularizers": lambda: dense(dt.optimizers.SGD(0.01), dt.losses.MeanSquaredError(reduction="sum"), "l2"),
+    "sum and regularizers": lambda: dense(
+        dt.optimizers.SGD(0.01), dt.losses.MeanSquaredError(reduction="sum"), "l2"
+    ),
     "clipped by global norm": lambda: dense(dt.optimizers.SGD(0.05, global_clipnorm=0.2)),
     "clipped by norm": lambda: dense(dt.optimizers.SGD(0.05, clipnorm=0.1)),
     "rows": lambda: embedded(dt.optimizers.legacy.Adagrad(0.05)),
@@ -106,7 +116,11 @@ def test_batches_of_every_size_weighted_by_examples(replicas):
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=6)
-@given(replicas=st.integers(1, MOST_REPLICAS), batch_size=st.integers(1, MOST_EXAMPLES), last=st.integers(1, MOST_EXAMPLES))
+@given(
+    replicas=st.integers(1, MOST_REPLICAS),
+    batch_size=st.integers(1, MOST_EXAMPLES),
+    last=st.integers(1, MOST_EXAMPLES),
+)
 def test_weighted_by_examples_replicas_follow_one_process(kind, replicas, batch_size, last):
     examples = 2 * batch_size + min(last, batch_size)
     agree(kind, replicas, lambda: whole(kind, examples, batch_size), 3, weighting="examples")
@@ -116,7 +130,13 @@ def test_weighted_by_examples_replicas_follow_one_process(kind, replicas, batch_
 @settings(max_examples=4)
 @given(replicas=st.integers(1, MOST_REPLICAS), data=st.data())
 def test_weighted_by_replicas_they_follow_it_where_their_number_divides_every_batch(kind, replicas, data):
-    sizes = data.draw(st.lists(st.integers(1, MOST_EXAMPLES // replicas).map(lambda each: each * replicas), min_size=1, max_size=3))
+    sizes = data.draw(
+        st.lists(
+            st.integers(1, MOST_EXAMPLES // replicas).map(lambda each: each * replicas),
+            min_size=1,
+            max_size=3,
+        )
+    )
     agree(kind, replicas, lambda: in_batches(kind, sizes), len(sizes), weighting="replicas")
 
 
@@ -128,10 +148,15 @@ def told(capsys, replicas, folder, examples=10, batch_size=4, **training):
 
 
 def test_fit_says_once_that_parts_have_no_examples(capsys, tmp_path):
-    expected = "batches of 4 over 3 replicas: 1 of 3 has no examples; gradients are 0.67 of one process's; see training.weighting"
+    expected = (
+        "batches of 4 over 3 replicas: 1 of 3 has no examples; gradients are 0.67 of one process's; "
+        "see training.weighting"
+    )
     assert told(capsys, 3, tmp_path) == [f"fit: {expected}"]
 
 
-@pytest.mark.parametrize(("replicas", "options"), [(2, {"examples": 12}), (3, {"weighting": "examples"}), (1, {})])
+@pytest.mark.parametrize(
+    ("replicas", "options"), [(2, {"examples": 12}), (3, {"weighting": "examples"}), (1, {})]
+)
 def test_fit_says_nothing_where_gradients_are_those_of_one_process(replicas, options, capsys, tmp_path):
     assert told(capsys, replicas, tmp_path, **options) == []

@@ -21,7 +21,9 @@ def alone():
 
 
 def model(loss=LABELS, **first):
-    made = dt.Sequential([dt.layers.Dense(4, activation="relu", input_shape=(3,), **first), dt.layers.Dense(2)])
+    made = dt.Sequential(
+        [dt.layers.Dense(4, activation="relu", input_shape=(3,), **first), dt.layers.Dense(2)]
+    )
     made.compile(dt.optimizers.SGD(0.1), loss)
     return made
 
@@ -32,9 +34,24 @@ def model(loss=LABELS, **first):
         (X[:, :2], Y, LABELS, r"^dense \(Dense\): expected an input of shape \(batch, 3\), found \(8, 2\)$"),
         (X.astype(str), Y, LABELS, r"^dense \(Dense\): expected numbers, found dtype object"),
         (X.astype(complex), Y, LABELS, r"^dense \(Dense\): expected numbers, found dtype complex128"),
-        (X, Y + 1, LABELS, r"dense_1 \(Dense\): SparseCategoricalCrossentropy: expected class numbers in \[0, 2\), found 2"),
-        (X, Y - 1, LABELS, r"dense_1 \(Dense\): SparseCategoricalCrossentropy: expected class numbers in \[0, 2\), found -1"),
-        (X, np.eye(3)[Y], LABELS, r"expected class numbers of shape \(8,\) for predictions of shape \(8, 2\), found \(8, 3\)"),
+        (
+            X,
+            Y + 1,
+            LABELS,
+            r"dense_1 \(Dense\): SparseCategoricalCrossentropy: expected class numbers in \[0, 2\), found 2",
+        ),
+        (
+            X,
+            Y - 1,
+            LABELS,
+            r"dense_1 \(Dense\): SparseCategoricalCrossentropy: expected class numbers in \[0, 2\), found -1",
+        ),
+        (
+            X,
+            np.eye(3)[Y],
+            LABELS,
+            r"expected class numbers of shape \(8,\) for predictions of shape \(8, 2\), found \(8, 3\)",
+        ),
         (X, np.eye(3)[Y], "mse", r"expected y_true of y_pred's shape \(8, 2\), found \(8, 3\)"),
         (X, Y[:5], LABELS, r"as many examples in y as in x, found x of shape \(8, 3\) and y of shape \(5,\)"),
         (X[:0], Y[:0], LABELS, "expected at least one batch, found an empty dataset"),
@@ -54,9 +71,18 @@ def test_data_that_do_not_fit(x, y, loss, message):
     ("arguments", "message"),
     [
         ({"batch_size": 0}, "batch: expected a size >= 1, found 0"),
-        ({"epochs": 1.5}, "fit: expected whole numbers, found steps_per_epoch 1, initial_epoch 0, epochs 1.5"),
-        ({"callbacks": ["EarlyStopping"]}, "callbacks: expected instances of dtrain.callbacks.Callback, found 'EarlyStopping'"),
-        ({"validation_data": (X, Y), "validation_freq": 0}, "validation_freq: expected a number of epochs of at least 1"),
+        (
+            {"epochs": 1.5},
+            "fit: expected whole numbers, found steps_per_epoch 1, initial_epoch 0, epochs 1.5",
+        ),
+        (
+            {"callbacks": ["EarlyStopping"]},
+            "callbacks: expected instances of dtrain.callbacks.Callback, found 'EarlyStopping'",
+        ),
+        (
+            {"validation_data": (X, Y), "validation_freq": 0},
+            "validation_freq: expected a number of epochs of at least 1",
+        ),
         ({"callbacks": [dt.callbacks.History]}, "callbacks: expected instances .* found <class"),
     ],
 )
@@ -68,7 +94,14 @@ def test_arguments_that_do_not_fit(arguments, message):
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (X[:, :2], Y, r"^fit: validation_data: dense \(Dense\): expected an input of shape \(batch, 3\), found \(8, 2\)$"),
+        (
+            X[:, :2],
+            Y,
+            (
+                r"^fit: validation_data: dense \(Dense\): expected an input of shape \(batch, 3\), found \(8, "
+                r"2\)$"
+            ),
+        ),
         (X, np.eye(3)[Y], r"^fit: validation_data: .*expected class numbers of shape \(8,\)"),
     ],
 )
@@ -89,7 +122,9 @@ def test_a_size_that_is_no_positive_integer_is_refused_by_the_layer(found):
         "embedding (Embedding): output_dim": lambda size: dt.layers.Embedding(7, size),
     }
     for where, make in makers.items():
-        with pytest.raises(SpecError, match=f"^{re.escape(where)}: expected a positive integer, found {found!r}$"):
+        with pytest.raises(
+            SpecError, match=f"^{re.escape(where)}: expected a positive integer, found {found!r}$"
+        ):
             make(found)
 
 
@@ -103,14 +138,20 @@ def test_what_is_no_layer_is_refused_and_one_layer_is_a_stack():
 
 
 def test_an_unknown_initializer_is_named_with_its_variable_and_the_nearest():
-    with pytest.raises(SpecError, match=r"^dense/kernel: unknown initializer 'glorot_unifrom'; do you mean glorot_uniform\?$"):
+    with pytest.raises(
+        SpecError, match=r"^dense/kernel: unknown initializer 'glorot_unifrom'; do you mean glorot_uniform\?$"
+    ):
         model(kernel_initializer="glorot_unifrom").fit(X, Y, verbose=0)
 
 
 def test_sample_weights_and_validation_data_that_do_not_fit():
-    with pytest.raises(InputError, match=r"sample_weight to broadcast to the losses' shape \(8,\), found \(8, 2\)"):
+    with pytest.raises(
+        InputError, match=r"sample_weight to broadcast to the losses' shape \(8,\), found \(8, 2\)"
+    ):
         model().fit(X, Y, sample_weight=np.ones((8, 2)), verbose=0)
-    with pytest.raises(InputError, match=r"dense \(Dense\): expected an input of shape \(batch, 3\), found \(8, 2\)"):
+    with pytest.raises(
+        InputError, match=r"dense \(Dense\): expected an input of shape \(batch, 3\), found \(8, 2\)"
+    ):
         model().fit(X, Y, validation_data=(X[:, :2], Y), verbose=0)
     for use in (model().evaluate, lambda x, y: model().predict(x)):
         with pytest.raises(InputError, match="found an empty dataset"):
@@ -126,7 +167,10 @@ def test_one_gradient_that_is_not_finite_is_told_of_and_left_out(capsys):
     assert np.isfinite(made.get_weights()[0]).all()
     assert np.isnan(losses).sum() >= 1, "callbacks that look for NaN are told"
     assert capsys.readouterr().err.splitlines() == [
-        "dtrain: step 1: a gradient was not applied: inputs: expected finite numbers, found NaN, first at [5, 1] of shape (8, 3)"
+        (
+            "dtrain: step 1: a gradient was not applied: inputs: expected finite numbers, found NaN, first at "
+            "[5, 1] of shape (8, 3)"
+        )
     ]
 
 
@@ -136,7 +180,9 @@ def test_a_later_fit_says_how_it_counts_the_step(capsys):
     made.fit(x, np.concatenate([Y] * 4), batch_size=8, verbose=0)
     x[9, 1] = np.nan
     made.fit(x, np.concatenate([Y] * 4), batch_size=8, shuffle=False, verbose=0)
-    assert capsys.readouterr().err.startswith("dtrain: step 2 of this fit (global step 6): a gradient was not applied: ")
+    assert capsys.readouterr().err.startswith(
+        "dtrain: step 2 of this fit (global step 6): a gradient was not applied: "
+    )
 
 
 def test_a_layer_of_a_model_within_is_named_with_it(capsys):
@@ -144,24 +190,47 @@ def test_a_layer_of_a_model_within_is_named_with_it(capsys):
     made = dt.Sequential([inner, dt.layers.Dense(2)])
     made.compile(dt.optimizers.SGD(0.1), "mse")
     made.set_weights([np.full(spec.shape, 1e30) for spec in made.variables])
-    with pytest.raises(NonFiniteGradientError, match=r"outputs of inner/dense_1 \(Dense\): expected finite numbers, found inf"):
-        made.fit(np.abs(np.concatenate([X] * 20)), np.concatenate([X] * 20)[:, :2], batch_size=1, epochs=2, verbose=0)
+    with pytest.raises(
+        NonFiniteGradientError,
+        match=r"outputs of inner/dense_1 \(Dense\): expected finite numbers, found inf",
+    ):
+        made.fit(
+            np.abs(np.concatenate([X] * 20)),
+            np.concatenate([X] * 20)[:, :2],
+            batch_size=1,
+            epochs=2,
+            verbose=0,
+        )
 
 
 @pytest.mark.parametrize(
     ("x", "y", "weight", "message"),
     [
-        (X * np.nan, X[:, :2], 1.0, r"inputs: expected finite numbers, found NaN, first at \[0, 0\] of shape \(8, 3\)"),
+        (
+            X * np.nan,
+            X[:, :2],
+            1.0,
+            r"inputs: expected finite numbers, found NaN, first at \[0, 0\] of shape \(8, 3\)",
+        ),
         (X, X[:, :2] * np.inf, 1.0, "targets: expected finite numbers, found infinity"),
         (X, X[:, :2], np.nan, "variable dense/kernel: expected finite numbers, found NaN"),
-        (np.abs(X) * 1e30, X[:, :2], 1e30, r"outputs of dense \(Dense\): expected finite numbers, found infinity"),
+        (
+            np.abs(X) * 1e30,
+            X[:, :2],
+            1e30,
+            r"outputs of dense \(Dense\): expected finite numbers, found infinity",
+        ),
         (X, X[:, :2], 1e25, "gradient of dense_1/kernel: expected finite numbers, found"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_training_that_goes_nowhere_fails_and_says_where_it_began(x, y, weight, message, capsys):
     made = model("mse")
-    made.set_weights([np.full(spec.shape, weight if spec.name == "dense/kernel" else 1.0) for spec in made.variables])
-    with pytest.raises(NonFiniteGradientError, match=f"100 gradients in a row held NaN or infinity; the first: {message}"):
+    made.set_weights(
+        [np.full(spec.shape, weight if spec.name == "dense/kernel" else 1.0) for spec in made.variables]
+    )
+    with pytest.raises(
+        NonFiniteGradientError, match=f"100 gradients in a row held NaN or infinity; the first: {message}"
+    ):
         made.fit(x, y, verbose=0)
     assert len(capsys.readouterr().err.splitlines()) == 1

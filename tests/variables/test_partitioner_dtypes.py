@@ -8,7 +8,9 @@ from dtrain.variables.partitioning import FixedShardsPartitioner, MaxSizePartiti
 SHAPE = (100, 3)
 # Shards of at least and of at most 64 bytes: what tensorflow-cpu 2.15.1 answered.
 ANSWERS = {
-    **dict.fromkeys(["bool", "int4", "int8", "uint4", "uint8", "qint8", "quint8", "float8_e4m3fn", "float8_e5m2"], (5, 5)),
+    **dict.fromkeys(
+        ["bool", "int4", "int8", "uint4", "uint8", "qint8", "quint8", "float8_e4m3fn", "float8_e5m2"], (5, 5)
+    ),
     **dict.fromkeys(["bfloat16", "float16", "int16", "uint16", "qint16", "quint16"], (10, 10)),
     **dict.fromkeys(["float32", "int32", "uint32", "qint32"], (19, 20)),
     **dict.fromkeys(["complex64", "float64", "int64", "uint64"], (38, 50)),

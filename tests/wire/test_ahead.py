@@ -1,4 +1,6 @@
-"""Blocks whose end comes before their message: in any pieces, with anything in between, the message is the same."""
+"""Blocks whose end comes before their message: in any pieces, with anything in between, the message is the
+same.
+"""
 
 from itertools import pairwise
 

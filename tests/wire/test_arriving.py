@@ -1,4 +1,6 @@
-"""Messages that are returned when they begin: however they are cut, what is waited for is there and nothing else is waited for."""
+"""Messages that are returned when they begin: however they are cut, what is waited for is there and nothing
+else is waited for.
+"""
 
 import numpy as np
 import pytest
@@ -28,9 +30,16 @@ def test_a_part_is_there_when_its_last_byte_is():
             arriving.wait()
 
 
-@given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=5), chunk=st.integers(1, 64), small=st.integers(0, 64))
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=5),
+    chunk=st.integers(1, 64),
+    small=st.integers(0, 64),
+)
 def test_any_message_in_any_chunks_is_there_as_far_as_it_has_come(sizes, chunk, small):
-    blocks, reach = [np.arange(1, size + 1, dtype=np.float32) for size in sizes], np.cumsum([0, *sizes]).tolist()
+    blocks, reach = (
+        [np.arange(1, size + 1, dtype=np.float32) for size in sizes],
+        np.cumsum([0, *sizes]).tolist(),
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frames, "CHUNK_BYTES", 4 * chunk)
         patch.setattr(frames, "SMALL_BYTES", 4 * small)

@@ -1,4 +1,6 @@
-"""Every message and any blocks come out as they went in; anything else is refused, without an exception of another kind."""
+"""Every message and any blocks come out as they went in; anything else is refused, without an exception of
+another kind.
+"""
 
 import contextlib
 import struct
@@ -22,7 +24,9 @@ KINDS = messages.AnyMessage.__args__
 INTS = st.integers(-(2**63), 2**63 - 1)
 TEXTS = st.text(max_size=20)
 FLOATS = st.floats(allow_nan=False)
-PLAIN = st.dictionaries(TEXTS, st.none() | st.booleans() | INTS | FLOATS | TEXTS | st.lists(INTS, max_size=3), max_size=3)
+PLAIN = st.dictionaries(
+    TEXTS, st.none() | st.booleans() | INTS | FLOATS | TEXTS | st.lists(INTS, max_size=3), max_size=3
+)
 TRIPLES = st.tuples(INTS, INTS, INTS)
 SUMS = st.builds(messages.Sums, st.lists(TEXTS, max_size=3).map(tuple), st.binary(max_size=40))
 ROWS = st.dictionaries(INTS, PLAIN, max_size=2)
@@ -51,7 +55,9 @@ FIELDS = {
     tuple[tuple[int, messages.Sums], ...]: st.lists(st.tuples(INTS, SUMS), max_size=2).map(tuple),
     dict[int, dict[str, Any]]: ROWS,
     dict[int, dict[int, dict[str, Any]]]: st.dictionaries(INTS, ROWS, max_size=2),
-    dict[str, dict[str, dict[str, Any]]]: st.dictionaries(TEXTS, st.dictionaries(TEXTS, PLAIN, max_size=2), max_size=2),
+    dict[str, dict[str, dict[str, Any]]]: st.dictionaries(
+        TEXTS, st.dictionaries(TEXTS, PLAIN, max_size=2), max_size=2
+    ),
     messages.Lineage: st.builds(messages.Lineage, INTS, INTS, INTS),
     list[tuple[str, int, int]]: st.lists(st.tuples(TEXTS, INTS, INTS), max_size=3),
 }
@@ -81,7 +87,9 @@ def through(decoder, message, blocks=()):
 
 
 def assert_same_blocks(found, expected):
-    assert [(b.dtype, b.shape, b.tobytes()) for b in found] == [(b.dtype, b.shape, b.tobytes()) for b in expected]
+    assert [(b.dtype, b.shape, b.tobytes()) for b in found] == [
+        (b.dtype, b.shape, b.tobytes()) for b in expected
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -104,9 +112,15 @@ def test_blocks_come_out_as_they_went_in_one_message_after_another(blocks, more)
         assert_same_blocks(through(decoder, Pull(1, 2, 0.5), each).blocks, each)
 
 
-@pytest.mark.parametrize("elements", [CHUNK_BYTES // 4 - 40, CHUNK_BYTES // 4, CHUNK_BYTES // 4 + 1, CHUNK_BYTES])
+@pytest.mark.parametrize(
+    "elements", [CHUNK_BYTES // 4 - 40, CHUNK_BYTES // 4, CHUNK_BYTES // 4 + 1, CHUNK_BYTES]
+)
 def test_large_blocks_travel_in_chunks_into_the_arrays_that_are_offered(elements):
-    sent = [np.arange(elements, dtype=np.float32), np.arange(3, dtype=np.int8), np.arange(elements + 1, dtype=np.int16)]
+    sent = [
+        np.arange(elements, dtype=np.float32),
+        np.arange(3, dtype=np.int8),
+        np.arange(elements + 1, dtype=np.int16),
+    ]
     offered = [np.zeros_like(block) for block in sent]
     chunks = list(encode(Pull(1, 2, 0.5), sent))
     assert max(map(len, chunks)) <= CHUNK_BYTES
@@ -118,7 +132,9 @@ def test_large_blocks_travel_in_chunks_into_the_arrays_that_are_offered(elements
 
 def test_arrays_that_do_not_fit_are_left_alone():
     offered = [np.zeros(4, np.float32)]
-    frame = through(FrameDecoder(LIMIT, offer=lambda message: offered), Pull(1, 2, 0.5), [np.ones(5, np.float32)])
+    frame = through(
+        FrameDecoder(LIMIT, offer=lambda message: offered), Pull(1, 2, 0.5), [np.ones(5, np.float32)]
+    )
     assert frame.blocks[0].tolist() == [1] * 5
     assert offered[0].tolist() == [0] * 4
 
@@ -207,7 +223,12 @@ def test_garbage_is_refused(garbage, with_length):
 
 
 @settings(deadline=None, max_examples=300)
-@given(position=st.integers(0, len(GOOD) - 1), byte=st.integers(0, 255), kind=st.sampled_from(KINDS), data=st.data())
+@given(
+    position=st.integers(0, len(GOOD) - 1),
+    byte=st.integers(0, 255),
+    kind=st.sampled_from(KINDS),
+    data=st.data(),
+)
 def test_a_damaged_header_is_refused_or_is_another_message(position, byte, kind, data):
     damaged = bytearray(b"".join(encode(data.draw(some_message(kind)), [np.arange(5, dtype=np.float32)])))
     damaged[position % len(damaged)] = byte
@@ -224,7 +245,9 @@ def test_a_byte_is_copied_once_on_each_side():
     tracemalloc.start()
     try:
         for chunk in encode(PUSH, [block]):
-            copied += tracemalloc.get_traced_memory()[1]  # the chunk, and whatever else was there while it was cut
+            copied += tracemalloc.get_traced_memory()[
+                1
+            ]  # the chunk, and whatever else was there while it was cut
             tracemalloc.reset_peak()
             frame = decoder.feed(chunk)
             copied += tracemalloc.get_traced_memory()[1] - len(chunk)
@@ -235,4 +258,6 @@ def test_a_byte_is_copied_once_on_each_side():
     assert frame is not None
     assert frame.blocks[0] is place
     assert np.array_equal(place, block)
-    assert copied / block.nbytes == pytest.approx(1, abs=0.05), "cut into chunks once, and these written where they belong"
+    assert copied / block.nbytes == pytest.approx(1, abs=0.05), (
+        "cut into chunks once, and these written where they belong"
+    )

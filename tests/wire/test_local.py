@@ -27,7 +27,9 @@ HEAD = _head(PUSH, (), None)
 
 
 class Echo:
-    """Sends blocks back as they are, and remembers what it saw; a Subscribe is told more than anybody can hold."""
+    """Sends blocks back as they are, and remembers what it saw; a Subscribe is told more than anybody can
+    hold.
+    """
 
     answers_at_once = True
     limit_bytes = 1 << 26
@@ -192,7 +194,9 @@ def test_nobody_waits_for_a_peer_that_does_not_read(channel, echo):
         read_all()
 
 
-def test_without_memory_a_large_message_is_a_loss_and_the_way_over_grpc_is_left(address, channel, no_memory, capfd):
+def test_without_memory_a_large_message_is_a_loss_and_the_way_over_grpc_is_left(
+    address, channel, no_memory, capfd
+):
     with pytest.raises(SharedMemoryError, match="no 1048576 bytes of memory"):
         shared_bytes(LARGE)
     channel.send(PUSH, [np.zeros(LARGE, np.uint8)])
@@ -203,7 +207,9 @@ def test_without_memory_a_large_message_is_a_loss_and_the_way_over_grpc_is_left(
     again.send(PUSH, [np.zeros(LARGE, np.uint8)])
     assert again.receive().blocks[0].size == LARGE
     again.close()
-    with pytest.raises(PeerRefusedError, match=r"transport: local cannot lead to ps:0 .* No space left .*; use auto"):
+    with pytest.raises(
+        PeerRefusedError, match=r"transport: local cannot lead to ps:0 .* No space left .*; use auto"
+    ):
         connecting.connect("ps:0", address, WORKER, 20.0, "local")
     assert capfd.readouterr().err.count("large tensors go over gRPC from now on") == 1
 
@@ -233,7 +239,9 @@ try:
 except SharedMemoryError as error:
     print(error)
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     assert run.stdout == "no 16777216 bytes of memory to share with tasks on this host: File too large\n"
 
 
@@ -241,11 +249,15 @@ def test_a_server_on_another_host_is_met_over_grpc_or_refused(echo):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    elsewhere = GrpcService(echo, address, connections=8, share_port=False, local_name=lambda: "dtrain-elsewhere")
+    elsewhere = GrpcService(
+        echo, address, connections=8, share_port=False, local_name=lambda: "dtrain-elsewhere"
+    )
     channel = connecting.connect("ps:3", address, WORKER, 20.0)
     assert isinstance(channel, GrpcChannel)
     channel.close()
-    with pytest.raises(PeerRefusedError, match=f"transport: local cannot lead to ps:3 at {address}: ps:3 is not on this host"):
+    with pytest.raises(
+        PeerRefusedError, match=f"transport: local cannot lead to ps:3 at {address}: ps:3 is not on this host"
+    ):
         connecting.connect("ps:3", address, WORKER, 20.0, "local")
     elsewhere.stop()
 
@@ -293,7 +305,9 @@ def test_a_socket_that_accepts_and_says_nothing_is_nobody(address, channel):
 
 def test_where_nobody_serves_yet_the_wait_ends_without_grpc(monkeypatch):
     monkeypatch.setattr(client, "local_name", None)
-    with pytest.raises(WaitTimeoutError, match=r"ps:0 at \[::1\]:9 did not accept a connection within 0\.05 s"):
+    with pytest.raises(
+        WaitTimeoutError, match=r"ps:0 at \[::1\]:9 did not accept a connection within 0\.05 s"
+    ):
         connecting.connect("ps:0", "[::1]:9", WORKER, 0.05)
 
 

@@ -29,7 +29,10 @@ def closed(listening):
 @pytest.fixture
 def names(monkeypatch):
     """What the name server says of `host-9`: set it to an address, or to an error."""
-    asked, real = {"host-9": socket.gaierror(socket.EAI_NONAME, "Name or service not known")}, socket.getaddrinfo
+    asked, real = (
+        {"host-9": socket.gaierror(socket.EAI_NONAME, "Name or service not known")},
+        socket.getaddrinfo,
+    )
 
     def getaddrinfo(host, port, *arguments, **options):
         answer = asked.get(host.decode(), host)
@@ -49,7 +52,10 @@ def test_who_listens_is_reached_and_a_closed_port_refuses(listening, closed):
 def test_a_name_that_cannot_be_resolved_does_not_read_like_a_closed_port(names):
     assert reaching.obstacle("host-9:1") == "no such name: host-9 (Name or service not known)"
     names["host-9"] = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-    assert reaching.obstacle("host-9:1") == "the name host-9 cannot be looked up now (Temporary failure in name resolution)"
+    assert (
+        reaching.obstacle("host-9:1")
+        == "the name host-9 cannot be looked up now (Temporary failure in name resolution)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,7 +79,10 @@ def test_other_obstacles_are_named(monkeypatch, error, said):
 @pytest.mark.parametrize("transport", ["auto", "local", "grpc"])
 def test_who_connects_is_told_the_reason_and_finds_it_in_the_error(closed, transport):
     told = []
-    with pytest.raises(WaitTimeoutError, match=rf"ps:1 at {closed} did not accept a connection within 0\.05 s: refused: nothing"):
+    with pytest.raises(
+        WaitTimeoutError,
+        match=rf"ps:1 at {closed} did not accept a connection within 0\.05 s: refused: nothing",
+    ):
         connecting.connect("ps:1", closed, WORKER, 0.05, transport, told.append)
     assert set(told) == {"refused: nothing listens there"}
 
@@ -90,14 +99,22 @@ def test_a_name_is_looked_up_again_until_the_wait_is_over(names):
 
 
 def test_a_server_whose_own_name_never_comes_says_how_long_it_has_looked(names):
-    with pytest.raises(SpecError, match=r"cannot listen at host-9:1: no such name: host-9 .*; looked for 0\.05 s \(wait"):
+    with pytest.raises(
+        SpecError, match=r"cannot listen at host-9:1: no such name: host-9 .*; looked for 0\.05 s \(wait"
+    ):
         reaching.wait_for_name("host-9:1", 0.05, lambda reason: None)
 
 
 def test_an_address_that_is_taken_or_not_ours_is_an_error_with_the_remedy(listening, capfd):
     for address, said in (
         (listening, "another process listens there; end it, or give this task another address"),
-        ("192.0.2.1:50000", "this machine does not have that address; start the task where it belongs, or correct the address"),
+        (
+            "192.0.2.1:50000",
+            (
+                "this machine does not have that address; start the task where it belongs, or correct the "
+                "address"
+            ),
+        ),
     ):
         with pytest.raises(SpecError, match=f"^cannot listen at {address}: {said}$"):
             GrpcService(None, address, connections=1, share_port=False)

@@ -1,4 +1,6 @@
-"""A slow link on a clock of the test's own; and over the twin without sockets, with a clock that is ahead as soon as one sleeps."""
+"""A slow link on a clock of the test's own; and over the twin without sockets, with a clock that is ahead as
+soon as one sleeps.
+"""
 
 import threading
 
@@ -122,7 +124,9 @@ def test_a_send_that_is_held_back_blocks_neither_the_sender_nor_another_link(ech
 
 
 def test_abort_breaks_a_wait_at_once_and_for_good(echo):
-    channel = SlowChannel(MemoryChannel("ps:1", echo, Hello("run", "hash", "worker:0")), LinkFault(("worker:0", "ps:1"), 1e9))
+    channel = SlowChannel(
+        MemoryChannel("ps:1", echo, Hello("run", "hash", "worker:0")), LinkFault(("worker:0", "ps:1"), 1e9)
+    )
     channel.send(Pull(1, 0, 0.0))
     threading.Timer(0.01, channel.abort, ["given up"]).start()
     for _ in range(2):
@@ -132,7 +136,11 @@ def test_abort_breaks_a_wait_at_once_and_for_good(echo):
 
 def test_only_the_link_that_is_named_is_slow_from_either_end(echo):
     simulate = SimulateSection(network=(LinkFault(("/job:ps/task:1", "worker:0"), 2.0),))
-    for task, peer, slow in (("worker:0", "ps:1", True), ("worker:0", "ps:0", False), ("worker:1", "ps:1", False)):
+    for task, peer, slow in (
+        ("worker:0", "ps:1", True),
+        ("worker:0", "ps:0", False),
+        ("worker:1", "ps:1", False),
+    ):
         inner = MemoryChannel(peer, echo, Hello("run", "hash", task))
         channel = through_link(inner, simulate, task)
         assert isinstance(channel, SlowChannel) is slow

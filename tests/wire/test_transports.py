@@ -149,7 +149,10 @@ def test_the_end_of_a_block_may_go_ahead_of_its_message(connect):
 @pytest.mark.parametrize(
     ("hello", "said"),
     [
-        (Hello("run-2", "hash", "worker:0", "secret"), "this is ps:0 of run run-1; worker:0 belongs to run run-2"),
+        (
+            Hello("run-2", "hash", "worker:0", "secret"),
+            "this is ps:0 of run run-1; worker:0 belongs to run run-2",
+        ),
         (Hello("run-1", "other", "worker:0", "secret"), "another cluster than ps:0"),
         (Hello("run-1", "hash", "worker:0"), "did not present the secret of ps:0"),
         (Hello("run-1", "hash", "nobody", "secret"), "'nobody' is not a task"),
@@ -203,7 +206,8 @@ def test_a_stranger_s_grpc_server_is_not_dtrain_s():
         channel = GrpcChannel("ps:3", f"127.0.0.1:{port}", WORKER, TIMEOUT_S)
         channel.send(Pull(1, 0, 0.0))
         with pytest.raises(
-            PeerRefusedError, match=rf"127\.0\.0\.1:{port}, where ps:3 is expected, answers a server that is not dtrain's"
+            PeerRefusedError,
+            match=rf"127\.0\.0\.1:{port}, where ps:3 is expected, answers a server that is not dtrain's",
         ):
             channel.receive()
         channel.close()
@@ -212,7 +216,9 @@ def test_a_stranger_s_grpc_server_is_not_dtrain_s():
 
 def test_where_nobody_listens_the_wait_ends_and_names_the_peer_and_the_place():
     port = free_port()
-    with pytest.raises(WaitTimeoutError, match=rf"ps:1 at 127\.0\.0\.1:{port} did not accept a connection within 0\.2 s"):
+    with pytest.raises(
+        WaitTimeoutError, match=rf"ps:1 at 127\.0\.0\.1:{port} did not accept a connection within 0\.2 s"
+    ):
         GrpcChannel("ps:1", f"127.0.0.1:{port}", WORKER, 0.2)
 
 
@@ -298,7 +304,9 @@ def test_a_subscriber_is_told_until_it_leaves(connect, room):
 
 
 def test_the_order_to_leave_never_meets_grpc_in_the_midst_of_stopping(room):
-    """SIGTERM's SystemExit rises in the main thread, wherever that is: there gRPC's own thread would miss half of the shutdown."""
+    """SIGTERM's SystemExit rises in the main thread, wherever that is: there gRPC's own thread would miss
+    half of the shutdown.
+    """
     service = GrpcService(room, f"127.0.0.1:{free_port()}", connections=1, share_port=False)
     stop, stopping = service._server.stop, []
     service._server.stop = lambda grace: stopping.append(threading.current_thread()) or stop(grace)

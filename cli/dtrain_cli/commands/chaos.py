@@ -7,8 +7,8 @@ import click
 
 from dtrain.cluster import TaskId
 from dtrain_cli.commands.runs import find
+from dtrain_cli.commands.shell_completion import complete_run, complete_task
 from dtrain_cli.commands.spec_options import Seconds, runs_dir_option
-from dtrain_cli.shell_completion import complete_run, complete_task
 
 ACTIONS = ("kill", "pause", "resume", "slow")
 DONE = {"kill": "killed", "pause": "paused", "resume": "goes on"}
@@ -23,24 +23,37 @@ DONE = {"kill": "killed", "pause": "paused", "resume": "goes on"}
 @click.argument("action", type=click.Choice(ACTIONS))
 @click.argument("task", shell_complete=complete_task)
 @click.argument("factor", required=False, type=float)
-@click.option("--for", "for_s", type=Seconds(0, min_open=True), metavar="S", help="pause, slow: undo it S seconds later.")
+@click.option(
+    "--for",
+    "for_s",
+    type=Seconds(0, min_open=True),
+    metavar="S",
+    help="pause, slow: undo it S seconds later.",
+)
 @runs_dir_option
-def chaos(run: str, action: str, task: str, factor: float | None, for_s: float | None, runs_dir: Path | None) -> None:
+def chaos(
+    run: str, action: str, task: str, factor: float | None, for_s: float | None, runs_dir: Path | None
+) -> None:
     """Do something bad to TASK of the running RUN.
 
-    kill sends SIGKILL to the task and all that it has started, pause and resume stop them and let them go on. slow makes the
-    task's own computation take FACTOR times as long, whatever the spec says of it, until the task is started anew or FACTOR is 1.
+    kill sends SIGKILL to the task and all that it has started, pause and resume stop them and let them go on.
+    slow makes the task's own computation take FACTOR times as long, whatever the spec says of it, until the
+    task is started anew or FACTOR is 1.
 
-    RUN is an id, a unique prefix of one, a name or a path. Exit code: 1 the run has ended or the task is not running, 2 wrong
-    command line or no such task, 3 no such run.
+    RUN is an id, a unique prefix of one, a name or a path. Exit code: 1 the run has ended or the task is not
+    running, 2 wrong command line or no such task, 3 no such run.
     """
-    from dtrain_cli.task_chaos import RunningTask
+    from dtrain_cli.runs.task_chaos import RunningTask
 
     _check_words(action, factor, for_s)
     target = RunningTask(find(run, runs_dir).files.directory, TaskId.parse(task))
     if action == "slow":
         target.slow(factor)
-        _say(f"{target.task} computes at full speed" if factor == 1 else f"{target.task} computes {factor:g} times slower")
+        _say(
+            f"{target.task} computes at full speed"
+            if factor == 1
+            else f"{target.task} computes {factor:g} times slower"
+        )
     else:
         target.signal(action)
         _say(f"{target.task} {DONE[action]}")
@@ -55,7 +68,9 @@ def chaos(run: str, action: str, task: str, factor: float | None, for_s: float |
 def _check_words(action: str, factor: float | None, for_s: float | None) -> None:
     if action == "slow":
         if factor is None:
-            raise click.UsageError("slow needs a FACTOR, such as `dtrain chaos RUN slow worker:0 5`; 1 is full speed")
+            raise click.UsageError(
+                "slow needs a FACTOR, such as `dtrain chaos RUN slow worker:0 5`; 1 is full speed"
+            )
         if not 1 <= factor < float("inf"):
             raise click.UsageError(f"expected a FACTOR of at least 1, found {factor:g}")
     elif factor is not None:

@@ -18,13 +18,15 @@ Examples:
 
 @click.command(short_help="Say everything that is wrong with a spec.", epilog=EPILOG)
 @click.argument("spec", metavar="SPEC|-", type=click.Path())
-@click.option("--command", "foreign", is_flag=True, help="Check it for `launch SPEC -- COMMAND`, not for PROGRAM.py.")
+@click.option(
+    "--command", "foreign", is_flag=True, help="Check it for `launch SPEC -- COMMAND`, not for PROGRAM.py."
+)
 @spec_options
 def check(spec: str, foreign: bool, sets: tuple[str, ...], **shortcuts: object) -> None:
     """Say everything that is wrong with SPEC, or (-) with the TF_CONFIG in the environment.
 
-    Each mistake has its file, line, column and field (in TOML: the field). It finds what `launch` and the role commands refuse.
-    Exit code: 0 if there is none, 2 otherwise.
+    Each mistake has its file, line, column and field (in TOML: the field). It finds what `launch` and the
+    role commands refuse. Exit code: 0 if there is none, 2 otherwise.
     """
     if spec == "-":
         _check_tf_config(foreign)
@@ -33,16 +35,18 @@ def check(spec: str, foreign: bool, sets: tuple[str, ...], **shortcuts: object) 
 
 
 def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object], foreign: bool) -> None:
-    from dtrain_cli.spec_file import read_spec
+    from dtrain_cli.spec.file import read_spec
 
     spec = read_spec(path, sets, shortcuts, foreign, trains=not foreign)
-    click.echo(f"{path}: no mistakes; {spec.cluster}; {spec.training.strategy}, {spec.resolved().training.updates}")
+    click.echo(
+        f"{path}: no mistakes; {spec.cluster}; {spec.training.strategy}, {spec.resolved().training.updates}"
+    )
 
 
 def _check_tf_config(foreign: bool) -> None:
     from dtrain.cluster import tasks_text
-    from dtrain.cluster.tf_config import read_tf_config
-    from dtrain_cli.hand_start import place_of_tf_config
+    from dtrain.process.tf_config import read_tf_config
+    from dtrain_cli.plan.hand_start import place_of_tf_config
 
     text = os.environ.get("TF_CONFIG")
     if text is None:

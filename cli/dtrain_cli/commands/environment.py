@@ -5,13 +5,26 @@ from typing import Any
 
 import click
 
-from dtrain_cli.shell_completion import VARIABLE
+from dtrain_cli.commands.shell_completion import VARIABLE
 
-PACKAGES = ("click", "grpcio", "msgspec", "numpy", "portpicker", "psutil", "pydantic", "rich", "ruamel.yaml", "threadpoolctl")
+PACKAGES = (
+    "click",
+    "grpcio",
+    "msgspec",
+    "numpy",
+    "portpicker",
+    "psutil",
+    "pydantic",
+    "rich",
+    "ruamel.yaml",
+    "threadpoolctl",
+)
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command(short_help="Show what this machine offers.", epilog="\b\nExamples:\n  dtrain env\n  dtrain env --json\n")
+@click.command(
+    short_help="Show what this machine offers.", epilog="\b\nExamples:\n  dtrain env\n  dtrain env --json\n"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def env(as_json: bool) -> None:
     """Show versions, cores, memory and limits, and what a launch would choose here."""
@@ -35,9 +48,9 @@ def _facts() -> dict[str, dict[str, Any]]:
     import psutil
 
     from dtrain.config import EMBEDDED_DEFAULT
-    from dtrain.run_files import default_runs_dir
-    from dtrain_cli.plan import threads_per_task
-    from dtrain_cli.run_table import bytes_text
+    from dtrain.runs.files import default_runs_dir
+    from dtrain_cli.console.run_table import bytes_text
+    from dtrain_cli.plan.plan import threads_per_task
 
     def version_of(package: str) -> str | None:
         try:
@@ -48,7 +61,11 @@ def _facts() -> dict[str, dict[str, Any]]:
     cores = len(os.sched_getaffinity(0))
     shared = psutil.disk_usage("/dev/shm")
     return {
-        "versions": {"dtrain": version_of("dtrain"), "python": platform.python_version(), **{p: version_of(p) for p in PACKAGES}},
+        "versions": {
+            "dtrain": version_of("dtrain"),
+            "python": platform.python_version(),
+            **{p: version_of(p) for p in PACKAGES},
+        },
         "machine": {
             "system": f"{platform.system()} {platform.release()} {platform.machine()}",
             "cores": cores,
@@ -80,7 +97,10 @@ def _limit(limits: tuple[int, int]) -> str:
     return soft if soft == hard else f"{soft} (up to {hard})"
 
 
-@click.command(short_help="Print the completion script of a shell.", epilog='\b\nExample:\n  eval "$(dtrain completion bash)"\n')
+@click.command(
+    short_help="Print the completion script of a shell.",
+    epilog='\b\nExample:\n  eval "$(dtrain completion bash)"\n',
+)
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dtrain.errors import DtrainError
-from dtrain_cli.command_line import GIVEN, ProgramCommand, Words
+from dtrain_cli.commands.command_line import GIVEN, ProgramCommand, Words
 from dtrain_cli.commands.spec_options import DIRECTORY, Seconds, runs_dir_option, spec_options
 
 if TYPE_CHECKING:
-    from dtrain_cli.plan import RunPlan
+    from dtrain_cli.plan.plan import RunPlan
 
 LAUNCH_EPILOG = """\b
 Examples:
@@ -36,8 +36,12 @@ SECONDS = Seconds(0)
 )
 @spec_options
 @runs_dir_option
-@click.option("--run-dir", type=DIRECTORY, metavar="DIR", help="The run's own directory, instead of a new one.")
-@click.option("--resume", metavar="[RUN]", help="Go on from the last checkpoint of a run (default: the newest).")
+@click.option(
+    "--run-dir", type=DIRECTORY, metavar="DIR", help="The run's own directory, instead of a new one."
+)
+@click.option(
+    "--resume", metavar="[RUN]", help="Go on from the last checkpoint of a run (default: the newest)."
+)
 @click.option("--timeout", type=SECONDS, metavar="S", help="Stop the run after S seconds (exit code 124).")
 @click.option(
     "--stall-timeout",
@@ -51,16 +55,17 @@ SECONDS = Seconds(0)
 def launch(words: Words, sets: tuple[str, ...], as_json: bool, **options: Any) -> int:
     """Start the whole cluster on this machine, watch it, stop it.
 
-    SPEC describes the cluster; without one: a chief, 2 workers, 2 parameter servers and an evaluator. PROGRAM.py and its arguments
-    run in every task but the parameter servers. After -- any executable runs in every task, with its TF_CONFIG.
+    SPEC describes the cluster; without one: a chief, 2 workers, 2 parameter servers and an evaluator.
+    PROGRAM.py and its arguments run in every task but the parameter servers. After -- any executable runs in
+    every task, with its TF_CONFIG.
     """
     if sys.platform != "linux":
         raise DtrainError("launch needs Linux; `python PROGRAM.py` trains here in one process")
     words = _checked(words)
 
-    from dtrain_cli.launch import launch as run
-    from dtrain_cli.launch_options import LaunchOptions
-    from dtrain_cli.spec_file import SHORTCUTS
+    from dtrain_cli.launch.launch import launch as run
+    from dtrain_cli.launch.options import LaunchOptions
+    from dtrain_cli.spec.file import SHORTCUTS
 
     shortcuts = {name: options.pop(name) for name in SHORTCUTS}
     return run(
@@ -80,9 +85,18 @@ def launch(words: Words, sets: tuple[str, ...], as_json: bool, **options: Any) -
 @click.command(cls=ProgramCommand, short_help="Show what launch would do.", epilog=PLAN_EPILOG)
 @spec_options
 @runs_dir_option
-@click.option("--run-dir", type=DIRECTORY, metavar="DIR", help="The run's own directory, instead of a new one.")
+@click.option(
+    "--run-dir", type=DIRECTORY, metavar="DIR", help="The run's own directory, instead of a new one."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def plan(words: Words, sets: tuple[str, ...], as_json: bool, runs_dir: Path | None, run_dir: Path | None, **shortcuts: Any) -> None:
+def plan(
+    words: Words,
+    sets: tuple[str, ...],
+    as_json: bool,
+    runs_dir: Path | None,
+    run_dir: Path | None,
+    **shortcuts: Any,
+) -> None:
     """Show what launch would do: each task's address, TF_CONFIG, command line, environment and log.
 
     The ports are examples: picked now and not held.
@@ -96,29 +110,42 @@ def plan(words: Words, sets: tuple[str, ...], as_json: bool, runs_dir: Path | No
 
 
 def _checked(words: Words) -> Words:
-    """The words, where they name something that can be run; behind a program no option of launch stands, as none of plan's."""
+    """The words, where they name something that can be run; behind a program no option of launch stands, as
+    none of plan's.
+    """
     words.check_program()
     assert isinstance(launch, ProgramCommand)
     return launch.check_arguments(words)
 
 
 def _example_plan(
-    words: Words, sets: tuple[str, ...], shortcuts: dict[str, Any], runs_dir: Path | None, run_dir: Path | None
+    words: Words,
+    sets: tuple[str, ...],
+    shortcuts: dict[str, Any],
+    runs_dir: Path | None,
+    run_dir: Path | None,
 ) -> "RunPlan":
     import os
     from datetime import datetime
 
-    from dtrain.run_files import default_runs_dir
-    from dtrain_cli.plan import MASKED, Machine, RunIdentity, Workload, build_plan
-    from dtrain_cli.ports import example_addresses, pick_master_port
-    from dtrain_cli.run_directory import new_run_id
-    from dtrain_cli.spec_file import read_spec
+    from dtrain.runs.files import default_runs_dir
+    from dtrain_cli.plan.plan import MASKED, Machine, RunIdentity, Workload, build_plan
+    from dtrain_cli.plan.ports import example_addresses, pick_master_port
+    from dtrain_cli.runs.directory import new_run_id
+    from dtrain_cli.spec.file import read_spec
 
     workload = Workload(words.program, words.arguments, Path.cwd())
-    spec = workload.named(read_spec(words.spec, sets, shortcuts, words.foreign, trains=not words.foreign).resolved())
+    spec = workload.named(
+        read_spec(words.spec, sets, shortcuts, words.foreign, trains=not words.foreign).resolved()
+    )
     run_id = new_run_id(spec.name, datetime.now())
     directory = run_dir or (runs_dir or default_runs_dir()) / run_id
-    machine = Machine(sys.executable, len(os.sched_getaffinity(0)), os.environ, pick_master_port() if words.foreign else None)
+    machine = Machine(
+        sys.executable,
+        len(os.sched_getaffinity(0)),
+        os.environ,
+        pick_master_port() if words.foreign else None,
+    )
     return build_plan(
         spec,
         example_addresses(spec.cluster),

@@ -1,6 +1,7 @@
 """`dtrain evaluate`, `predict` and `export`: a trained model, without a cluster.
 
-The numbers are the runtime's business: this process only says what is wanted, and becomes `python -m dtrain.model_command`.
+The numbers are the runtime's business: this process only says what is wanted, and becomes `python -m
+dtrain.task.model_command`.
 """
 
 import os
@@ -13,15 +14,17 @@ import click
 
 from dtrain.errors import RunNotFoundError
 from dtrain_cli.commands.runs import find
+from dtrain_cli.commands.shell_completion import complete_run
 from dtrain_cli.commands.spec_options import Count, runs_dir_option
-from dtrain_cli.shell_completion import complete_run
 
 MODEL = (
-    "MODEL is a file that model.save wrote, a run (id, prefix of one, name or path; its newest checkpoint counts), or a folder of "
+    "MODEL is a file that model.save wrote, a run (id, prefix of one, name or path; its newest checkpoint "
+    "counts), or a folder of "
     "checkpoints."
 )
 DATA = (
-    "DATA is a file of examples: .npz (arrays x and y, or those named by --x, --y, or one for each input of the model, and for "
+    "DATA is a file of examples: .npz (arrays x and y, or those named by --x, --y, or one for each input of "
+    "the model, and for "
     "each output where it has several), .npy (x), .csv (the last column is y) or .tfrecord."
 )
 
@@ -50,21 +53,26 @@ _data_options = _options(
     click.argument("data", type=click.Path()),
     click.option("--x", metavar="NAME", help="The array, column or feature of inputs."),
     click.option("--y", metavar="NAME", help="The array, column or feature of targets."),
-    click.option("--batch-size", type=Count(1), default=32, show_default=True, metavar="N", help="Examples at a time."),
+    click.option(
+        "--batch-size", type=Count(1), default=32, show_default=True, metavar="N", help="Examples at a time."
+    ),
     click.option("--steps", type=Count(1), metavar="N", help="Stop after N batches."),
 )
 
 
 @click.command(
     short_help="Evaluate a trained model on a file of examples.",
-    epilog="\b\nExamples:\n  dtrain evaluate model.safetensors test.npz\n  dtrain evaluate digits test.npz --json\n"
+    epilog="\b\nExamples:\n  dtrain evaluate model.safetensors test.npz\n  dtrain evaluate digits test.npz "
+    "--json\n"
     "  dtrain evaluate digits measured.csv --y price --loss mse --metric mae\n",
     help=f"Loss and metrics of MODEL on DATA.\n\n{MODEL}\n\n{DATA}",
 )
 @_model_options
 @_data_options
 @click.option("--loss", metavar="NAME", help="In place of the loss that the model was compiled with.")
-@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="In place of its metrics; may be repeated.")
+@click.option(
+    "--metric", "metrics", multiple=True, metavar="NAME", help="In place of its metrics; may be repeated."
+)
 @click.option("-o", "--output", type=click.Path(), metavar="FILE", help="Write the JSON object there.")
 def evaluate(metrics: tuple[str, ...], **order: Any) -> NoReturn:
     """Loss and metrics of a trained model."""
@@ -73,14 +81,25 @@ def evaluate(metrics: tuple[str, ...], **order: Any) -> NoReturn:
 
 @click.command(
     short_help="Predict with a trained model.",
-    epilog="\b\nExamples:\n  dtrain predict model.safetensors images.npy\n  dtrain predict digits test.npz --classes | head\n"
+    epilog="\b\nExamples:\n  dtrain predict model.safetensors images.npy\n  dtrain predict digits test.npz "
+    "--classes | head\n"
     "  dtrain predict digits test.npz --output predictions.npy\n",
-    help=f"What MODEL makes of DATA: one JSON line an example, or a file.\n\n{MODEL}\n\n{DATA} No y is needed.",
+    help=(
+        f"What MODEL makes of DATA: one JSON line an example, or a file.\n\n{MODEL}\n\n{DATA} No y is needed."
+    ),
 )
 @_model_options
 @_data_options
-@click.option("--classes", is_flag=True, help="Print the number of the largest output in place of the outputs.")
-@click.option("-o", "--output", type=click.Path(), metavar="FILE", help="Write them there: .npy, .npz, .csv, .json or .jsonl.")
+@click.option(
+    "--classes", is_flag=True, help="Print the number of the largest output in place of the outputs."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write them there: .npy, .npz, .csv, .json or .jsonl.",
+)
 def predict(**order: Any) -> NoReturn:
     """The outputs of a trained model."""
     _become("predict", **order)
@@ -89,7 +108,10 @@ def predict(**order: Any) -> NoReturn:
 @click.command(
     short_help="Write a trained model as an ONNX file.",
     epilog="\b\nExamples:\n  dtrain export model.safetensors\n  dtrain export digits served/digits.onnx\n",
-    help=f"Write MODEL as an ONNX file, which every runtime runs; default: the model's name in this directory.\n\n{MODEL}",
+    help=(
+        "Write MODEL as an ONNX file, which every runtime runs; default: the model's name in this "
+        f"directory.\n\n{MODEL}"
+    ),
 )
 @_model_options
 @click.argument("output", required=False, type=click.Path(), metavar="[FILE.onnx]")
@@ -100,10 +122,10 @@ def export(**order: Any) -> NoReturn:
 
 def _become(action: str, *, model: str, runs_dir: Path | None, **order: Any) -> NoReturn:
     """Let the runtime do it in this process's place: its output, its exit code, its signals."""
-    from dtrain.model_order import ModelOrder, encode
+    from dtrain.process.model_order import ModelOrder, encode
 
     argument = encode(ModelOrder(action=action, model=str(_located(model, runs_dir)), **order))
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "dtrain.model_command", argument])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "dtrain.task.model_command", argument])
 
 
 def _located(model: str, runs_dir: Path | None) -> Path:

@@ -9,8 +9,8 @@ import click
 
 from dtrain.errors import RunInUseError, SpecError
 from dtrain_cli.commands.runs import find, runs_text
+from dtrain_cli.commands.shell_completion import complete_run
 from dtrain_cli.commands.spec_options import Count, runs_dir_option
-from dtrain_cli.shell_completion import complete_run
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -31,26 +31,41 @@ class Age(click.ParamType[timedelta]):
 @click.command(
     "rm",
     short_help="Remove runs that have ended.",
-    epilog="\b\nExamples:\n  dtrain rm 20261121-094500-digits-ab12\n  dtrain rm --older-than 7d\n  dtrain rm --keep 20 --dry-run\n",
+    epilog=(
+        "\b\nExamples:\n  dtrain rm 20261121-094500-digits-ab12\n  dtrain rm --older-than 7d\n  dtrain "
+        "rm --keep 20 --dry-run\n"
+    ),
 )
 @click.argument("names", nargs=-1, metavar="[RUN]...", shell_complete=complete_run)
-@click.option("--older-than", type=Age(), metavar="AGE", help="Only runs that ended longer ago, e.g. 12h, 7d, 4w.")
+@click.option(
+    "--older-than", type=Age(), metavar="AGE", help="Only runs that ended longer ago, e.g. 12h, 7d, 4w."
+)
 @click.option("--keep", type=Count(0), metavar="N", help="Spare the newest N.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @runs_dir_option
-def rm(names: tuple[str, ...], older_than: timedelta | None, keep: int | None, dry_run: bool, runs_dir: Path | None) -> None:
-    """Remove the files of each RUN (an id, a unique prefix of one, a name, which is its newest run, or a path).
+def rm(
+    names: tuple[str, ...],
+    older_than: timedelta | None,
+    keep: int | None,
+    dry_run: bool,
+    runs_dir: Path | None,
+) -> None:
+    """Remove the files of each RUN (an id, a unique prefix of one, a name, which is its newest run, or a
+    path).
 
-    With --older-than or --keep and no RUN: of all runs that this machine knows. A run that lives is never removed.
+    With --older-than or --keep and no RUN: of all runs that this machine knows. A run that lives is never
+    removed.
     """
     if not names and older_than is None and keep is None:
-        raise SpecError("expected the runs to remove, or --older-than AGE, or --keep N; `dtrain runs` lists them")
+        raise SpecError(
+            "expected the runs to remove, or --older-than AGE, or --keep N; `dtrain runs` lists them"
+        )
 
-    from dtrain.run_files import default_runs_dir
-    from dtrain_cli.run_removal import alive_text, bytes_of, old_runs, remove_run
-    from dtrain_cli.run_report import is_alive
-    from dtrain_cli.run_table import bytes_text
-    from dtrain_cli.runs_index import known_runs
+    from dtrain.runs.files import default_runs_dir
+    from dtrain_cli.console.run_table import bytes_text
+    from dtrain_cli.runs.index import known_runs
+    from dtrain_cli.runs.removal import alive_text, bytes_of, old_runs, remove_run
+    from dtrain_cli.runs.report import is_alive
 
     directory = runs_dir or default_runs_dir()
     named = {run.files.directory: run for run in (find(name, runs_dir) for name in names)}
@@ -67,7 +82,10 @@ def rm(names: tuple[str, ...], older_than: timedelta | None, keep: int | None, d
             remove_run(run, directory)
         freed += used
     spared = f"; {runs_text(len(lives))} alive, not touched" if lives else ""
-    click.echo(f"{runs_text(len(gone))} {'would be ' if dry_run else ''}removed, {bytes_text(freed)}{spared}", err=True)
+    click.echo(
+        f"{runs_text(len(gone))} {'would be ' if dry_run else ''}removed, {bytes_text(freed)}{spared}",
+        err=True,
+    )
 
 
 COMMANDS = (rm,)

@@ -1,4 +1,5 @@
-"""`dtrain chief|worker|ps|evaluator`: one task, here. The command becomes the task: same pid, its signals, its exit code.
+"""`dtrain chief|worker|ps|evaluator`: one task, here. The command becomes the task: same pid, its signals,
+its exit code.
 
 A worker that joins a run is owned by its command instead, as all others of that run are by its launcher.
 """
@@ -12,14 +13,14 @@ import click
 
 from dtrain.cluster import Role
 from dtrain.errors import SpecError
-from dtrain_cli.command_line import ProgramCommand, Words, check_program_file
+from dtrain_cli.commands.command_line import ProgramCommand, Words, check_program_file
 from dtrain_cli.commands.runs import find
+from dtrain_cli.commands.shell_completion import complete_run
 from dtrain_cli.commands.spec_options import DIRECTORY, RUNS_DIR_HELP, Count, Seconds
-from dtrain_cli.shell_completion import complete_run
 
 if TYPE_CHECKING:
-    from dtrain.assignment import TaskAssignment
-    from dtrain_cli.runs_index import KnownRun
+    from dtrain.process.assignment import TaskAssignment
+    from dtrain_cli.runs.index import KnownRun
 
 FILE = click.Path(path_type=Path)
 _CLASSIC = {
@@ -53,7 +54,10 @@ def _role_command(role: Role) -> click.Command:
     help_text = _ABOUT[role] + _DETAIL
     if role is Role.WORKER:
         epilog += f"  dtrain {role} --join digits{program}\n"
-        help_text += "\nWith --join RUN it is one more worker of a run that is training, until that ends or it is stopped.\n"
+        help_text += (
+            "\nWith --join RUN it is one more worker of a run that is training, until that ends or "
+            "it is stopped.\n"
+        )
     classic = [flag for name in _CLASSIC for flag in _spellings(name)]
     command = ProgramCommand(
         role.value,
@@ -71,11 +75,22 @@ def _options(role: Role) -> list[click.Parameter]:
     options: list[click.Parameter] = [
         click.Option(["--spec"], type=FILE, metavar="SPEC", help="A cluster spec that writes addresses."),
         click.Option(["--index"], type=Count(0), metavar="I", help="Which task of this role."),
-        click.Option(["--set", "sets"], multiple=True, metavar="KEY=VALUE", help="Set any field of the spec."),
-        click.Option(["--start-timeout"], type=Seconds(0), metavar="S", help="The other tasks must be up by then (default: 60)."),
-        click.Option(["--grace"], type=Seconds(0), metavar="S", help="From the order to stop to SIGKILL (default: 25)."),
+        click.Option(
+            ["--set", "sets"], multiple=True, metavar="KEY=VALUE", help="Set any field of the spec."
+        ),
+        click.Option(
+            ["--start-timeout"],
+            type=Seconds(0),
+            metavar="S",
+            help="The other tasks must be up by then (default: 60).",
+        ),
+        click.Option(
+            ["--grace"], type=Seconds(0), metavar="S", help="From the order to stop to SIGKILL (default: 25)."
+        ),
         click.Option(["--run-dir"], type=DIRECTORY, metavar="DIR", help="Where this task keeps its files."),
-        click.Option(["--secret-file"], type=FILE, metavar="FILE", help="The secret that all tasks of the run share."),
+        click.Option(
+            ["--secret-file"], type=FILE, metavar="FILE", help="The secret that all tasks of the run share."
+        ),
         *(
             click.Option([*_spellings(name), name], metavar="...", help=f"Classic flag. {about}")
             for name, about in _CLASSIC.items()
@@ -83,7 +98,9 @@ def _options(role: Role) -> list[click.Parameter]:
     ]
     if role is Role.WORKER:
         options += [
-            click.Option(["--join"], metavar="RUN", shell_complete=complete_run, help="Join a run that is training."),
+            click.Option(
+                ["--join"], metavar="RUN", shell_complete=complete_run, help="Join a run that is training."
+            ),
             click.Option(["--runs-dir"], type=DIRECTORY, metavar="DIR", help=RUNS_DIR_HELP),
         ]
     return options
@@ -101,9 +118,13 @@ def _start(
     sets: tuple[str, ...],
     options: dict[str, Any],
 ) -> int:
-    """Become the task, which then ends with an exit code of its own; with `--join`, own it and return that."""
+    """Become the task, which then ends with an exit code of its own; with `--join`, own it and return
+    that.
+    """
     if words.foreign:
-        raise SpecError(f"`dtrain {role}` runs a Python program; start any other executable yourself with TF_CONFIG set")
+        raise SpecError(
+            f"`dtrain {role}` runs a Python program; start any other executable yourself with TF_CONFIG set"
+        )
     if words.program is not None:
         check_program_file(words.program)
         words = command.check_arguments(words)
@@ -114,19 +135,23 @@ def _start(
     sets = (*(f"{_WAITS[name]}={value!r}" for name, value in waits.items()), *sets)
     join, runs_dir = options.pop("join", None), options.pop("runs_dir", None)
     if join is None:
-        from dtrain_cli.hand_start import HandStart
+        from dtrain_cli.plan.hand_start import HandStart
 
         flags = (*words.arguments, *classic)
-        _become_task(HandStart(role, spec=spec, sets=sets, flags=flags, **options).assignment(os.environ), words)
+        _become_task(
+            HandStart(role, spec=spec, sets=sets, flags=flags, **options).assignment(os.environ), words
+        )
     if spec or sets or classic or any(value is not None for value in options.values()):
-        raise SpecError("--join takes the worker's place and everything else from the run; give only --runs-dir beside it")
+        raise SpecError(
+            "--join takes the worker's place and everything else from the run; give only --runs-dir beside it"
+        )
     return _join(words, find(join, runs_dir))
 
 
 def _become_task(assignment: "TaskAssignment", words: Words) -> NoReturn:
-    from dtrain.cluster.tf_config import write_tf_config
-    from dtrain.run_files import RunFiles
-    from dtrain_cli.run_directory import check_fit
+    from dtrain.process.tf_config import write_tf_config
+    from dtrain.runs.files import RunFiles
+    from dtrain_cli.runs.directory import check_fit
 
     if assignment.run_dir is not None:
         files = RunFiles(assignment.run_dir)
@@ -141,8 +166,8 @@ def _become_task(assignment: "TaskAssignment", words: Words) -> NoReturn:
 
 def _join(words: Words, run: "KnownRun") -> int:
     """Own one more worker of a run to its end."""
-    from dtrain_cli.join_run import JoinRun
-    from dtrain_cli.join_start import joining_worker
+    from dtrain_cli.launch.join_run import JoinRun
+    from dtrain_cli.plan.join_start import joining_worker
 
     assert words.program is not None
     assignment = joining_worker(run, os.environ)

@@ -1,4 +1,6 @@
-"""`dtrain status`, `logs`, `stop` and `runs`: looking at runs, also from another terminal, also after they have ended."""
+"""`dtrain status`, `logs`, `stop` and `runs`: looking at runs, also from another terminal, also after they
+have ended.
+"""
 
 import json
 import sys
@@ -11,11 +13,11 @@ import click
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError, SpecError
+from dtrain_cli.commands.shell_completion import complete_run, complete_run_or_task
 from dtrain_cli.commands.spec_options import Count, Seconds, runs_dir_option
-from dtrain_cli.shell_completion import complete_run, complete_run_or_task
 
 if TYPE_CHECKING:
-    from dtrain_cli.runs_index import KnownRun
+    from dtrain_cli.runs.index import KnownRun
 
 WATCH_EVERY_S = 1.0
 FOLLOW_EVERY_S = 0.2
@@ -23,8 +25,8 @@ FOLLOW_EVERY_S = 0.2
 
 def find(reference: str | None, runs_dir: Path | None) -> "KnownRun":
     """The run that the words of a command mean; see `runs_index.find_run`."""
-    from dtrain.run_files import default_runs_dir
-    from dtrain_cli.runs_index import find_run
+    from dtrain.runs.files import default_runs_dir
+    from dtrain_cli.runs.index import find_run
 
     return find_run(reference, runs_dir or default_runs_dir())
 
@@ -36,7 +38,10 @@ def runs_text(count: int) -> str:
 
 @click.command(
     short_help="Show every task of a run.",
-    epilog="\b\nExamples:\n  dtrain status\n  dtrain status digits --watch\n  dtrain status --json | jq .global_step\n",
+    epilog=(
+        "\b\nExamples:\n  dtrain status\n  dtrain status digits --watch\n  dtrain status --json | jq "
+        ".global_step\n"
+    ),
 )
 @click.argument("run", required=False, shell_complete=complete_run)
 @click.option("--watch", is_flag=True, help="Show it again every second until the run ends.")
@@ -45,10 +50,10 @@ def runs_text(count: int) -> str:
 def status(run: str | None, watch: bool, as_json: bool, runs_dir: Path | None) -> int:
     """Show every task of RUN (default: the newest).
 
-    RUN is an id, a unique prefix of one, a name or a path. Exit code: 0 pending to succeeded, 1 failed or stale, 3 no such
-    run, 4 stopped.
+    RUN is an id, a unique prefix of one, a name or a path. Exit code: 0 pending to succeeded, 1 failed or
+    stale, 3 no such run, 4 stopped.
     """
-    from dtrain_cli.run_report import EXIT_CODES
+    from dtrain_cli.runs.report import EXIT_CODES
 
     directory = find(run, runs_dir).files.directory
     state = "pending"
@@ -63,7 +68,7 @@ def status(run: str | None, watch: bool, as_json: bool, runs_dir: Path | None) -
 
 def _reports(directory: Path, watch: bool) -> Iterator[dict[str, Any]]:
     """The present report; under `--watch` one a second until the run has ended."""
-    from dtrain_cli.run_report import LIVE_RUN_STATES, ProcessMeter, read_report
+    from dtrain_cli.runs.report import LIVE_RUN_STATES, ProcessMeter, read_report
 
     meter = ProcessMeter()
     while True:
@@ -76,7 +81,7 @@ def _reports(directory: Path, watch: bool) -> Iterator[dict[str, Any]]:
 
 
 def _show(report: dict[str, Any], clear: bool = False) -> None:
-    from dtrain_cli.run_table import screen_of, status_table, stdout_console
+    from dtrain_cli.console.run_table import screen_of, status_table, stdout_console
 
     console = stdout_console()
     if clear:
@@ -86,7 +91,9 @@ def _show(report: dict[str, Any], clear: bool = False) -> None:
 
 @click.command(
     short_help="Show what tasks have printed.",
-    epilog="\b\nExamples:\n  dtrain logs\n  dtrain logs worker:0 -n 20\n  dtrain logs digits chief:0 ps:1 -f\n",
+    epilog=(
+        "\b\nExamples:\n  dtrain logs\n  dtrain logs worker:0 -n 20\n  dtrain logs digits chief:0 ps:1 -f\n"
+    ),
 )
 @click.argument("run_and_tasks", nargs=-1, metavar="[RUN] [TASK]...", shell_complete=complete_run_or_task)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is printed, until the run ends.")
@@ -94,8 +101,8 @@ def _show(report: dict[str, Any], clear: bool = False) -> None:
 @runs_dir_option
 def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_dir: Path | None) -> None:
     """Show what tasks of RUN have printed, in all attempts; default: every task of the newest run."""
-    from dtrain_cli.joined_tasks import with_joined
-    from dtrain_cli.log_files import TaskOutput
+    from dtrain_cli.runs.joined_tasks import with_joined
+    from dtrain_cli.runs.log_files import TaskOutput
 
     words = list(run_and_tasks)
     run = find(words.pop(0) if words and not _is_task(words[0]) else None, runs_dir)
@@ -103,18 +110,26 @@ def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_di
     tasks = [TaskId.parse(word) for word in words] or known
     for task in tasks:
         if task not in known:
-            raise SpecError(f"run {run.record.run} has no {task}; it has {', '.join(map(str, known)) or 'no tasks'}")
+            raise SpecError(
+                f"run {run.record.run} has no {task}; it has {', '.join(map(str, known)) or 'no tasks'}"
+            )
     outputs = [TaskOutput(run.files, task) for task in tasks]
     if not any(output.exists for output in outputs):
-        click.echo(f"run {run.record.run} has no such logs; a task that is started by hand prints where it runs", err=True)
+        click.echo(
+            f"run {run.record.run} has no such logs; a task that is started by hand prints where it runs",
+            err=True,
+        )
     for output in outputs:
         if last is not None:
             output.skip_to_last(last)
     while True:
-        # Whether more can come is asked before reading: what a task prints as the run ends must not be missed.
+        # Whether more can come is asked before reading: what a task prints as the run ends must not be
+        # missed.
         ended = not (follow and _goes_on(run))
         for output in outputs:
-            _print_output(output, labelled=len(outputs) > 1, width=max(len(str(task)) for task in tasks), ended=ended)
+            _print_output(
+                output, labelled=len(outputs) > 1, width=max(len(str(task)) for task in tasks), ended=ended
+            )
         sys.stdout.buffer.flush()
         if ended:
             return
@@ -130,7 +145,7 @@ def _is_task(word: str) -> bool:
 
 
 def _goes_on(run: "KnownRun") -> bool:
-    from dtrain_cli.run_report import LIVE_RUN_STATES, read_report
+    from dtrain_cli.runs.report import LIVE_RUN_STATES, read_report
 
     return read_report(run.files.directory)["state"] in LIVE_RUN_STATES
 
@@ -145,14 +160,20 @@ def _print_output(output: Any, labelled: bool, width: int, ended: bool) -> None:
         sys.stdout.buffer.write(label + line)
 
 
-@click.command(short_help="Stop a run in order.", epilog="\b\nExamples:\n  dtrain stop\n  dtrain stop digits\n")
+@click.command(
+    short_help="Stop a run in order.", epilog="\b\nExamples:\n  dtrain stop\n  dtrain stop digits\n"
+)
 @click.argument("run", required=False, shell_complete=complete_run)
-@click.option("--wait", type=Seconds(0), default=60.0, show_default=True, metavar="S", help="How long to wait.")
+@click.option(
+    "--wait", type=Seconds(0), default=60.0, show_default=True, metavar="S", help="How long to wait."
+)
 @runs_dir_option
 def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
-    """Stop RUN (default: the newest) in order: workers, evaluator, chief after a last checkpoint, parameter servers."""
-    from dtrain_cli.run_report import LIVE_RUN_STATES, read_report
-    from dtrain_cli.run_stop import stop_launcher
+    """Stop RUN (default: the newest) in order: workers, evaluator, chief after a last checkpoint, parameter
+    servers.
+    """
+    from dtrain_cli.runs.report import LIVE_RUN_STATES, read_report
+    from dtrain_cli.runs.stop import stop_launcher
 
     found = find(run, runs_dir)
     name = found.record.run
@@ -163,7 +184,9 @@ def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
         return
     click.echo(f"stopping run {name}", err=True)
     if not stop_launcher(found.record, wait):
-        raise RunError(f"run {name} is still stopping after {wait:g} s; look at it with `dtrain status {name}`")
+        raise RunError(
+            f"run {name} is still stopping after {wait:g} s; look at it with `dtrain status {name}`"
+        )
     click.echo(f"run {name} has {read_report(found.files.directory)['state']}", err=True)
 
 
@@ -172,10 +195,10 @@ def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
 @runs_dir_option
 def runs(as_json: bool, runs_dir: Path | None) -> None:
     """List the runs that this machine knows, the newest first."""
-    from dtrain.run_files import default_runs_dir
-    from dtrain_cli.run_removal import bytes_of
-    from dtrain_cli.run_report import read_report
-    from dtrain_cli.runs_index import known_runs, no_run_below
+    from dtrain.runs.files import default_runs_dir
+    from dtrain_cli.runs.index import known_runs, no_run_below
+    from dtrain_cli.runs.removal import bytes_of
+    from dtrain_cli.runs.report import read_report
 
     fields = ("run", "name", "state", "started", "ended", "exit_code", "global_step", "run_dir")
     directory = runs_dir or default_runs_dir()
@@ -187,11 +210,15 @@ def runs(as_json: bool, runs_dir: Path | None) -> None:
     elif not listed:
         click.echo(no_run_below(directory), err=True)
     else:
-        from dtrain_cli.run_table import bytes_text, runs_table, stdout_console
+        from dtrain_cli.console.run_table import bytes_text, runs_table, stdout_console
 
         stdout_console().print(runs_table(listed))
         used = bytes_text(sum(bytes_of(run, directory) for run in known))
-        click.echo(f"{runs_text(len(known))} in {used} below {directory}; `dtrain rm --older-than 7d` removes old ones", err=True)
+        click.echo(
+            f"{runs_text(len(known))} in {used} below {directory}; "
+            "`dtrain rm --older-than 7d` removes old ones",
+            err=True,
+        )
 
 
 COMMANDS = (status, logs, stop, runs)

@@ -29,7 +29,9 @@ class Seconds(click.FloatRange):
 
 
 _OPTIONS = (
-    click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set any field, e.g. cluster.worker=8."),
+    click.option(
+        "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set any field, e.g. cluster.worker=8."
+    ),
     click.option("--workers", type=Count(0), metavar="N", help="Number of workers."),
     click.option("--ps", type=Count(0), metavar="N", help="Number of parameter servers."),
     click.option("--evaluator/--no-evaluator", default=None, help="Whether to evaluate beside the training."),
@@ -37,14 +39,20 @@ _OPTIONS = (
     click.option("--updates", type=click.Choice(["sync", "async"]), help="When gradients are applied."),
     click.option("--backup-workers", type=Count(0), metavar="N", help="sync: do not wait for the N slowest."),
     click.option("--staleness-bound", type=Count(0), metavar="N", help="async: at most N steps ahead."),
-    click.option("--start-timeout", type=Seconds(0), metavar="S", help="All tasks must be up by then (default: 60)."),
-    click.option("--grace", type=Seconds(0), metavar="S", help="From the order to stop to SIGKILL (default: 10)."),
+    click.option(
+        "--start-timeout", type=Seconds(0), metavar="S", help="All tasks must be up by then (default: 60)."
+    ),
+    click.option(
+        "--grace", type=Seconds(0), metavar="S", help="From the order to stop to SIGKILL (default: 10)."
+    ),
     click.option("--name", metavar="NAME", help="The run's name."),
 )
 
 
 def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--set` and the shortcuts; the callback gets `sets` and the names of `dtrain_cli.spec_file.SHORTCUTS`."""
+    """Add `--set` and the shortcuts; the callback gets `sets` and the names of
+    `dtrain_cli.spec.file.SHORTCUTS`.
+    """
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

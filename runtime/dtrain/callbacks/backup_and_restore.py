@@ -5,15 +5,16 @@ from pathlib import Path
 
 from dtrain import checkpoints
 from dtrain.callbacks.callback import Callback, Logs
-from dtrain.claims import claim
 from dtrain.errors import SpecError
-from dtrain.strategy import Session
+from dtrain.runs.claims import claim
+from dtrain.strategies.interface import Session
 
 
 class BackupAndRestore(Callback):
     """Keep a checkpoint of the whole training, and begin from it. See `tf.keras.callbacks.BackupAndRestore`.
 
-    Under ``dtrain launch`` the run keeps checkpoints by itself, and ``--resume`` goes on from them; those come first.
+    Under ``dtrain launch`` the run keeps checkpoints by itself, and ``--resume`` goes on from them; those
+    come first.
 
     Args:
         backup_dir: a folder of its own; not shared with another callback or another fit.
@@ -39,9 +40,14 @@ class BackupAndRestore(Callback):
         save_before_preemption: bool = False,
     ) -> None:
         if save_freq != "epoch" and (not isinstance(save_freq, int) or save_freq < 1):
-            raise SpecError(f"BackupAndRestore: expected save_freq 'epoch' or a number of steps, found {save_freq!r}")
+            raise SpecError(
+                f"BackupAndRestore: expected save_freq 'epoch' or a number of steps, found {save_freq!r}"
+            )
         if save_before_preemption:
-            raise SpecError("BackupAndRestore: save_before_preemption is not offered; dtrain launch saves when it is stopped")
+            raise SpecError(
+                "BackupAndRestore: save_before_preemption is not offered; dtrain launch saves when it is "
+                "stopped"
+            )
         self.backup_dir = backup_dir
         self.save_freq = save_freq
         self.delete_checkpoint = delete_checkpoint

@@ -4,18 +4,23 @@ from collections.abc import Mapping
 from typing import Any
 
 Logs = dict[str, Any]
-"""Numbers by name: means over the epoch so far; in `on_epoch_end` also `val_*`. What one callback adds the later ones see."""
+"""Numbers by name: means over the epoch so far; in `on_epoch_end` also `val_*`. What one callback adds the
+later ones see.
+"""
 
 
 class Callback:
     """Base of all callbacks; override what you need. They run on the leader, in every strategy alike.
 
-    A callback steers training as in Keras: it sets ``self.model.stop_training = True`` or ``self.model.optimizer.learning_rate``,
-    or calls ``self.model.set_weights``. What it has changed is in force for the next step (see `dtrain.strategy.Session.control`).
+    A callback steers training as in Keras: it sets ``self.model.stop_training = True`` or
+        ``self.model.optimizer.learning_rate``,
+    or calls ``self.model.set_weights``. What it has changed is in force for the next step (see
+    `dtrain.strategies.interface.Session.control`).
 
     Attributes:
         model: set before training begins.
-        params: ``epochs``, ``steps`` (global steps an epoch), ``verbose``, ``validates`` (whether `val_*` numbers will come).
+        params: ``epochs``, ``steps`` (global steps an epoch), ``verbose``, ``validates`` (whether `val_*`
+            numbers will come).
     """
 
     model: Any = None
@@ -48,7 +53,9 @@ class Callback:
         """Another name for `on_train_batch_end`."""
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """The leader begins a batch; `batch` is the global step within the epoch, from 0: with several replicas it may jump."""
+        """The leader begins a batch; `batch` is the global step within the epoch, from 0: with several
+        replicas it may jump.
+        """
         self.on_batch_begin(batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:

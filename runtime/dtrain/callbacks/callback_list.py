@@ -10,7 +10,8 @@ ALIASES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_b
 
 
 def as_callbacks(given: Any) -> list[Callback]:
-    """Return what `fit`, `evaluate` or `predict` was given as a list: one callback needs none, and lists may be nested.
+    """Return what `fit`, `evaluate` or `predict` was given as a list: one callback needs none, and lists may
+    be nested.
 
     Raises:
         InputError: these are no callbacks.
@@ -54,7 +55,9 @@ class CallbackList:
         """Call a hook of batches of those that have it; `logs` is computed only for them."""
         listeners = self._listeners.get(hook)
         if listeners is None:
-            listeners = self._listeners[hook] = [callback for callback in self.callbacks if _has(callback, hook)]
+            listeners = self._listeners[hook] = [
+                callback for callback in self.callbacks if _has(callback, hook)
+            ]
         if listeners:
             numbers = logs()
             for callback in listeners:
@@ -64,4 +67,6 @@ class CallbackList:
 def _has(callback: Callback, hook: str) -> bool:
     """Whether a callback does anything there."""
     names = (hook, ALIASES.get(hook, hook))
-    return any(getattr(getattr(callback, name), "__func__", None) is not getattr(Callback, name) for name in names)
+    return any(
+        getattr(getattr(callback, name), "__func__", None) is not getattr(Callback, name) for name in names
+    )

@@ -6,11 +6,12 @@ from typing import TextIO
 
 from dtrain.callbacks.callback import Callback, Logs
 from dtrain.callbacks.writing import writing
-from dtrain.claims import claim
+from dtrain.runs.claims import claim
 
 
 class CSVLogger(Callback):
-    """One row an epoch: its number, then every number of the logs by name. See `tf.keras.callbacks.CSVLogger`.
+    """One row an epoch: its number, then every number of the logs by name. See
+    `tf.keras.callbacks.CSVLogger`.
 
     Args:
         separator: between columns.

@@ -76,7 +76,10 @@ class EarlyStopping(Callback):
         self.model.stop_training = True
         if self.best_weights is not None:
             if self.verbose > 0:
-                print(f"Restoring model weights from the end of the best epoch: {self.best_epoch + 1}.", flush=True)
+                print(
+                    f"Restoring model weights from the end of the best epoch: {self.best_epoch + 1}.",
+                    flush=True,
+                )
             self.model.set_weights(self.best_weights)
 
     def on_train_end(self, logs: Logs | None = None) -> None:

@@ -6,7 +6,9 @@ from dtrain.callbacks.callback import HOOKS, Callback
 
 
 class LambdaCallback(Callback):
-    """``LambdaCallback(on_epoch_end=lambda epoch, logs: print(epoch, logs))``. See `tf.keras.callbacks.LambdaCallback`."""
+    """``LambdaCallback(on_epoch_end=lambda epoch, logs: print(epoch, logs))``. See
+    `tf.keras.callbacks.LambdaCallback`.
+    """
 
     def __init__(
         self,

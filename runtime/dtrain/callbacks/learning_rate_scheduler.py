@@ -24,15 +24,21 @@ class LearningRateScheduler(Callback):
         """Set the rate.
 
         Raises:
-            InputError: the schedule returned something else than a number, or the optimizer has a schedule of its own.
+            InputError: the schedule returned something else than a number, or the optimizer has a schedule of
+                its own.
         """
         before = settable_rate(self.model, "LearningRateScheduler")
         rate = self.schedule(epoch, before) if _takes_two(self.schedule) else self.schedule(epoch)
         if not isinstance(rate, Real):
-            raise InputError(f"LearningRateScheduler: expected a number from the schedule at epoch {epoch}, found {rate!r}")
+            raise InputError(
+                f"LearningRateScheduler: expected a number from the schedule at epoch {epoch}, found {rate!r}"
+            )
         self.model.optimizer.learning_rate = float(rate)
         if self.verbose > 0:
-            print(f"Epoch {epoch + 1}: LearningRateScheduler setting learning rate to {float(rate)}.", flush=True)
+            print(
+                f"Epoch {epoch + 1}: LearningRateScheduler setting learning rate to {float(rate)}.",
+                flush=True,
+            )
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Put the rate into the logs."""
@@ -57,5 +63,7 @@ def settable_rate(model: object, owner: str) -> float:
     """
     rate = model.optimizer.learning_rate  # type: ignore[attr-defined]  # a Model, which callbacks do not know
     if not isinstance(rate, Real):
-        raise InputError(f"{owner}: expected an optimizer whose learning_rate is a number, found the schedule {rate!r}")
+        raise InputError(
+            f"{owner}: expected an optimizer whose learning_rate is a number, found the schedule {rate!r}"
+        )
     return float(rate)

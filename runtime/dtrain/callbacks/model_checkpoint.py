@@ -4,15 +4,16 @@ from pathlib import Path
 
 from dtrain.callbacks.callback import Callback, Logs
 from dtrain.callbacks.monitor import Monitor
-from dtrain.claims import claim
 from dtrain.errors import SpecError
+from dtrain.runs.claims import claim
 
 
 class ModelCheckpoint(Callback):
     """Save at epoch ends, or every so many steps. See `tf.keras.callbacks.ModelCheckpoint`.
 
     Args:
-        filepath: may hold ``{epoch}``, ``{batch}`` (with a number as `save_freq`) and names of the logs: ``{val_loss:.2f}``.
+        filepath: may hold ``{epoch}``, ``{batch}`` (with a number as `save_freq`) and names of the logs:
+            ``{val_loss:.2f}``.
         save_best_only: only if `monitor` is better than ever before.
         save_weights_only: `model.save_weights` instead of `model.save`.
         save_freq: ``epoch``, or a number of global steps.
@@ -37,7 +38,9 @@ class ModelCheckpoint(Callback):
         initial_value_threshold: float | None = None,
     ) -> None:
         if save_freq != "epoch" and (not isinstance(save_freq, int) or save_freq < 1):
-            raise SpecError(f"ModelCheckpoint: expected save_freq 'epoch' or a number of steps, found {save_freq!r}")
+            raise SpecError(
+                f"ModelCheckpoint: expected save_freq 'epoch' or a number of steps, found {save_freq!r}"
+            )
         self.filepath = str(filepath)
         self.monitor = monitor
         self.verbose = verbose
@@ -60,7 +63,9 @@ class ModelCheckpoint(Callback):
         return (self.save_best_only and super().monitors_validation()) or "{val_" in self.filepath
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Say now, and not after an epoch, that another run writes the file; a name that changes is claimed when it is known."""
+        """Say now, and not after an epoch, that another run writes the file; a name that changes is claimed
+        when it is known.
+        """
         if "{" not in self.filepath:
             claim(self.filepath, self.model.strategy.run_id)
 
@@ -106,7 +111,9 @@ class ModelCheckpoint(Callback):
         try:
             return Path(self.filepath.format(**names))
         except (KeyError, IndexError) as error:
-            raise SpecError(f"ModelCheckpoint: {self.filepath!r} names {error}; there are {', '.join(names)}") from None
+            raise SpecError(
+                f"ModelCheckpoint: {self.filepath!r} names {error}; there are {', '.join(names)}"
+            ) from None
 
     def _say(self, epoch: int, text: str) -> None:
         if self.verbose > 0:

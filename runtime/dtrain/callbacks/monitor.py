@@ -18,7 +18,9 @@ class Monitor:
         best: the best one so far.
     """
 
-    def __init__(self, owner: str, name: str, mode: str, rising: Sequence[str] = ("acc",), min_delta: float = 0.0) -> None:
+    def __init__(
+        self, owner: str, name: str, mode: str, rising: Sequence[str] = ("acc",), min_delta: float = 0.0
+    ) -> None:
         """Larger is better where `mode` says so, or is ``auto`` and the name holds one of `rising`.
 
         Raises:
@@ -28,7 +30,9 @@ class Monitor:
             raise SpecError(f"{owner}: expected a mode among {', '.join(MODES)}, found {mode!r}")
         self.owner = owner
         self.name = name
-        self._sign = 1.0 if mode == "max" or (mode == "auto" and any(word in name for word in rising)) else -1.0
+        self._sign = (
+            1.0 if mode == "max" or (mode == "auto" and any(word in name for word in rising)) else -1.0
+        )
         self._min_delta = abs(min_delta)
         self.reset()
 
@@ -40,7 +44,9 @@ class Monitor:
         """The number; None, and a warning, if it is not there."""
         value = (logs or {}).get(self.name)
         if value is None:
-            text = f"{self.owner}: there is no number {self.name!r} to watch; there are {', '.join(logs or {})}"
+            text = (
+                f"{self.owner}: there is no number {self.name!r} to watch; there are {', '.join(logs or {})}"
+            )
             warnings.warn(text, RuntimeWarning, stacklevel=3)
         return value
 

@@ -16,7 +16,8 @@ CLEAR = "\r\x1b[K"
 
 
 class ProgressBar(Callback):
-    """One line an epoch, and one an evaluation; in a terminal it grows while they last. See `tf.keras.callbacks.ProgbarLogger`.
+    """One line an epoch, and one an evaluation; in a terminal it grows while they last. See
+    `tf.keras.callbacks.ProgbarLogger`.
 
     Args:
         verbose: 2: lines in a terminal too.
@@ -94,7 +95,11 @@ class ProgressBar(Callback):
         if self._shows_bar and now_s - self._drawn_s >= REDRAW_S:
             self._drawn_s = now_s
             elapsed_s = now_s - self._began_s
-            clock = f"ETA {elapsed_s * (self._total - done) / done:.0f} s" if self._total else f"{elapsed_s:.1f} s"
+            clock = (
+                f"ETA {elapsed_s * (self._total - done) / done:.0f} s"
+                if self._total
+                else f"{elapsed_s:.1f} s"
+            )
             width = shutil.get_terminal_size().columns - 1
             self._out.write(CLEAR + f"{self._head(done)} - {clock} - {numbers(logs)}"[:width])
             self._out.flush()

@@ -6,8 +6,8 @@ from pathlib import Path
 from dtrain.callbacks.callback import Callback, Logs
 from dtrain.callbacks.writing import writing
 from dtrain.errors import SpecError
+from dtrain.formats.event_files import SummaryWriter
 from dtrain.learning.optimizers.schedules import LearningRateSchedule
-from dtrain.summaries import SummaryWriter
 
 TRAIN, VALIDATION = "train", "validation"
 
@@ -15,15 +15,17 @@ TRAIN, VALIDATION = "train", "validation"
 class TensorBoard(Callback):
     """Write what training does for TensorBoard, below `log_dir`. See `tf.keras.callbacks.TensorBoard`.
 
-    ``train`` and ``validation`` hold the scalars ``epoch_loss``, ``epoch_accuracy``, ... over epochs; ``train`` also
-    ``epoch_learning_rate``, histograms of the weights and, as text, the model's summary. A callback of your own writes beside
-    them with ``tensorboard.writer("train").scalar("tag", value, step)`` (or `histogram`, `text`).
+    ``train`` and ``validation`` hold the scalars ``epoch_loss``, ``epoch_accuracy``, ... over epochs;
+    ``train`` also ``epoch_learning_rate``, histograms of the weights and, as text, the model's summary. A
+    callback of your own writes beside them with ``tensorboard.writer("train").scalar("tag", value, step)``
+    (or `histogram`, `text`).
 
     Args:
         histogram_freq: histograms every so many epochs; 0: none.
         write_graph: write the model's summary.
         write_steps_per_second: global steps, as ``epoch_steps_per_second``.
-        update_freq: ``epoch``; ``batch`` or a number of global steps: also the batches' numbers, as ``batch_loss`` and so on.
+        update_freq: ``epoch``; ``batch`` or a number of global steps: also the batches' numbers, as
+            ``batch_loss`` and so on.
 
     Raises:
         SpecError: an argument asks for what dtrain does not write: images of weights, embeddings, profiles.
@@ -42,11 +44,19 @@ class TensorBoard(Callback):
         embeddings_freq: int = 0,
         embeddings_metadata: object = None,
     ) -> None:
-        asked = {"write_images": write_images, "profile_batch": profile_batch, "embeddings_freq": embeddings_freq}
+        asked = {
+            "write_images": write_images,
+            "profile_batch": profile_batch,
+            "embeddings_freq": embeddings_freq,
+        }
         if unwritten := [name for name, value in asked.items() if value]:
-            raise SpecError(f"TensorBoard: dtrain writes scalars, histograms and text; leave out {', '.join(unwritten)}")
+            raise SpecError(
+                f"TensorBoard: dtrain writes scalars, histograms and text; leave out {', '.join(unwritten)}"
+            )
         if update_freq not in ("epoch", "batch") and (not isinstance(update_freq, int) or update_freq < 1):
-            raise SpecError(f"TensorBoard: expected update_freq epoch, batch or a number of steps, found {update_freq!r}")
+            raise SpecError(
+                f"TensorBoard: expected update_freq epoch, batch or a number of steps, found {update_freq!r}"
+            )
         self.log_dir = log_dir
         self.histogram_freq = histogram_freq
         self.write_graph = write_graph
@@ -70,7 +80,9 @@ class TensorBoard(Callback):
         if self.write_graph and self.model.has_layers:
             lines: list[str] = []
             self.model.summary(print_fn=lines.append)
-            self.writer(TRAIN).text("model", "\n".join(f"    {line}" for line in "\n".join(lines).splitlines()), step=0)
+            self.writer(TRAIN).text(
+                "model", "\n".join(f"    {line}" for line in "\n".join(lines).splitlines()), step=0
+            )
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Look at the clock."""

@@ -17,4 +17,6 @@ def writing(owner: object, path: str | Path) -> Iterator[Path]:
     try:
         yield Path(path)
     except OSError as error:
-        raise DtrainError(f"{type(owner).__name__}: cannot write {path}: {error.strerror or error}") from error
+        raise DtrainError(
+            f"{type(owner).__name__}: cannot write {path}: {error.strerror or error}"
+        ) from error

@@ -10,7 +10,9 @@ class FileOperations:
     """The operations of the operating system, each either done or an OSError."""
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory; it may be there. Those above it are made too, and their names are on the disk afterwards."""
+        """Make a directory; it may be there. Those above it are made too, and their names are on the disk
+        afterwards.
+        """
         if not path.parent.exists():
             self.make_directory(path.parent)
             self.sync_directory(path.parent.parent)
@@ -38,7 +40,9 @@ class FileOperations:
             os.close(descriptor)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file or directory another name, in one move; a file replaces the one that has it, a directory needs a free one."""
+        """Give a file or directory another name, in one move; a file replaces the one that has it, a
+        directory needs a free one.
+        """
         source.rename(target)
 
     def remove(self, path: Path) -> None:

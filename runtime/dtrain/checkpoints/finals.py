@@ -1,7 +1,8 @@
 """The last checkpoints of calls of `fit` that have ended, beside those of the one under way.
 
-The first checkpoint of the next `fit` is of the same step and takes the final one's place. `.final-<fit>-ckpt-<step>` keeps it
-for an evaluator that comes late, and for a leader that is started again and passes the call over.
+The first checkpoint of the next `fit` is of the same step and takes the final one's place.
+`.final-<fit>-ckpt-<step>` keeps it for an evaluator that comes late, and for a leader that is started again
+and passes the call over.
 """
 
 import contextlib
@@ -21,7 +22,8 @@ _FINAL = re.compile(r"\.final-(?P<fit>\d{1,18})-ckpt-(?P<step>\d{1,18})")
 
 
 def keep_final(directory: Path, fit: int) -> None:
-    """Keep the newest checkpoint of a directory as the last one of this `fit`, and of those kept earlier the newest ones.
+    """Keep the newest checkpoint of a directory as the last one of this `fit`, and of those kept earlier the
+    newest ones.
 
     Raises:
         CheckpointError: the disk is full or failing.
@@ -38,7 +40,9 @@ def keep_final(directory: Path, fit: int) -> None:
             if not is_read(earlier.path):
                 DISK.remove(earlier.path)
     except OSError as error:
-        raise CheckpointError(f"cannot keep {newest.path} beside its successor: {error.strerror or error}") from error
+        raise CheckpointError(
+            f"cannot keep {newest.path} beside its successor: {error.strerror or error}"
+        ) from error
 
 
 def final_of(directory: Path, fit: int) -> CheckpointPath | None:

@@ -1,10 +1,10 @@
-"""A directory of checkpoints: which there are, and the names of those that are being written, replaced or removed.
+"""A directory of checkpoints: which there are, and the names of those that are being written, replaced or
+removed.
 
 ckpt-<step>                     a checkpoint
 .tmp-ckpt-<step>-<n>            being written; after a crash, garbage
-.replaced-ckpt-<step>-<n>       what was the checkpoint of the step; after a crash it still is, where no other has come
-.removed-ckpt-<step>-<n>        garbage
-.final-<fit>-ckpt-<step>        see `finals`
+.replaced-ckpt-<step>-<n>       what was the checkpoint of the step; after a crash it still is, where no other
+has come .removed-ckpt-<step>-<n>        garbage .final-<fit>-ckpt-<step>        see `finals`
 """
 
 import re
@@ -22,7 +22,9 @@ _ASIDE = re.compile(r"(?P<state>\.tmp-|\.replaced-|\.removed-)ckpt-(?P<step>\d{1
 
 @dataclass(frozen=True, order=True)
 class CheckpointPath:
-    """Where the checkpoint of a step lies. That it is there does not mean that it is sound: `open_checkpoint` finds out."""
+    """Where the checkpoint of a step lies. That it is there does not mean that it is sound: `open_checkpoint`
+    finds out.
+    """
 
     step: int
     path: Path
@@ -65,7 +67,11 @@ def _paths(directory: Path) -> list[Path]:
 def _asides(directory: Path) -> list[_Aside]:
     """Everything that is no checkpoint any more, or not yet; the newest last."""
     found = [(_ASIDE.fullmatch(path.name), path) for path in _paths(directory)]
-    asides = [_Aside(match["state"], int(match["step"]), int(match["number"]), path) for match, path in found if match]
+    asides = [
+        _Aside(match["state"], int(match["step"]), int(match["number"]), path)
+        for match, path in found
+        if match
+    ]
     return sorted(asides, key=lambda aside: aside.number)
 
 
@@ -81,19 +87,25 @@ def set_aside(checkpoint: CheckpointPath, state: str, disk: FileOperations) -> N
 
 
 def sweep(directory: Path, disk: FileOperations) -> None:
-    """Finish what a crash interrupted: give a replaced checkpoint its name back, remove what is none and is not being read."""
+    """Finish what a crash interrupted: give a replaced checkpoint its name back, remove what is none and is
+    not being read.
+    """
     for checkpoint in list_checkpoints(directory):
         if checkpoint.path.name.startswith(REPLACED):
             disk.rename(checkpoint.path, checkpoint_path(directory, checkpoint.step))
     garbage = [aside.path for aside in _asides(directory) if not is_read(aside.path)]
     if garbage:
-        disk.sync_directory(directory)  # else a crash could undo the move that made it garbage, and not its removal
+        disk.sync_directory(
+            directory
+        )  # else a crash could undo the move that made it garbage, and not its removal
     for path in garbage:
         disk.remove(path)
 
 
 def readable(directory: Path) -> Iterator[CheckpointPath]:
-    """The checkpoints in a directory, newest first, looked up anew after each: those that vanish meanwhile are not yielded."""
+    """The checkpoints in a directory, newest first, looked up anew after each: those that vanish meanwhile
+    are not yielded.
+    """
     seen: set[int] = set()
     while remaining := [found for found in list_checkpoints(directory) if found.step not in seen]:
         seen.add(remaining[-1].step)

@@ -65,12 +65,19 @@ def _join(name: str, parts: list[tuple[int, Entry]]) -> StoredArray:
     first = parts[0][1]
     rows = 0
     for row_start, entry in parts:
-        if (entry.dtype, entry.shape[1:]) != (first.dtype, first.shape[1:]) or (len(parts) > 1 and not entry.shape):
+        if (entry.dtype, entry.shape[1:]) != (first.dtype, first.shape[1:]) or (
+            len(parts) > 1 and not entry.shape
+        ):
             raise CheckpointError(
-                f"{entry.key} is {entry.dtype}{list(entry.shape)} and does not continue {first.dtype}{list(first.shape)}"
+                f"{entry.key} is {entry.dtype}{list(entry.shape)} and does not continue "
+                f"{first.dtype}{list(first.shape)}"
             )
         if row_start != rows:
-            raise CheckpointError(f"the rows of {name} are not stored once each: {entry.key} follows row {rows}")
+            raise CheckpointError(
+                f"the rows of {name} are not stored once each: {entry.key} follows row {rows}"
+            )
         rows += entry.shape[0] if entry.shape else 1
     shape = (rows, *first.shape[1:]) if first.shape else ()
-    return StoredArray(first.dtype, shape, tuple(start for start, _ in parts), tuple(entry for _, entry in parts))
+    return StoredArray(
+        first.dtype, shape, tuple(start for start, _ in parts), tuple(entry for _, entry in parts)
+    )

@@ -1,4 +1,6 @@
-"""Locks on checkpoints: shared by readers, so that nothing is removed under them. They end with the process that holds them."""
+"""Locks on checkpoints: shared by readers, so that nothing is removed under them. They end with the process
+that holds them.
+"""
 
 import fcntl
 import os

@@ -30,7 +30,8 @@ class Manifest:
         final: training has reached its end; no later checkpoint will come.
         written_s: when, in seconds since the epoch.
         files: the data files, by name.
-        extra: what else a run must remember, as JSON: plan, optimizer, table of seen pushes, random state, data positions.
+        extra: what else a run must remember, as JSON: plan, optimizer, table of seen pushes, random state,
+            data positions.
         format: the version of this form.
     """
 
@@ -50,7 +51,9 @@ class Manifest:
         try:
             return _with_checksum(asdict(self))
         except (TypeError, ValueError, RecursionError) as error:
-            raise CheckpointError(f"the extra state of the checkpoint of step {self.step} is not JSON: {error}") from None
+            raise CheckpointError(
+                f"the extra state of the checkpoint of step {self.step} is not JSON: {error}"
+            ) from None
 
     @classmethod
     def decode(cls, data: bytes) -> "Manifest":
@@ -66,18 +69,24 @@ class Manifest:
             if _with_checksum(fields) != data:
                 raise ValueError("its checksum is wrong")
             if fields["format"] > FORMAT:
-                raise CheckpointError(f"its format is {fields['format']}; this version of dtrain reads up to {FORMAT}")
+                raise CheckpointError(
+                    f"its format is {fields['format']}; this version of dtrain reads up to {FORMAT}"
+                )
             files = {_checked(name): FileRecord(**record) for name, record in fields.pop("files").items()}
             if type(fields["step"]) is not int or type(fields["extra"]) is not dict:
                 raise ValueError("its step is no number, or its extra state no object")
             return cls(files=files, **fields)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise CheckpointDamagedError(f"its {MANIFEST} is damaged: {type(error).__name__}: {error}") from None
+            raise CheckpointDamagedError(
+                f"its {MANIFEST} is damaged: {type(error).__name__}: {error}"
+            ) from None
 
 
 def _with_checksum(fields: dict[str, Any]) -> bytes:
     """The fields as text, behind a checksum of that text. Equal for fields that were read again from it."""
-    plain = json.loads(json.dumps(fields))  # tuples, enums and keys that are numbers become what they are in JSON
+    plain = json.loads(
+        json.dumps(fields)
+    )  # tuples, enums and keys that are numbers become what they are in JSON
     checksum = zlib.crc32(json.dumps(plain).encode())
     return json.dumps({"crc32": checksum, **plain}, indent=1).encode()
 

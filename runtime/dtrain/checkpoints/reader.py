@@ -1,4 +1,6 @@
-"""Reading a checkpoint: believed only after sizes, headers and checksums agree; whole variables or any of their rows."""
+"""Reading a checkpoint: believed only after sizes, headers and checksums agree; whole variables or any of
+their rows.
+"""
 
 import os
 import zlib
@@ -48,13 +50,17 @@ class Checkpoint:
             for name in self.manifest.files:
                 self._descriptors[name] = os.open(path / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             self.arrays = join_parts(
-                entry for name, record in self.manifest.files.items() for entry in _verified(name, self._descriptors[name], record)
+                entry
+                for name, record in self.manifest.files.items()
+                for entry in _verified(name, self._descriptors[name], record)
             )
         except OSError as error:
             self.close()
             if not path.exists():
                 raise FileNotFoundError(f"{path} was just removed") from None
-            raise CheckpointDamagedError(f"{path} cannot be used: {error.strerror}: {error.filename}") from None
+            raise CheckpointDamagedError(
+                f"{path} cannot be used: {error.strerror}: {error.filename}"
+            ) from None
         except CheckpointError as error:
             self.close()
             kind = type(error) if isinstance(error, CheckpointDamagedError) else CheckpointError
@@ -63,7 +69,9 @@ class Checkpoint:
     def __enter__(self) -> "Checkpoint":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -114,14 +122,18 @@ class Checkpoint:
         return result
 
     def look_into(self, name: str) -> ShardedVariable:
-        """A variable or slot that is read where it is used: its parts are views of the file, also after the checkpoint is closed.
+        """A variable or slot that is read where it is used: its parts are views of the file, also after the
+        checkpoint is closed.
 
         Raises:
             CheckpointError: the checkpoint has no such array.
         """
         stored = self._stored(name)
         return ShardedVariable(
-            [np.memmap(self.path / entry.file, entry.dtype, "r", entry.offset, entry.shape) for entry in stored.parts]
+            [
+                np.memmap(self.path / entry.file, entry.dtype, "r", entry.offset, entry.shape)
+                for entry in stored.parts
+            ]
         )
 
     def _stored(self, name: str) -> StoredArray:
@@ -143,7 +155,9 @@ def _read_all(descriptor: int) -> bytes:
 
 
 def _verified(name: str, descriptor: int, record: FileRecord) -> list[Entry]:
-    """The entries of a data file, after its size, checksum and header were found to agree with the manifest."""
+    """The entries of a data file, after its size, checksum and header were found to agree with the
+    manifest.
+    """
     nbytes = os.fstat(descriptor).st_size
     if nbytes != record.nbytes:
         raise CheckpointDamagedError(f"{name} has {nbytes} bytes, its {MANIFEST} says {record.nbytes}")
@@ -151,7 +165,9 @@ def _verified(name: str, descriptor: int, record: FileRecord) -> list[Entry]:
     while block := os.pread(descriptor, BLOCK_BYTES, position):
         crc32, position = zlib.crc32(block, crc32), position + len(block)
     if crc32 != record.crc32:
-        raise CheckpointDamagedError(f"the bytes of {name} are not those that were written: its checksum is wrong")
+        raise CheckpointDamagedError(
+            f"the bytes of {name} are not those that were written: its checksum is wrong"
+        )
     length = header_bytes(os.pread(descriptor, 8, 0), nbytes)
     return decode_header(os.pread(descriptor, length, 0), name, nbytes)
 

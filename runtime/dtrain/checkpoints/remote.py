@@ -1,9 +1,10 @@
 """A second home of checkpoints: at any URL that fsspec knows, such as ``s3://bucket/run``.
 
-A checkpoint is written to the local directory first and then copied. Object stores know no rename, so the manifest goes last:
-where it is, everything is. It also goes first when a copy is removed, and no copy is removed before the newest checkpoint has
-one. What was copied halfway is copied again or removed by the next upload. A run that has none of its own begins with what lies
-there, and owns it from then on: the run before finds that out at its next copy, and touches the copies no more.
+A checkpoint is written to the local directory first and then copied. Object stores know no rename, so the
+manifest goes last: where it is, everything is. It also goes first when a copy is removed, and no copy is
+removed before the newest checkpoint has one. What was copied halfway is copied again or removed by the next
+upload. A run that has none of its own begins with what lies there, and owns it from then on: the run before
+finds that out at its next copy, and touches the copies no more.
 """
 
 import contextlib
@@ -14,7 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dtrain.checkpoints.file_operations import DISK
-from dtrain.checkpoints.folder import REMOVED, WRITTEN, checkpoint_path, free_name, latest, list_checkpoints, set_aside
+from dtrain.checkpoints.folder import (
+    REMOVED,
+    WRITTEN,
+    checkpoint_path,
+    free_name,
+    latest,
+    list_checkpoints,
+    set_aside,
+)
 from dtrain.checkpoints.locks import open_for_reading
 from dtrain.checkpoints.manifest import MANIFEST, Manifest
 from dtrain.checkpoints.reader import Checkpoint
@@ -45,12 +54,17 @@ class RemoteCopies:
 
             self._files, self._root = fsspec.core.url_to_fs(url)
         except ImportError as error:
-            raise SpecError(f"checkpoint.remote: {url}: {error}; `pip install dtrain[remote]` brings fsspec itself") from None
+            raise SpecError(
+                f"checkpoint.remote: {url}: {error}; `pip install dtrain[remote]` brings fsspec itself"
+            ) from None
         except ValueError as error:
-            raise SpecError(f"checkpoint.remote: {url}: {error}; expected a URL such as s3://bucket/run") from None
+            raise SpecError(
+                f"checkpoint.remote: {url}: {error}; expected a URL such as s3://bucket/run"
+            ) from None
 
     def claim(self, directory: Path, *, heir: bool) -> None:
-        """Make the copies those of this directory; an `heir`, which has no checkpoints yet, takes over those of another.
+        """Make the copies those of this directory; an `heir`, which has no checkpoints yet, takes over those
+        of another.
 
         Raises:
             CheckpointError: it cannot be written down.
@@ -99,7 +113,9 @@ class RemoteCopies:
             while newer:
                 try:
                     if self._bring(newer[-1], directory):
-                        self.warning = f"{'; '.join(damaged)}. Using ckpt-{newer[-1]} instead" if damaged else None
+                        self.warning = (
+                            f"{'; '.join(damaged)}. Using ckpt-{newer[-1]} instead" if damaged else None
+                        )
                         return True
                 except CheckpointDamagedError as error:
                     damaged.append(f"ckpt-{newer[-1]} at {self.url} is damaged: {error}")
@@ -109,7 +125,9 @@ class RemoteCopies:
             return False
 
     def _are_of(self, directory: Path, *, or_refuse: bool) -> bool:
-        """Whether they are this directory's; copies that no directory has claimed belong to none, and are never refused."""
+        """Whether they are this directory's; copies that no directory has claimed belong to none, and are
+        never refused.
+        """
         try:
             owner: bytes = self._files.cat_file(f"{self._root}/{OWNER}")
         except FileNotFoundError:
@@ -158,10 +176,16 @@ class RemoteCopies:
         """Of all copies, also of those that are not whole."""
         self._files.invalidate_cache()
         try:
-            names = [str(path).rstrip("/").rpartition("/")[2] for path in self._files.ls(self._root, detail=False)]
+            names = [
+                str(path).rstrip("/").rpartition("/")[2] for path in self._files.ls(self._root, detail=False)
+            ]
         except FileNotFoundError:
             return set()
-        return {int(name.removeprefix(PREFIX)) for name in names if name.startswith(PREFIX) and name[len(PREFIX) :].isdecimal()}
+        return {
+            int(name.removeprefix(PREFIX))
+            for name in names
+            if name.startswith(PREFIX) and name[len(PREFIX) :].isdecimal()
+        }
 
     def _copy(self, step: int, path: Path) -> None:
         try:

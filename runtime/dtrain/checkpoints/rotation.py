@@ -1,7 +1,8 @@
 """Which checkpoints stay: the newest, one every so many hours, and those that are being read.
 
-The rule of `keep_every_n_hours` is that of `tf.train.CheckpointManager`: it is decided when a checkpoint leaves the newest ones.
-It stays for ever if it was written at least so many hours after the last one that stayed (the first time: after the first look).
+The rule of `keep_every_n_hours` is that of `tf.train.CheckpointManager`: it is decided when a checkpoint
+leaves the newest ones. It stays for ever if it was written at least so many hours after the last one that
+stayed (the first time: after the first look).
 """
 
 import json
@@ -17,7 +18,12 @@ STATE = "rotation.json"
 
 
 def rotate(
-    directory: Path, *, keep: int | None, keep_every_n_hours: float | None = None, now: float, disk: FileOperations = DISK
+    directory: Path,
+    *,
+    keep: int | None,
+    keep_every_n_hours: float | None = None,
+    now: float,
+    disk: FileOperations = DISK,
 ) -> None:
     """Remove checkpoints that need not stay. One that is being read is left for the next time.
 
@@ -51,7 +57,9 @@ def rotate(
                 set_aside(checkpoint, REMOVED, disk)
         sweep(directory, disk)
     except OSError as error:
-        raise CheckpointError(f"cannot remove old checkpoints in {directory}: {error.strerror or error}") from error
+        raise CheckpointError(
+            f"cannot remove old checkpoints in {directory}: {error.strerror or error}"
+        ) from error
 
 
 def _written_s(checkpoint: CheckpointPath) -> float | None:

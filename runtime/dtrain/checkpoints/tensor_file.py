@@ -1,7 +1,9 @@
-"""One file of arrays in the safetensors format: 8 bytes of length, a JSON header, then the arrays' bytes in C order.
+"""One file of arrays in the safetensors format: 8 bytes of length, a JSON header, then the arrays' bytes in C
+order.
 
-Written here and not by the library, because that wants all arrays in memory at once, and its version 0.8.0 writes wrong bytes for
-arrays that are not C-contiguous. Source: https://github.com/huggingface/safetensors, "Format".
+Written here and not by the library, because that wants all arrays in memory at once, and its version 0.8.0
+writes wrong bytes for arrays that are not C-contiguous. Source: https://github.com/huggingface/safetensors,
+"Format".
 """
 
 import json
@@ -69,11 +71,17 @@ def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str] | None =
     offset = 0
     for entry in entries:
         if entry.dtype not in _CODES:
-            raise CheckpointError(f"{entry.key} has dtype {entry.dtype}; a checkpoint holds {', '.join(_CODES)}")
+            raise CheckpointError(
+                f"{entry.key} has dtype {entry.dtype}; a checkpoint holds {', '.join(_CODES)}"
+            )
         if entry.key in header or entry.key == METADATA:
             raise CheckpointError(f"a checkpoint cannot hold two arrays called {entry.key!r}")
         end = offset + entry.nbytes
-        header[entry.key] = {"dtype": _CODES[entry.dtype], "shape": list(entry.shape), "data_offsets": [offset, end]}
+        header[entry.key] = {
+            "dtype": _CODES[entry.dtype],
+            "shape": list(entry.shape),
+            "data_offsets": [offset, end],
+        }
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _LENGTH_BYTES)
@@ -107,13 +115,18 @@ def decode_header(text: bytes, file: str, file_bytes: int) -> list[Entry]:
         for begin, end, key, fields in described:
             entry = Entry(key, _DTYPES[fields["dtype"]], _shape(fields), file, len(text) + begin)
             if begin != position or end - begin != entry.nbytes:
-                raise ValueError(f"{key!r} lies at bytes {begin} to {end} where {entry.nbytes} from {position} on were expected")
+                raise ValueError(
+                    f"{key!r} lies at bytes {begin} to {end} where {entry.nbytes} from {position} on were "
+                    "expected"
+                )
             position = end
             entries.append(entry)
         if len(text) + position != file_bytes:
             raise ValueError(f"it describes {len(text) + position} bytes of {file_bytes}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointDamagedError(f"its header is not one of arrays: {type(error).__name__}: {error}") from None
+        raise CheckpointDamagedError(
+            f"its header is not one of arrays: {type(error).__name__}: {error}"
+        ) from None
     return entries
 
 

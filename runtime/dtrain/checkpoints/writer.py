@@ -39,7 +39,9 @@ BLOCK_BYTES = 1 << 20
 
 
 class DataFile:
-    """One file of arrays while it is being written: the bytes of its entries, in their order, in blocks of any size."""
+    """One file of arrays while it is being written: the bytes of its entries, in their order, in blocks of
+    any size.
+    """
 
     def __init__(self, file: BinaryIO, expected_bytes: int, disk: FileOperations) -> None:
         self._file = file
@@ -49,7 +51,8 @@ class DataFile:
         self._crc32 = 0
 
     def write(self, block: Array | bytes | memoryview) -> None:
-        """Append a block: bytes, or an array of any layout, whose elements are written little-endian in C order.
+        """Append a block: bytes, or an array of any layout, whose elements are written little-endian in C
+        order.
 
         Raises:
             CheckpointError: the disk is full or failing.
@@ -68,14 +71,18 @@ class DataFile:
             CheckpointError: more or fewer bytes were written than its entries have.
         """
         if self._nbytes != self._expected_bytes:
-            raise CheckpointError(f"{self._file.name} got {self._nbytes} bytes; its arrays have {self._expected_bytes}")
+            raise CheckpointError(
+                f"{self._file.name} got {self._nbytes} bytes; its arrays have {self._expected_bytes}"
+            )
         self._disk.sync(self._file)
         return FileRecord(self._nbytes, self._crc32)
 
 
 @dataclass(frozen=True)
 class Streamed:
-    """An array that comes in blocks, which together are its bytes in C order; asked for when they are written."""
+    """An array that comes in blocks, which together are its bytes in C order; asked for when they are
+    written.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -83,7 +90,9 @@ class Streamed:
 
 
 class CheckpointWriter:
-    """A checkpoint of one step while it is being written. Leaving it without `commit` leaves nothing behind."""
+    """A checkpoint of one step while it is being written. Leaving it without `commit` leaves nothing
+    behind.
+    """
 
     def __init__(self, directory: Path, step: int, *, now: float, disk: FileOperations = DISK) -> None:
         """Prepare.
@@ -105,23 +114,32 @@ class CheckpointWriter:
 
     def __enter__(self) -> "CheckpointWriter":
         with self._explained("write"):
-            if not list_checkpoints(self._directory):  # a process that was killed may have made it and not come to the rest
+            if not list_checkpoints(
+                self._directory
+            ):  # a process that was killed may have made it and not come to the rest
                 self._disk.make_directory(self._directory)
                 self._disk.sync_directory(self._directory.parent)
-                with suppress(PermissionError):  # a folder that others own, in which nothing was made for this run
-                    self._disk.sync_directory(self._directory.parent.parent)  # the run directory has just been made in it
+                with suppress(
+                    PermissionError
+                ):  # a folder that others own, in which nothing was made for this run
+                    self._disk.sync_directory(
+                        self._directory.parent.parent
+                    )  # the run directory has just been made in it
             sweep(self._directory, self._disk)
             path = free_name(self._directory, WRITTEN, self._step)
             self._disk.make_directory(path)
             self._path = path
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if self._path is not None:
             try:
                 self._disk.remove(self._path)
             except OSError:
-                # What stays behind is swept up by the next write; the error that led here is the one to report.
+                # What stays behind is swept up by the next write; the error that led here is the one to
+                # report.
                 if error is None:
                     raise
 
@@ -134,10 +152,13 @@ class CheckpointWriter:
             entries: the file's arrays, in the order in which their bytes will come.
 
         Raises:
-            CheckpointError: the name or the entries are wrong, the bytes written do not fit, or the disk is full or failing.
+            CheckpointError: the name or the entries are wrong, the bytes written do not fit, or the disk is
+                full or failing.
         """
         if not FILE_NAME.fullmatch(name):
-            raise CheckpointError(f"{name!r} is no name of a data file; expected letters, digits and ._- ending in .safetensors")
+            raise CheckpointError(
+                f"{name!r} is no name of a data file; expected letters, digits and ._- ending in .safetensors"
+            )
         header = encode_header(entries)
         expected_bytes = len(header) + sum(entry.nbytes for entry in entries)
         self._expected_bytes += expected_bytes
@@ -156,7 +177,8 @@ class CheckpointWriter:
             final: training has ended.
 
         Raises:
-            CheckpointError: its arrays leave out rows of a variable, `extra` is not JSON, or the disk is full or failing.
+            CheckpointError: its arrays leave out rows of a variable, `extra` is not JSON, or the disk is full
+                or failing.
         """
         join_parts(self._entries)
         manifest = Manifest(self._step, final, self._now, self._files, dict(extra or {}))
@@ -174,8 +196,9 @@ class CheckpointWriter:
             self._path = None
             self._disk.sync_directory(self._directory)
         with self._explained("clear away what comes after"):
-            # Training has gone back before later steps: what was written now must be the newest. The disk may keep the moves of
-            # one directory in any order, and until the last one of them the newest of the later steps is the one that counts.
+            # Training has gone back before later steps: what was written now must be the newest. The disk may
+            # keep the moves of one directory in any order, and until the last one of them the newest of the
+            # later steps is the one that counts.
             for other in others:
                 if other.step > self._step:
                     set_aside(other, REMOVED, self._disk)
@@ -194,8 +217,10 @@ class CheckpointWriter:
             yield
         except OSError as error:
             raise CheckpointError(
-                f"cannot {doing} the checkpoint of step {self._step} in {self._directory}: {error.strerror or error} "
-                f"(it has {self._expected_bytes:,} bytes, {_free(self._directory)}); earlier checkpoints are untouched"
+                f"cannot {doing} the checkpoint of step {self._step} in {self._directory}: "
+                f"{error.strerror or error} "
+                f"(it has {self._expected_bytes:,} bytes, {_free(self._directory)}); earlier checkpoints "
+                "are untouched"
             ) from error
 
 
@@ -216,8 +241,8 @@ def save(
     now: float,
     disk: FileOperations = DISK,
 ) -> Path:
-    """Write a checkpoint of arrays in memory, or in blocks. Arguments and errors as `CheckpointWriter`; keys as `part_key` and
-    `slot_key`.
+    """Write a checkpoint of arrays in memory, or in blocks. Arguments and errors as `CheckpointWriter`; keys
+    as `part_key` and `slot_key`.
     """
     streams = {}
     for key, each in arrays.items():

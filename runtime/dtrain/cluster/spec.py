@@ -1,9 +1,11 @@
 """Who takes part: roles, tasks, and the addresses of a training cluster.
 
-A cluster is TensorFlow's: jobs named `chief`, `worker` and `ps`, each a list of addresses (or, sparse, a mapping from index to
-address). The evaluator is a task type but never part of the cluster (CONTRACT, reference: `tf.train.ClusterSpec`).
+A cluster is TensorFlow's: jobs named `chief`, `worker` and `ps`, each a list of addresses (or, sparse, a
+mapping from index to address). The evaluator is a task type but never part of the cluster (CONTRACT,
+reference: `tf.train.ClusterSpec`).
 
-Replicas are the tasks that train: the chief first, then the workers by index. That order is their *rank*; it is the order in
+Replicas are the tasks that train: the chief first, then the workers by index. That order is their *rank*; it
+    is the order in
 which gradients are summed when results must be deterministic.
 """
 
@@ -66,13 +68,17 @@ class TaskId:
         match = _TASK_NAME.fullmatch(text.strip())
         if match is None or match["role"] not in set(Role):
             roles = ", ".join(Role)
-            raise SpecError(f"{text!r} is not a task; expected ROLE:INDEX such as worker:0, with a role of {roles}")
+            raise SpecError(
+                f"{text!r} is not a task; expected ROLE:INDEX such as worker:0, with a role of {roles}"
+            )
         return cls(Role(match["role"]), int(match["index"]))
 
 
 def tasks_text(counts: Mapping[str, int]) -> str:
     """How many tasks of which role, as people say it: ``1 chief, 2 workers, 2 ps``."""
-    return ", ".join(f"{n} {role}{'s' if role == Role.WORKER and n > 1 else ''}" for role, n in counts.items() if n)
+    return ", ".join(
+        f"{n} {role}{'s' if role == Role.WORKER and n > 1 else ''}" for role, n in counts.items() if n
+    )
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,8 @@ class ClusterSpec:
     """Addresses (``host:port``) of the chief, the workers and the parameter servers.
 
     Attributes:
-        jobs: for each role that has tasks, index to address; an index may be missing (a sparse cluster), never negative.
+        jobs: for each role that has tasks, index to address; an index may be missing (a sparse cluster),
+            never negative.
     """
 
     jobs: Mapping[Role, Mapping[int, str]]
@@ -126,7 +133,9 @@ class ClusterSpec:
 
     @cached_property
     def first_joined(self) -> int:
-        """The index of the first worker that joins a running cluster: one after the last that the cluster names."""
+        """The index of the first worker that joins a running cluster: one after the last that the cluster
+        names.
+        """
         return max(self.jobs.get(Role.WORKER, {}), default=-1) + 1
 
     def rank(self, task: TaskId, chief_trains: bool = True) -> int | None:
@@ -143,7 +152,9 @@ class ClusterSpec:
         for role in sorted(self.jobs, key=ROLE_ORDER.__getitem__):
             addresses = dict(sorted(self.jobs[role].items()))
             dense = list(addresses) == list(range(len(addresses)))
-            result[role.value] = list(addresses.values()) if dense else {str(i): a for i, a in addresses.items()}
+            result[role.value] = (
+                list(addresses.values()) if dense else {str(i): a for i, a in addresses.items()}
+            )
         return result
 
     @property

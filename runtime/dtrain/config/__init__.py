@@ -1,8 +1,9 @@
-"""The cluster spec without its addresses' meaning: how to train, save, restart and misbehave. CONTRACT section 3.
+"""The cluster spec without its addresses' meaning: how to train, save, restart and misbehave. CONTRACT
+section 3.
 
-All of it is frozen data. Types say what a field may hold, `problems()` says what types cannot: ranges and rules between
-fields. What reads a spec (the launcher, with file, line and column; a constructor, with the argument's name) shows what
-`problems()` yields; the rules stand nowhere else.
+All of it is frozen data. Types say what a field may hold, `problems()` says what types cannot: ranges and
+rules between fields. What reads a spec (the launcher, with file, line and column; a constructor, with the
+argument's name) shows what `problems()` yields; the rules stand nowhere else.
 """
 
 from dtrain.config.checkpoint_section import CheckpointSection

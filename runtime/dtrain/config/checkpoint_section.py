@@ -9,7 +9,9 @@ from dtrain.config.problems import STRICT, Problem, at_least
 
 @dataclass(frozen=True)
 class CheckpointSection:
-    """When checkpoints are written, which are kept, at which URL copies; one is always written at step 0 and at the end."""
+    """When checkpoints are written, which are kept, at which URL copies; one is always written at step 0 and
+    at the end.
+    """
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 

@@ -1,4 +1,6 @@
-"""`null` and `none` are the same, in a spec, in `--set` and in a strategy's constructor; a field's type says which one it takes."""
+"""`null` and `none` are the same, in a spec, in `--set` and in a strategy's constructor; a field's type says
+which one it takes.
+"""
 
 from dataclasses import is_dataclass
 from types import NoneType, UnionType
@@ -8,12 +10,15 @@ NONE = "none"
 
 
 def is_none(value: Any) -> bool:
-    """Whether a value of a spec means nothing: null, or the text `none` in a spelling that YAML takes for `null` too."""
+    """Whether a value of a spec means nothing: null, or the text `none` in a spelling that YAML takes for
+    `null` too.
+    """
     return value is None or (isinstance(value, str) and value in (NONE, "None", "NONE"))
 
 
 def with_nulls(value: Any, kind: Any) -> Any:
-    """Write `none` as null wherever a field can be null, and null as `none` wherever that is one of a field's choices.
+    """Write `none` as null wherever a field can be null, and null as `none` wherever that is one of a field's
+    choices.
 
     Args:
         value: plain data, not yet checked: what has another form than `kind` stays as it is.
@@ -21,7 +26,9 @@ def with_nulls(value: Any, kind: Any) -> Any:
     """
     members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     if is_none(value):
-        choices = [choice for member in members if get_origin(member) is Literal for choice in get_args(member)]
+        choices = [
+            choice for member in members if get_origin(member) is Literal for choice in get_args(member)
+        ]
         if NoneType in members or is_dataclass(kind) or get_origin(kind) is dict:
             return None
         return NONE if NONE in choices else value
@@ -30,7 +37,11 @@ def with_nulls(value: Any, kind: Any) -> Any:
     if isinstance(value, list):
         items = next((get_args(member) for member in members if get_origin(member) is tuple), ())
         kinds = [items[0]] * len(value) if items[1:] == (...,) else items
-        return [with_nulls(item, each) for item, each in zip(value, kinds, strict=True)] if len(kinds) == len(value) else value
+        return (
+            [with_nulls(item, each) for item, each in zip(value, kinds, strict=True)]
+            if len(kinds) == len(value)
+            else value
+        )
     return value
 
 

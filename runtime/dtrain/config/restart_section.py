@@ -10,7 +10,9 @@ from dtrain.config.problems import STRICT, Problem, at_least
 
 @dataclass(frozen=True)
 class RestartSection:
-    """What happens when a task of one role dies. Backoff doubles; the count is forgotten after 60 healthy seconds."""
+    """What happens when a task of one role dies. Backoff doubles; the count is forgotten after 60 healthy
+    seconds.
+    """
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 

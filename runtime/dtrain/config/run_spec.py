@@ -25,11 +25,12 @@ class RunSpec:
     """A whole cluster spec. `dtrain.config` knows the rules; who reads the file knows lines and columns.
 
     Attributes:
-        said: which keys the spec file, the shortcuts and `--set` gave, whatever their values: ``name``, ``training.updates``.
-            They win over the program's constructor. A spec file has no such key; in memory, in the environment of a task and
-            in the run directory it goes with the spec.
-        parts: into how many parts synchronous training cut every batch when a run began that is resumed, whatever replicas it has
-            now; 0: as many as follow from the cluster. It goes with the spec as `said` does.
+        said: which keys the spec file, the shortcuts and `--set` gave, whatever their values: ``name``,
+            ``training.updates``. They win over the program's constructor. A spec file has no such key; in
+            memory, in the environment of a task and in the run directory it goes with the spec.
+        parts: into how many parts synchronous training cut every batch when a run began that is resumed,
+            whatever replicas it has now; 0: as many as follow from the cluster. It goes with the spec as
+            `said` does.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
@@ -75,14 +76,21 @@ class RunSpec:
                     f"the cluster has no {task}: {task.role} is {self.cluster.count(task.role)}",
                 )
         if self.training.strategy == "parameter_server" and self.training.updates == "sync":
-            yield from ((("training", *path), text) for path, text in self.training.problems_among(self.replicas))
+            yield from (
+                (("training", *path), text) for path, text in self.training.problems_among(self.replicas)
+            )
 
     def program_problems(self) -> Iterator[Problem]:
-        """Yield what is wrong where a program trains on this spec's cluster, and right for any other command."""
+        """Yield what is wrong where a program trains on this spec's cluster, and right for any other
+        command.
+        """
         if self.training.strategy == "parameter_server" and self.cluster.count("ps") == 0:
             yield ("cluster", "ps"), NO_SERVERS
         if self.training.validation == "evaluator" and self.cluster.count("evaluator") == 0:
-            yield ("training", "validation"), "evaluator needs an evaluator task; this spec has none: add `evaluator: 1` to cluster"
+            yield (
+                ("training", "validation"),
+                "evaluator needs an evaluator task; this spec has none: add `evaluator: 1` to cluster",
+            )
 
     def command_problems(self) -> Iterator[Problem]:
         """Yield what is wrong where any other command runs on it, of which less can be simulated."""
@@ -91,7 +99,9 @@ class RunSpec:
     @property
     def replicas(self) -> int:
         """T of rule 1: how many tasks train."""
-        return self.cluster.count("worker") + (self.cluster.count("chief") if self.training.chief_trains else 0)
+        return self.cluster.count("worker") + (
+            self.cluster.count("chief") if self.training.chief_trains else 0
+        )
 
     @property
     def parts_of_a_batch(self) -> int:
@@ -108,13 +118,18 @@ class RunSpec:
     def resolved(self) -> "RunSpec":
         """The same spec with what follows from it written out.
 
-        A staleness bound of 0 is synchronous training without backups; the strategy `single` has one task, which leads.
+        A staleness bound of 0 is synchronous training without backups; the strategy `single` has one task,
+        which leads.
         """
         if self.training.strategy == "single":
             return replace(self, cluster=ClusterSection(chief=1))
         if self.training.updates == "async" and self.training.staleness_bound == 0:
             training = replace(self.training, updates="sync", staleness_bound=None, backup_workers=0)
-            implied = ("training.updates", "training.backup_workers") if "training.staleness_bound" in self.said else ()
+            implied = (
+                ("training.updates", "training.backup_workers")
+                if "training.staleness_bound" in self.said
+                else ()
+            )
             return replace(self, training=training, said=tuple(sorted({*self.said, *implied})))
         return self
 

@@ -13,7 +13,9 @@ from dtrain.errors import SpecError
 
 @dataclass(frozen=True)
 class KillFault:
-    """Kill a task with SIGKILL once, at a global step or a time after the start; of a pair the seed draws one between."""
+    """Kill a task with SIGKILL once, at a global step or a time after the start; of a pair the seed draws one
+    between.
+    """
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
@@ -41,7 +43,10 @@ def _moment_problems(fault: KillFault | PauseFault) -> Iterator[Problem]:
         moment = getattr(fault, name)
         first, last = moment if isinstance(moment, tuple) else (moment or 0, moment or 0)
         if not 0 <= first <= last < math.inf:
-            yield (name,), f"expected a number of at least 0, or two of which the second is not less, found {moment}"
+            yield (
+                (name,),
+                f"expected a number of at least 0, or two of which the second is not less, found {moment}",
+            )
     if isinstance(fault, PauseFault) and not 0 < fault.for_s < math.inf:
         yield ("for_s",), f"expected a number above 0, found {fault.for_s}"
 
@@ -114,19 +119,33 @@ class SimulateSection:
             yield from ((("network", index, *path), text) for path, text in link.problems())
             with contextlib.suppress(SpecError):
                 if self.link(*link.between) is not link:
-                    yield ("network", index, "between"), f"the link of {' and '.join(link.between)} is described twice"
+                    yield (
+                        ("network", index, "between"),
+                        f"the link of {' and '.join(link.between)} is described twice",
+                    )
 
     def foreign_problems(self) -> Iterator[Problem]:
-        """What cannot be done to a foreign command: dtrain sees neither its steps nor its computation nor its messages."""
+        """What cannot be done to a foreign command: dtrain sees neither its steps nor its computation nor its
+        messages.
+        """
         moments = [
-            (kind, index, "at_step") for kind in ("kill", "pause") for index, f in enumerate(getattr(self, kind)) if f.at_step
+            (kind, index, "at_step")
+            for kind in ("kill", "pause")
+            for index, f in enumerate(getattr(self, kind))
+            if f.at_step
         ]
-        for path in [*(("slow", task) for task in self.slow), *moments, *(("network", i) for i in range(len(self.network)))]:
+        for path in [
+            *(("slow", task) for task in self.slow),
+            *moments,
+            *(("network", i) for i in range(len(self.network))),
+        ]:
             yield path, "this needs a PROGRAM.py; a command after -- can be killed and paused, by at_s"
 
     def slowness(self, task: clusters.TaskId) -> float:
         """How many times as long a task's own computation takes; 1 where nothing is said of it."""
-        return next((factor for name, factor in self.slow.items() if clusters.TaskId.parse(name) == task), 1.0)
+        return next(
+            (factor for name, factor in self.slow.items() if clusters.TaskId.parse(name) == task), 1.0
+        )
 
     def link(self, one: str, other: str) -> LinkFault | None:
         """What makes the connection of two tasks slow; None: nothing."""

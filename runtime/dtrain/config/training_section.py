@@ -43,7 +43,9 @@ class TrainingSection:
         """What is wrong beyond types."""
         if self.strategy not in STRATEGIES:
             yield ("strategy",), f"this version has {' and '.join(STRATEGIES)}, found {self.strategy!r}"
-        yield from at_least(self, 0, "backup_workers", "too_few_timeout_s", "staleness_bound", "max_staleness")
+        yield from at_least(
+            self, 0, "backup_workers", "too_few_timeout_s", "staleness_bound", "max_staleness"
+        )
         yield from at_least(self, 0, "compensation", "warmup_steps", "seed")
         yield from at_least(self, 1, "replicas_to_aggregate")
         if self.backup_workers and self.replicas_to_aggregate is not None:
@@ -51,9 +53,14 @@ class TrainingSection:
         if self.updates == "async" and (self.backup_workers or self.replicas_to_aggregate is not None):
             name = "backup_workers" if self.backup_workers else "replicas_to_aggregate"
             yield (name,), "backup replicas belong to updates: sync; this spec trains with updates: async"
-        is_async = self.strategy == "parameter_server" and self.updates == "async" and self.staleness_bound != 0
+        is_async = (
+            self.strategy == "parameter_server" and self.updates == "async" and self.staleness_bound != 0
+        )
         if is_async and self.weighting == "examples":
-            yield ("weighting",), "async applies each gradient by itself: expected updates: sync beside examples"
+            yield (
+                ("weighting",),
+                "async applies each gradient by itself: expected updates: sync beside examples",
+            )
         if self.updates == "sync" and self.staleness_bound:
             yield (
                 ("staleness_bound",),
@@ -67,21 +74,34 @@ class TrainingSection:
         if isinstance(self.compression, dict):
             fraction = self.compression.get("top_k", 0)
             if set(self.compression) != {"top_k"} or not 0 < fraction <= 1:
-                yield ("compression",), f"expected {{top_k: fraction}} with a fraction between 0 and 1, found {self.compression}"
+                yield (
+                    ("compression",),
+                    f"expected {{top_k: fraction}} with a fraction between 0 and 1, found {self.compression}",
+                )
 
     def _chance_problems(self) -> Iterator[Problem]:
-        """What would leave it to chance which contributions count; `RunSpec.problems` sees fewer of them than replicas."""
+        """What would leave it to chance which contributions count; `RunSpec.problems` sees fewer of them than
+        replicas.
+        """
         if self.updates == "async" and self.staleness_bound != 0:
-            yield ("deterministic",), "async applies gradients as they arrive: expected updates: sync beside it"
+            yield (
+                ("deterministic",),
+                "async applies gradients as they arrive: expected updates: sync beside it",
+            )
         elif self.backup_workers:
-            yield ("deterministic",), "which replicas are late is chance: expected no backup_workers beside it"
+            yield (
+                ("deterministic",),
+                "which replicas are late is chance: expected no backup_workers beside it",
+            )
 
     def _partitioner_problems(self) -> Iterator[Problem]:
         if self.partitioner is None:
             return
         kinds = set(self.partitioner) & set(PARTITIONERS)
         if len(kinds) != 1 or set(self.partitioner) - kinds - PARTITIONERS[min(kinds)]:
-            expected = "{fixed_shards: n}, {min_size: bytes, max_shards: n} or {max_size: bytes, max_shards: n}"
+            expected = (
+                "{fixed_shards: n}, {min_size: bytes, max_shards: n} or {max_size: bytes, max_shards: n}"
+            )
             yield ("partitioner",), f"expected one of {expected}, found {self.partitioner}"
         for name, value in self.partitioner.items():
             if value < 1:
@@ -90,10 +110,19 @@ class TrainingSection:
     def problems_among(self, replicas: int) -> Iterator[Problem]:
         """What is wrong in synchronous training of so many replicas; 0: their number is not known."""
         if 0 < replicas <= self.backup_workers:
-            text = f"of {replicas} replicas at most {replicas - 1} can be backups, found {self.backup_workers}"
+            text = (
+                f"of {replicas} replicas at most {replicas - 1} can be backups, found {self.backup_workers}"
+            )
             yield ("backup_workers",), text
-        if self.deterministic and self.replicas_to_aggregate is not None and self.replicas_to_aggregate < replicas:
-            text = f"which {self.replicas_to_aggregate} of {replicas} replicas come first is chance: expected all of them beside it"
+        if (
+            self.deterministic
+            and self.replicas_to_aggregate is not None
+            and self.replicas_to_aggregate < replicas
+        ):
+            text = (
+                f"which {self.replicas_to_aggregate} of {replicas} replicas come first is chance: "
+                "expected all of them beside it"
+            )
             yield ("deterministic",), text
 
     def replicas_needed(self, replicas: int) -> int:

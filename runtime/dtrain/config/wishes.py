@@ -1,8 +1,10 @@
-"""What a program says of `training` in its strategy's constructor, and how that meets the spec: CONTRACT section 3, "Precedence".
+"""What a program says of `training` in its strategy's constructor, and how that meets the spec: CONTRACT
+section 3, "Precedence".
 
     --set  >  shortcut  >  spec  >  the program's constructor  >  default
 
-The launcher lays the first three over each other and hands every task the result with the keys that were said (`RunSpec.said`).
+The launcher lays the first three over each other and hands every task the result with the keys that were said
+(`RunSpec.said`).
 """
 
 from collections.abc import Mapping
@@ -21,7 +23,9 @@ Wishes = Mapping[str, Any]
 """Fields of the `training` section, by name; only those that the program named."""
 
 LAID_OUT = ("strategy", "chief_trains", "transport")
-"""What a launcher has done by the time that a program speaks: which tasks there are, which of them train, how they are reached."""
+"""What a launcher has done by the time that a program speaks: which tasks there are, which of them train, how
+they are reached.
+"""
 
 
 def checked_wishes(wishes: Wishes, who: str) -> Wishes:
@@ -39,20 +43,27 @@ def checked_wishes(wishes: Wishes, who: str) -> Wishes:
     for name in wishes:
         if name not in kinds:
             near = get_close_matches(name, kinds, 1)
-            raise SpecError(f"{who}: there is no argument {name!r}" + (f"; do you mean {near[0]}?" if near else ""))
+            raise SpecError(
+                f"{who}: there is no argument {name!r}" + (f"; do you mean {near[0]}?" if near else "")
+            )
     checked = {}
     for name, value in wishes.items():
         kind = kinds[name]
         try:
             checked[name] = msgspec.convert(with_nulls(value, kind), kind)
         except msgspec.ValidationError:
-            expected = " or ".join(map(str, get_args(kind))) if get_origin(kind) is Literal else getattr(kind, "__name__", kind)
+            expected = (
+                " or ".join(map(str, get_args(kind)))
+                if get_origin(kind) is Literal
+                else getattr(kind, "__name__", kind)
+            )
             raise SpecError(f"{who}: {name}: expected {expected}, found {value!r}") from None
     return checked
 
 
 def with_wishes(spec: RunSpec, wishes: Wishes, who: str) -> RunSpec:
-    """Return the resolved spec of a task whose program has said something of `training`; what the spec's user said wins.
+    """Return the resolved spec of a task whose program has said something of `training`; what the spec's user
+    said wins.
 
     Args:
         spec: as the launcher or the user's spec file gives it.
@@ -67,7 +78,11 @@ def with_wishes(spec: RunSpec, wishes: Wishes, who: str) -> RunSpec:
     for path, problem in merged.problems():
         if path[0] == "training":
             concerned = dict.fromkeys([*(name for name in wishes if name not in free), str(path[1])])
-            said = [f"{name}: {getattr(spec.training, name)}" for name in concerned if f"training.{name}" in spec.said]
+            said = [
+                f"{name}: {getattr(spec.training, name)}"
+                for name in concerned
+                if f"training.{name}" in spec.said
+            ]
             note = f" (the spec or the command line says {', '.join(said)})" if said else ""
             raise SpecError(f"{who}: {'.'.join(map(str, path[1:]))}: {problem}{note}")
     return merged.resolved()
@@ -85,12 +100,15 @@ def refuse_new_layout(spec: RunSpec, wishes: Wishes, who: str, program: str) -> 
             written = msgspec.json.encode(wishes[name]).decode().strip('"')
             option = f"--strategy {written}" if name == "strategy" else f"--set training.{name}={written}"
             raise SpecError(
-                f"{who}: {name}={wishes[name]!r} comes too late: the cluster is laid out before the program begins; "
+                f"{who}: {name}={wishes[name]!r} comes too late: the cluster is laid out before the program "
+                "begins; "
                 f"run: dtrain launch {option} {program}"
             )
 
 
 def different_wish(first: Wishes, second: Wishes) -> str | None:
-    """Name a field of which a second constructor says something else than the first one said or left at its default."""
+    """Name a field of which a second constructor says something else than the first one said or left at its
+    default.
+    """
     meant = replace(TrainingSection(), **first)
     return next((name for name, value in second.items() if value != getattr(meant, name)), None)

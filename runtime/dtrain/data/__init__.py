@@ -1,13 +1,21 @@
-"""Input pipelines in the words of tf.data: `data.Dataset.from_tensor_slices((x, y)).shuffle(1000).batch(32)`."""
+"""Input pipelines in the words of tf.data: `data.Dataset.from_tensor_slices((x,
+y)).shuffle(1000).batch(32)`.
+"""
 
 from dtrain.data.dataset import Dataset
-from dtrain.data.examples import FixedLenFeature, VarLenFeature, encode_example, parse_example, parse_single_example
+from dtrain.data.examples import (
+    FixedLenFeature,
+    VarLenFeature,
+    encode_example,
+    parse_example,
+    parse_single_example,
+)
 from dtrain.data.files import TextLineDataset, TFRecordDataset, list_files
 from dtrain.data.input_context import InputContext
 from dtrain.data.iterator import DatasetIterator
 from dtrain.data.node import INFINITE, UNKNOWN
 from dtrain.data.structure import TensorSpec
-from dtrain.records import TFRecordWriter
+from dtrain.formats.tfrecord import TFRecordWriter
 
 AUTOTUNE = -1
 """Accepted where tf.data takes it; nothing depends on it."""

@@ -9,7 +9,9 @@ from dtrain.data.structure import Element
 
 
 class Cached(Node):
-    """The source's first iteration, in every iteration: computed once, then kept. What a shuffle before it drew stays as it is."""
+    """The source's first iteration, in every iteration: computed once, then kept. What a shuffle before it
+    drew stays as it is.
+    """
 
     def __init__(self, source: Node) -> None:
         self._source, self.batch_size = source, source.batch_size

@@ -20,8 +20,8 @@ LARGEST_COUNT = 2**62
 class Dataset:
     """A stream of elements: arrays, or tuples and dicts of such.
 
-    Nothing is computed before it is iterated, which can be done any number of times; a shuffled dataset has another order in each
-    iteration, and the same ones in every process.
+    Nothing is computed before it is iterated, which can be done any number of times; a shuffled dataset has
+    another order in each iteration, and the same ones in every process.
     """
 
     def __init__(self, node: Node) -> None:
@@ -57,8 +57,15 @@ class Dataset:
 
     @staticmethod
     def zip(datasets: Any) -> "Dataset":
-        """Elements of several datasets side by side, as long as all have one; a tuple or dict of datasets, nested."""
-        return Dataset(Zipped(map_arrays(lambda dataset: dataset.node, datasets), [each.node for each in arrays_of(datasets)]))
+        """Elements of several datasets side by side, as long as all have one; a tuple or dict of datasets,
+        nested.
+        """
+        return Dataset(
+            Zipped(
+                map_arrays(lambda dataset: dataset.node, datasets),
+                [each.node for each in arrays_of(datasets)],
+            )
+        )
 
     # Order
 
@@ -80,8 +87,12 @@ class Dataset:
         """The dataset `count` times over; None or -1: without end."""
         return Dataset(Repeated(self.node, None if count is None or count < 0 else count))
 
-    def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> "Dataset":
-        """Elements in an order drawn from `seed` (None: 0) and the iteration, each from the `buffer_size` next in line."""
+    def shuffle(
+        self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True
+    ) -> "Dataset":
+        """Elements in an order drawn from `seed` (None: 0) and the iteration, each from the `buffer_size`
+        next in line.
+        """
         return Dataset(Shuffled(self.node, buffer_size, (seed or 0) % 2**32, reshuffle_each_iteration))
 
     def concatenate(self, dataset: "Dataset") -> "Dataset":
@@ -94,8 +105,12 @@ class Dataset:
 
     # Content
 
-    def map(self, map_func: Callable[..., Any], num_parallel_calls: int | None = None, deterministic: bool = True) -> "Dataset":
-        """`map_func` of each element; a tuple's parts are its arguments. The further arguments are accepted and change nothing."""
+    def map(
+        self, map_func: Callable[..., Any], num_parallel_calls: int | None = None, deterministic: bool = True
+    ) -> "Dataset":
+        """`map_func` of each element; a tuple's parts are its arguments. The further arguments are accepted
+        and change nothing.
+        """
         return Dataset(Mapped(self.node, map_func))
 
     def filter(self, predicate: Callable[..., Any]) -> "Dataset":
@@ -103,7 +118,9 @@ class Dataset:
         return Dataset(Filtered(self.node, predicate))
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> "Dataset":
-        """Groups of `batch_size` elements, stacked along a new first axis; a smaller last one is kept or dropped."""
+        """Groups of `batch_size` elements, stacked along a new first axis; a smaller last one is kept or
+        dropped.
+        """
         return Dataset(Batched(self.node, batch_size, drop_remainder))
 
     def unbatch(self) -> "Dataset":
@@ -111,7 +128,9 @@ class Dataset:
         return Dataset(Unbatched(self.node))
 
     def rebatch(self, batch_size: int | Sequence[int], drop_remainder: bool = False) -> "Dataset":
-        """The rows of these batches in batches of another size, or of several sizes in turn, across the old boundaries."""
+        """The rows of these batches in batches of another size, or of several sizes in turn, across the old
+        boundaries.
+        """
         sizes = [batch_size] if isinstance(batch_size, int) else batch_size
         return Dataset(Rebatched(self.node, sizes, drop_remainder))
 
@@ -119,9 +138,13 @@ class Dataset:
         """The elements of the datasets that `map_func` makes of each element, one dataset after another."""
         return self.interleave(map_func, cycle_length=1)
 
-    def interleave(self, map_func: "Callable[..., Dataset]", cycle_length: int, block_length: int = 1) -> "Dataset":
+    def interleave(
+        self, map_func: "Callable[..., Dataset]", cycle_length: int, block_length: int = 1
+    ) -> "Dataset":
         """As `flat_map`, but `block_length` elements at a time of each of `cycle_length` datasets in turn."""
-        return Dataset(Interleaved(self.node, lambda *parts: map_func(*parts).node, cycle_length, block_length))
+        return Dataset(
+            Interleaved(self.node, lambda *parts: map_func(*parts).node, cycle_length, block_length)
+        )
 
     def apply(self, transformation: "Callable[[Dataset], Dataset]") -> "Dataset":
         """`transformation` of this dataset."""

@@ -21,7 +21,10 @@ def to_categorical(y: Any, num_classes: int | None = None, dtype: str = "float32
         classes = classes[..., 0]
     count = num_classes or int(classes.max(initial=-1)) + 1
     if classes.size and not (classes.min() >= 0 and classes.max() < count):
-        raise InputError(f"to_categorical: expected class numbers in [0, {count}), found {classes.min()} to {classes.max()}")
+        raise InputError(
+            f"to_categorical: expected class numbers in [0, {count}), found {classes.min()} to "
+            f"{classes.max()}"
+        )
     return np.eye(count, dtype=dtype)[classes]
 
 
@@ -33,7 +36,8 @@ def pad_sequences(
     truncating: str = "pre",
     value: float = 0.0,
 ) -> Array:
-    """Sequences of different lengths as one array: what is short is filled up with `value`, what is long is cut.
+    """Sequences of different lengths as one array: what is short is filled up with `value`, what is long is
+    cut.
 
     Args:
         maxlen: the length; the longest sequence's by default.
@@ -43,12 +47,19 @@ def pad_sequences(
         InputError: padding or truncating is neither.
     """
     if not {padding, truncating} <= {"pre", "post"}:
-        raise InputError(f"pad_sequences: expected padding and truncating of pre or post, found {padding!r} and {truncating!r}")
+        raise InputError(
+            f"pad_sequences: expected padding and truncating of pre or post, found {padding!r} and "
+            f"{truncating!r}"
+        )
     length = max(map(len, sequences), default=0) if maxlen is None else maxlen
     shape = next((np.shape(each)[1:] for each in sequences if len(each)), ())
     padded = np.full((len(sequences), length, *shape), value, dtype)
     for row, each in zip(padded, sequences, strict=True):
-        kept = np.asarray(each)[max(0, len(each) - length) :] if truncating == "pre" else np.asarray(each)[:length]
+        kept = (
+            np.asarray(each)[max(0, len(each) - length) :]
+            if truncating == "pre"
+            else np.asarray(each)[:length]
+        )
         start = length - len(kept) if padding == "pre" else 0
         if len(kept):  # nothing has no shape of its own
             row[start : start + len(kept)] = kept

@@ -1,8 +1,9 @@
 """tf.train.Example: a dict of features, each a list of bytes, floats or integers, as a protocol buffer.
 
-    Example  { Features features = 1; }           Feature { oneof { BytesList bytes_list = 1; FloatList float_list = 2;
-    Features { map<string, Feature> feature = 1; }                  Int64List int64_list = 3; } }
-    BytesList { repeated bytes value = 1; }       FloatList, Int64List { repeated float / int64 value = 1 [packed]; }
+    Example  { Features features = 1; }           Feature { oneof { BytesList bytes_list = 1; FloatList
+    float_list = 2; Features { map<string, Feature> feature = 1; }                  Int64List int64_list = 3;
+    } } BytesList { repeated bytes value = 1; }       FloatList, Int64List { repeated float / int64 value = 1
+    [packed]; }
 
 `parse_example` turns serialized examples into arrays by a dict of `FixedLenFeature` and `VarLenFeature`.
 """
@@ -46,18 +47,25 @@ class VarLenFeature:
     dtype: Any
 
 
-def parse_single_example(serialized: bytes, features: Mapping[str, FixedLenFeature | VarLenFeature]) -> dict[str, Any]:
+def parse_single_example(
+    serialized: bytes, features: Mapping[str, FixedLenFeature | VarLenFeature]
+) -> dict[str, Any]:
     """The features of one serialized Example, as arrays (a `string` of shape () as bytes).
 
     Raises:
-        InputError: the bytes are no Example, a feature without a default is missing, or its kind or length is another.
+        InputError: the bytes are no Example, a feature without a default is missing, or its kind or length is
+            another.
     """
     found = decode_example(serialized)
     return {name: _parsed(name, found.get(name), feature) for name, feature in features.items()}
 
 
-def parse_example(serialized: Sequence[bytes], features: Mapping[str, FixedLenFeature | VarLenFeature]) -> dict[str, Any]:
-    """The features of a batch of serialized Examples: stacked arrays, and for `VarLenFeature` a list of arrays."""
+def parse_example(
+    serialized: Sequence[bytes], features: Mapping[str, FixedLenFeature | VarLenFeature]
+) -> dict[str, Any]:
+    """The features of a batch of serialized Examples: stacked arrays, and for `VarLenFeature` a list of
+    arrays.
+    """
     rows = [parse_single_example(each, features) for each in serialized]
     batch: dict[str, Any] = {}
     for name, feature in features.items():
@@ -81,16 +89,22 @@ def decode_example(serialized: bytes) -> dict[str, Feature]:
                 features[bytes(parts.get(1, b"")).decode()] = _decode_feature(parts.get(2, b""))
         return features
     except (ValueError, IndexError, TypeError) as error:
-        raise InputError(f"parse_example: expected a serialized tf.train.Example, found other bytes: {error}.") from error
+        raise InputError(
+            f"parse_example: expected a serialized tf.train.Example, found other bytes: {error}."
+        ) from error
 
 
 def encode_example(features: Mapping[str, Any]) -> bytes:
     """A serialized Example of these features, in the order of their names.
 
     Args:
-        features: for each name bytes, text, or a number, or a list or array of such; whole numbers become int64, others float32.
+        features: for each name bytes, text, or a number, or a list or array of such; whole numbers become
+            int64, others float32.
     """
-    entries = [_field(1, _field(1, name.encode()) + _field(2, _encode_feature(features[name]))) for name in sorted(features)]
+    entries = [
+        _field(1, _field(1, name.encode()) + _field(2, _encode_feature(features[name])))
+        for name in sorted(features)
+    ]
     return _field(1, b"".join(entries))
 
 
@@ -108,9 +122,13 @@ def _parsed(name: str, found: Feature, feature: FixedLenFeature | VarLenFeature)
         if feature.default_value is None:
             raise InputError(f"parse_example: feature {name} ({dtype}) is missing and has no default_value.")
         default = _as_array(feature.default_value, dtype)
-        return np.broadcast_to(default, tuple(feature.shape)).copy() if feature.shape else default.reshape(-1)[0]
+        return (
+            np.broadcast_to(default, tuple(feature.shape)).copy() if feature.shape else default.reshape(-1)[0]
+        )
     if len(found) != prod(feature.shape):
-        raise InputError(f"parse_example: feature {name}: expected {prod(feature.shape)} values, found {len(found)}.")
+        raise InputError(
+            f"parse_example: feature {name}: expected {prod(feature.shape)} values, found {len(found)}."
+        )
     array = _as_array(found, dtype).reshape(tuple(feature.shape))
     return array if feature.shape else array.reshape(-1)[0]
 
@@ -146,7 +164,9 @@ def _decode_feature(message: memoryview | bytes) -> Feature:
             packed = b"".join(bytes(value) for _, value in _fields(content, 1))
             feature = np.frombuffer(packed, "<f4").astype(np.float32)
         else:
-            feature = np.array([value for _, part in _fields(content, 1) for value in _int64s(part)], np.int64)
+            feature = np.array(
+                [value for _, part in _fields(content, 1) for value in _int64s(part)], np.int64
+            )
     return feature
 
 
@@ -194,7 +214,11 @@ def _int64s(packed: memoryview) -> Iterator[int]:
 def _encode_feature(values: Any) -> bytes:
     if isinstance(values, bytes | str):
         values = [values]
-    if isinstance(values, list | tuple) and all(isinstance(value, bytes | str) for value in values) and values:
+    if (
+        isinstance(values, list | tuple)
+        and all(isinstance(value, bytes | str) for value in values)
+        and values
+    ):
         content = b"".join(_field(1, value.encode() if isinstance(value, str) else value) for value in values)
         return _field(BYTES_LIST, content)
     array = np.asarray(values).reshape(-1)

@@ -11,7 +11,7 @@ from dtrain.data.node import Iteration, Node
 from dtrain.data.sources import Slices
 from dtrain.data.structure import Element, TensorSpec
 from dtrain.errors import InputError
-from dtrain.records import check_compression, read_records
+from dtrain.formats.tfrecord import check_compression, read_records
 
 Filenames = str | Path | Sequence[str | Path] | Dataset
 
@@ -41,7 +41,9 @@ class TFRecordDataset(Dataset):
         num_parallel_reads: how many files are read in turn, a record of each; default: one after another.
     """
 
-    def __init__(self, filenames: Filenames, compression_type: str | None = None, num_parallel_reads: int | None = None) -> None:
+    def __init__(
+        self, filenames: Filenames, compression_type: str | None = None, num_parallel_reads: int | None = None
+    ) -> None:
         compression = compression_type or ""
         check_compression(compression)
         super().__init__(_rows(filenames, lambda path: read_records(path, compression), num_parallel_reads))
@@ -91,7 +93,9 @@ def _rows(filenames: Filenames, read: Callable[[str], Iterator[bytes]], parallel
     if isinstance(filenames, Dataset):
         names = filenames.node
     else:
-        names = Slices([str(filenames)] if isinstance(filenames, str | Path) else [str(name) for name in filenames])
+        names = Slices(
+            [str(filenames)] if isinstance(filenames, str | Path) else [str(name) for name in filenames]
+        )
     return Interleaved(names, lambda name: FileRows(_text(name), read), max(1, parallel_reads or 1), 1)
 
 

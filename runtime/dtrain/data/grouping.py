@@ -110,7 +110,9 @@ class Unbatched(Node):
 
 
 class Rebatched(Node):
-    """The rows of a stream of batches, in batches of these sizes in turn; batches run across the source's boundaries."""
+    """The rows of a stream of batches, in batches of these sizes in turn; batches run across the source's
+    boundaries.
+    """
 
     def __init__(self, source: Node, sizes: Sequence[int], drop_remainder: bool) -> None:
         if not sizes or min(sizes) < 0 or max(sizes) == 0:

@@ -27,10 +27,14 @@ class InputContext:
         """
         if global_batch_size % self.num_replicas_in_sync:
             raise InputError(
-                f"expected a global_batch_size divisible by num_replicas_in_sync ({self.num_replicas_in_sync}), "
+                "expected a global_batch_size divisible by num_replicas_in_sync "
+                f"({self.num_replicas_in_sync}), "
                 f"found {global_batch_size}."
             )
         return global_batch_size // self.num_replicas_in_sync
 
     def __str__(self) -> str:
-        return f"tf.distribute.InputContext(input pipeline id {self.input_pipeline_id}, total: {self.num_input_pipelines})"
+        return (
+            f"tf.distribute.InputContext(input pipeline id {self.input_pipeline_id}, total: "
+            f"{self.num_input_pipelines})"
+        )

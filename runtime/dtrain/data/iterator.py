@@ -10,8 +10,8 @@ from dtrain.data.structure import Element
 class DatasetIterator(Iterator[Element]):
     """The elements of one iteration from `position` on.
 
-    `state` is a few plain numbers, from which a new iterator goes on where this one stands: at once where the pipeline is
-    addressable, else by reading and dropping what comes before.
+    `state` is a few plain numbers, from which a new iterator goes on where this one stands: at once where the
+    pipeline is addressable, else by reading and dropping what comes before.
     """
 
     def __init__(self, node: Node, iteration: Iteration = (0,), position: int = 0) -> None:

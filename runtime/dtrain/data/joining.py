@@ -12,7 +12,9 @@ from dtrain.errors import InputError
 
 
 class Zipped(Node):
-    """Elements of several nodes side by side, as long as all have one; `nodes` is a tuple or dict of nodes, nested."""
+    """Elements of several nodes side by side, as long as all have one; `nodes` is a tuple or dict of nodes,
+    nested.
+    """
 
     def __init__(self, nodes: Any, leaves: list[Node]) -> None:
         self._nodes = nodes
@@ -60,19 +62,30 @@ class Concatenated(Node):
 
     def element(self, index: int, iteration: Iteration) -> Element:
         beyond = index - self._first.cardinality
-        return self._first.element(index, iteration) if beyond < 0 else self._second.element(beyond, iteration)
+        return (
+            self._first.element(index, iteration) if beyond < 0 else self._second.element(beyond, iteration)
+        )
 
     def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
         beyond = index - self._first.cardinality
-        return self._first.part(index, iteration, rows) if beyond < 0 else self._second.part(beyond, iteration, rows)
+        return (
+            self._first.part(index, iteration, rows)
+            if beyond < 0
+            else self._second.part(beyond, iteration, rows)
+        )
 
 
 class Interleaved(Node):
-    """The elements of the nodes that a function makes of each element: `block_length` of each of `cycle_length` nodes in turn."""
+    """The elements of the nodes that a function makes of each element: `block_length` of each of
+    `cycle_length` nodes in turn.
+    """
 
     def __init__(self, source: Node, make: Callable[..., Node], cycle_length: int, block_length: int) -> None:
         if cycle_length < 1 or block_length < 1:
-            raise InputError(f"interleave: expected lengths >= 1, found cycle_length {cycle_length}, block_length {block_length}.")
+            raise InputError(
+                f"interleave: expected lengths >= 1, found cycle_length {cycle_length}, block_length "
+                f"{block_length}."
+            )
         self._source, self._make, self._cycle, self._block = source, make, cycle_length, block_length
 
     @property
@@ -81,7 +94,8 @@ class Interleaved(Node):
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         opened = (
-            call(self._make, element).iterate((*iteration, index)) for index, element in enumerate(self._source.iterate(iteration))
+            call(self._make, element).iterate((*iteration, index))
+            for index, element in enumerate(self._source.iterate(iteration))
         )
         slots: list[Iterator[Element] | None] = [None] * self._cycle
         for turn in cycle(range(self._cycle)):

@@ -1,10 +1,12 @@
 """One step of an input pipeline: the interface that sources and transformations share.
 
-A node is *addressable* if its element k can be computed without the ones before it. Then a replica computes only the batches
-that it is dealt, and a pipeline restarts at any position at once. Other nodes are read from the start.
+A node is *addressable* if its element k can be computed without the ones before it. Then a replica computes
+only the batches that it is dealt, and a pipeline restarts at any position at once. Other nodes are read from
+the start.
 
-An `iteration` says how often the dataset, and each `repeat` inside it, has been gone through before: a tuple of counts from the
-outside in. Everything random follows from it and a seed, so all replicas see the same order.
+An `iteration` says how often the dataset, and each `repeat` inside it, has been gone through before: a tuple
+of counts from the outside in. Everything random follows from it and a seed, so all replicas see the same
+order.
 """
 
 from collections.abc import Callable, Iterator
@@ -58,9 +60,11 @@ class Node:
         return stack([self.element(int(index), iteration) for index in indices])
 
     def part(self, index: int, iteration: Iteration, rows: "RowsOf") -> tuple[Element | None, int]:
-        """Return rows of element `index`, which is a batch, and how many it has in all; None where the part has no row.
+        """Return rows of element `index`, which is a batch, and how many it has in all; None where the part
+        has no row.
 
-        Where elements are made of others that are addressable, as by `batch`, only the rows that are asked for are computed.
+        Where elements are made of others that are addressable, as by `batch`, only the rows that are asked
+        for are computed.
         """
         return rows_of(self.element(index, iteration), rows)
 
@@ -70,7 +74,9 @@ RowsOf = Callable[[int], range]
 
 
 def rows_of(batch: Element, rows: RowsOf) -> tuple[Element | None, int]:
-    """Return rows of a batch, which are views of it, and how many it has in all; None where there is no row."""
+    """Return rows of a batch, which are views of it, and how many it has in all; None where there is no
+    row.
+    """
     size = len(arrays_of(batch)[0])
     wanted = rows(size)
     return (map_arrays(lambda array: array[wanted.start : wanted.stop], batch) if wanted else None), size

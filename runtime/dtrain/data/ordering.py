@@ -13,7 +13,9 @@ from dtrain.errors import InputError
 
 
 class Picked(Node):
-    """Every `stride`-th element from `start` on, at most `limit` of them (None: all): take, skip and shard."""
+    """Every `stride`-th element from `start` on, at most `limit` of them (None: all): take, skip and
+    shard.
+    """
 
     def __init__(self, source: Node, start: int = 0, stride: int = 1, limit: int | None = None) -> None:
         self._source, self._start, self._stride, self._limit = source, start, stride, limit
@@ -103,14 +105,20 @@ class Repeated(Node):
 class Shuffled(Node):
     """The source in an order drawn from (seed, iteration).
 
-    As in TensorFlow the next element is drawn from the `buffer_size` that come next in the source; with a buffer no smaller than
-    the source that is a permutation of the whole. Over an addressable source only indices are drawn.
+    As in TensorFlow the next element is drawn from the `buffer_size` that come next in the source; with a
+    buffer no smaller than the source that is a permutation of the whole. Over an addressable source only
+    indices are drawn.
     """
 
     def __init__(self, source: Node, buffer_size: int, seed: int, reshuffle_each_iteration: bool) -> None:
         if buffer_size < 1:
             raise InputError(f"shuffle: expected buffer_size >= 1, found {buffer_size}.")
-        self._source, self._buffer_size, self._seed, self._reshuffle = source, buffer_size, seed, reshuffle_each_iteration
+        self._source, self._buffer_size, self._seed, self._reshuffle = (
+            source,
+            buffer_size,
+            seed,
+            reshuffle_each_iteration,
+        )
         self.batch_size = source.batch_size
         self.cardinality = source.cardinality
         self.addressable = source.addressable and self.cardinality != INFINITE
@@ -123,7 +131,9 @@ class Shuffled(Node):
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         if self.addressable:
             return super().iterate(iteration)
-        return draw_through_buffer(self._source.iterate(iteration), self._buffer_size, self._generator(iteration))
+        return draw_through_buffer(
+            self._source.iterate(iteration), self._buffer_size, self._generator(iteration)
+        )
 
     def element(self, index: int, iteration: Iteration) -> Element:
         return self._source.element(int(self._order(iteration)[index]), iteration)
@@ -133,7 +143,11 @@ class Shuffled(Node):
 
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
         order = self._order(iteration)
-        rows = order[indices.start : indices.stop : indices.step] if isinstance(indices, range) else order[indices]
+        rows = (
+            order[indices.start : indices.stop : indices.step]
+            if isinstance(indices, range)
+            else order[indices]
+        )
         return self._source.elements(rows, iteration)
 
     def _order(self, iteration: Iteration) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -144,7 +158,9 @@ class Shuffled(Node):
         if self._buffer_size >= length:
             order = generator.permutation(length)
         else:
-            order = np.fromiter(draw_through_buffer(iter(range(length)), self._buffer_size, generator), np.int64, length)
+            order = np.fromiter(
+                draw_through_buffer(iter(range(length)), self._buffer_size, generator), np.int64, length
+            )
         self._newest = (iteration, order)
         return order
 
@@ -152,7 +168,9 @@ class Shuffled(Node):
         return np.random.default_rng([self._seed, *iteration] if self._reshuffle else self._seed)
 
 
-def draw_through_buffer(source: Iterator[Any], buffer_size: int, generator: np.random.Generator) -> Iterator[Any]:
+def draw_through_buffer(
+    source: Iterator[Any], buffer_size: int, generator: np.random.Generator
+) -> Iterator[Any]:
     """Elements of `source`, each drawn at random from a buffer of the next `buffer_size`."""
     buffer = list(islice(source, buffer_size))
     draws: list[int] = []

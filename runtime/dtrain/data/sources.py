@@ -75,7 +75,9 @@ class Range(Node):
 
 
 class Generated(Node):
-    """What a function's iterable yields, in the dtypes of a signature if there is one; the function is called once an iteration."""
+    """What a function's iterable yields, in the dtypes of a signature if there is one; the function is called
+    once an iteration.
+    """
 
     def __init__(self, generator: Callable[[], Iterable[Any]], signature: Any) -> None:
         self._generator = generator

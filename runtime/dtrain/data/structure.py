@@ -1,4 +1,6 @@
-"""Elements of a dataset: arrays, or tuples and dicts of such, nested; and what one can do with all arrays of an element at once."""
+"""Elements of a dataset: arrays, or tuples and dicts of such, nested; and what one can do with all arrays of
+an element at once.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,13 +30,17 @@ class TensorSpec:
 
 
 def map_arrays(function: Callable[..., Any], first: Element, *others: Element) -> Element:
-    """An element of the first one's structure, made of `function` of the arrays that stand at the same place in all."""
+    """An element of the first one's structure, made of `function` of the arrays that stand at the same place
+    in all.
+    """
     if isinstance(first, tuple):
         if not others:
             return tuple([map_arrays(function, part) for part in first])
         return tuple([map_arrays(function, *parts) for parts in zip(first, *others, strict=True)])
     if isinstance(first, dict):
-        return {key: map_arrays(function, part, *(other[key] for other in others)) for key, part in first.items()}
+        return {
+            key: map_arrays(function, part, *(other[key] for other in others)) for key, part in first.items()
+        }
     return function(first, *others)
 
 
@@ -48,7 +54,8 @@ def arrays_of(element: Element) -> list[Any]:
 
 
 def as_arrays(element: Any) -> Element:
-    """The element with numbers and lists made arrays; bytes and text stay, lists of such become arrays of objects.
+    """The element with numbers and lists made arrays; bytes and text stay, lists of such become arrays of
+    objects.
 
     Python's floats become float32, as in TensorFlow; what numpy has made keeps its dtype.
     """
@@ -61,12 +68,16 @@ def stack(elements: Sequence[Element]) -> Element:
         return map_arrays(_stacked, *elements)
     except ValueError as error:
         shapes = sorted({str(map_arrays(np.shape, element)) for element in elements})
-        raise InputError(f"batch: expected elements of one shape, found {' and '.join(shapes[:3])}.") from error
+        raise InputError(
+            f"batch: expected elements of one shape, found {' and '.join(shapes[:3])}."
+        ) from error
 
 
 def concatenate(elements: Sequence[Element]) -> Element:
     """One element whose arrays are joined along their first axis."""
-    return elements[0] if len(elements) == 1 else map_arrays(lambda *arrays: np.concatenate(arrays), *elements)
+    return (
+        elements[0] if len(elements) == 1 else map_arrays(lambda *arrays: np.concatenate(arrays), *elements)
+    )
 
 
 def spec_of(element: Element) -> Any:
@@ -76,7 +87,11 @@ def spec_of(element: Element) -> Any:
 
 def cast(element: Any, signature: Any) -> Element:
     """The element as arrays of the dtypes of a structure of `TensorSpec`s."""
-    return map_arrays(lambda spec, value: value if spec.dtype == "string" else np.asarray(value, spec.dtype), signature, element)
+    return map_arrays(
+        lambda spec, value: value if spec.dtype == "string" else np.asarray(value, spec.dtype),
+        signature,
+        element,
+    )
 
 
 def _as_array(value: Any) -> Any:
@@ -95,7 +110,9 @@ def _as_array(value: Any) -> Any:
 
 
 def _is_of_numpy(value: Any) -> bool:
-    """Return whether a value, or the first one in nested lists, is an array or a number of numpy or of another library."""
+    """Return whether a value, or the first one in nested lists, is an array or a number of numpy or of
+    another library.
+    """
     while isinstance(value, list | tuple) and value:
         value = value[0]
     return type(value) not in (bool, int, float)

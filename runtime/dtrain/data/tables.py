@@ -14,7 +14,7 @@ import numpy as np
 
 from dtrain.data.examples import decode_example
 from dtrain.errors import InputError
-from dtrain.records import read_records
+from dtrain.formats.tfrecord import read_records
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int | None, ...]
@@ -36,12 +36,14 @@ def read_examples(
 
     Args:
         path: its suffix says what it is.
-        inputs: the model's, by name, and their shapes; where the file has columns of all these names they are the inputs. Flat
-            examples, and those that differ by axes of length 1, are taken in these shapes.
-        x: the column of inputs; else ``x``, ``x_test`` or the only one. In a .csv all columns but the targets', as floats.
+        inputs: the model's, by name, and their shapes; where the file has columns of all these names they are
+            the inputs. Flat examples, and those that differ by axes of length 1, are taken in these shapes.
+        x: the column of inputs; else ``x``, ``x_test`` or the only one. In a .csv all columns but the
+            targets', as floats.
         y: the column of targets; else ``y`` or ``y_test``, in a .csv the last.
         targets: whether they are wanted.
-        outputs: the model's, if it has several: where the file has columns of all these names they are the targets.
+        outputs: the model's, if it has several: where the file has columns of all these names they are the
+            targets.
 
     Raises:
         InputError: the file cannot be read, or lacks a column.
@@ -49,14 +51,24 @@ def read_examples(
     columns = _columns(path)
     if not columns:
         raise InputError(f"{path}: expected examples, found none")
-    by_output = path.suffix != ".csv" and targets and y is None and len(outputs) > 1 and all(name in columns for name in outputs)
+    by_output = (
+        path.suffix != ".csv"
+        and targets
+        and y is None
+        and len(outputs) > 1
+        and all(name in columns for name in outputs)
+    )
     if path.suffix == ".csv":
         given, target = _of_csv(path, columns, inputs, x, y, targets=targets)
     else:
         target = _chosen(path, columns, "y", y, Y_NAMES) if targets and not by_output else None
         by_input = x is None and all(name in columns for name in inputs)
         only = tuple(columns) if len(columns) == 1 else ()
-        given = {name: columns[name] for name in inputs} if by_input else columns[_chosen(path, columns, "x", x, X_NAMES + only)]
+        given = (
+            {name: columns[name] for name in inputs}
+            if by_input
+            else columns[_chosen(path, columns, "x", x, X_NAMES + only)]
+        )
     if isinstance(given, dict):
         given = {name: _shaped(column, inputs[name]) for name, column in given.items()}
     elif len(inputs) == 1:
@@ -71,14 +83,26 @@ def _shaped(column: Array, shape: Shape) -> Array:
     found = column.shape[1:]
     known = tuple(length for length in shape if length is not None)
     doubtless = len(found) == 1 or [n for n in found if n != 1] == [n for n in known if n != 1]
-    return column.reshape(len(column), *known) if len(known) == len(shape) and prod(found) == prod(known) and doubtless else column
+    return (
+        column.reshape(len(column), *known)
+        if len(known) == len(shape) and prod(found) == prod(known) and doubtless
+        else column
+    )
 
 
 def _of_csv(
-    path: Path, columns: Mapping[str, Array], inputs: Mapping[str, Shape], x: str | None, y: str | None, *, targets: bool
+    path: Path,
+    columns: Mapping[str, Array],
+    inputs: Mapping[str, Shape],
+    x: str | None,
+    y: str | None,
+    *,
+    targets: bool,
 ) -> tuple[Any, str | None]:
     target = _chosen(path, columns, "y", y, (list(columns)[-1],)) if targets or y is not None else None
-    names = [name for name in columns if name != target] if x is None else [_chosen(path, columns, "x", x, ())]
+    names = (
+        [name for name in columns if name != target] if x is None else [_chosen(path, columns, "x", x, ())]
+    )
     if not names:
         raise InputError(f"{path}: expected columns of inputs beside the target {target!r}, found none")
     if x is None and len(inputs) > 1 and set(inputs) <= set(names):
@@ -86,13 +110,16 @@ def _of_csv(
     return np.stack([columns[name] for name in names], axis=1), target if targets else None
 
 
-def _chosen(path: Path, columns: Mapping[str, Array], what: str, wanted: str | None, usual: Sequence[str]) -> str:
+def _chosen(
+    path: Path, columns: Mapping[str, Array], what: str, wanted: str | None, usual: Sequence[str]
+) -> str:
     for name in usual if wanted is None else (wanted,):
         if name in columns:
             return name
     expected = wanted or " or ".join(usual)
     raise InputError(
-        f"{path}: expected a column {expected}; it has {', '.join(columns)}: say which one is {what} with --{what} NAME"
+        f"{path}: expected a column {expected}; it has {', '.join(columns)}: say which one is {what} with "
+        f"--{what} NAME"
     )
 
 
@@ -112,7 +139,9 @@ def _columns(path: Path) -> dict[str, Array]:
 def _numpy_columns(path: Path) -> dict[str, Array]:
     try:
         loaded = np.load(path, allow_pickle=False)
-        columns = {"x": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+        columns = (
+            {"x": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+        )
     except (ValueError, EOFError, zipfile.BadZipFile, MemoryError, NotImplementedError) as error:
         raise InputError(f"{path}: not a file of numpy arrays that holds numbers or text: {error}") from None
     return columns
@@ -139,7 +168,11 @@ def _csv_columns(path: Path) -> dict[str, Array]:
 
 
 def _cells(cells: Sequence[str]) -> Array:
-    return np.array([float(cell) for cell in cells], np.float32) if all(map(_is_number, cells)) else np.array(cells)
+    return (
+        np.array([float(cell) for cell in cells], np.float32)
+        if all(map(_is_number, cells))
+        else np.array(cells)
+    )
 
 
 def _is_number(cell: str) -> bool:
@@ -158,7 +191,9 @@ def _record_columns(path: Path) -> dict[str, Array]:
         values = [row.get(name) for row in rows]
         lengths = {0 if value is None else len(value) for value in values}
         if len(lengths) != 1 or 0 in lengths:
-            raise InputError(f"{path}: feature {name}: expected as many values in every example, found {sorted(lengths)}")
+            raise InputError(
+                f"{path}: feature {name}: expected as many values in every example, found {sorted(lengths)}"
+            )
         array = np.array(values)
         columns[name] = array[:, 0] if array.shape[1] == 1 else array
     return columns

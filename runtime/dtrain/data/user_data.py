@@ -15,13 +15,18 @@ NAMES = ("x", "y", "sample_weight")
 ARRAYS = (Mapping, list, tuple, str, bytes)
 
 Data = Any
-"""Arrays (`x`, `(x, y)` or `(x, y, sample_weight)`), a Dataset, or a function of an InputContext that returns a Dataset.
+"""Arrays (`x`, `(x, y)` or `(x, y, sample_weight)`), a Dataset, or a function of an InputContext that returns
+a Dataset.
 
 In the place of an array there may be a dict or list of arrays, for a model with several inputs or outputs."""
 
 
 def as_dataset(
-    data: Data, batch_size: int = 32, shuffle: bool = False, seed: int = 0, context: InputContext | None = None
+    data: Data,
+    batch_size: int = 32,
+    shuffle: bool = False,
+    seed: int = 0,
+    context: InputContext | None = None,
 ) -> Dataset:
     """What `fit` was given as a Dataset of batches.
 
@@ -41,11 +46,18 @@ def as_dataset(
             "data: found a generator, which can be read once only; expected arrays, or a Dataset such as "
             "dtrain.data.Dataset.from_generator(function_that_makes_it, output_signature=...)"
         )
-    if isinstance(data, Sized) and hasattr(data, "__getitem__") and not isinstance(data, ARRAYS) and not hasattr(data, "__array__"):
+    if (
+        isinstance(data, Sized)
+        and hasattr(data, "__getitem__")
+        and not isinstance(data, ARRAYS)
+        and not hasattr(data, "__array__")
+    ):
         name = type(data).__name__
         raise InputError(
-            f"data: found {name}, an object of batches by number as Keras's Sequence is one; expected arrays, or a Dataset such "
-            f"as dtrain.data.Dataset.from_generator(lambda: (batches[i] for i in range(len(batches)))) for batches = {name}(...)"
+            f"data: found {name}, an object of batches by number as Keras's Sequence is one; expected "
+            "arrays, or a Dataset such "
+            "as dtrain.data.Dataset.from_generator(lambda: (batches[i] for i in range(len(batches)))) for "
+            f"batches = {name}(...)"
         )
     check_lengths(data)
     dataset = Dataset.from_tensor_slices(_lists_as_tuples((data,) if isinstance(data, list) else data))
@@ -55,7 +67,9 @@ def as_dataset(
 
 
 def _made_by(function: Callable[..., Any], context: InputContext) -> Dataset:
-    """Return the Dataset of a data function; say what fits where it is another kind of function, such as a generator."""
+    """Return the Dataset of a data function; say what fits where it is another kind of function, such as a
+    generator.
+    """
     name = getattr(function, "__name__", type(function).__name__)
     try:
         inspect.signature(function).bind(context)
@@ -72,7 +86,8 @@ def _made_by(function: Callable[..., Any], context: InputContext) -> Dataset:
 def _unfit(name: str, found: str) -> str:
     return (
         f"data: expected a function of an InputContext that returns a dtrain.data.Dataset, found {found}; "
-        f"for a function that yields examples write dtrain.data.Dataset.from_generator({name}, output_signature=...)"
+        f"for a function that yields examples write dtrain.data.Dataset.from_generator({name}, "
+        "output_signature=...)"
     )
 
 
@@ -84,7 +99,9 @@ def check_lengths(data: Any) -> None:
     """
     if not isinstance(data, tuple):
         return
-    named = [(name, np.shape(array)) for name, part in zip(NAMES, data, strict=False) for array in _arrays(part)]
+    named = [
+        (name, np.shape(array)) for name, part in zip(NAMES, data, strict=False) for array in _arrays(part)
+    ]
     for name, shape in named:
         if not shape:
             raise InputError(f"data: expected arrays with an axis of examples, found {name} of shape ()")
@@ -94,7 +111,9 @@ def check_lengths(data: Any) -> None:
 
 
 def _arrays(part: Any) -> list[Any]:
-    """Return the arrays that stand in the place of x, y or sample_weight, each of several inputs or outputs."""
+    """Return the arrays that stand in the place of x, y or sample_weight, each of several inputs or
+    outputs.
+    """
     return arrays_of(as_arrays(_lists_as_tuples(part)))
 
 

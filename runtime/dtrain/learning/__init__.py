@@ -1,1 +1,3 @@
-"""The numeric library: layers, losses, metrics, networks, optimizers. Numpy only, no IO, no clock, no chance of its own."""
+"""The numeric library: layers, losses, metrics, networks, optimizers. Numpy only, no IO, no clock, no chance
+of its own.
+"""

@@ -25,7 +25,8 @@ class Subscribe(Message, frozen=True, gc=False):
 class Commit(Message, frozen=True, gc=False):
     """ps:0 to ps:i: these contributions, in the order of their parts, make `version + 1`. Idempotent. Rule 2.
 
-    `parts` is the divisor of their mean: also the parts of the batch that have no examples count (`weighting: replicas`).
+    `parts` is the divisor of their mean: also the parts of the batch that have no examples count (`weighting:
+        replicas`).
     """
 
     generation: int
@@ -36,7 +37,9 @@ class Commit(Message, frozen=True, gc=False):
 
 
 class Release(Message, frozen=True, gc=False):
-    """ps:0 to ps:i: the replica of this contribution has another part to compute for `version`: answer it now. Idempotent."""
+    """ps:0 to ps:i: the replica of this contribution has another part to compute for `version`: answer it
+    now. Idempotent.
+    """
 
     generation: int
     version: int

@@ -82,9 +82,11 @@ class Recorded(Message, frozen=True, gc=False):
 
 
 class Conclude(Message, frozen=True, gc=False):
-    """Leader to ps:0: the last step of this generation is saved; its replicas may go. The server answers with the same.
+    """Leader to ps:0: the last step of this generation is saved; its replicas may go. The server answers with
+    the same.
 
-    `rows` are the numbers of every epoch: a ps:0 that was started again has none of its own. The answer to a replica brings them.
+    `rows` are the numbers of every epoch: a ps:0 that was started again has none of its own. The answer to a
+        replica brings them.
     """
 
     generation: int
@@ -92,9 +94,11 @@ class Conclude(Message, frozen=True, gc=False):
 
 
 class Farewell(Message, frozen=True, gc=False):
-    """Leader to server: no task will train any more; end when the last connection is closed. The server answers with the same.
+    """Leader to server: no task will train any more; end when the last connection is closed. The server
+    answers with the same.
 
-    `rows` are the numbers of every epoch of the last calls of `fit`, by call: a server that was started again has none of its own.
+    `rows` are the numbers of every epoch of the last calls of `fit`, by call: a server that was started again
+    has none of its own.
     """
 
     rows: dict[int, dict[int, Row]] = msgspec.field(default_factory=dict)

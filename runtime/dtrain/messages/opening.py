@@ -25,8 +25,8 @@ class Lineage(msgspec.Struct, frozen=True):
 
     Attributes:
         first_step: the version at which this generation began.
-        origin: the version at which the optimizer began; its own steps (schedules, Adam's corrections) count from there. Below 0 if
-            that was in another run.
+        origin: the version at which the optimizer began; its own steps (schedules, Adam's corrections) count
+            from there. Below 0 if that was in another run.
         rolled_back_steps: versions that were made in this run and lost again with a server.
     """
 
@@ -36,29 +36,39 @@ class Lineage(msgspec.Struct, frozen=True):
 
 
 class Initialise(Message, frozen=True, gc=False):
-    """Leader to server: hold these variables. Blocks: values of every group; then every slot of every trainable group.
+    """Leader to server: hold these variables. Blocks: values of every group; then every slot of every
+    trainable group.
 
-    Generation and term must be later than those of what the server holds, which is given up with whatever waits on it.
+    Generation and term must be later than those of what the server holds, which is given up with whatever
+    waits on it.
 
     Attributes:
         plan: of `protocol.placement`, as a dict.
-        training: the `training` section of the spec, as the leader resolved it with its program's constructor.
+        training: the `training` section of the spec, as the leader resolved it with its program's
+            constructor.
         optimizer: name and numbers, never code (rule 8).
         version: of the values: 0, or the step of the checkpoint that they come from, as this server counted.
         directory: of the run, where the leader saves; for the evaluator.
         slots: names of the slots that follow as blocks; empty for a fresh start.
         seen: the table of rule 5 from a checkpoint.
-        dealt: into how many parts batches are cut and which of them have been dealt; see `protocol.part_dealer`.
-        applied: async: the batches that the values contain, if they are not those that have been dealt and are not left.
-        repairs: async, to ps:0: the batches that its values contain and another server's do not; see `protocol.repairs`.
+        dealt: into how many parts batches are cut and which of them have been dealt; see
+            `protocol.part_dealer`.
+        applied: async: the batches that the values contain, if they are not those that have been dealt and
+            are not left.
+        repairs: async, to ps:0: the batches that its values contain and another server's do not; see
+            `protocol.repairs`.
         alone: whether the replica of rank 0 computes every part.
-        steps_per_epoch, first_epoch: loss and metrics belong to the epoch of their step; see `protocol.tally`.
+        steps_per_epoch, first_epoch: loss and metrics belong to the epoch of their step; see
+            `protocol.tally`.
         tally: the sums of epochs that have not ended.
         history: by call of `fit`, the numbers of every epoch that has ended.
-        drawn: for each sparse variable how its arrays are drawn (`DrawnTable.describe`): its rows under "", slots by name.
-        loads: whether `Load` messages follow, for every row of every table. Only the last one begins the term.
+        drawn: for each sparse variable how its arrays are drawn (`DrawnTable.describe`): its rows under "",
+            slots by name.
+        loads: whether `Load` messages follow, for every row of every table. Only the last one begins the
+            term.
         until: as in `Control`: the leader's first order comes before the first version.
-        heard_of: the tasks that ps:0 had heard of in an earlier term; one that was started again need not wait for them to join.
+        heard_of: the tasks that ps:0 had heard of in an earlier term; one that was started again need not
+            wait for them to join.
     """
 
     generation: int
@@ -87,6 +97,8 @@ class Initialise(Message, frozen=True, gc=False):
 
 
 class Initialised(Message, frozen=True, gc=False):
-    """Server to leader: done. `given_up` is the version of the same generation that it held before; -1 if it held none."""
+    """Server to leader: done. `given_up` is the version of the same generation that it held before; -1 if it
+    held none.
+    """
 
     given_up: int = -1

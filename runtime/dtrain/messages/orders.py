@@ -6,7 +6,8 @@ from dtrain.messages.message import Message
 
 
 class Hold(Message, frozen=True, gc=False):
-    """Leader to server: ps:0 lets no version be made but those under way, until the order with this number comes.
+    """Leader to server: ps:0 lets no version be made but those under way, until the order with this number
+    comes.
 
     See `roles.chief.order`. `stop` says that the leader itself will push no more.
     """
@@ -34,8 +35,8 @@ class Holding(Message, frozen=True, gc=False):
 
 
 class Control(Message, frozen=True, gc=False):
-    """Leader to server: this holds from `version` on. Blocks: if `assigns`, new values of every group, then of each table all rows,
-    or none where they stay.
+    """Leader to server: this holds from `version` on. Blocks: if `assigns`, new values of every group, then
+    of each table all rows, or none where they stay.
 
     Attributes:
         optimizer: the same rule as before, perhaps with other numbers.

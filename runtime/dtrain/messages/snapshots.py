@@ -13,7 +13,9 @@ from dtrain.messages.steps import Sums
 
 
 class Mark(Message, frozen=True, gc=False):
-    """Leader to every server, in async: keep new pushes waiting, until you have answered `Snapshot` or for `wait_s`."""
+    """Leader to every server, in async: keep new pushes waiting, until you have answered `Snapshot` or for
+    `wait_s`.
+    """
 
     wait_s: float
     term: int = 0
@@ -25,7 +27,8 @@ class Marked(Message, frozen=True, gc=False):
     Attributes:
         applied: the batches that it has applied; see `protocol.applied_batches`.
         again: at ps:0: the batches that wait to be computed again; no replica is sending them.
-        settled: at ps:0: below this number every batch is settled, and what was applied of them is on every server.
+        settled: at ps:0: below this number every batch is settled, and what was applied of them is on every
+            server.
     """
 
     applied: tuple[int, tuple[int, ...]]
@@ -34,10 +37,12 @@ class Marked(Message, frozen=True, gc=False):
 
 
 class Snapshot(Message, frozen=True, gc=False):
-    """Leader to server: your state for a checkpoint, once your version in this term is at least `at_least`, within `wait_s`.
+    """Leader to server: your state for a checkpoint, once your version in this term is at least `at_least`,
+    within `wait_s`.
 
-    In async the state of all servers must contain the same batches: the leader has marked all of them, and `covers` is what any of
-    them had applied by then. Of the pushes that wait these are applied, and no others before the answer. `settled` as in `Marked`.
+    In async the state of all servers must contain the same batches: the leader has marked all of them, and
+    `covers` is what any of them had applied by then. Of the pushes that wait these are applied, and no others
+    before the answer. `settled` as in `Marked`.
 
     `number` is another one each time that this is said, also to another server or on another connection.
     """
@@ -56,7 +61,8 @@ class SnapshotReply(Message, frozen=True, gc=False):
     Attributes:
         slots: names of the optimizer's slots.
         seen: the table of rule 5.
-        dealt: which parts have been dealt; see `protocol.part_dealer`. This and the following are told by ps:0 alone.
+        dealt: which parts have been dealt; see `protocol.part_dealer`. This and the following are told by
+            ps:0 alone.
         tally: the sums of epochs that have not ended.
         history: the numbers of every epoch of every call of `fit` that has ended.
         whole: whether it is what was asked for; False if it was not so within the time.
@@ -81,10 +87,12 @@ class SnapshotRows(Message, frozen=True, gc=False):
     """Leader to server: rows of one array as they were at the last snapshot; answered by `Rows`.
 
     Attributes:
-        part: whose: a group's with this number in the layout, whose elements are the rows; after the groups come the tables.
+        part: whose: a group's with this number in the layout, whose elements are the rows; after the groups
+            come the tables.
         array: "" for the values, else a slot's name.
         start, stop: which rows. They are asked for in order: see `roles.image`.
-        number: of the `Snapshot`; refused if there has been another one since, which may have come late on a broken connection.
+        number: of the `Snapshot`; refused if there has been another one since, which may have come late on a
+            broken connection.
     """
 
     part: int

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from dtrain.messages.message import Message
-from dtrain.verdict import Verdict
+from dtrain.messages.verdict import Verdict
 
 
 class Sums(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -13,8 +13,8 @@ class Sums(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     Attributes:
         names: of the numbers that a training step returned.
-        totals: float64, little-endian: the count of examples; for each name the number times this count; the states of all metrics,
-            flat, in the order in which they were compiled.
+        totals: float64, little-endian: the count of examples; for each name the number times this count; the
+            states of all metrics, flat, in the order in which they were compiled.
     """
 
     names: tuple[str, ...]
@@ -22,10 +22,12 @@ class Sums(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Pull(Message, frozen=True, gc=False):
-    """Replica to server: the newest values, once the generation and term are there and the version is at least `at_least`.
+    """Replica to server: the newest values, once the generation and term are there and the version is at
+    least `at_least`.
 
-    The server answers after `wait_s` at the latest, with what it has. `term` 0 means any; `concluded` asks ps:0 for no values but
-    whether the last step has been saved. `answered` is the replica's newest push that every server has answered.
+    The server answers after `wait_s` at the latest, with what it has. `term` 0 means any; `concluded` asks
+    ps:0 for no values but whether the last step has been saved. `answered` is the replica's newest push that
+    every server has answered.
     """
 
     generation: int
@@ -45,13 +47,15 @@ class NotReady(Message, frozen=True, gc=False):
 class Values(Message, frozen=True, gc=False):
     """Server to replica: a version of everything it holds. Blocks: every group's values.
 
-    To a replica that speaks of an earlier generation or term it says, without plan and blocks, that there is a later one.
+    To a replica that speaks of an earlier generation or term it says, without plan and blocks, that there is
+    a later one.
 
-    `ticket` (ps:0 only) is the permission to push once more; without one the replica pulls again. With it ps:0 says which `part`
-    is to be computed next, every batch being cut into `parts`; see `protocol.part_dealer`. `held` tells the leader that the
-    next version waits for its order. `tally` is for the leader alone: see `protocol.tally`. In async `repairs` says that the part
-    makes no step, because some server may lack what ps:0 has of it; `settled` is False where ps:0 makes nothing more before every
-    server has what it has.
+    `ticket` (ps:0 only) is the permission to push once more; without one the replica pulls again. With it
+    ps:0 says which `part` is to be computed next, every batch being cut into `parts`; see
+    `protocol.part_dealer`. `held` tells the leader that the next version waits for its order. `tally` is for
+    the leader alone: see `protocol.tally`. In async `repairs` says that the part makes no step, because some
+    server may lack what ps:0 has of it; `settled` is False where ps:0 makes nothing more before every server
+    has what it has.
     """
 
     generation: int
@@ -70,12 +74,14 @@ class Values(Message, frozen=True, gc=False):
 
 
 class Push(Message, frozen=True, gc=False):
-    """Replica to server: one gradient. Blocks: the gradient of every trainable group, the new values of every other group.
+    """Replica to server: one gradient. Blocks: the gradient of every trainable group, the new values of every
+    other group.
 
-    Then, for each trainable table of the server, row numbers in its shard, ascending, and the gradients of these rows, flat.
+    Then, for each trainable table of the server, row numbers in its shard, ascending, and the gradients of
+    these rows, flat.
 
-    `sequence` counts the replica's pushes; `ordinal` those to `base_version` (sync with quotas). `finite` speaks of the whole
-    gradient, so that every server refuses one whose NaN lies on another server (rule 2).
+    `sequence` counts the replica's pushes; `ordinal` those to `base_version` (sync with quotas). `finite`
+    speaks of the whole gradient, so that every server refuses one whose NaN lies on another server (rule 2).
 
     Attributes:
         part: the one that ps:0 gave; see `protocol.part_dealer`.
@@ -99,14 +105,16 @@ class Push(Message, frozen=True, gc=False):
 
 
 class Reply(Message, frozen=True, gc=False):
-    """Server to replica: what became of a push. Blocks: every group's values at `version`, unless `verdict` is pending.
+    """Server to replica: what became of a push. Blocks: every group's values at `version`, unless `verdict`
+    is pending.
 
     Attributes:
         verdict: what became of this push.
         version: the version of the values.
         staleness: async: versions applied between the pull and the push; 0 in sync.
         duplicate: this is the answer to a retry; `verdict` is the first one's.
-        accepted: of this replica's contributions to the version just made, how many count (sync with quotas: may exceed 1).
+        accepted: of this replica's contributions to the version just made, how many count (sync with quotas:
+            may exceed 1).
         stale: of them, how many do not.
         ticket: as in `Values`.
         part, tally, repairs: as in `Values`.

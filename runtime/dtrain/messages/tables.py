@@ -4,7 +4,8 @@ from dtrain.messages.message import Message
 
 
 class Load(Message, frozen=True, gc=False):
-    """Leader to server: rows of one array of the table with this number in the layout. Blocks: the rows, flat; none: draw them.
+    """Leader to server: rows of one array of the table with this number in the layout. Blocks: the rows,
+    flat; none: draw them.
 
     Attributes:
         array: "" for the rows of the variable, else a slot's name.
@@ -25,7 +26,8 @@ class Loaded(Message, frozen=True, gc=False):
 
 
 class Lookup(Message, frozen=True, gc=False):
-    """Anybody to server: rows of the tables with these numbers in the layout. Blocks: row numbers in each shard, ascending.
+    """Anybody to server: rows of the tables with these numbers in the layout. Blocks: row numbers in each
+    shard, ascending.
 
     The server answers after `wait_s` at the latest.
     """
@@ -39,7 +41,8 @@ class Lookup(Message, frozen=True, gc=False):
 class Rows(Message, frozen=True, gc=False):
     """Server to the task that asked. Blocks: the rows of each table, flat.
 
-    In sync they may be of a later version than the values at hand; then the gradient is stale already and will not be applied.
+    In sync they may be of a later version than the values at hand; then the gradient is stale already and
+    will not be applied.
     """
 
     version: int

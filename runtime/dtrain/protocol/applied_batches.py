@@ -1,17 +1,22 @@
-"""Which batches of one call of `fit` a server has applied, in asynchronous training. Rule 5: a batch counts once on every server.
+"""Which batches of one call of `fit` a server has applied, in asynchronous training. Rule 5: a batch counts
+once on every server.
 
-1. A server applies a batch that it lacks and passes over one that it has, whichever replica pushes it, and however often.
-2. Batches are dealt in the order of their numbers, so only few below the highest are missing: those that are under way, and
-   those that were settled without being applied, because they were too stale or not finite.
+1. A server applies a batch that it lacks and passes over one that it has, whichever replica pushes it, and
+  however often.
+2. Batches are dealt in the order of their numbers, so only few below the highest are missing: those that are
+   under way, and those that were settled without being applied, because they were too stale or not finite.
 3. The latter are forgotten at every checkpoint: `forget_below` a number below which all are settled.
-4. What a server has applied is part of a checkpoint. Two servers contain the same batches where this is equal.
+4. What a server has applied is part of a checkpoint. Two servers contain the same batches where this is
+  equal.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 Batches = tuple[int, tuple[int, ...]]
-"""As it travels and is saved: one more than the highest number; the numbers below it that are missing, ascending."""
+"""As it travels and is saved: one more than the highest number; the numbers below it that are missing,
+ascending.
+"""
 
 NONE: Batches = (0, ())
 
@@ -63,7 +68,9 @@ class AppliedBatches:
         return True
 
     def forget_below(self, settled: int) -> None:
-        """Take every batch below a number for applied: it is settled, and what is missing of them will never be pushed."""
+        """Take every batch below a number for applied: it is settled, and what is missing of them will never
+        be pushed.
+        """
         self.next = max(self.next, settled)
         self.missing = {batch for batch in self.missing if batch >= settled}
 
@@ -83,7 +90,9 @@ def union(tables: Iterable[Batches]) -> Batches:
     """Return the batches that any server has applied."""
     known = [AppliedBatches(*table) for table in tables]
     following = max([each.next for each in known], default=0)
-    candidates = {batch for each in known for batch in each.missing} | set(range(min([each.next for each in known]), following))
+    candidates = {batch for each in known for batch in each.missing} | set(
+        range(min([each.next for each in known]), following)
+    )
     missing = [batch for batch in candidates if not any(batch in each for each in known)]
     return following, tuple(sorted(missing))
 

@@ -1,15 +1,18 @@
 """Asynchronous updates: who may push next, so that the last step is exact and nobody runs too far ahead.
 
     1. A replica pushes only with a ticket, and a ticket allows one push; ps:0 gives them with its answers.
-    2. Accepted pushes plus tickets in hand never exceed `max_steps`: the global step reaches it exactly, on every server.
+    2. Accepted pushes plus tickets in hand never exceed `max_steps`: the global step reaches it exactly, on
+      every server.
     3. A ticket comes back when its holder is lost or its push is not accepted, and goes to whoever waits.
     4. Warm-up: while fewer than `warmup_steps` pushes are accepted, only rank 0 gets tickets (rule 4).
-    5. No ticket leads beyond the version that the leader holds: while it changes something, and at the ends of epochs.
-    6. Bounded staleness (SSP, s >= 1): a replica gets a ticket only while it is at most s pushes ahead of the slowest live
-       one. A replica that joins starts at the slowest one's clock; one that is lost holds nobody back.
+    5. No ticket leads beyond the version that the leader holds: while it changes something, and at the ends
+      of epochs.
+    6. Bounded staleness (SSP, s >= 1): a replica gets a ticket only while it is at most s pushes ahead of the
+       slowest live one. A replica that joins starts at the slowest one's clock; one that is lost holds nobody
+       back.
 
-Every server applies a push on arrival; that part needs no decision in common. Sources: Ho et al. 2013 (SSP); DistBelief
-(warm-up with one replica).
+Every server applies a push on arrival; that part needs no decision in common. Sources: Ho et al. 2013 (SSP);
+DistBelief (warm-up with one replica).
 """
 
 from collections.abc import Collection, Hashable, Set
@@ -59,7 +62,8 @@ class TicketGate:
         return self.accepted < self.warmup_steps
 
     def hold(self, again: int = 0) -> int:
-        """Give no more tickets but those that are needed for `again` batches; returns the version after all that is under way.
+        """Give no more tickets but those that are needed for `again` batches; returns the version after all
+        that is under way.
 
         The leader, who asks for it, is not about to push: its ticket is no push under way.
         """
@@ -73,7 +77,9 @@ class TicketGate:
             self.holders.discard(self.leader)
 
     def possible(self, live: Collection[int]) -> bool:
-        """Whether any of the ranks that are alive may make the next version, now or when others have made theirs."""
+        """Whether any of the ranks that are alive may make the next version, now or when others have made
+        theirs.
+        """
         return 0 in live if self.warms_up else bool(live)
 
     def join(self, rank: int) -> None:
@@ -94,12 +100,16 @@ class TicketGate:
 
     @property
     def standing(self) -> Hashable:
-        """All that `request` depends on beside the rank's own clock: while it stays, those who were refused would be again."""
+        """All that `request` depends on beside the rank's own clock: while it stays, those who were refused
+        would be again.
+        """
         slowest = None if self.staleness_bound is None else self._slowest()
         return self.all_given, self.warms_up, slowest
 
     def request(self, rank: int) -> bool:
-        """Give `rank` a ticket if the rules allow it now. Asking again with a ticket in hand changes nothing."""
+        """Give `rank` a ticket if the rules allow it now. Asking again with a ticket in hand changes
+        nothing.
+        """
         if rank in self.holders:
             return True
         if self.all_given or (rank != 0 and self.warms_up):
@@ -120,7 +130,9 @@ class TicketGate:
                 self._set_clock(rank, self.clocks[rank] + 1)
 
     def awaited(self, live: Set[int]) -> Set[int]:
-        """Ranks for which those of the live ranks wait that have no ticket; all that ever had one and did not leave are live."""
+        """Ranks for which those of the live ranks wait that have no ticket; all that ever had one and did not
+        leave are live.
+        """
         ahead = self._too_far_ahead()
         without = len(live) - len(self.holders) - len(ahead)
         first_is_without = 0 in live and 0 not in self.holders and 0 not in ahead

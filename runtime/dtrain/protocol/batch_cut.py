@@ -1,6 +1,7 @@
 """How a batch is cut into the parts that replicas compute. Rule 10 of training together.
 
-    1. Without backups the parts are blocks of ceil(b / N0) rows, so that the last ones may be smaller, or empty.
+    1. Without backups the parts are blocks of ceil(b / N0) rows, so that the last ones may be smaller, or
+      empty.
     2. With backups, where a step may be made of parts of several batches, they differ by one row at most.
     3. Parts that have examples come before those that have none.
 

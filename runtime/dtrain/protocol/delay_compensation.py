@@ -1,11 +1,13 @@
 """Gradients corrected for their age: DC-ASGD.
 
-A gradient g that was computed at weights w_then and arrives at weights w_now is replaced by a first-order estimate of what it
-would be there, with the outer product of g as a stand-in for the Hessian, and of that the diagonal:
+A gradient g that was computed at weights w_then and arrives at weights w_now is replaced by a first-order
+estimate of what it would be there, with the outer product of g as a stand-in for the Hessian, and of that the
+diagonal:
 
     g + strength * g * g * (w_now - w_then)
 
-Source: Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation" (arXiv:1609.08326), the variant
+Source: Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation"
+    (arXiv:1609.08326), the variant
 with a constant strength (lambda_0 = 0.04 in their experiments on CIFAR-10).
 """
 
@@ -24,7 +26,8 @@ BLOCK = 1 << 15
 
 @dataclass
 class DelayCompensation:
-    """One server's memory of the weights that each replica computes with: T copies of what is trained, of tables of the rows read.
+    """One server's memory of the weights that each replica computes with: T copies of what is trained, of
+    tables of the rows read.
 
     Attributes:
         strength: of the correction, lambda in the paper.
@@ -52,14 +55,20 @@ class DelayCompensation:
         then[ids], known[ids] = values[ids], True
 
     def compensate(
-        self, rank: int, base_version: int, gradients: Blocks, values: Blocks, tables: Mapping[int, Array] | None = None
+        self,
+        rank: int,
+        base_version: int,
+        gradients: Blocks,
+        values: Blocks,
+        tables: Mapping[int, Array] | None = None,
     ) -> Blocks:
         """The gradients as they would be at `values`: new arrays for what is trained, the rest as it came.
 
-        After a gradient of each of `values` come row numbers and flat rows of each of the trained `tables`, by number.
+        After a gradient of each of `values` come row numbers and flat rows of each of the trained `tables`,
+        by number.
 
-        A gradient from other weights than those remembered (its answer was lost on a broken connection, or the server was
-        restored since) is returned as it is, and so are rows that were not read.
+        A gradient from other weights than those remembered (its answer was lost on a broken connection, or
+        the server was restored since) is returned as it is, and so are rows that were not read.
         """
         if self._versions.get(rank) != base_version:
             return gradients
@@ -68,7 +77,9 @@ class DelayCompensation:
             corrected[index] = self._corrected(gradients[index], values[index], then)
         for position, (table, now) in enumerate((tables or {}).items()):
             index = len(values) + 2 * position
-            corrected[index + 1] = self._corrected_rows(rank, table, gradients[index], gradients[index + 1], now)
+            corrected[index + 1] = self._corrected_rows(
+                rank, table, gradients[index], gradients[index + 1], now
+            )
         return corrected
 
     def _corrected_rows(self, rank: int, table: int, ids: Array, rows: Array, now: Array) -> Array:

@@ -1,7 +1,9 @@
 """Exactly once: whatever is lost, repeated or reordered on the way, a push counts at most once.
 
-1. A push is (replica, incarnation, sequence). A replica sends one push at a time; its next sequence is one higher.
-2. The first arrival is new. A later arrival of the same push is a duplicate and is answered with the first verdict.
+1. A push is (replica, incarnation, sequence). A replica sends one push at a time; its next sequence is one
+  higher.
+2. The first arrival is new. A later arrival of the same push is a duplicate and is answered with the first
+  verdict.
 3. An older sequence, and an older incarnation, is refused: no replica waits for its answer any more.
 4. The table is part of a checkpoint: a restored server remembers what the restored variables contain.
 """
@@ -32,7 +34,10 @@ class SeenPushes:
         if row is None or incarnation > row.incarnation:
             return None
         if incarnation < row.incarnation:
-            return f"{replica} is known as incarnation {row.incarnation}; this push comes from incarnation {incarnation}"
+            return (
+                f"{replica} is known as incarnation {row.incarnation}; this push comes from incarnation "
+                f"{incarnation}"
+            )
         if sequence < row.sequence:
             return f"{replica} has sent push {row.sequence} already; push {sequence} is older"
         return row if sequence == row.sequence else None
@@ -49,9 +54,15 @@ class SeenPushes:
 
     def export(self) -> list[tuple[str, int, int]]:
         """The decided rows as plain data, for a checkpoint."""
-        return [(name, row.incarnation, row.sequence) for name, row in sorted(self._rows.items()) if row.verdict is not None]
+        return [
+            (name, row.incarnation, row.sequence)
+            for name, row in sorted(self._rows.items())
+            if row.verdict is not None
+        ]
 
     @classmethod
     def restore(cls, rows: list[tuple[str, int, int]]) -> "SeenPushes":
         """The table as it was exported; a push in it has been accepted or needs no other answer."""
-        return cls({name: Seen(incarnation, sequence, Verdict.ACCEPTED) for name, incarnation, sequence in rows})
+        return cls(
+            {name: Seen(incarnation, sequence, Verdict.ACCEPTED) for name, incarnation, sequence in rows}
+        )

@@ -1,7 +1,9 @@
-"""What a number of batches or steps means in one call of `fit`, and where training goes on if that has changed at a resume.
+"""What a number of batches or steps means in one call of `fit`, and where training goes on if that has
+changed at a resume.
 
-A program may give other batches than before: ``batch_size=64 * strategy.num_replicas_in_sync`` is another number in asynchronous
-training than in synchronous. Then batches are counted anew, so that training goes on at the same example.
+A program may give other batches than before: ``batch_size=64 * strategy.num_replicas_in_sync`` is another
+number in asynchronous training than in synchronous. Then batches are counted anew, so that training goes on
+at the same example.
 """
 
 from typing import NamedTuple
@@ -25,7 +27,11 @@ class Feed(NamedTuple):
     def change_from(self, before: "Feed") -> str | None:
         """Say what is different from before; None where nothing is that is known of both."""
         pairs = zip(self._fields, before, self, strict=True)
-        said = [f"{name.replace('_', ' ')} {old}, now {new}" for name, old, new in pairs if old and new and old != new]
+        said = [
+            f"{name.replace('_', ' ')} {old}, now {new}"
+            for name, old, new in pairs
+            if old and new and old != new
+        ]
         return "; ".join(said) or None
 
     def goes_on(self, before: "Feed", dealt: Dealt) -> Dealt:
@@ -33,11 +39,17 @@ class Feed(NamedTuple):
 
         A batch of which any example is left is computed whole.
         """
-        if not (before.batch_size and self.batch_size) or before.batch_size == self.batch_size or not dealt.parts:
+        if (
+            not (before.batch_size and self.batch_size)
+            or before.batch_size == self.batch_size
+            or not dealt.parts
+        ):
             return dealt
         _, following, due = dealt.cut_into(1)
         first = self._holding(before, following)
-        left = {batch for each in due for batch in range(self._holding(before, each), self._behind(before, each))}
+        left = {
+            batch for each in due for batch in range(self._holding(before, each), self._behind(before, each))
+        }
         return Dealt(1, first, tuple(sorted(batch for batch in left if batch < first)))
 
     def _holding(self, before: "Feed", batch: int) -> int:

@@ -1,11 +1,13 @@
-"""Who is alive: heartbeats, leases, incarnations. Kept by ps:0; every server keeps one of its own for the leader. Rule 6.
+"""Who is alive: heartbeats, leases, incarnations. Kept by ps:0; every server keeps one of its own for the
+leader. Rule 6.
 
 1. A member renews its lease with every heartbeat; without one for `lease_s` it is lost.
 2. A member has an incarnation. A process that is new, or comes back after it was lost, gets the next one.
-3. Of two processes of one task the later one is the task: what the earlier one said, however late it arrives, is refused.
+3. Of two processes of one task the later one is the task: what the earlier one said, however late it arrives,
+  is refused.
 4. A member that says goodbye has left; no task waits for it, and it is not lost.
-5. A member that is expected and was never seen is awaited for `join_s` after the start, and then counts as lost; one that the
-   server before this one had seen is awaited for a lease.
+5. A member that is expected and was never seen is awaited for `join_s` after the start, and then counts as
+   lost; one that the server before this one had seen is awaited for a lease.
 """
 
 from collections.abc import Iterable
@@ -54,7 +56,8 @@ class Membership:
         self.members = {task: Member(MemberState.EXPECTED, 0, now + join_s) for task in expected}
 
     def heartbeat(self, task: str, process: tuple[int, float], incarnation: int, now: float) -> int | None:
-        """Renew a lease. Returns the incarnation by which the task is known from now on; None: it is refused (law 3).
+        """Renew a lease. Returns the incarnation by which the task is known from now on; None: it is refused
+        (law 3).
 
         Args:
             task: who.
@@ -89,7 +92,11 @@ class Membership:
     def expire(self, now: float) -> list[str]:
         """Mark the members whose lease ran out; return those that are lost since the last call."""
         waiting = (MemberState.LIVE, MemberState.EXPECTED)
-        lost = [task for task, member in self.members.items() if member.state in waiting and now > member.deadline_s]
+        lost = [
+            task
+            for task, member in self.members.items()
+            if member.state in waiting and now > member.deadline_s
+        ]
         for task in lost:
             self.members[task].state = MemberState.LOST
         self.gone.update(lost)

@@ -1,14 +1,16 @@
-"""Which replica computes which part of which batch, so that an epoch misses no example and sees none twice while no task fails.
+"""Which replica computes which part of which batch, so that an epoch misses no example and sees none twice
+while no task fails.
 
-    1. Batch k of the stream is cut into `parts` parts (N0): part p of it has the number k * N0 + p. In asynchronous training N0 is
-       1, so that a part is a batch.
-    2. A part is dealt to one replica at a time, in the order of the numbers. A replica that asks again before it has pushed is
-       given the same part.
-    3. With `whole` (synchronous training without backups) only parts of one batch are dealt, until the next one is begun; a
-       replica of rank r is given the part that is r mod N0 of it, unless another replica has that one.
+    1. Batch k of the stream is cut into `parts` parts (N0): part p of it has the number k * N0 + p. In
+       asynchronous training N0 is 1, so that a part is a batch.
+    2. A part is dealt to one replica at a time, in the order of the numbers. A replica that asks again before
+       it has pushed is given the same part.
+    3. With `whole` (synchronous training without backups) only parts of one batch are dealt, until the next
+       one is begun; a replica of rank r is given the part that is r mod N0 of it, unless another replica has
+       that one.
     4. A part that is not settled when its replica is lost is dealt again, before any new one.
-    5. A part is settled when its gradient was judged: applied, refused, or stale and not to be repeated. One without examples is
-       settled with its batch.
+    5. A part is settled when its gradient was judged: applied, refused, or stale and not to be repeated. One
+       without examples is settled with its batch.
 
 ps:0 keeps the only dealer of a run. Source: rule 10 of training together; the cut is `tf.data`'s rebatching.
 """
@@ -37,7 +39,9 @@ class Dealt(NamedTuple):
     due: tuple[int, ...] = ()
 
     def cut_into(self, parts: int) -> "Dealt":
-        """Return what is left with every batch cut into another number of parts; a batch of which any part is left begins anew."""
+        """Return what is left with every batch cut into another number of parts; a batch of which any part is
+        left begins anew.
+        """
         if self.parts in (0, parts):
             return Dealt(parts, self.next, self.due)
         left = {part // self.parts for part in self.due}
@@ -49,8 +53,8 @@ class Dealt(NamedTuple):
     def going_on(self, parts: int, *, sync: bool) -> "Dealt":
         """Return what a training goes on with that would cut batches into `parts`.
 
-        In synchronous training a cut into several parts stays as it is, with any number of replicas: some parts of a batch may be
-        settled already.
+        In synchronous training a cut into several parts stays as it is, with any number of replicas: some
+        parts of a batch may be settled already.
         """
         return self if sync and self.parts > 1 else self.cut_into(parts)
 
@@ -76,7 +80,8 @@ class PartDealer:
         whole: whether only parts of one batch are dealt at a time.
         next: the first number that was never dealt.
         due: parts before it that may be dealt.
-        given: every part that is dealt, or held, and not settled, with the rank that has it; NO_RANK of those that are held.
+        given: every part that is dealt, or held, and not settled, with the rank that has it; NO_RANK of those
+            that are held.
         current: by rank, the part that the replica is to push next.
         parts_of: by rank, the parts of `given` that it has.
         batch: the one that is dealt (`whole`).
@@ -98,7 +103,9 @@ class PartDealer:
         return cls(dealt.parts, whole, dealt.next, set(dealt.due), _queue=[] if whole else sorted(dealt.due))
 
     def begin_batch(self) -> list[int]:
-        """Settle what is left of the batch and begin the next one (`whole`); return the parts that are to be computed of it."""
+        """Settle what is left of the batch and begin the next one (`whole`); return the parts that are to be
+        computed of it.
+        """
         self.given.clear()
         self.current.clear()
         self.parts_of.clear()
@@ -120,8 +127,8 @@ class PartDealer:
     def give(self, rank: int, live: Container[int] = (), *, fresh: bool = True) -> int:
         """Return the part that a replica is to compute next; NO_PART if there is none for it now.
 
-        With `whole` each of the ranks in `live` is kept the part of its number, as long as it has had none of the batch. Without
-        `fresh` only parts are dealt that were dealt before.
+        With `whole` each of the ranks in `live` is kept the part of its number, as long as it has had none of
+        the batch. Without `fresh` only parts are dealt that were dealt before.
         """
         if rank not in self.current:
             part = self._next_for(rank, live, fresh)
@@ -173,13 +180,17 @@ class PartDealer:
         self.due.discard(part)
 
     def repeat(self, part: int) -> None:
-        """Have a part computed again that came too late: by the same replica, or by another if that has one already."""
+        """Have a part computed again that came too late: by the same replica, or by another if that has one
+        already.
+        """
         owner = self.given.get(part)
         if owner is not None and self.current.setdefault(owner, part) != part:
             self.give_back(part)
 
     def lose(self, rank: int, complete: Container[int] = ()) -> None:
-        """Take back the parts of a replica that is lost, or whose process was started again, but for those that are complete."""
+        """Take back the parts of a replica that is lost, or whose process was started again, but for those
+        that are complete.
+        """
         for part in sorted(self.parts_of[rank]):
             if part not in complete:
                 self.give_back(part)

@@ -1,12 +1,16 @@
-"""Which batches that ps:0 has applied some other server may lack, and which replica pushes them again. Rule 5.
+"""Which batches that ps:0 has applied some other server may lack, and which replica pushes them again. Rule
+5.
 
-    1. A replica pushes a batch to every server, and goes on when all have answered. So a batch is *unconfirmed* from its arrival at
-       ps:0 until the replica's next push, or until it says that all servers have answered.
-    2. If the replica is lost before, or another process has taken its place, the push may have reached some servers only. Then the
-       batch is due for repair: any replica computes it again and pushes it to every server; those that have it pass over it.
-    3. A repair makes no step and needs no ticket of the gate. It is itself unconfirmed until all servers have answered.
-    4. While a batch is unconfirmed or under repair, the servers may contain different batches: neither the end of training nor a
-       version at which the leader holds it has come.
+    1. A replica pushes a batch to every server, and goes on when all have answered. So a batch is
+       *unconfirmed* from its arrival at ps:0 until the replica's next push, or until it says that all servers
+       have answered.
+    2. If the replica is lost before, or another process has taken its place, the push may have reached some
+       servers only. Then the batch is due for repair: any replica computes it again and pushes it to every
+       server; those that have it pass over it.
+    3. A repair makes no step and needs no ticket of the gate. It is itself unconfirmed until all servers have
+      answered.
+    4. While a batch is unconfirmed or under repair, the servers may contain different batches: neither the
+       end of training nor a version at which the leader holds it has come.
 
 Kept by ps:0 where there are other servers.
 """
@@ -42,7 +46,9 @@ class Repairs:
         return self.unconfirmed.keys() | self.given.keys()
 
     def pushed(self, rank: int, incarnation: int, sequence: int, batch: int) -> None:
-        """Note that ps:0 has accepted a push: the one before it was answered everywhere, if the same process sent it."""
+        """Note that ps:0 has accepted a push: the one before it was answered everywhere, if the same process
+        sent it.
+        """
         before = self.unconfirmed.get(rank)
         if before is not None and before[0] != incarnation and before[2] != batch:
             self.due[before[2]] = None
@@ -57,7 +63,9 @@ class Repairs:
             del self.unconfirmed[rank]
 
     def lose(self, rank: int) -> None:
-        """Have pushed again what a replica may have pushed to some servers only: it is lost, or its process was started again."""
+        """Have pushed again what a replica may have pushed to some servers only: it is lost, or its process
+        was started again.
+        """
         entry = self.unconfirmed.pop(rank, None)
         if entry is not None:
             self.due[entry[2]] = None

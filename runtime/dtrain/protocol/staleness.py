@@ -1,6 +1,7 @@
 """How old a gradient is, and what follows from it.
 
-The staleness of a push is the number of versions applied between the pull that its weights came from and its arrival.
+The staleness of a push is the number of versions applied between the pull that its weights came from and its
+arrival.
 """
 
 from collections import Counter
@@ -14,8 +15,8 @@ class StalenessRule:
     """What an asynchronous server does with a gradient of a given staleness.
 
     Attributes:
-        policy: ``apply`` as it is; ``drop`` above `max_staleness`; ``scale`` the learning rate by 1 / max(1, staleness)
-            (Zhang et al. 2015, arXiv:1511.05950).
+        policy: ``apply`` as it is; ``drop`` above `max_staleness`; ``scale`` the learning rate by 1 / max(1,
+            staleness) (Zhang et al. 2015, arXiv:1511.05950).
     """
 
     policy: str = "apply"

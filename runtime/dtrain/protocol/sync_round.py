@@ -1,20 +1,23 @@
 """Synchronous updates: the newest-version rule, over the parts of batches.
 
     1. T replicas train and N0 parts make a version; b = T - N0 replicas are backups.
-    2. A replica always starts from the newest version and contributes at most `quota` parts to it (one, unless fewer replicas
-       than parts share them).
-    3. Without backups a version is made of one batch: of every part of it that is not refused. With backups it is made of the
-       first N0 parts that are complete. A part is complete when every server holds it, and counts once, also if two replicas
-       computed it.
+    2. A replica always starts from the newest version and contributes at most `quota` parts to it (one,
+       unless fewer replicas than parts share them).
+    3. Without backups a version is made of one batch: of every part of it that is not refused. With backups
+       it is made of the first N0 parts that are complete. A part is complete when every server holds it, and
+       counts once, also if two replicas computed it.
     4. What comes later for a version is stale: never applied, never silent.
     5. There is no queue of tokens, so no backlog exists and nothing can go stale by waiting.
-    6. Sums are taken in the order of part numbers, so that the result does not show which replica computed a part.
+    6. Sums are taken in the order of part numbers, so that the result does not show which replica computed a
+      part.
 
-`SyncRound` is what every server does; `SyncDecision` is what ps:0 does besides, once for all servers. A decision over what is
-complete *everywhere* is what keeps training going when a replica dies between two servers: counted shard by shard, or over
-what ps:0 alone holds, one death in some twenty leaves the servers waiting for different sets of replicas for ever.
+`SyncRound` is what every server does; `SyncDecision` is what ps:0 does besides, once for all servers. A
+decision over what is complete *everywhere* is what keeps training going when a replica dies between two
+servers: counted shard by shard, or over what ps:0 alone holds, one death in some twenty leaves the servers
+waiting for different sets of replicas for ever.
 
-Source: the accumulators of `tf.compat.v1.train.SyncReplicasOptimizer`, whose token queue this rule replaces (a dead or slow
+Source: the accumulators of `tf.compat.v1.train.SyncReplicasOptimizer`, whose token queue this rule replaces
+    (a dead or slow
 replica of four costs 1.5 times per step there, 1.04 here); `tf.data`'s rebatching for the parts.
 """
 
@@ -27,7 +30,8 @@ from typing import Generic, TypeVar
 Contribution = tuple[int, int, int]
 """(rank, incarnation, ordinal): the ordinal-th contribution of a replica to the version being made.
 
-The incarnation keeps a replica that died halfway and its successor apart: their halves never make one contribution.
+The incarnation keeps a replica that died halfway and its successor apart: their halves never make one
+contribution.
 """
 
 Gradient = TypeVar("Gradient")
@@ -49,29 +53,38 @@ class SyncRound(Generic[Gradient]):
         """Hold a contribution; False if it is stale. Offering the same one again changes nothing.
 
         Raises:
-            ValueError: the gradient was computed from a version that this server has not reached: a broken peer.
+            ValueError: the gradient was computed from a version that this server has not reached: a broken
+                peer.
         """
         if base_version > self.version:
-            raise ValueError(f"a gradient computed from version {base_version}, and version {self.version} is the newest")
+            raise ValueError(
+                f"a gradient computed from version {base_version}, and version {self.version} is the newest"
+            )
         if base_version < self.version:
             return False
         self.held.setdefault(contribution, gradient)
         return True
 
     def missing(self, version: int, contributors: Iterable[Contribution]) -> list[Contribution]:
-        """Return the contributors of a commit that this server does not hold; none for a commit that is already carried out."""
+        """Return the contributors of a commit that this server does not hold; none for a commit that is
+        already carried out.
+        """
         return [c for c in contributors if c not in self.held] if version == self.version else []
 
     def commit(self, version: int, contributors: Sequence[Contribution]) -> list[Gradient] | None:
-        """Take the contributors' gradients in their order and move to the next version; None if that was done before.
+        """Take the contributors' gradients in their order and move to the next version; None if that was done
+        before.
 
         Raises:
-            ValueError: the commit is for a version that this server has not reached, or names a contribution it lacks.
+            ValueError: the commit is for a version that this server has not reached, or names a contribution
+                it lacks.
         """
         if version < self.version:
             return None
         if version > self.version or self.missing(version, contributors):
-            raise ValueError(f"commit of version {version} cannot follow version {self.version} with {sorted(self.held)}")
+            raise ValueError(
+                f"commit of version {version} cannot follow version {self.version} with {sorted(self.held)}"
+            )
         gradients = [self.held[contribution] for contribution in contributors]
         self.held.clear()
         self.version += 1
@@ -140,7 +153,9 @@ class SyncDecision:
         self.members_changed(self.live)
 
     def members_changed(self, live: Set[int], anew: Collection[int] = ()) -> None:
-        """Note that only these ranks are alive or still expected, and of those in `anew` another process than before."""
+        """Note that only these ranks are alive or still expected, and of those in `anew` another process than
+        before.
+        """
         self.live = live
         fewer = self.shrink and 0 < len(live) < self.replicas
         self.quota = quota(self.parts, len(live) if fewer else self.replicas)
@@ -183,9 +198,16 @@ class SyncDecision:
         if part is not None and server not in holders and self._lacking[server] > 0:
             self._lacking[server] -= 1
         holders.add(server)
-        if part is None or len(holders) < self.servers or part in self.complete or (self.whole and part not in self.open):
+        if (
+            part is None
+            or len(holders) < self.servers
+            or part in self.complete
+            or (self.whole and part not in self.open)
+        ):
             return None
-        if not self.whole and (len(self.complete) >= self.parts or self.completed_by[contribution[0]] >= self.quota):
+        if not self.whole and (
+            len(self.complete) >= self.parts or self.completed_by[contribution[0]] >= self.quota
+        ):
             return None
         self.complete[part] = contribution
         self.completed_by[contribution[0]] += 1
@@ -232,7 +254,9 @@ class SyncDecision:
         self.members_changed(self.live)
 
     def awaited(self) -> tuple[Collection[int], list[int]]:
-        """Return the live ranks that owe a contribution to this version, and the servers that lack one which ps:0 holds."""
+        """Return the live ranks that owe a contribution to this version, and the servers that lack one which
+        ps:0 holds.
+        """
         lacking = [server for server, count in enumerate(self._lacking) if count > 0]
         if self._owing or lacking:
             return self._owing.keys(), lacking

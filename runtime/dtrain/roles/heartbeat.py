@@ -1,8 +1,10 @@
-"""The thread that keeps a task's lease at ps:0: a heartbeat each second on a connection that tensors do not share. Rule 6.
+"""The thread that keeps a task's lease at ps:0: a heartbeat each second on a connection that tensors do not
+share. Rule 6.
 
-It is also the watchman of every wait: when ps:0 is gone for good, has declared training failed, or knows another process in this
-task's place, `failure` says so and the callback breaks whatever the task waits on. The leader, which has a link to every server,
-hears of each that has been silent for a lease.
+It is also the watchman of every wait: when ps:0 is gone for good, has declared training failed, or knows
+    another process in this
+task's place, `failure` says so and the callback breaks whatever the task waits on. The leader, which has a
+link to every server, hears of each that has been silent for a lease.
 """
 
 import threading
@@ -15,7 +17,7 @@ import msgspec
 from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError, TooFewReplicasError, WaitTimeoutError
 from dtrain.messages import Heartbeat, HeartbeatReply, Refusal
 from dtrain.protocol.membership import LEASE_S
-from dtrain.reporting import Reporter
+from dtrain.runs.reporting import Reporter
 from dtrain.wire.channel import Channel
 
 INTERVAL_S = 1.0
@@ -64,9 +66,11 @@ class HeartbeatLink:
         self.on_reply: Callable[[HeartbeatReply], None] = lambda reply: None
         self._on_silence = on_silence
         self.failure: DtrainError | None = None
-        # Larger than that of every earlier process, also of an earlier run whose checkpoint remembers what it pushed (rule 5),
-        # and also if the clock was set back meanwhile: attempts of one run only rise.
-        self.answer = self._first_beat((reporter.status.attempt << CLOCK_BITS) + int(self._process[1] * 1000), connect_s)
+        # Larger than that of every earlier process, also of an earlier run whose checkpoint remembers what it
+        # pushed (rule 5), and also if the clock was set back meanwhile: attempts of one run only rise.
+        self.answer = self._first_beat(
+            (reporter.status.attempt << CLOCK_BITS) + int(self._process[1] * 1000), connect_s
+        )
         self._thread.start()
 
     @property
@@ -89,11 +93,15 @@ class HeartbeatLink:
         self._wake.set()
 
     def _first_beat(self, incarnation: int, connect_s: float) -> tuple[float, HeartbeatReply]:
-        """A server that dies between the connection and its answer is waited for like one that is not there yet."""
+        """A server that dies between the connection and its answer is waited for like one that is not there
+        yet.
+        """
         began_s = told_s = time.monotonic()
         while True:
             try:
-                self._channel = self._connect(max(RETRY_S, min(LEASE_S, began_s + connect_s - time.monotonic())))
+                self._channel = self._connect(
+                    max(RETRY_S, min(LEASE_S, began_s + connect_s - time.monotonic()))
+                )
                 return self._beat(incarnation)
             except (PeerLostError, WaitTimeoutError) as error:
                 self._drop_channel()
@@ -117,7 +125,9 @@ class HeartbeatLink:
         if isinstance(answer, HeartbeatReply):
             self._reporter.behind(self._channel.peer, answer.waiting_for)
             return asked_s, answer
-        raise PeerRefusedError(answer.reason if isinstance(answer, Refusal) else f"{self._channel.peer} answered {answer}")
+        raise PeerRefusedError(
+            answer.reason if isinstance(answer, Refusal) else f"{self._channel.peer} answered {answer}"
+        )
 
     def _run(self) -> None:
         last_heard_s = told_s = time.monotonic()
@@ -137,7 +147,11 @@ class HeartbeatLink:
                 if silent_s >= self._patience_s:
                     self._fail(PeerLostError(f"{error}; it has been away for {self._patience_s:g} s"))
                     return
-                if silent_s >= LEASE_S and time.monotonic() - told_s >= LEASE_S and not self._stopped.is_set():
+                if (
+                    silent_s >= LEASE_S
+                    and time.monotonic() - told_s >= LEASE_S
+                    and not self._stopped.is_set()
+                ):
                     told_s = time.monotonic()
                     self._on_silence()
                 continue
@@ -159,7 +173,9 @@ class HeartbeatLink:
             self._channel = None
 
     def close(self, *, patient: bool = True) -> None:
-        """Say goodbye, if the server is still there, and stop; one that is away is waited for a moment if `patient`."""
+        """Say goodbye, if the server is still there, and stop; one that is away is waited for a moment if
+        `patient`.
+        """
         self._stopped.set()
         self._wake.set()
         if self._thread is not threading.current_thread():
@@ -178,7 +194,9 @@ class HeartbeatLink:
 
 @contextmanager
 def _answered_within(limit_s: float, channel: Channel) -> Iterator[None]:
-    """Break the connection when there is no answer in time: a process that stands still keeps its connections open."""
+    """Break the connection when there is no answer in time: a process that stands still keeps its connections
+    open.
+    """
     patience = threading.Timer(limit_s, channel.abort, [f"{channel.peer} did not answer for {limit_s:g} s"])
     patience.daemon = True
     patience.start()

@@ -1,4 +1,6 @@
-"""One file of arrays with a description: safetensors, whose metadata say what it is and hold a checksum over the whole file."""
+"""One file of arrays with a description: safetensors, whose metadata say what it is and hold a checksum over
+the whole file.
+"""
 
 import os
 import zlib
@@ -10,7 +12,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from dtrain.checkpoints.tensor_file import Entry, array_bytes, decode_header, decode_metadata, encode_header, header_bytes
+from dtrain.checkpoints.tensor_file import (
+    Entry,
+    array_bytes,
+    decode_header,
+    decode_metadata,
+    encode_header,
+    header_bytes,
+)
 from dtrain.errors import CheckpointDamagedError, CheckpointError
 from dtrain.saving.destination import write_whole
 from dtrain.variables.lazy_table import row_blocks
@@ -42,7 +51,8 @@ class Archive:
 
 
 def check_not_of_tensorflow(path: Path) -> None:
-    """See that a path names nothing that TensorFlow has written in several files, for which dtrain has no reader.
+    """See that a path names nothing that TensorFlow has written in several files, for which dtrain has no
+    reader.
 
     Raises:
         CheckpointError: it is a SavedModel, or a checkpoint.
@@ -56,12 +66,15 @@ def check_not_of_tensorflow(path: Path) -> None:
         kind = "a folder of checkpoints of TensorFlow"
     if kind is not None:
         raise CheckpointError(
-            f"{path} cannot be used: it is {kind}; expected a file of dtrain's save or save_weights, a checkpoint or a run. "
+            f"{path} cannot be used: it is {kind}; expected a file of dtrain's save or save_weights, a "
+            "checkpoint or a run. "
             "Weights come over as arrays: model.set_weights(keras_model.get_weights())"
         )
 
 
-def write_archive(path: Path, arrays: Mapping[str, Array], description: str, *, overwrite: bool = True) -> None:
+def write_archive(
+    path: Path, arrays: Mapping[str, Array], description: str, *, overwrite: bool = True
+) -> None:
     """Write a file.
 
     Raises:
@@ -114,7 +127,9 @@ def _read(path: Path, file: BinaryIO) -> Archive:
     nbytes = os.fstat(file.fileno()).st_size
     start = file.read(8)
     if start[:4] in _FOREIGN:
-        raise CheckpointError(f"{path} cannot be used: it is {_FOREIGN[start[:4]]}; expected a file of dtrain, or safetensors")
+        raise CheckpointError(
+            f"{path} cannot be used: it is {_FOREIGN[start[:4]]}; expected a file of dtrain, or safetensors"
+        )
     text = start + file.read(header_bytes(start, nbytes) - len(start))
     entries, metadata = decode_header(text, path.name, nbytes), decode_metadata(text)
     try:
@@ -131,7 +146,10 @@ def _read(path: Path, file: BinaryIO) -> Archive:
     if said != found:
         raise CheckpointDamagedError("its bytes are not those that were written: the checksum is wrong")
     if metadata.get("version") != VERSION:
-        raise CheckpointError(f"{path} was written by a newer dtrain: format {metadata.get('version')}, this one reads {VERSION}")
+        raise CheckpointError(
+            f"{path} was written by a newer dtrain: format {metadata.get('version')}, this one reads "
+            f"{VERSION}"
+        )
     return Archive(path, arrays, metadata.get("description"))
 
 

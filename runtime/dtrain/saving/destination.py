@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from dtrain.checkpoints.file_operations import DISK, FileOperations
-from dtrain.claims import claim
 from dtrain.errors import CheckpointError
-from dtrain.strategy import Strategy
+from dtrain.runs.claims import claim
+from dtrain.strategies.interface import Strategy
 
 FilePath = str | os.PathLike[str]
 
@@ -24,7 +24,8 @@ def tell_format(path: FilePath) -> None:
     """Warn, at the caller's caller, that a name which says Keras's format does not get it."""
     if (suffix := Path(path).suffix) in KERAS_SUFFIXES:
         warnings.warn(
-            f"the file is written in the safetensors format although its name ends in {suffix}: dtrain.load_model and "
+            f"the file is written in the safetensors format although its name ends in {suffix}: "
+            "dtrain.load_model and "
             "load_weights read it, Keras does not; a name that ends in .safetensors says so",
             stacklevel=3,
         )
@@ -33,7 +34,8 @@ def tell_format(path: FilePath) -> None:
 def destination(strategy: Strategy | None, path: FilePath) -> Path:
     """Return where a file goes: `path` in the leader, or without a strategy; the leader's run claims it.
 
-    In every other task it is a place of that task alone, which is thrown away when its process ends; see `source`.
+    In every other task it is a place of that task alone, which is thrown away when its process ends; see
+    `source`.
 
     Raises:
         RunInUseError: another run writes it.
@@ -46,21 +48,27 @@ def destination(strategy: Strategy | None, path: FilePath) -> Path:
 
 
 def source(strategy: Strategy, path: FilePath) -> Path:
-    """Return where a file is read: a task's own copy, if it has saved one under this path; else `path`, which is the leader's."""
+    """Return where a file is read: a task's own copy, if it has saved one under this path; else `path`, which
+    is the leader's.
+    """
     if strategy.is_leader or not (own := _own_copy(strategy, path)).is_file():
         return Path(path)
     return own
 
 
 def _own_copy(strategy: Strategy, path: FilePath) -> Path:
-    """Return the place of a path in the directory that is thrown away, which holds every path below its root."""
+    """Return the place of a path in the directory that is thrown away, which holds every path below its
+    root.
+    """
     whole = Path(os.path.realpath(path))
     return _thrown_away(strategy.directory, os.getpid()) / whole.relative_to(whole.anchor)
 
 
 @cache
 def _thrown_away(run_directory: Path | None, pid: int) -> Path:
-    """Make the directory of a process; below the run directory where there is one, which also outlives a process that is killed."""
+    """Make the directory of a process; below the run directory where there is one, which also outlives a
+    process that is killed.
+    """
     directory = Path(mkdtemp(prefix="dtrain-thrown-away-", dir=run_directory))
 
     def remove() -> None:

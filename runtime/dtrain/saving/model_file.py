@@ -1,4 +1,6 @@
-"""Whole models: what they are made of and compiled with as data, their weights, and how far their optimizer has come."""
+"""Whole models: what they are made of and compiled with as data, their weights, and how far their optimizer
+has come.
+"""
 
 import json
 from collections.abc import Mapping
@@ -12,10 +14,10 @@ import numpy as np
 from dtrain import checkpoints
 from dtrain.errors import CheckpointDamagedError, CheckpointError, SpecError
 from dtrain.roles.chief.start import OptimizerState
-from dtrain.run_files import RunFiles
+from dtrain.runs.files import RunFiles
 from dtrain.saving.archive import check_not_of_tensorflow, read_archive, write_archive
 from dtrain.saving.destination import FilePath, destination
-from dtrain.strategy import Strategy
+from dtrain.strategies.interface import Strategy
 
 Array = np.ndarray[Any, Any]
 
@@ -35,7 +37,9 @@ class SavedModel:
     state: OptimizerState | None = None
 
 
-def write_model(path: FilePath, model: SavedModel, strategy: Strategy | None, *, overwrite: bool = True) -> None:
+def write_model(
+    path: FilePath, model: SavedModel, strategy: Strategy | None, *, overwrite: bool = True
+) -> None:
     """Write a model; see `destination` for who writes.
 
     Raises:
@@ -56,7 +60,8 @@ def write_model(path: FilePath, model: SavedModel, strategy: Strategy | None, *,
 
 
 def read_model(path: FilePath) -> SavedModel:
-    """Read a file of `write_model`; or the newest sound checkpoint of a run, of a folder of checkpoints, or one checkpoint.
+    """Read a file of `write_model`; or the newest sound checkpoint of a run, of a folder of checkpoints, or
+    one checkpoint.
 
     Raises:
         CheckpointError: there is none, it holds weights alone, or it cannot be read.
@@ -71,12 +76,16 @@ def _from_file(path: Path) -> SavedModel:
     try:
         text = msgspec.json.decode(archive.description or "{}")
         if text.get("kind") != "model":
-            raise CheckpointError(f"{path} holds weights and no model; build the model and use its load_weights")
+            raise CheckpointError(
+                f"{path} holds weights and no model; build the model and use its load_weights"
+            )
         model, step = text["model"], text["optimizer_step"]
         if not isinstance(model, dict) or not isinstance(step, int | None):
             raise ValueError(f"expected a model and a number of steps, found {model!r:.80} and {step!r:.80}")
     except (ValueError, KeyError, AttributeError, RecursionError) as error:
-        raise CheckpointDamagedError(f"{path} cannot be used: its description is not one of a model: {error!r}") from None
+        raise CheckpointDamagedError(
+            f"{path} cannot be used: its description is not one of a model: {error!r}"
+        ) from None
     return _split(archive.arrays, model, step)
 
 
@@ -86,7 +95,8 @@ def _from_checkpoint(path: Path) -> SavedModel:
         extra = checkpoint.manifest.extra
         if not isinstance(extra.get("model"), dict):
             raise CheckpointError(
-                f"{checkpoint.path} holds weights and no model: it was made of functions, or of layers that are not data; "
+                f"{checkpoint.path} holds weights and no model: it was made of functions, or of layers that "
+                "are not data; "
                 "build the model and use its load_weights"
             )
         arrays = {name: checkpoint.read(name) for name in checkpoint.arrays}

@@ -1,4 +1,6 @@
-"""Files in the ONNX format. The package is an extra: it is loaded only here, and only when a model is exported."""
+"""Files in the ONNX format. The package is an extra: it is loaded only here, and only when a model is
+exported.
+"""
 
 from collections.abc import Mapping
 from math import prod
@@ -8,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import DtrainError, SpecError
-from dtrain.learning.graph import Graph
+from dtrain.learning.graphs.graph import Graph
 from dtrain.saving.destination import FilePath, destination, write_whole
-from dtrain.strategy import Strategy
+from dtrain.strategies.interface import Strategy
 
 Array = np.ndarray[Any, Any]
 
@@ -35,10 +37,15 @@ def write_onnx(
         DtrainError: the package onnx is not there, or the model is larger than its files can be.
     """
     if format != "onnx" or Path(path).suffix != SUFFIX:
-        raise SpecError(f"export: expected a name that ends in {SUFFIX}, the only format there is; found {path} as {format}")
+        raise SpecError(
+            f"export: expected a name that ends in {SUFFIX}, the only format there is; found {path} as "
+            f"{format}"
+        )
     total = sum(array.dtype.itemsize * prod(array.shape) for array in weights.values())
     if total > MAX_BYTES:
-        raise DtrainError(f"export: the weights have {total:,} bytes; an ONNX file holds at most {MAX_BYTES:,}")
+        raise DtrainError(
+            f"export: the weights have {total:,} bytes; an ONNX file holds at most {MAX_BYTES:,}"
+        )
     try:
         from dtrain.saving.onnx_export.exporter import onnx_model
     except ModuleNotFoundError as error:

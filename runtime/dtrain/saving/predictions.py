@@ -17,7 +17,9 @@ SUFFIXES = (".npy", ".npz", ".csv", ".json", ".jsonl")
 
 
 def rows(outputs: Mapping[str, Array]) -> Iterator[Any]:
-    """Each example's outputs as JSON types: nested lists; an object of such by name if there are several outputs."""
+    """Each example's outputs as JSON types: nested lists; an object of such by name if there are several
+    outputs.
+    """
     for row in zip(*outputs.values(), strict=True):
         values = [plain(each.tolist()) for each in row]
         yield values[0] if len(outputs) == 1 else dict(zip(outputs, values, strict=True))
@@ -32,7 +34,10 @@ def encoded(path: Path, outputs: Mapping[str, Array]) -> list[bytes]:
     if path.suffix not in SUFFIXES:
         raise SpecError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
     if path.suffix in (".npy", ".csv") and len(outputs) > 1:
-        raise SpecError(f"{path}: holds one output, found {', '.join(outputs)}; expected a name that ends in .npz or .jsonl")
+        raise SpecError(
+            f"{path}: holds one output, found {', '.join(outputs)}; expected a name that ends in .npz or "
+            ".jsonl"
+        )
     if path.suffix == ".jsonl":
         return [line(row) for row in rows(outputs)]
     if path.suffix == ".json":

@@ -10,14 +10,19 @@ from dtrain import checkpoints
 from dtrain.errors import CheckpointError
 from dtrain.saving.archive import check_not_of_tensorflow, read_archive, write_archive
 from dtrain.saving.destination import FilePath, destination
-from dtrain.strategy import Strategy
+from dtrain.strategies.interface import Strategy
 from dtrain.variables import VariableSpec
 
 Array = np.ndarray[Any, Any]
 
 
 def save_weights(
-    path: FilePath, variables: Sequence[VariableSpec], values: Mapping[str, Array], strategy: Strategy, *, overwrite: bool = True
+    path: FilePath,
+    variables: Sequence[VariableSpec],
+    values: Mapping[str, Array],
+    strategy: Strategy,
+    *,
+    overwrite: bool = True,
 ) -> None:
     """Write every variable's value, in the order of creation.
 
@@ -34,16 +39,23 @@ def load_weights(
     """Values for a model's variables, by the variables' names.
 
     Args:
-        path: a file of weights or of a whole model, any safetensors file, or a checkpoint or a folder of checkpoints.
-        by_name: take what has the name of a variable, and leave the others as they are. Otherwise every variable must have a value:
-            under its name or, where a file of dtrain has other names, in the order of creation.
+        path: a file of weights or of a whole model, any safetensors file, or a checkpoint or a folder of
+            checkpoints.
+        by_name: take what has the name of a variable, and leave the others as they are. Otherwise every
+            variable must have a value: under its name or, where a file of dtrain has other names, in the
+            order of creation.
         skip_mismatch: leave variables as they are whose shape is another in the file.
 
     Raises:
         CheckpointError: the file does not fit, or cannot be read.
     """
     found, in_order = stored_weights(Path(path))
-    if in_order and not by_name and len(found) == len(variables) and set(found) != {spec.name for spec in variables}:
+    if (
+        in_order
+        and not by_name
+        and len(found) == len(variables)
+        and set(found) != {spec.name for spec in variables}
+    ):
         found = {spec.name: value for spec, value in zip(variables, found.values(), strict=True)}
     return fitted(found, variables, str(path), by_name=by_name, skip_mismatch=skip_mismatch)
 
@@ -56,14 +68,17 @@ def fitted(
     by_name: bool = False,
     skip_mismatch: bool = False,
 ) -> dict[str, Array]:
-    """What was found in a file as values of a model's variables; see `load_weights`. `where` names the file in errors."""
+    """What was found in a file as values of a model's variables; see `load_weights`. `where` names the file
+    in errors.
+    """
     names = [spec.name for spec in variables]
     if not by_name and set(found) != set(names):
         missing = [name for name in names if name not in found]
         surplus = [name for name in found if name not in names]
         raise CheckpointError(
             f"{where} does not fit this model: expected {len(names)} variables, found {len(found)} "
-            f"(missing: {_listed(missing)}; unknown: {_listed(surplus)}); by_name=True takes those that have the same name"
+            f"(missing: {_listed(missing)}; unknown: {_listed(surplus)}); by_name=True takes those that "
+            "have the same name"
         )
     values = {}
     for spec in variables:
@@ -80,7 +95,8 @@ def fitted(
 
 
 def stored_weights(path: Path) -> tuple[dict[str, Array], bool]:
-    """Every variable in a file, or in the newest sound checkpoint of a folder, and whether they come in the order of creation.
+    """Every variable in a file, or in the newest sound checkpoint of a folder, and whether they come in the
+    order of creation.
 
     An optimizer's slots are left out. Servers, and other programs, have orders of their own.
     """

@@ -1,1 +1,1 @@
-"""The ways to train, one file each; they implement `dtrain.strategy`."""
+"""The ways to train, one file each; they implement `dtrain.strategies.interface`."""

@@ -6,28 +6,29 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from dtrain.allocation import keep_freed_memory
-from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role
-from dtrain.cluster.classic_flags import read_classic_flags
 from dtrain.config import RunSpec
 from dtrain.config.wishes import Wishes, checked_wishes, different_wish, refuse_new_layout, with_wishes
 from dtrain.errors import SpecError
-from dtrain.run_files import RunFiles, write_record
+from dtrain.process.allocation import keep_freed_memory
+from dtrain.process.assignment import TaskAssignment
+from dtrain.process.classic_flags import read_classic_flags
+from dtrain.process.threads import share_cores
+from dtrain.runs.files import RunFiles, write_record
+from dtrain.strategies.interface import Strategy, current_strategy
 from dtrain.strategies.single import SingleStrategy
-from dtrain.strategies.threads import share_cores
-from dtrain.strategy import Strategy, current_strategy
 from dtrain.variables.partitioning import partitioner_config
 
 CONSTRUCTOR = "ParameterServerStrategy"
 
 
 def get_strategy() -> Strategy:
-    """Return the strategy of the innermost ``with strategy.scope():``, else the one that this process's cluster asks for.
+    """Return the strategy of the innermost ``with strategy.scope():``, else the one that this process's
+    cluster asks for.
 
-    The cluster comes from TF_CONFIG in the environment, or from the classic flags ``--ps_hosts --worker_hosts --job_name
-    --task_index``; without either, one process trains alone. A ``ps`` task serves here and then raises SystemExit(0).
-    Compare `tf.distribute.get_strategy`.
+    The cluster comes from TF_CONFIG in the environment, or from the classic flags ``--ps_hosts --worker_hosts
+    --job_name --task_index``; without either, one process trains alone. A ``ps`` task serves here and then
+    raises SystemExit(0). Compare `tf.distribute.get_strategy`.
 
     Raises:
         SpecError: TF_CONFIG or the flags are wrong.
@@ -36,18 +37,21 @@ def get_strategy() -> Strategy:
 
 
 class ParameterServerStrategy(Strategy):
-    """``dt.ParameterServerStrategy(updates="sync", backup_workers=1)``: as `get_strategy`, with the program's own wishes.
+    """``dt.ParameterServerStrategy(updates="sync", backup_workers=1)``: as `get_strategy`, with the program's
+    own wishes.
 
-    What it makes is an instance of it, also where one process trains alone. A process has one strategy: it is made at the first
-    call, and a later one with the same wishes, or none, returns it. Compare `tf.distribute.ParameterServerStrategy`.
+    What it makes is an instance of it, also where one process trains alone. A process has one strategy: it is
+    made at the first call, and a later one with the same wishes, or none, returns it. Compare
+    `tf.distribute.ParameterServerStrategy`.
 
     Args:
-        training: fields of the spec's `training` section; `partitioner`, by TensorFlow's name `variable_partitioner`, may be one of
-            `dt.distribute.partitioners`. What the spec or the command line says of them, whatever it is, wins.
+        training: fields of the spec's `training` section; `partitioner`, by TensorFlow's name
+            `variable_partitioner`, may be one of `dt.distribute.partitioners`. What the spec or the command
+            line says of them, whatever it is, wins.
 
     Raises:
-        SpecError: there is no such field, or its value is wrong; the process has a strategy with other wishes; the launcher has
-            laid out another cluster.
+        SpecError: there is no such field, or its value is wrong; the process has a strategy with other
+            wishes; the launcher has laid out another cluster.
     """
 
     def __new__(cls, **training: Any) -> Any:
@@ -55,10 +59,16 @@ class ParameterServerStrategy(Strategy):
         wishes = checked_wishes(_with_plain_partitioner(training), CONSTRUCTOR)
         strategy = current_strategy(lambda: _make(wishes))
         if (name := different_wish(strategy.wishes, wishes)) is not None:
-            before = f"{name}={strategy.wishes[name]!r}" if name in strategy.wishes else f"{name} left at its default"
+            before = (
+                f"{name}={strategy.wishes[name]!r}"
+                if name in strategy.wishes
+                else f"{name} left at its default"
+            )
             raise SpecError(
-                f"{CONSTRUCTOR}: {name}={wishes[name]!r}, but this process has a strategy already, made with {before}; "
-                f"say it where the first is made (dt.get_strategy() makes one, and so does a model outside of any scope)"
+                f"{CONSTRUCTOR}: {name}={wishes[name]!r}, but this process has a strategy already, made "
+                f"with {before}; "
+                "say it where the first is made (dt.get_strategy() makes one, and so does a model outside "
+                "of any scope)"
             )
         return strategy
 
@@ -98,8 +108,15 @@ def _make(wishes: Wishes) -> Strategy:
 
 
 def _write_down(assignment: TaskAssignment, wishes: Wishes) -> None:
-    """Leader of a launch: tell the launcher what the program has wished; a run survives a lost worker by that, not by the spec."""
-    if wishes and assignment.launched and assignment.run_dir is not None and assignment.task == assignment.cluster.leader:
+    """Leader of a launch: tell the launcher what the program has wished; a run survives a lost worker by
+    that, not by the spec.
+    """
+    if (
+        wishes
+        and assignment.launched
+        and assignment.run_dir is not None
+        and assignment.task == assignment.cluster.leader
+    ):
         with contextlib.suppress(OSError):  # a full disk under it
             write_record(RunFiles(assignment.run_dir).spec, assignment.spec)
 

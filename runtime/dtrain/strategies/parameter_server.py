@@ -1,4 +1,5 @@
-"""Training with parameter servers: what one chief, worker or evaluator does of it. See `tf.distribute.ParameterServerStrategy`.
+"""Training with parameter servers: what one chief, worker or evaluator does of it. See
+`tf.distribute.ParameterServerStrategy`.
 
 leader:   initialise the servers, start the checkpoint thread; then as a replica
 replica:  heartbeat at ps:0, connect to every server, pull; push and receive until the last step
@@ -12,41 +13,52 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from dtrain import failure
-from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role, TaskId
 from dtrain.config import NO_SERVERS
 from dtrain.errors import SpecError
-from dtrain.hand_run import HandRun
 from dtrain.messages import HeartbeatReply, Row
-from dtrain.metrics_log import MetricsLog
-from dtrain.protocol import placement
+from dtrain.parameters import placement
+from dtrain.parameters.placement import Plan
+from dtrain.parameters.store import unclippable
+from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.membership import LEASE_S
-from dtrain.protocol.placement import Plan
-from dtrain.reporting import Reporter
 from dtrain.roles.chief.driver import Leader, server_name
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.keeper import Keeper, Place
 from dtrain.roles.chief.kill_order import order_kill
 from dtrain.roles.chief.recovery import Beginning, beginning
-from dtrain.roles.chief.start import OptimizerState, Start, continued, fetch_newest, fresh, restored, saved_generation, saved_rows
+from dtrain.roles.chief.start import (
+    OptimizerState,
+    Start,
+    continued,
+    fetch_newest,
+    fresh,
+    restored,
+    saved_generation,
+    saved_rows,
+)
 from dtrain.roles.evaluator.driver import follow_checkpoints
 from dtrain.roles.evaluator.followed_run import FollowedRun
 from dtrain.roles.evaluator.machine import CheckpointWeights, Pace
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.roles.parameter_server.store import unclippable
 from dtrain.roles.worker.driver import ReplicaDriver
-from dtrain.run_files import RunFiles
+from dtrain.runs import failure
+from dtrain.runs.files import RunFiles
+from dtrain.runs.metrics_log import MetricsLog
+from dtrain.runs.reporting import Reporter
+from dtrain.runs.standalone import HandRun
+from dtrain.runs.task_states import STOPPED
+from dtrain.strategies.interface import Problem, Session, Strategy, scope_of
 from dtrain.strategies.parameter_server_session import ParameterServerSession
 from dtrain.strategies.passed_over import PassedOverSession
-from dtrain.strategy import Problem, Session, Strategy, scope_of
-from dtrain.task_states import STOPPED
 from dtrain.wire.channel import Channel
 from dtrain.wire.connecting import connect, heartbeat_transport
 from dtrain.wire.slow_link import through_link
 
 TOLD_EVALUATIONS = 20
-"""How many of its last evaluations an evaluator tells of with every heartbeat, so that the leader misses none."""
+"""How many of its last evaluations an evaluator tells of with every heartbeat, so that the leader misses
+none.
+"""
 
 
 class ParameterServerStrategy(Strategy):
@@ -91,7 +103,9 @@ class ParameterServerStrategy(Strategy):
         if self._hand_run is not None:
             self.reporter.announce(f"leads the run; its files are in {run_dir}")
         self._run_dir = run_dir
-        self._metrics = MetricsLog(RunFiles(run_dir).metrics, time.monotonic) if self.is_leader and run_dir else None
+        self._metrics = (
+            MetricsLog(RunFiles(run_dir).metrics, time.monotonic) if self.is_leader and run_dir else None
+        )
         self._leader: Leader | None = None
         self._heartbeats: list[HeartbeatLink] = []
         self._keeper: Keeper | None = None
@@ -114,7 +128,9 @@ class ParameterServerStrategy(Strategy):
 
     @property
     def connect_s(self) -> float:
-        """How long a server may take to accept a connection: to appear, or from the second `fit` on to come back."""
+        """How long a server may take to accept a connection: to appear, or from the second `fit` on to come
+        back.
+        """
         return self.assignment.connect_s if self._generation <= 1 else self.patience_s
 
     def scope(self) -> AbstractContextManager[Strategy]:
@@ -142,16 +158,26 @@ class ParameterServerStrategy(Strategy):
         self.reporter.fit_begins()
         self._join()
         plan = placement.plan(
-            problem.variables, len(self.assignment.cluster.servers), self.training.placement, self.training.partitioner
+            problem.variables,
+            len(self.assignment.cluster.servers),
+            self.training.placement,
+            self.training.partitioner,
         )
         if reason := unclippable(problem.optimizer, plan):
             raise SpecError(reason)
         if self.is_leader:
             fetch_newest(self.assignment.spec.checkpoint, self.checkpoint_folder, self.reporter.warn)
-            found = beginning(self._generation, [link.reply for link in self._heartbeats], saved_generation(self.checkpoint_folder))
+            found = beginning(
+                self._generation,
+                [link.reply for link in self._heartbeats],
+                saved_generation(self.checkpoint_folder),
+            )
             if found is Beginning.PASS_OVER:
                 self._owner = problem.owner
-                self.reporter.warn(f"call {self._generation} of fit had ended before this program was started again: passed over")
+                self.reporter.warn(
+                    f"call {self._generation} of fit had ended before this program was started again: "
+                    "passed over"
+                )
                 self.reporter.fit_ends()
                 return PassedOverSession(problem, self._generation, self.checkpoint_folder, self)
             self._lead(found, plan, problem)
@@ -185,7 +211,13 @@ class ParameterServerStrategy(Strategy):
             self.reporter.waiting(server_name(server))
             heart = partial(self._connect_heart, server)
             on_silence = partial(self._server_is_silent, server) if self.is_leader else lambda: None
-            link = HeartbeatLink(heart, self.reporter, connect_s=self.connect_s, patience_s=self.patience_s, on_silence=on_silence)
+            link = HeartbeatLink(
+                heart,
+                self.reporter,
+                connect_s=self.connect_s,
+                patience_s=self.patience_s,
+                on_silence=on_silence,
+            )
             self._heartbeats.append(link)
         if self.is_leader:
             self._heartbeats[0].on_reply = self._write_down
@@ -198,18 +230,27 @@ class ParameterServerStrategy(Strategy):
         if self._metrics is not None:
             self._metrics.update(reply)
         for evaluation in (each for status in reply.statuses for each in status.get("evaluations", ())):
-            self.evaluations[int(evaluation["global_step"])] = {k: v for k, v in evaluation.items() if k != "global_step"}
+            self.evaluations[int(evaluation["global_step"])] = {
+                k: v for k, v in evaluation.items() if k != "global_step"
+            }
         for text in self._hand_run.update(reply) if self._hand_run is not None else ():
             self.reporter.announce(text)
 
     def _server_is_silent(self, server: int) -> None:
-        """Leader: a server has not answered for a lease. It may be there and stand still: then it must be started again."""
+        """Leader: a server has not answered for a lease. It may be there and stand still: then it must be
+        started again.
+        """
         busy = self._keeper is not None and self._keeper.busy
         name, reason = server_name(server), f"{self.assignment.task} has not heard of it for {LEASE_S:g} s"
         if self._leader is not None and not busy:
             self._leader.break_with(server, f"{name}: {reason}")
         if self.assignment.launched and self._run_dir is not None:
-            said = [said for link in self._heartbeats[server : server + 1] for said in link.reply.statuses if said["task"] == name]
+            said = [
+                said
+                for link in self._heartbeats[server : server + 1]
+                for said in link.reply.statuses
+                if said["task"] == name
+            ]
             heard_attempt = None if busy or not said else said[0]["attempt"]
             task = TaskId(Role.PS, server)
             order_kill(self._run_dir, task, heard_attempt, reason, now_s=time.monotonic(), lease_s=LEASE_S)
@@ -221,7 +262,9 @@ class ParameterServerStrategy(Strategy):
         if self._leader is None:
             self._leader = Leader(len(self.assignment.cluster.servers), self.connect, self.connect_s)
         spec = self.assignment.spec
-        place = Place(self._leader, self._heartbeats, self.reporter, self._run_dir, spec.checkpoint, spec.wait.server_s)
+        place = Place(
+            self._leader, self._heartbeats, self.reporter, self._run_dir, spec.checkpoint, spec.wait.server_s
+        )
         attached = found is Beginning.ATTACH
         start = None if attached else self._start(found, plan, problem)
         lineage = self._heartbeats[0].reply.lineage if start is None else start.lineage
@@ -255,12 +298,18 @@ class ParameterServerStrategy(Strategy):
     def _start(self, found: Beginning, plan: Plan, problem: Problem) -> Start:
         directory, optimizer = self.checkpoint_folder, problem.optimizer
         if found is Beginning.RESTORE:
-            return restored(directory, plan, optimizer, problem.feed, by_server=self.training.updates == "async")
+            return restored(
+                directory, plan, optimizer, problem.feed, by_server=self.training.updates == "async"
+            )
         if self._generation > 1:
             same_owner = problem.owner is self._owner
-            return continued(directory, plan, optimizer, problem.initial_values(), problem.state, same_owner=same_owner)
+            return continued(
+                directory, plan, optimizer, problem.initial_values(), problem.state, same_owner=same_owner
+            )
         if problem.resume_from is not None:
-            return restored(problem.resume_from, plan, optimizer, problem.feed, by_server=self.training.updates == "async")
+            return restored(
+                problem.resume_from, plan, optimizer, problem.feed, by_server=self.training.updates == "async"
+            )
         return fresh(plan, optimizer, problem.initial_values(), state=problem.state)
 
     @property
@@ -271,7 +320,9 @@ class ParameterServerStrategy(Strategy):
         return RunFiles(self._run_dir).checkpoints
 
     def optimizer_state(self, owner: object) -> OptimizerState | None:
-        """See `Strategy.optimizer_state`: as of a checkpoint that is written now, if training is under way."""
+        """See `Strategy.optimizer_state`: as of a checkpoint that is written now, if training is under
+        way.
+        """
         if self._keeper is None or owner is not self._owner:
             return None
         self._keeper.save_now()
@@ -279,7 +330,9 @@ class ParameterServerStrategy(Strategy):
         return restored(self.checkpoint_folder, generation.plan, generation.optimizer).optimizer_state
 
     def checkpoints(self, pace: Pace) -> Iterator[CheckpointWeights]:
-        """See `Strategy.checkpoints`; the leader's folder must be visible under the same path, or the spec name a `remote` one."""
+        """See `Strategy.checkpoints`; the leader's folder must be visible under the same path, or the spec
+        name a `remote` one.
+        """
         self._generation += 1
         return self._follow(pace, self._generation)
 
@@ -298,7 +351,9 @@ class ParameterServerStrategy(Strategy):
             link.hurry()
             return False
 
-        run = FollowedRun(self.assignment.spec.checkpoint, lambda: self._run_dir or link.reply.directory, self.reporter.warn)
+        run = FollowedRun(
+            self.assignment.spec.checkpoint, lambda: self._run_dir or link.reply.directory, self.reporter.warn
+        )
         for weights in follow_checkpoints(run, ended, is_last, self.reporter, pace, fit):
             begun_s = self.reporter.begins()
             yield weights
@@ -310,7 +365,10 @@ class ParameterServerStrategy(Strategy):
         """See `Strategy.evaluated`."""
         evaluation = {"global_step": global_step, **metrics}
         status = self.reporter.status
-        status.evaluation, status.evaluations = evaluation, [*status.evaluations, evaluation][-TOLD_EVALUATIONS:]
+        status.evaluation, status.evaluations = (
+            evaluation,
+            [*status.evaluations, evaluation][-TOLD_EVALUATIONS:],
+        )
         self.reporter.progress(global_step)
         self.reporter.write()
 

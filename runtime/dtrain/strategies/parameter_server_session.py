@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from dtrain import checkpoints
 from dtrain.errors import DtrainError
-from dtrain.learning.passes import OnGradients
+from dtrain.learning.graphs.passes import OnGradients
 from dtrain.messages import Row, Verdict
+from dtrain.parameters.compression import Compression
+from dtrain.parameters.packing import CompressedPacking, Packing
+from dtrain.parameters.placement import Plan
+from dtrain.parameters.replica_memory import ReplicaMemory, cut
+from dtrain.parameters.row_routes import RowRoutes
 from dtrain.protocol.batch_cut import BatchCut
-from dtrain.protocol.compression import Compression
-from dtrain.protocol.packing import CompressedPacking, Packing
-from dtrain.protocol.placement import Plan
-from dtrain.protocol.replica_memory import ReplicaMemory, cut
 from dtrain.protocol.staleness import StalenessHistogram
 from dtrain.protocol.tally import Open
 from dtrain.roles.chief.keeper import Keeper
@@ -23,8 +24,7 @@ from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.roles.worker.machine import Outcome, Phase, Replica
-from dtrain.roles.worker.row_routes import RowRoutes
-from dtrain.strategy import Array, Contribution, Orders, StepResult, Weights
+from dtrain.strategies.interface import Array, Contribution, Orders, StepResult, Weights
 from dtrain.wire.connecting import arrays_to_send
 
 if TYPE_CHECKING:
@@ -54,8 +54,12 @@ class ParameterServerSession:
         compression = Compression.of(training.compression)
         weights, gradients = ReplicaMemory(plan), ReplicaMemory(plan, None if compression else room)
         arrays, variables = gradients.variables, [spec for spec in plan.variables if not spec.sparse]
-        self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if spec.trainable}
-        self.updates: dict[str, Array] = {spec.name: arrays[spec.name] for spec in variables if not spec.trainable}
+        self.gradients: dict[str, Array] = {
+            spec.name: arrays[spec.name] for spec in variables if spec.trainable
+        }
+        self.updates: dict[str, Array] = {
+            spec.name: arrays[spec.name] for spec in variables if not spec.trainable
+        }
         self.rank = strategy.rank
         self.weighs_examples = training.weighting == "examples"
         self._staleness = StalenessHistogram()
@@ -79,7 +83,9 @@ class ParameterServerSession:
             strategy.reporter,
             connect_s=strategy.connect_s,
             patience_s=strategy.patience_s,
-            packing=CompressedPacking(compression, weights, gradients, room) if compression else Packing(weights, gradients),
+            packing=CompressedPacking(compression, weights, gradients, room)
+            if compression
+            else Packing(weights, gradients),
         )
         self.weights: dict[str, Array] = weights.variables
         self.arriving: Weights = self._driver.arriving
@@ -87,13 +93,17 @@ class ParameterServerSession:
         self.complete: OnGradients | None = self._driver.complete if self._driver.sends_ahead else None
         self.row_gradients = self._driver.row_gradients
         link.on_failure = self._abort
-        self._orders = OrderDriver(plan.servers, generation, link.incarnation, strategy.connect, strategy.patience_s)
+        self._orders = OrderDriver(
+            plan.servers, generation, link.incarnation, strategy.connect, strategy.patience_s
+        )
         if keeper is not None:
             keeper.on_failure = self._abort
             keeper.own_step = lambda: (machine.term, machine.global_step)
         self._reporter.status.stale_gradients = 0
         self._driver.start()
-        self.cut = BatchCut(machine.parts, training.updates == "sync" and training.has_backups(strategy.num_replicas))
+        self.cut = BatchCut(
+            machine.parts, training.updates == "sync" and training.has_backups(strategy.num_replicas)
+        )
         self.optimizer: dict[str, Any] = self._rule_in_force() if keeper is not None else {}
         if keeper is not None:
             self._orders.ask_for_rows()
@@ -161,7 +171,9 @@ class ParameterServerSession:
         self._orders.abort(reason)
 
     def _explained(self, error: DtrainError) -> DtrainError:
-        """Return why the keeper or a heartbeat has given up, which says more than the connection that broke."""
+        """Return why the keeper or a heartbeat has given up, which says more than the connection that
+        broke.
+        """
         return self._link.failure or (self._keeper and self._keeper.failure) or error
 
     @contextmanager
@@ -205,13 +217,20 @@ class ParameterServerSession:
 
     def control(self, orders: Orders) -> None:
         """See `Session.control`."""
-        new = {name: value for name, value in (orders.weights or {}).items() if value is not self.weights[name]}
+        new = {
+            name: value for name, value in (orders.weights or {}).items() if value is not self.weights[name]
+        }
         self.arrive()
         values = [] if orders.weights is None else self._blocks(new)
         with self._failures_explained():
             machine, reached = self._driver.machine, self.global_step
             version, stops = self._orders.give(
-                orders.optimizer, term=self._orders.term, reached=reached, stop=orders.stop, until=orders.until, values=values
+                orders.optimizer,
+                term=self._orders.term,
+                reached=reached,
+                stop=orders.stop,
+                until=orders.until,
+                values=values,
             )
             if self._keeper is not None:
                 self._keeper.ordered(orders.until, end=version if stops else None)
@@ -252,7 +271,10 @@ class ParameterServerSession:
             PeerLostError: a server is gone for good.
             TrainingError: the rules of the spec end training.
         """
-        return self._step(lambda: self._driver.push(contribution.examples, contribution.empty, contribution.sums), contribution)
+        return self._step(
+            lambda: self._driver.push(contribution.examples, contribution.empty, contribution.sums),
+            contribution,
+        )
 
     def pass_over(self, empty: int) -> StepResult:
         """See `Session.pass_over`."""
@@ -285,7 +307,9 @@ class ParameterServerSession:
         return StepResult(verdict, step)
 
     def close(self, error: BaseException | None = None) -> None:
-        """See `Session.close`; a leader that ends early, because it was ordered to stop, writes a last checkpoint."""
+        """See `Session.close`; a leader that ends early, because it was ordered to stop, writes a last
+        checkpoint.
+        """
         self._strategy.let_read(self._driver)
         self._orders.close()
         if self._keeper is not None and not self._keeper.generation.alone:

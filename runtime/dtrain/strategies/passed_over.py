@@ -1,4 +1,6 @@
-"""A call of `fit` that had ended before its program was started again: nothing is trained, and no connection is made."""
+"""A call of `fit` that had ended before its program was started again: nothing is trained, and no connection
+is made.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,25 +9,27 @@ import numpy as np
 
 from dtrain import checkpoints
 from dtrain.errors import CheckpointError
-from dtrain.learning.passes import OnGradients
-from dtrain.learning.sparse_rows import SparseRows
+from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.graphs.passes import OnGradients
 from dtrain.messages import Row
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.tally import Open
 from dtrain.roles.chief.start import saved_rows
-from dtrain.strategy import Array, Contribution, Orders, Problem, StepResult, Strategy
+from dtrain.strategies.interface import Array, Contribution, Orders, Problem, StepResult, Strategy
 
 
 class PassedOverSession:
     """Finished from the beginning; see `Session`.
 
-    Its weights are those of the newest checkpoint of that call of `fit` that is still there, else of a later one of the same model;
-    without either they are the model's own.
+    Its weights are those of the newest checkpoint of that call of `fit` that is still there, else of a later
+    one of the same model; without either they are the model's own.
     """
 
     def __init__(self, problem: Problem, fit: int, directory: Path, strategy: Strategy) -> None:
         found = _weights(problem, fit, directory)
-        self.weights: dict[str, Array] = {name: np.array(value) for name, value in (found or problem.initial_values()).items()}
+        self.weights: dict[str, Array] = {
+            name: np.array(value) for name, value in (found or problem.initial_values()).items()
+        }
         self.arriving: Mapping[str, Array] = self.weights
         self.complete: OnGradients | None = None
         self.gradients: dict[str, Array] = {}

@@ -1,6 +1,7 @@
 """Training in one process: the same rules as a server's, without anybody to talk to.
 
-Under `dtrain launch --strategy single` it saves and resumes as a cluster does; under plain Python it keeps no files.
+Under `dtrain launch --strategy single` it saves and resumes as a cluster does; under plain Python it keeps no
+files.
 """
 
 import threading
@@ -13,18 +14,20 @@ from typing import Any
 import numpy as np
 
 from dtrain import checkpoints
-from dtrain.assignment import TaskAssignment
 from dtrain.config import CheckpointSection, TrainingSection
 from dtrain.errors import NonFiniteGradientError
-from dtrain.learning.passes import OnGradients
-from dtrain.learning.sparse_rows import SparseRows
+from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.graphs.passes import OnGradients
 from dtrain.messages import Row, SnapshotReply, SnapshotRows, Verdict
-from dtrain.protocol import placement
+from dtrain.parameters import placement
+from dtrain.parameters.change import Change
+from dtrain.parameters.replica_memory import ReplicaMemory
+from dtrain.parameters.row_routes import RowRoutes
+from dtrain.parameters.store import Store, any_non_finite
+from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.part_dealer import PartDealer
-from dtrain.protocol.replica_memory import ReplicaMemory
 from dtrain.protocol.tally import Open, Tally
-from dtrain.reporting import Reporter
 from dtrain.roles.chief.checkpoint_thread import CheckpointThread, Warn
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import Cut
@@ -32,12 +35,19 @@ from dtrain.roles.chief.recovery import Beginning, beginning
 from dtrain.roles.chief.saver import Saver, Tried
 from dtrain.roles.chief.start import OptimizerState, Start, fetch_newest, fresh, restored, saved_generation
 from dtrain.roles.evaluator.machine import CheckpointWeights, Pace
-from dtrain.roles.parameter_server.change import Change
-from dtrain.roles.parameter_server.store import Store, any_non_finite
-from dtrain.roles.worker.row_routes import RowRoutes
-from dtrain.run_files import RunFiles
+from dtrain.runs.files import RunFiles
+from dtrain.runs.reporting import Reporter
+from dtrain.strategies.interface import (
+    Array,
+    Contribution,
+    Orders,
+    Problem,
+    Session,
+    StepResult,
+    Strategy,
+    scope_of,
+)
 from dtrain.strategies.passed_over import PassedOverSession
-from dtrain.strategy import Array, Contribution, Orders, Problem, Session, StepResult, Strategy, scope_of
 
 
 class SingleSession:
@@ -53,7 +63,9 @@ class SingleSession:
         for name, array in weights.variables.items():
             array[...] = start.values[name]
         # The model reads the variables where the optimizer writes them.
-        self._store = Store(plan.layout(0), start.optimizer, weights.blocks[0], start.lineage.origin, generation.max_steps)
+        self._store = Store(
+            plan.layout(0), start.optimizer, weights.blocks[0], start.lineage.origin, generation.max_steps
+        )
         for slot, by_variable in start.slots.items():
             views = self._store.slot_views(slot)
             for name, array in views.items():
@@ -74,12 +86,17 @@ class SingleSession:
         self._step = self.entered_step = start.version
         self._lineage, self.first_step = start.lineage, start.lineage.first_step
         self.saver: CheckpointThread | None = None
-        self.weights: dict[str, Array] = {**weights.variables, **{name: table.values for name, table in self._tables.items()}}
+        self.weights: dict[str, Array] = {
+            **weights.variables,
+            **{name: table.values for name, table in self._tables.items()},
+        }
         self.arriving: Mapping[str, Array] = self.weights
         self.complete: OnGradients | None = None
         arrays, dense = self._gradients.variables, [spec for spec in plan.variables if not spec.sparse]
         self.gradients: dict[str, Array] = {spec.name: arrays[spec.name] for spec in dense if spec.trainable}
-        self.updates: dict[str, Array] = {spec.name: arrays[spec.name] for spec in dense if not spec.trainable}
+        self.updates: dict[str, Array] = {
+            spec.name: arrays[spec.name] for spec in dense if not spec.trainable
+        }
         self.row_gradients: dict[str, SparseRows] = {}
         self._routes = RowRoutes(plan)
         for name, update in self.updates.items():
@@ -119,7 +136,9 @@ class SingleSession:
     @property
     def history(self) -> dict[int, dict[int, Row]]:
         """The numbers of every epoch that has ended, by call of `fit`."""
-        own = {self._generation.number: dict(self._tally.rows)} if self._tally.kept and self._tally.rows else {}
+        own = (
+            {self._generation.number: dict(self._tally.rows)} if self._tally.kept and self._tally.rows else {}
+        )
         return {**{fit: dict(rows) for fit, rows in self._earlier_rows.items()}, **own}
 
     @property
@@ -226,7 +245,9 @@ class SingleSession:
         tried: Tried = lambda step, failure: None,
     ) -> Saver:
         """Return what saves this session, never while another one does."""
-        return Saver(self, self._generation, section, directory, lambda: self._step, warn, self._saving, tried)
+        return Saver(
+            self, self._generation, section, directory, lambda: self._step, warn, self._saving, tried
+        )
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
         """See `saver.Holder`."""
@@ -235,7 +256,11 @@ class SingleSession:
 
     def continuation(self, generation: Generation, problem: Problem, *, same_owner: bool) -> Start:
         """Where the next `fit` starts; another model's optimizer, or a new one, starts afresh."""
-        state = OptimizerState(self._step - self._store.origin, self._store.all_slots()) if same_owner else problem.state
+        state = (
+            OptimizerState(self._step - self._store.origin, self._store.all_slots())
+            if same_owner
+            else problem.state
+        )
         start = fresh(generation.plan, problem.optimizer, problem.initial_values(), self._step, state)
         return replace(start, history=self.history)
 
@@ -243,7 +268,10 @@ class SingleSession:
     def optimizer_state(self) -> OptimizerState:
         """A copy."""
         with self._lock:
-            slots = {slot: {k: v.copy() for k, v in views.items()} for slot, views in self._store.all_slots().items()}
+            slots = {
+                slot: {k: v.copy() for k, v in views.items()}
+                for slot, views in self._store.all_slots().items()
+            }
             return OptimizerState(self._step - self._store.origin, slots)
 
     def close(self, error: BaseException | None = None) -> None:
@@ -271,8 +299,12 @@ class SingleStrategy(Strategy):
     rank = 0
     followed_rows: Mapping[int, Row] = {}
 
-    def __init__(self, assignment: TaskAssignment | None = None, training: TrainingSection | None = None) -> None:
-        """Train alone, by `training`; or as the one task of a launch, whose run directory then holds checkpoints and status."""
+    def __init__(
+        self, assignment: TaskAssignment | None = None, training: TrainingSection | None = None
+    ) -> None:
+        """Train alone, by `training`; or as the one task of a launch, whose run directory then holds
+        checkpoints and status.
+        """
         self._assignment = assignment
         self._reporter = Reporter(assignment) if assignment is not None else None
         self._generation = 0
@@ -316,7 +348,9 @@ class SingleStrategy(Strategy):
                 for text in start.where(generation.max_steps):
                     self._reporter.warn(text)
             warn, tried = self._reporter.warn, self._reporter.tried_to_save
-            session.saver = CheckpointThread(session.saver_into(directory, section, warn, tried), section, warn)
+            session.saver = CheckpointThread(
+                session.saver_into(directory, section, warn, tried), section, warn
+            )
             session.saver.save_first(start)
             self._reporter.status.max_steps = generation.max_steps
             self._reporter.progress(session.global_step)
@@ -329,7 +363,10 @@ class SingleStrategy(Strategy):
         directory = RunFiles(self.directory).checkpoints if self.directory else None
         if directory is not None and self._assignment is not None and self._reporter is not None:
             fetch_newest(self._assignment.spec.checkpoint, directory, self._reporter.warn)
-        if directory is None or beginning(self._generation, [], saved_generation(directory)) is not Beginning.PASS_OVER:
+        if (
+            directory is None
+            or beginning(self._generation, [], saved_generation(directory)) is not Beginning.PASS_OVER
+        ):
             return None
         self._owner = problem.owner
         return PassedOverSession(problem, self._generation, directory, self)

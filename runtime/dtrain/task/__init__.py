@@ -1,1 +1,3 @@
-"""What every child process runs: `python -m dtrain.task`, also the warm process from which tasks are forked."""
+"""What every child process runs: `python -m dtrain.task`, also the warm process from which tasks are
+forked.
+"""

@@ -1,11 +1,13 @@
 """What every child process runs.
 
     python -m dtrain.task PROGRAM [ARGS...]       one task; which one, the environment says (`TaskAssignment`)
-    python -m dtrain.task --warm ORDERS LIFELINE  the warm process of a launcher: two file descriptors that it inherits
+    python -m dtrain.task --warm ORDERS LIFELINE  the warm process of a launcher: two file descriptors that it
+    inherits
 
-A parameter server serves and never runs the program. Everything else runs it. Either way the task has a failure record when
-it fails, writes the stacks of its threads to its log on SIGUSR1, and leaves in order on SIGTERM: SystemExit(143) is raised in
-the main thread (training turns it into a last checkpoint); a second SIGTERM kills.
+A parameter server serves and never runs the program. Everything else runs it. Either way the task has a
+failure record when it fails, writes the stacks of its threads to its log on SIGUSR1, and leaves in order on
+SIGTERM: SystemExit(143) is raised in the main thread (training turns it into a last checkpoint); a second
+SIGTERM kills.
 """
 
 import atexit
@@ -20,11 +22,12 @@ from functools import partial
 from types import FrameType
 from typing import NoReturn
 
-from dtrain import failure, life_line
-from dtrain.allocation import keep_freed_memory
-from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role
 from dtrain.errors import SpecError
+from dtrain.process import life_line
+from dtrain.process.allocation import keep_freed_memory
+from dtrain.process.assignment import TaskAssignment
+from dtrain.runs import failure
 from dtrain.task import program
 
 
@@ -47,7 +50,10 @@ def run(path: str, arguments: list[str]) -> int:
     """Be the task that the environment describes, to its end; return its exit code."""
     signal.signal(signal.SIGTERM, _leave)
     # Between the fork and the child's first step Python forgets signals that it has heard: they have to wait.
-    hold, heed = (partial(signal.pthread_sigmask, how, {signal.SIGTERM}) for how in (signal.SIG_BLOCK, signal.SIG_UNBLOCK))
+    hold, heed = (
+        partial(signal.pthread_sigmask, how, {signal.SIGTERM})
+        for how in (signal.SIG_BLOCK, signal.SIG_UNBLOCK)
+    )
     os.register_at_fork(before=hold, after_in_parent=heed, after_in_child=_die_of_sigterm)
     assignment = None
     try:
@@ -71,7 +77,9 @@ def run(path: str, arguments: list[str]) -> int:
 
 
 def _write_stacks_on_request() -> None:
-    """On a crash, and on SIGUSR1 for a task that hangs. Registered before any fork: the signal never kills a young task."""
+    """On a crash, and on SIGUSR1 for a task that hangs. Registered before any fork: the signal never kills a
+    young task.
+    """
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
 
@@ -79,7 +87,10 @@ def _write_stacks_on_request() -> None:
 def _limit_of(assignment: TaskAssignment) -> Callable[[], None]:
     """Return what limits the time that a task takes to leave: there is no launcher to do it."""
     grace_s = assignment.spec.wait.grace(launched=False)
-    last_word = f"dtrain: {assignment.task}: has not left {grace_s:g} s after the order to stop (wait.grace_s): it is killed"
+    last_word = (
+        f"dtrain: {assignment.task}: has not left {grace_s:g} s after the order to stop "
+        "(wait.grace_s): it is killed"
+    )
     return life_line.limit_leaving(grace_s, last_word)
 
 
@@ -90,7 +101,9 @@ def _leave(number: int, _frame: FrameType | None, first: Callable[[], None] = la
 
 
 def _die_of_sigterm() -> None:
-    """What the program forks is no task and dies of SIGTERM, as it would anywhere: a pool waits for its workers to do so."""
+    """What the program forks is no task and dies of SIGTERM, as it would anywhere: a pool waits for its
+    workers to do so.
+    """
     handler = signal.getsignal(signal.SIGTERM)
     if getattr(handler, "func", handler) is _leave:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -98,7 +111,9 @@ def _die_of_sigterm() -> None:
 
 
 def _end(code: int) -> NoReturn:
-    """End as Python does - threads, exit functions, output - but without taking gRPC apart, which may wait for ever."""
+    """End as Python does - threads, exit functions, output - but without taking gRPC apart, which may wait
+    for ever.
+    """
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

@@ -1,4 +1,6 @@
-"""What a freshly forked process does to become a task: it must look as if `python PROGRAM` had just been started."""
+"""What a freshly forked process does to become a task: it must look as if `python PROGRAM` had just been
+started.
+"""
 
 import contextlib
 import hashlib
@@ -7,15 +9,17 @@ import random
 import signal
 import sys
 
-from dtrain import life_line
-from dtrain.assignment import SPEC
-from dtrain.start_orders import StartOrder
+from dtrain.process import life_line
+from dtrain.process.assignment import SPEC
+from dtrain.process.start_orders import StartOrder
 
 THREAD_LIMITS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def become(order: StartOrder, life_line_fd: int) -> None:
-    """Give this process the files, environment, threads and random numbers of its task; its session is set already."""
+    """Give this process the files, environment, threads and random numbers of its task; its session is set
+    already.
+    """
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
     _open_standard_files(order.log)
@@ -29,7 +33,9 @@ def become(order: StartOrder, life_line_fd: int) -> None:
 
 
 def _open_standard_files(log: str) -> None:
-    """Nothing on stdin; stdout and stderr straight into the log, line by line, so that kill -9 loses no whole line."""
+    """Nothing on stdin; stdout and stderr straight into the log, line by line, so that kill -9 loses no whole
+    line.
+    """
     nothing = os.open(os.devnull, os.O_RDONLY)
     output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(nothing, 0)
@@ -46,7 +52,9 @@ def _close_all_but(kept: set[int]) -> None:
 
 
 def _reseed(order: StartOrder) -> None:
-    """Every child inherits the same state of the generators; without this all tasks would draw the same numbers."""
+    """Every child inherits the same state of the generators; without this all tasks would draw the same
+    numbers.
+    """
     import numpy as np
 
     seed = hashlib.blake2b(f"{_spec_seed(order)} {order.task}".encode(), digest_size=8).digest()
@@ -62,7 +70,9 @@ def _spec_seed(order: StartOrder) -> int:
 
 
 def _limit_threads() -> None:
-    """Apply the limit of this task's environment: numpy was imported before it was known, with a limit of 1."""
+    """Apply the limit of this task's environment: numpy was imported before it was known, with a limit of
+    1.
+    """
     limits = (os.environ.get(name, "").partition(",")[0] for name in THREAD_LIMITS)
     limit = next(filter(str.isdecimal, limits), "1")
     if limit != "1":

@@ -27,12 +27,15 @@ def run(program: str, arguments: list[str]) -> None:
 def _run_as_main(program: str, arguments: list[str]) -> None:
     sys.argv = [program, *arguments]
     folder = str(Path(program).resolve().parent)
-    if sys.flags.safe_path or not sys.path:  # forked from a process that keeps the working directory out of its path
+    if (
+        sys.flags.safe_path or not sys.path
+    ):  # forked from a process that keeps the working directory out of its path
         sys.path.insert(0, folder)
     else:
         sys.path[0] = folder
     try:
-        with io.open_code(os.path.abspath(program)) as file:  # noqa: PTH100 - keep links as they are, as Python does
+        # keep links as they are, as Python does
+        with io.open_code(os.path.abspath(program)) as file:  # noqa: PTH100
             source = file.read()
     except OSError as error:
         raise ProgramError(f"cannot read the program {program}: {error.strerror}") from None
@@ -44,12 +47,14 @@ def _run_as_main(program: str, arguments: list[str]) -> None:
 
 def close(error: BaseException) -> None:
     """The program has failed with `error`: so has its part in the cluster."""
-    if (strategy := sys.modules.get("dtrain.strategy")) is not None:
+    if (strategy := sys.modules.get("dtrain.strategies.interface")) is not None:
         strategy.close_default(error)
 
 
 def _check_that_dtrain_was_used(program: str) -> None:
-    strategy = sys.modules.get("dtrain.strategy")  # a program that has used dtrain has imported it
+    strategy = sys.modules.get(
+        "dtrain.strategies.interface"
+    )  # a program that has used dtrain has imported it
     if strategy is None or not strategy.was_used():
         raise ProgramError(
             f"{program} has ended without ever having called dtrain: this task did nothing for the cluster. "

@@ -1,9 +1,10 @@
 """The warm process: everything imported once, one fork a task.
 
-Forking from here costs a few milliseconds instead of a third of a second, and 100 tasks share the memory of what was imported.
-It never opens a channel, starts a server or a Python thread: a fork copies only the thread that calls it, and would leave the
-locks of all others locked for ever. It reaps its children and reports their ends to the launcher. Whatever a task leaves
-behind is adopted here, and killed here when the launcher is gone.
+Forking from here costs a few milliseconds instead of a third of a second, and 100 tasks share the memory of
+what was imported. It never opens a channel, starts a server or a Python thread: a fork copies only the thread
+that calls it, and would leave the locks of all others locked for ever. It reaps its children and reports
+their ends to the launcher. Whatever a task leaves behind is adopted here, and killed here when the launcher
+is gone.
 """
 
 import contextlib
@@ -18,8 +19,8 @@ import sys
 import warnings
 from collections.abc import Iterator
 
-from dtrain import life_line, start_orders
-from dtrain.start_orders import Exited, Refused, Started, StartOrder
+from dtrain.process import life_line, start_orders
+from dtrain.process.start_orders import Exited, Refused, Started, StartOrder
 from dtrain.task.forked_task import THREAD_LIMITS, become
 
 IMPORTS = (
@@ -27,7 +28,7 @@ IMPORTS = (
     "threadpoolctl",
     "argparse",
     "dtrain.task.program",
-    "dtrain.failure",
+    "dtrain.runs.failure",
     "dtrain.callbacks",
     "dtrain.data",
     "dtrain.learning.layers",
@@ -39,7 +40,9 @@ IMPORTS = (
     "dtrain.training.models",
     "dtrain.training.sequential",
 )
-"""What a task needs; a module that cannot be imported here fails later, in the task, with its own traceback."""
+"""What a task needs; a module that cannot be imported here fails later, in the task, with its own
+traceback.
+"""
 
 GRPC_IMPORTS = (
     "dtrain.wire.client",
@@ -53,7 +56,9 @@ _READ_BYTES = 1 << 16
 
 
 def serve(orders_fd: int, life_line_fd: int) -> StartOrder:
-    """Take orders until the launcher is gone. Returns in each child, with its order; never in the warm process itself."""
+    """Take orders until the launcher is gone. Returns in each child, with its order; never in the warm
+    process itself.
+    """
     # A task that is asked for its stacks before it has a log would write them where the launcher does.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     _import_all()
@@ -96,8 +101,8 @@ def serve(orders_fd: int, life_line_fd: int) -> StartOrder:
 def _due(waiting: list[StartOrder], more: bool) -> Iterator[StartOrder]:
     """What is to be carried out now of the orders that wait; they wait no longer.
 
-    Those who need gRPC come last, when all orders are there: it is imported for them, and the others share 5 MB less, 0.8 MB each
-    of an idle cluster.
+    Those who need gRPC come last, when all orders are there: it is imported for them, and the others share 5
+    MB less, 0.8 MB each of an idle cluster.
     """
     for order in sorted(waiting, key=lambda order: order.needs_grpc):
         if order.needs_grpc:
@@ -112,7 +117,8 @@ def _due(waiting: list[StartOrder], more: bool) -> Iterator[StartOrder]:
 class Gate:
     """Holds the tasks forked so far back until the orders that have arrived are all carried out.
 
-    Otherwise the first of 100 tasks train at full speed while the last ones are still being forked, and starve the fork.
+    Otherwise the first of 100 tasks train at full speed while the last ones are still being forked, and
+    starve the fork.
     """
 
     def __init__(self) -> None:
@@ -130,7 +136,9 @@ class Gate:
 
 
 def _import_all() -> None:
-    """With one thread for arithmetic: a pool of threads would not survive the fork; each task sets its own limit."""
+    """With one thread for arithmetic: a pool of threads would not survive the fork; each task sets its own
+    limit.
+    """
     before = dict(os.environ)
     os.environ.update(dict.fromkeys(THREAD_LIMITS, "1"))
     _import(IMPORTS)
@@ -159,7 +167,9 @@ def _fork(launcher: socket.socket, order: StartOrder, running: dict[int, StartOr
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # BLAS may have a thread
             pid = os.fork()
     except OSError as error:
-        _report(launcher, Refused(order.task, order.attempt, f"cannot fork: {error.strerror}{_remedy(error)}"))
+        _report(
+            launcher, Refused(order.task, order.attempt, f"cannot fork: {error.strerror}{_remedy(error)}")
+        )
         return False
     if pid == 0:
         signal.set_wakeup_fd(-1)
@@ -173,7 +183,11 @@ def _fork(launcher: socket.socket, order: StartOrder, running: dict[int, StartOr
 
 def _remedy(error: OSError) -> str:
     """What to do where the system refuses a process."""
-    return "; raise the limit of processes (`ulimit -u`), or start fewer tasks" if error.errno == errno.EAGAIN else ""
+    return (
+        "; raise the limit of processes (`ulimit -u`), or start fewer tasks"
+        if error.errno == errno.EAGAIN
+        else ""
+    )
 
 
 def _report_ends(launcher: socket.socket, running: dict[int, StartOrder]) -> None:
@@ -197,7 +211,9 @@ def _report(launcher: socket.socket, report: start_orders.Report) -> None:
 
 
 def _end(running: dict[int, StartOrder]) -> None:
-    """The launcher is gone: kill the tasks' groups, then whatever is adopted as a consequence, until nothing is left."""
+    """The launcher is gone: kill the tasks' groups, then whatever is adopted as a consequence, until nothing
+    is left.
+    """
     for pid in running:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.learning.networks import Network
-from dtrain.learning.passes import only
-from dtrain.learning.wiring import Submodel
+from dtrain.learning.graphs.networks import Network
+from dtrain.learning.graphs.passes import only
+from dtrain.learning.graphs.wiring import Submodel
 from dtrain.saving.destination import FilePath, source, tell_format
 from dtrain.saving.weights import load_weights, save_weights
 from dtrain.strategies.choice import get_strategy
-from dtrain.strategy import Array, Strategy
+from dtrain.strategies.interface import Array, Strategy
 from dtrain.training.batches import Batches
 from dtrain.training.submodels import shown
 from dtrain.training.summary import LINE_LENGTH, summary
@@ -47,7 +47,9 @@ class Architecture:
 
     @property
     def layers(self) -> tuple[Any, ...]:
-        """Every layer, and every model that is used like one, once: in Keras's order, see `dtrain.learning.depth_order`."""
+        """Every layer, and every model that is used like one, once: in Keras's order, see
+        `dtrain.learning.graphs.depth_order`.
+        """
         return tuple(map(shown, self.network.graph.parts))
 
     @property
@@ -72,16 +74,23 @@ class Architecture:
         return only([(None, *shape) for shape in self._built_network().output_shapes])
 
     def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
-        """The layer (or the model that is used like one) of this name, or the one with this number in `layers`.
+        """The layer (or the model that is used like one) of this name, or the one with this number in
+        `layers`.
 
         Raises:
             InputError: there is none.
         """
         layers, names = self.layers, {shown(part): each for part, each in self.network.graph.names.items()}
-        found = layers[index : index + 1] if index is not None else [each for each in layers if names[each] == name]
+        found = (
+            layers[index : index + 1]
+            if index is not None
+            else [each for each in layers if names[each] == name]
+        )
         if not found:
             wanted = name if index is None else index
-            raise InputError(f"{self.name}: has no layer {wanted}; it has {', '.join(names[each] for each in layers)}")
+            raise InputError(
+                f"{self.name}: has no layer {wanted}; it has {', '.join(names[each] for each in layers)}"
+            )
         return found[0]
 
     def count_params(self) -> int:
@@ -90,7 +99,8 @@ class Architecture:
 
     @property
     def variables(self) -> tuple[VariableSpec, ...]:
-        """What is trained, and what is kept beside it, in Keras's order, in which `get_weights` gives their values.
+        """What is trained, and what is kept beside it, in Keras's order, in which `get_weights` gives their
+        values.
 
         Checkpoints, files and the placement on servers follow `created_variables`.
         """
@@ -99,7 +109,9 @@ class Architecture:
 
     @property
     def created_variables(self) -> tuple[VariableSpec, ...]:
-        """The same variables in the order of creation: that of a stack; in a graph each behind those on which it depends."""
+        """The same variables in the order of creation: that of a stack; in a graph each behind those on which
+        it depends.
+        """
         return self.network.variables
 
     @property
@@ -110,7 +122,8 @@ class Architecture:
     def build(self, input_shape: Any) -> None:
         """Fix the shapes for inputs of this shape: of one example, or of a batch if its first length is None.
 
-        A list of shapes stands for several inputs. Compare `tf.keras.Model.build`, which wants the batch axis.
+        A list of shapes stands for several inputs. Compare `tf.keras.Model.build`, which wants the batch
+        axis.
         """
         if not self.built:
             self.network.build(_of_one_example(input_shape))
@@ -127,13 +140,16 @@ class Architecture:
         if values is None:
             self._know_shapes()
             first = self.initial_values(self.strategy.seed)
-            shared = {ours: values[theirs] for _, names, values in self._sharing() for ours, theirs in names.items()}
+            shared = {
+                ours: values[theirs] for _, names, values in self._sharing() for ours, theirs in names.items()
+            }
             values = self.weights = first | shared
         return values
 
     @weights.setter
     def weights(self, values: dict[str, Array]) -> None:
-        """Use these arrays from now on, every variable by name; see `set_weights` for copies that are checked.
+        """Use these arrays from now on, every variable by name; see `set_weights` for copies that are
+        checked.
 
         So do other models that use the same layers.
         """
@@ -145,7 +161,9 @@ class Architecture:
         self._hand_down(values)
 
     def _hand_down(self, values: dict[str, Array]) -> None:
-        """Give the models that stand in this one their values, if they have none: these outlive this model then."""
+        """Give the models that stand in this one their values, if they have none: these outlive this model
+        then.
+        """
         for part in self.network.graph.names if self.has_layers else ():
             if isinstance(part, Submodel) and part.model is not None and part.model._values is None:
                 ours = {(layer, weight.name): name for layer, weight, name in self.network.graph.weights()}
@@ -154,13 +172,19 @@ class Architecture:
                     part.model.weights = {name: values[ours[place]] for name, place in theirs.items()}
 
     def _sharing(self) -> "Iterator[tuple[Architecture, dict[str, str], dict[str, Array]]]":
-        """Other models that have values of layers of this one; these variables' names here and there; all their values."""
+        """Other models that have values of layers of this one; these variables' names here and there; all
+        their values.
+        """
         layers = self.network.layers if self.has_layers else ()
         others: set[Architecture] = {user for layer in layers for user in layer.used_by if user is not self}
         for other in others:
             theirs = {(layer, weight.name): name for layer, weight, name in other.network.graph.weights()}
             ours = {name: (layer, weight.name) for layer, weight, name in self.network.graph.weights()}
-            yield other, {name: theirs[place] for name, place in ours.items() if place in theirs}, other.weights
+            yield (
+                other,
+                {name: theirs[place] for name, place in ours.items() if place in theirs},
+                other.weights,
+            )
 
     def initial_values(self, seed: int) -> dict[str, Array]:
         """The first value of every variable: of a seed always the same."""
@@ -186,10 +210,13 @@ class Architecture:
         for spec, value in zip(variables, weights, strict=True):
             if np.shape(value) != spec.shape:
                 raise InputError(f"set_weights: {spec.name} has shape {spec.shape}, found {np.shape(value)}")
-        self.weights = {spec.name: np.array(value, spec.dtype) for spec, value in zip(variables, weights, strict=True)}
+        self.weights = {
+            spec.name: np.array(value, spec.dtype) for spec, value in zip(variables, weights, strict=True)
+        }
 
     def save_weights(self, filepath: FilePath, overwrite: bool = True) -> None:
-        """Write every variable to a safetensors file, whatever its name ends in; see `tf.keras.Model.save_weights`.
+        """Write every variable to a safetensors file, whatever its name ends in; see
+        `tf.keras.Model.save_weights`.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -199,7 +226,8 @@ class Architecture:
         save_weights(filepath, self.created_variables, self.weights, self.strategy, overwrite=overwrite)
 
     def load_weights(self, filepath: FilePath, skip_mismatch: bool = False, by_name: bool = False) -> None:
-        """Set the variables from a file of `save_weights` or `save`, or a checkpoint; see `dtrain.saving.weights.load_weights`.
+        """Set the variables from a file of `save_weights` or `save`, or a checkpoint; see
+        `dtrain.saving.weights.load_weights`.
 
         A task that does not lead reads its own copy of what it has saved, and else the leader's file.
 
@@ -207,7 +235,9 @@ class Architecture:
             CheckpointError: the file is damaged, or holds other variables than this model has.
         """
         path = source(self.strategy, filepath)
-        self.weights = self.weights | load_weights(path, self.variables, by_name=by_name, skip_mismatch=skip_mismatch)
+        self.weights = self.weights | load_weights(
+            path, self.variables, by_name=by_name, skip_mismatch=skip_mismatch
+        )
 
     def summary(self, line_length: int = LINE_LENGTH, print_fn: Callable[[str], object] = print) -> None:
         """Print layers, shapes and numbers of parameters; see `tf.keras.Model.summary`.
@@ -232,7 +262,8 @@ class Architecture:
         assumed = self.network.assumed_input_shape
         if assumed is None:
             raise InputError(
-                f"{self.name}: its shapes are unknown; give the first layer an input_shape, or call build or fit first"
+                f"{self.name}: its shapes are unknown; give the first layer an input_shape, or call build "
+                "or fit first"
             )
         self.network.build(assumed)
 

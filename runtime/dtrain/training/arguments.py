@@ -9,14 +9,16 @@ from dtrain.data.dataset import Dataset
 from dtrain.data.node import Iteration, Node
 from dtrain.data.structure import Element
 from dtrain.errors import InputError
-from dtrain.learning.heads import Losses
+from dtrain.learning.graphs.heads import Losses
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
 from dtrain.training.steps import EvaluationStep
 
 
 def as_pair(validation_data: Any) -> Any:
-    """Return validation data with a list ``[x, y]`` or ``[x, y, sample_weight]`` as a tuple, as Keras takes it."""
+    """Return validation data with a list ``[x, y]`` or ``[x, y, sample_weight]`` as a tuple, as Keras takes
+    it.
+    """
     return tuple(validation_data) if isinstance(validation_data, list) else validation_data
 
 
@@ -44,7 +46,9 @@ def check_finite(batches: Batches, steps: int | None, what: str, argument: str) 
         InputError: there is none.
     """
     if steps is None and batches.infinite:
-        raise InputError(f"{what}: the dataset is infinite; expected {argument}, the number of batches to take")
+        raise InputError(
+            f"{what}: the dataset is infinite; expected {argument}, the number of batches to take"
+        )
 
 
 def check_example(model: Architecture, losses: Losses | None, batches: Batches, what: str) -> None:
@@ -73,7 +77,8 @@ def check_example(model: Architecture, losses: Losses | None, batches: Batches, 
 
 
 def told_of_repetition(batches: Batches, steps_per_epoch: int) -> Batches:
-    """Return the data, and warn of an epoch with more steps than they have batches: at once, or when reading tells.
+    """Return the data, and warn of an epoch with more steps than they have batches: at once, or when reading
+    tells.
 
     Keras warns as well, and ends training there. The warning is one of the caller's caller.
     """
@@ -88,8 +93,10 @@ def told_of_repetition(batches: Batches, steps_per_epoch: int) -> Batches:
 
 def _repetition(steps: int, batches: int) -> str:
     return (
-        f"fit: an epoch of {steps} steps needs {steps} batches and the data have {batches}: they are read again from the start; "
-        "without steps_per_epoch an epoch ends with data of known length, and Dataset.repeat() says that this is meant"
+        f"fit: an epoch of {steps} steps needs {steps} batches and the data have {batches}: they are read "
+        "again from the start; "
+        "without steps_per_epoch an epoch ends with data of known length, and Dataset.repeat() says that "
+        "this is meant"
     )
 
 

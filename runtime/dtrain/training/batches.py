@@ -1,4 +1,6 @@
-"""What fit, evaluate and predict are fed with: batches of (x, y, sample_weight), whose parts are dealt to replicas."""
+"""What fit, evaluate and predict are fed with: batches of (x, y, sample_weight), whose parts are dealt to
+replicas.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +15,7 @@ from dtrain.data.iterator import DatasetIterator
 from dtrain.data.node import INFINITE, UNKNOWN, rows_of
 from dtrain.data.user_data import as_dataset
 from dtrain.errors import InputError
-from dtrain.learning.heads import WHOLE, LossScale
+from dtrain.learning.graphs.heads import WHOLE, LossScale
 from dtrain.protocol.batch_cut import BatchCut
 
 DEFAULT_BATCH_SIZE = 32
@@ -25,7 +27,9 @@ EMPTY = "data: expected at least one batch, found an empty dataset"
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples that are computed together. `x` and `y` are arrays; of several inputs or outputs lists or dicts of them."""
+    """Examples that are computed together. `x` and `y` are arrays; of several inputs or outputs lists or
+    dicts of them.
+    """
 
     x: Any
     y: Any = None
@@ -37,7 +41,9 @@ class Batch:
         if not isinstance(element, tuple):
             return cls(element)
         if not 1 <= len(element) <= 3:
-            raise InputError(f"data: expected elements x, (x, y) or (x, y, sample_weight), found a tuple of {len(element)}")
+            raise InputError(
+                f"data: expected elements x, (x, y) or (x, y, sample_weight), found a tuple of {len(element)}"
+            )
         return cls(*element)
 
     @property
@@ -61,17 +67,25 @@ class Batch:
         """The same examples, their weights multiplied by those of their classes.
 
         Raises:
-            InputError: the targets are not classes 0 to n - 1 (or one-hot vectors) of which each has a weight, or are of several
-                outputs.
+            InputError: the targets are not classes 0 to n - 1 (or one-hot vectors) of which each has a
+                weight, or are of several outputs.
         """
         if isinstance(self.y, Mapping | list | tuple) or self.y is None:
             raise InputError("class_weight: expected the targets of one output; give sample_weight by output")
         y = np.asarray(self.y)
         classes = y.argmax(axis=-1) if y.ndim > 1 and y.shape[-1] > 1 else y.reshape(len(y)).astype(np.int64)
         if unknown := set(classes.tolist()) - set(class_weight):
-            raise InputError(f"class_weight: expected a weight for each class; found class {min(unknown)}, not in {class_weight}")
+            raise InputError(
+                f"class_weight: expected a weight for each class; found class {min(unknown)}, not in "
+                f"{class_weight}"
+            )
         weights = np.array([class_weight[each] for each in classes.tolist()], np.float32)
-        return replace(self, sample_weight=weights if self.sample_weight is None else weights * np.reshape(self.sample_weight, -1))
+        return replace(
+            self,
+            sample_weight=weights
+            if self.sample_weight is None
+            else weights * np.reshape(self.sample_weight, -1),
+        )
 
 
 def joined(x: Any, y: Any, sample_weight: Any) -> Any:
@@ -79,7 +93,10 @@ def joined(x: Any, y: Any, sample_weight: Any) -> Any:
     if y is None and sample_weight is None:
         return x
     if isinstance(x, Dataset) or callable(x):
-        raise InputError("data: a Dataset or a function brings its own targets and weights; give no y or sample_weight beside it")
+        raise InputError(
+            "data: a Dataset or a function brings its own targets and weights; give no y or sample_weight "
+            "beside it"
+        )
     return (x, y) if sample_weight is None else (x, y, sample_weight)
 
 
@@ -90,18 +107,25 @@ def held_out(data: Any, fraction: float) -> tuple[Any, Any]:
         InputError: the data are no arrays, or one part would be empty.
     """
     if isinstance(data, Dataset) or callable(data):
-        raise InputError("validation_split: expected arrays; a Dataset or a function is split with take and skip")
+        raise InputError(
+            "validation_split: expected arrays; a Dataset or a function is split with take and skip"
+        )
     size = Batch.of(data).size
     cut = int(size * (1 - fraction))
     if not 0 < cut < size:
-        raise InputError(f"validation_split: expected a fraction that leaves examples on both sides of {size}, found {fraction}")
+        raise InputError(
+            f"validation_split: expected a fraction that leaves examples on both sides of {size}, found "
+            f"{fraction}"
+        )
     return _rows(data, slice(cut)), _rows(data, slice(cut, None))
 
 
 def _rows(data: Any, rows: slice) -> Any:
     if isinstance(data, Mapping):
         return {key: _rows(part, rows) for key, part in data.items()}
-    if isinstance(data, tuple) or (isinstance(data, list) and all(isinstance(part, np.ndarray) for part in data)):
+    if isinstance(data, tuple) or (
+        isinstance(data, list) and all(isinstance(part, np.ndarray) for part in data)
+    ):
         return type(data)(_rows(part, rows) for part in data)
     return np.asarray(data)[rows]
 
@@ -124,7 +148,9 @@ class Part(NamedTuple):
     mixed: bool = False
 
     def scale(self, weighs_examples: bool) -> LossScale:
-        """Return what makes the mean over a step's parts, or over their examples, the gradient of the batch."""
+        """Return what makes the mean over a step's parts, or over their examples, the gradient of the
+        batch.
+        """
         if self.batch is None or self.parts == 1:
             return WHOLE
         if weighs_examples:
@@ -134,7 +160,9 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchesOfReplicas:
-    """Data of which each batch is one replica's, so that a step consumes several: what an Estimator's `input_fn` returns."""
+    """Data of which each batch is one replica's, so that a step consumes several: what an Estimator's
+    `input_fn` returns.
+    """
 
     data: Any
 
@@ -145,8 +173,8 @@ class Batches:
 
     Attributes:
         dataset: of batches.
-        pipelines: how many there are if each replica has a dataset of its own (made by a function of an InputContext), so that
-            nothing is dealt; else 0.
+        pipelines: how many there are if each replica has a dataset of its own (made by a function of an
+            InputContext), so that nothing is dealt; else 0.
         make: makes the dataset of a pipeline.
         uncut: whether a part is a batch, so that a step consumes several.
     """
@@ -157,18 +185,31 @@ class Batches:
     uncut: bool = False
 
     @classmethod
-    def of(cls, data: Any, *, batch_size: int | None, shuffle: bool, seed: int, context: InputContext | None = None) -> "Batches":
+    def of(
+        cls,
+        data: Any,
+        *,
+        batch_size: int | None,
+        shuffle: bool,
+        seed: int,
+        context: InputContext | None = None,
+    ) -> "Batches":
         """Take what the user gave; see `dtrain.data.user_data.as_dataset`."""
         if isinstance(data, BatchesOfReplicas):
             dealt = cls.of(data.data, batch_size=batch_size, shuffle=shuffle, seed=seed, context=context)
             return replace(dealt, uncut=True)
         if data is None or isinstance(data, str | bytes | PathLike | int | float):
-            raise InputError(f"data: expected (x, y) arrays, a dtrain.data.Dataset or a function that returns one; found {data!r}")
+            raise InputError(
+                "data: expected (x, y) arrays, a dtrain.data.Dataset or a function that returns one; found "
+                f"{data!r}"
+            )
         context = context or InputContext()
 
         def make(pipeline: int) -> Dataset:
             of_pipeline = replace(context, input_pipeline_id=pipeline)
-            return as_dataset(data, DEFAULT_BATCH_SIZE if batch_size is None else batch_size, shuffle, seed, of_pipeline)
+            return as_dataset(
+                data, DEFAULT_BATCH_SIZE if batch_size is None else batch_size, shuffle, seed, of_pipeline
+            )
 
         own = callable(data) and not isinstance(data, Dataset)
         pipelines = context.num_input_pipelines if own else 0
@@ -183,7 +224,9 @@ class Batches:
 
     @property
     def batch_size(self) -> int:
-        """How many examples the batches of all replicas have; 0 where that is not known, or batches are one replica's."""
+        """How many examples the batches of all replicas have; 0 where that is not known, or batches are one
+        replica's.
+        """
         return 0 if self.pipelines or self.uncut else self.dataset.node.batch_size
 
     @property
@@ -210,7 +253,9 @@ class Batches:
         return None if element is None else Batch.of(element)
 
     def stream(self, cut: BatchCut, class_weight: Mapping[int, float] | None = None) -> "PartStream":
-        """Return pass after pass without end, by the numbers that a session deals; `cut` says how batches are cut."""
+        """Return pass after pass without end, by the numbers that a session deals; `cut` says how batches are
+        cut.
+        """
         return PartStream(self.dataset.repeat(), self.pipelines, cut, class_weight, uncut=self.uncut)
 
     def once(self, limit: int | None = None) -> Iterator[Batch]:
@@ -223,7 +268,9 @@ OPEN_ITERATORS = 2
 
 
 class PartStream:
-    """Parts of batches by number: at once where the pipeline is addressable, else by reading and dropping what lies between."""
+    """Parts of batches by number: at once where the pipeline is addressable, else by reading and dropping
+    what lies between.
+    """
 
     def __init__(
         self,
@@ -238,8 +285,8 @@ class PartStream:
 
         Args:
             dataset: of batches, without end.
-            pipelines: 0 if all replicas share the stream; else it is this replica's alone, one of so many, and is read from
-                front to back, a batch a part.
+            pipelines: 0 if all replicas share the stream; else it is this replica's alone, one of so many,
+                and is read from front to back, a batch a part.
             cut: how batches are cut.
             class_weight: factors of the examples' weights, by class.
             uncut: whether a part is a batch.
@@ -273,7 +320,9 @@ class PartStream:
     def _shared(self, number: int) -> Part:
         cut = self._cut
         if self._uncut:
-            whole = self._weighted(self._dataset.node.element(number, ITERATION) if self._addressable else self._batch(number))
+            whole = self._weighted(
+                self._dataset.node.element(number, ITERATION) if self._addressable else self._batch(number)
+            )
             return Part(whole, cut.parts, 0, whole.size * cut.parts)
         index, part = divmod(number, cut.parts)
         node = self._dataset.node

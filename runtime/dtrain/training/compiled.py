@@ -1,4 +1,6 @@
-"""The arguments of `compile`, arranged by the model's outputs. The forms and the names of the results are Keras's."""
+"""The arguments of `compile`, arranged by the model's outputs. The forms and the names of the results are
+Keras's.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,11 +9,11 @@ from typing import Any
 
 from dtrain.errors import SpecError
 from dtrain.learning import losses, metrics
-from dtrain.learning.heads import Losses, OutputLoss, by_output
+from dtrain.learning.graphs.heads import Losses, OutputLoss, by_output
+from dtrain.learning.graphs.passes import only
 from dtrain.learning.losses import Loss
 from dtrain.learning.metrics import Metric
 from dtrain.learning.optimizers import Optimizer
-from dtrain.learning.passes import only
 
 
 @dataclass(frozen=True)
@@ -89,12 +91,18 @@ class Compiled:
     def result_names(self) -> list[str]:
         """What `evaluate` reports, in its order."""
         of_outputs = [f"{each.name}_loss" for each in self.outputs if each.loss is not None]
-        return ["loss", *(of_outputs if len(self.outputs) > 1 else ()), *(each.label for each in self.metrics())]
+        return [
+            "loss",
+            *(of_outputs if len(self.outputs) > 1 else ()),
+            *(each.label for each in self.metrics()),
+        ]
 
     @cached_property
     def losses(self) -> Losses | None:
         """As a network takes them; None if no output has one."""
-        found = [None if each.loss is None else OutputLoss(each.loss, each.loss_weight) for each in self.outputs]
+        found = [
+            None if each.loss is None else OutputLoss(each.loss, each.loss_weight) for each in self.outputs
+        ]
         return found if any(found) else None
 
     def label(self, output: str, name: str) -> str:
@@ -111,7 +119,9 @@ class Compiled:
         ]
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of `compile` that say the same; lists with an item for each output where there are several."""
+        """The arguments of `compile` that say the same; lists with an item for each output where there are
+        several.
+        """
         by_name: dict[str, list[Any]] = {
             "loss": [output.loss for output in self.outputs],
             "loss_weights": [output.loss_weight for output in self.outputs],
@@ -121,9 +131,13 @@ class Compiled:
         return {"optimizer": self.optimizer} | {name: only(parts) for name, parts in by_name.items()}
 
 
-def _output(name: str, loss: Any, loss_weight: Any, metrics: list[Any], weighted_metrics: list[Any]) -> CompiledOutput:
+def _output(
+    name: str, loss: Any, loss_weight: Any, metrics: list[Any], weighted_metrics: list[Any]
+) -> CompiledOutput:
     weight = 1.0 if loss_weight is None else float(loss_weight)
-    return CompiledOutput(name, None if loss is None else losses.get(loss), weight, *_named(metrics, weighted_metrics))
+    return CompiledOutput(
+        name, None if loss is None else losses.get(loss), weight, *_named(metrics, weighted_metrics)
+    )
 
 
 def _metrics_by_output(given: Any, names: Sequence[str]) -> list[list[Any]]:
@@ -136,7 +150,9 @@ def _metrics_by_output(given: Any, names: Sequence[str]) -> list[list[Any]]:
 
 
 def _named(plain: Sequence[Any], weighted: Sequence[Any]) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
-    """Metrics of one output's own, each with a name of its own: a weighted one's begins with ``weighted_`` if it must."""
+    """Metrics of one output's own, each with a name of its own: a weighted one's begins with ``weighted_`` if
+    it must.
+    """
     own = [each.copy() if isinstance(each, Metric) else metrics.get(each) for each in (*plain, *weighted)]
     taken: set[str] = set()
     for index, metric in enumerate(own):

@@ -4,7 +4,7 @@ from typing import Any
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import optimizers
-from dtrain.learning.configuration import to_data
+from dtrain.learning.core.configuration import to_data
 from dtrain.training.architecture import Architecture
 from dtrain.training.compiled import Compiled
 

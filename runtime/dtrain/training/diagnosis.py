@@ -1,12 +1,14 @@
-"""Why a gradient holds NaN or infinity: the first place on the way from the batch to the gradient that is not finite."""
+"""Why a gradient holds NaN or infinity: the first place on the way from the batch to the gradient that is not
+finite.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from dtrain.learning.networks import Network
-from dtrain.strategy import Session
+from dtrain.learning.graphs.networks import Network
+from dtrain.strategies.interface import Session
 from dtrain.training.steps import TrainingStep
 
 
@@ -23,12 +25,16 @@ def why_not_finite(network: Network | None, step: TrainingStep) -> str:
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 found = "NaN" if np.isnan(array).any() else "infinity"
                 at = np.argwhere(~np.isfinite(array))[0].tolist()
-                return f"{place}: expected finite numbers, found {found}, first at {at} of shape {array.shape}"
+                return (
+                    f"{place}: expected finite numbers, found {found}, first at {at} of shape {array.shape}"
+                )
     return "the loss alone is not finite"
 
 
 def step_in_work(session: Session) -> str:
-    """Name the step that comes next: as this call of `fit` counts, and as all calls together do if that differs."""
+    """Name the step that comes next: as this call of `fit` counts, and as all calls together do if that
+    differs.
+    """
     step, done = session.global_step + 1, session.first_step
     return f"step {step - done} of this fit (global step {step})" if done else f"step {step}"
 

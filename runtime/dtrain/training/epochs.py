@@ -1,11 +1,13 @@
-"""Epochs are counted in global steps, so they mean the same in every strategy and for any number of replicas."""
+"""Epochs are counted in global steps, so they mean the same in every strategy and for any number of
+replicas.
+"""
 
 from dataclasses import dataclass
 from math import ceil
 from numbers import Integral
 
 from dtrain.errors import InputError
-from dtrain.strategy import Session
+from dtrain.strategies.interface import Session
 from dtrain.training.batches import Batches
 
 
@@ -18,13 +20,17 @@ class Epochs:
     initial_epoch: int = 0
 
     @classmethod
-    def of(cls, batches: Batches, steps_per_epoch: int | None, epochs: int, initial_epoch: int, parts: int) -> "Epochs":
+    def of(
+        cls, batches: Batches, steps_per_epoch: int | None, epochs: int, initial_epoch: int, parts: int
+    ) -> "Epochs":
         """Take what the user said; by default an epoch sees every batch once, over all replicas.
 
-        A step consumes one batch; where batches are one replica's, as those of pipelines of its own, `parts` of them.
+        A step consumes one batch; where batches are one replica's, as those of pipelines of its own, `parts`
+        of them.
 
         Raises:
-            InputError: the data are endless and the length of an epoch is not given, or a number is out of range.
+            InputError: the data are endless and the length of an epoch is not given, or a number is out of
+                range.
         """
         if batches.dataset.cardinality() == 0:
             raise InputError("fit: expected at least one batch, found an empty dataset")
@@ -37,7 +43,9 @@ class Epochs:
         if not all(isinstance(number, Integral) for number in (steps_per_epoch, initial_epoch, epochs)):
             raise InputError(f"fit: expected whole numbers, found {found}")
         if steps_per_epoch < 1 or not 0 <= initial_epoch <= epochs:
-            raise InputError(f"fit: expected steps_per_epoch >= 1 and 0 <= initial_epoch <= epochs, found {found}")
+            raise InputError(
+                f"fit: expected steps_per_epoch >= 1 and 0 <= initial_epoch <= epochs, found {found}"
+            )
         return cls(steps_per_epoch, epochs, initial_epoch)
 
     @property

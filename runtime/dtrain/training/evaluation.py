@@ -10,7 +10,7 @@ import numpy as np
 
 from dtrain.callbacks import CallbackList
 from dtrain.errors import InputError
-from dtrain.learning.heads import by_output
+from dtrain.learning.graphs.heads import by_output
 from dtrain.messages import Sums
 from dtrain.protocol.tally import merged
 from dtrain.roles.evaluator.machine import Pace
@@ -30,7 +30,8 @@ class Validation:
         steps: batches of one evaluation; None: all there are.
         frequency: every so many epochs; or the epochs, counted from 1, after which it is done.
         pace: the evaluator's.
-        evaluated: told by the evaluator of each evaluation: global step, results, whether it is the last; of the last one twice.
+        evaluated: told by the evaluator of each evaluation: global step, results, whether it is the last; of
+            the last one twice.
     """
 
     batches: Batches
@@ -41,7 +42,10 @@ class Validation:
 
     def __post_init__(self) -> None:
         if isinstance(self.frequency, int) and self.frequency < 1:
-            raise InputError(f"validation_freq: expected a number of epochs of at least 1, or epochs, found {self.frequency}")
+            raise InputError(
+                "validation_freq: expected a number of epochs of at least 1, or epochs, found "
+                f"{self.frequency}"
+            )
 
     def once(self) -> Iterator[Batch]:
         """The batches of one evaluation."""
@@ -50,11 +54,16 @@ class Validation:
     def is_due(self, epochs: Iterable[int]) -> bool:
         """Whether it follows one of these epochs, counted from 0."""
         frequency = self.frequency
-        return any((epoch + 1) % frequency == 0 if isinstance(frequency, int) else epoch + 1 in frequency for epoch in epochs)
+        return any(
+            (epoch + 1) % frequency == 0 if isinstance(frequency, int) else epoch + 1 in frequency
+            for epoch in epochs
+        )
 
 
 class Totals:
-    """Sums over examples: of what the steps returned, and the states of the metrics, which are its own, in their first state."""
+    """Sums over examples: of what the steps returned, and the states of the metrics, which are its own, in
+    their first state.
+    """
 
     def __init__(self, compiled: Compiled) -> None:
         self._names = compiled.names
@@ -77,12 +86,21 @@ class Totals:
             return
         outputs = step.outputs if isinstance(step.outputs, list) else [step.outputs]
         if len(outputs) != len(self._names) or step.outputs is None:
-            found = "none: set step.outputs" if step.outputs is None else f"{len(outputs)}: see `train_step` for your own"
+            found = (
+                "none: set step.outputs"
+                if step.outputs is None
+                else f"{len(outputs)}: see `train_step` for your own"
+            )
             raise InputError(f"metrics: expected {len(self._names)} outputs, found {found}")
-        targets, weights = by_output(step.y, self._names, "targets"), by_output(step.sample_weight, self._names, "sample weights")
+        targets, weights = (
+            by_output(step.y, self._names, "targets"),
+            by_output(step.sample_weight, self._names, "sample weights"),
+        )
         for each in self._metrics:
             if each.weighted:
-                each.metric.update_state(targets[each.output], outputs[each.output], sample_weight=weights[each.output])
+                each.metric.update_state(
+                    targets[each.output], outputs[each.output], sample_weight=weights[each.output]
+                )
             else:
                 each.metric.update_state(targets[each.output], outputs[each.output])
 
@@ -144,7 +162,10 @@ def evaluate(
 
 
 def predict(
-    batches: Iterable[Batch], make_step: MakeStep, predict_step: Callable[[Any], Any], callbacks: CallbackList = NO_CALLBACKS
+    batches: Iterable[Batch],
+    make_step: MakeStep,
+    predict_step: Callable[[Any], Any],
+    callbacks: CallbackList = NO_CALLBACKS,
 ) -> Any:
     """The outputs of all batches, one after the other in one array (a list of arrays for several outputs).
 

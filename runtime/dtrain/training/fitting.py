@@ -1,4 +1,5 @@
-"""A call of `fit` in one task: the session that is opened, the loop that is run, what the leader does besides.
+"""A call of `fit` in one task: the session that is opened, the loop that is run, what the leader does
+besides.
 
 In the evaluator it is `follow`: every newest checkpoint is evaluated, until training has ended.
 """
@@ -18,7 +19,7 @@ from dtrain.errors import CheckpointError, InputError
 from dtrain.learning import optimizers
 from dtrain.protocol.feed import UNKNOWN, Feed
 from dtrain.roles.chief.start import OptimizerState
-from dtrain.strategy import Problem, Session, Weights
+from dtrain.strategies.interface import Problem, Session, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch, Batches
 from dtrain.training.chance import chance_of
@@ -81,7 +82,8 @@ class Fit:
             for callback in self.callbacks:
                 if callback.monitors_validation():
                     raise InputError(
-                        f"fit: {type(callback).__name__} monitors numbers of the validation, which come later with "
+                        f"fit: {type(callback).__name__} monitors numbers of the validation, which come "
+                        "later with "
                         "training.validation: evaluator; let it monitor others, or let the leader validate"
                     )
 
@@ -125,9 +127,14 @@ class Fit:
         return self.history
 
     def _variables(self) -> tuple[VariableSpec, ...]:
-        """As they are placed: a table travels by rows if it is large, or if the optimizer treats rows that are not read apart."""
+        """As they are placed: a table travels by rows if it is large, or if the optimizer treats rows that
+        are not read apart.
+        """
         every = self.compiled.optimizer.sparse_differs
-        return tuple(replace(v, sparse=v.sparse and (every or v.nbytes >= TABLE_BYTES)) for v in self.model.created_variables)
+        return tuple(
+            replace(v, sparse=v.sparse and (every or v.nbytes >= TABLE_BYTES))
+            for v in self.model.created_variables
+        )
 
     def _resume_from(self) -> Path | None:
         """Where a callback has left a training that broke off."""
@@ -143,7 +150,9 @@ class Fit:
         loop = TrainingLoop(
             session,
             epochs,
-            make_step=lambda part, batch: TrainingStep(model, loss, batch, session, chance, part.scale(session.weighs_examples)),
+            make_step=lambda part, batch: TrainingStep(
+                model, loss, batch, session, chance, part.scale(session.weighs_examples)
+            ),
             train_step=self.train_step,
             explain=lambda step: why_not_finite(model.network if model.has_layers else None, step),
             totals=Totals(self.compiled),
@@ -153,7 +162,9 @@ class Fit:
             validates = self.validation is not None
             loop.log = EpochLog(session, Totals(self.compiled), self.history)
             loop.callbacks = self._callbacks(session, epochs, validates)
-            loop.steering = Steering(model, self.compiled.optimizer, session, holds=validates or bool(self.callbacks))
+            loop.steering = Steering(
+                model, self.compiled.optimizer, session, holds=validates or bool(self.callbacks)
+            )
             if self.validation is not None and model.strategy.validates:
                 loop.validate = self._validate(session, self.validation, loop.callbacks)
             elif self.validation is not None:
@@ -169,7 +180,12 @@ class Fit:
         if self.verbose:
             bar = ProgressBar(self.verbose)
             everybody = [bar.clearing(), *everybody, bar]
-        params = {"epochs": epochs.epochs, "steps": epochs.steps_per_epoch, "verbose": self.verbose, "validates": validates}
+        params = {
+            "epochs": epochs.epochs,
+            "steps": epochs.steps_per_epoch,
+            "verbose": self.verbose,
+            "validates": validates,
+        }
         return CallbackList(everybody, self.model, params)
 
     def _validate(self, session: Session, validation: Validation, callbacks: CallbackList) -> Validate:
@@ -181,8 +197,12 @@ class Fit:
 
         return validate
 
-    def _leave_to_evaluator(self, session: Session, epochs: Epochs, validation: Validation, log: EpochLog) -> Validate:
-        """Save each epoch's last step for the evaluator, whose numbers join the rows of epochs when they are there."""
+    def _leave_to_evaluator(
+        self, session: Session, epochs: Epochs, validation: Validation, log: EpochLog
+    ) -> Validate:
+        """Save each epoch's last step for the evaluator, whose numbers join the rows of epochs when they are
+        there.
+        """
         names = [f"val_{name}" for name in self.compiled.result_names]
 
         def validate(ended: Iterable[int]) -> dict[str, float | None]:
@@ -205,7 +225,9 @@ class Fit:
         """
         model = self.model
         if self.validation is None:
-            print("the evaluator has nothing to do: fit was given no validation_data; it ends here", flush=True)
+            print(
+                "the evaluator has nothing to do: fit was given no validation_data; it ends here", flush=True
+            )
             raise SystemExit(0)  # the program would go on with a model that is not trained
         followed = model.strategy.checkpoints(self.validation.pace)
         model.build_for(self.validation.batches)
@@ -214,7 +236,10 @@ class Fit:
         for checkpoint in followed:
             found = {name: np.shape(value) for name, value in checkpoint.weights.items()}
             if found != expected:
-                raise CheckpointError(f"the checkpoint of step {checkpoint.global_step} holds {found}; this model has {expected}")
+                raise CheckpointError(
+                    f"the checkpoint of step {checkpoint.global_step} holds {found}; this model has "
+                    f"{expected}"
+                )
             model.weights = dict(checkpoint.weights)
             results = self.evaluate(model.weights, self.validation.once(), NO_CALLBACKS)
             print(f"evaluation at step {checkpoint.global_step} - {numbers(results)}", flush=True)

@@ -5,7 +5,8 @@
 
     def loss_and_gradients(weights, x, y):
         error = x @ weights["weight"] + weights["bias"] - y
-        return np.mean(error**2), {"weight": 2 * x.T @ error / len(x), "bias": 2 * np.mean(error, keepdims=True)}
+        return np.mean(error**2), {"weight": 2 * x.T @ error / len(x), "bias": 2 * np.mean(error,
+        keepdims=True)}
 
     model = dt.from_function(init, loss_and_gradients)
     model.compile(optimizer="sgd")
@@ -21,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.learning.networks import Network
-from dtrain.strategy import Array
+from dtrain.learning.graphs.networks import Network
+from dtrain.strategies.interface import Array
 from dtrain.training.models import Model
 from dtrain.training.steps import EvaluationStep, Logs, TrainingStep
 from dtrain.variables import VariableSpec
@@ -53,7 +54,10 @@ class FunctionModel(Model):
         )
         for spec in self._variables:
             if spec.trainable and not spec.dtype.startswith("float"):
-                raise InputError(f"{self.name}: {spec.name}: expected floats to train, or its name in `state`; found {spec.dtype}")
+                raise InputError(
+                    f"{self.name}: {spec.name}: expected floats to train, or its name in `state`; found "
+                    f"{spec.dtype}"
+                )
 
     @property
     def network(self) -> Network:
@@ -77,7 +81,10 @@ class FunctionModel(Model):
 
     def initial_values(self, seed: int) -> dict[str, Array]:
         """What `init` makes with this seed."""
-        return {str(key): np.array(value) for key, value in self._functions.init(np.random.default_rng(seed)).items()}
+        return {
+            str(key): np.array(value)
+            for key, value in self._functions.init(np.random.default_rng(seed)).items()
+        }
 
     def train_step(self, step: TrainingStep) -> Logs:
         """Call the function."""
@@ -113,12 +120,15 @@ def from_function(
     state: Collection[str] = (),
     name: str | None = None,
 ) -> FunctionModel:
-    """A model of functions over a dict of numpy arrays; it is compiled, trained, evaluated and saved like any other.
+    """A model of functions over a dict of numpy arrays; it is compiled, trained, evaluated and saved like any
+    other.
 
     Args:
-        init: ``(rng) -> {name: first value}``; called in every task, with a generator that is the same in all.
-        loss_and_gradients: ``(weights, x, y) -> (loss, {name: gradient})``, means over the batch's examples. It gets what a batch
-            is: x, x and y, or x, y and sample weights. The weights are read only. With `state` it returns their new values, too.
+        init: ``(rng) -> {name: first value}``; called in every task, with a generator that is the same in
+            all.
+        loss_and_gradients: ``(weights, x, y) -> (loss, {name: gradient})``, means over the batch's examples.
+            It gets what a batch is: x, x and y, or x, y and sample weights. The weights are read only. With
+            `state` it returns their new values, too.
         loss: ``(weights, x, y) -> loss``, for evaluation; else the loss of `loss_and_gradients`.
         predict: ``(weights, x) -> outputs``, for `predict` and metrics.
         state: names of variables that have no gradient, such as moving averages.

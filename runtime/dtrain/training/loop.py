@@ -1,6 +1,7 @@
 """The training loop: one replica's part of a call of `fit`, from the first batch to the last global step.
 
-It reads top to bottom: take a part of a batch, compute a gradient, give it to the session, note what came of it.
+It reads top to bottom: take a part of a batch, compute a gradient, give it to the session, note what came of
+    it.
 """
 
 import sys
@@ -13,7 +14,7 @@ import numpy as np
 from dtrain.callbacks import CallbackList, History
 from dtrain.errors import NonFiniteGradientError
 from dtrain.messages import Row, Verdict
-from dtrain.strategy import Contribution, Session
+from dtrain.strategies.interface import Contribution, Session
 from dtrain.training.batches import Batch, Part, PartStream
 from dtrain.training.diagnosis import step_in_work
 from dtrain.training.epochs import Epochs
@@ -22,7 +23,9 @@ from dtrain.training.steering import Steering
 from dtrain.training.steps import Logs, TrainingStep
 
 MAX_REFUSED = 100
-"""Gradients in a row that are not finite, after which training has failed: it would never reach its last step."""
+"""Gradients in a row that are not finite, after which training has failed: it would never reach its last
+step.
+"""
 
 Validate = Callable[[range], Mapping[str, float | None]]
 
@@ -140,7 +143,9 @@ class TrainingLoop:
             epoch = reached
 
     def _first_epoch(self) -> int:
-        """The epoch under way; for a leader that was started again, the first one that the process before it has not ended."""
+        """The epoch under way; for a leader that was started again, the first one that the process before it
+        has not ended.
+        """
         epoch = self.epochs.epoch_at(self.session.entered_step, self.session)
         if self.log is None:
             return epoch
@@ -148,7 +153,9 @@ class TrainingLoop:
         return min(epoch, ended + 1)
 
     def _contribute(self, part: Part) -> None:
-        """Compute one part: a gradient, a verdict. The next part may be the same again, on new weights (`on_stale`)."""
+        """Compute one part: a gradient, a verdict. The next part may be the same again, on new weights
+        (`on_stale`).
+        """
         session, number, repairs = self.session, self.session.part, self.session.repairs
         if self.callbacks is not None and not (self.pending or repairs):
             self._call_batch("on_train_batch_begin", session.global_step + 1, {})
@@ -156,7 +163,10 @@ class TrainingLoop:
                 return  # a callback has stopped training
         self._warn_of_empty_parts(part)
         if part.batch is None:
-            before, self.pending = session.global_step, session.pass_over(part.empty).verdict is Verdict.PENDING
+            before, self.pending = (
+                session.global_step,
+                session.pass_over(part.empty).verdict is Verdict.PENDING,
+            )
             if session.global_step > before:
                 self._call_batch("on_train_batch_end", session.global_step)
             return
@@ -179,14 +189,17 @@ class TrainingLoop:
             self._call_batch("on_train_batch_end", session.global_step)
 
     def _warn_of_empty_parts(self, part: Part) -> None:
-        """Say once that a batch is smaller than the parts it is cut into, where that changes the gradients."""
+        """Say once that a batch is smaller than the parts it is cut into, where that changes the
+        gradients.
+        """
         if not part.empty or self.warned or self.session.rank != 0 or self.session.weighs_examples:
             return
         self.warned = True
         share = (part.parts - part.empty) / part.parts
         has = "has" if part.empty == 1 else "have"
         print(
-            f"fit: batches of {part.batch_size} over {part.parts} replicas: {part.empty} of {part.parts} {has} no examples; "
+            f"fit: batches of {part.batch_size} over {part.parts} replicas: {part.empty} of {part.parts} "
+            f"{has} no examples; "
             f"gradients are {share:.2f} of one process's; see training.weighting",
             file=sys.stderr,
             flush=True,
@@ -198,9 +211,13 @@ class TrainingLoop:
         if not self.explained:
             self.explained = self.explain(step)
             where = step_in_work(self.session)
-            print(f"dtrain: {where}: a gradient was not applied: {self.explained}", file=sys.stderr, flush=True)
+            print(
+                f"dtrain: {where}: a gradient was not applied: {self.explained}", file=sys.stderr, flush=True
+            )
         if self.refused == MAX_REFUSED:
-            raise NonFiniteGradientError(f"{MAX_REFUSED} gradients in a row held NaN or infinity; the first: {self.explained}")
+            raise NonFiniteGradientError(
+                f"{MAX_REFUSED} gradients in a row held NaN or infinity; the first: {self.explained}"
+            )
 
     def _go_back_to(self, epoch: int) -> None:
         """Begin an epoch again whose end the servers have lost."""
@@ -217,7 +234,9 @@ class TrainingLoop:
             self.steering.begin_epoch(self.epochs.last_step(epoch, self.session))
 
     def _end_epochs(self, epoch: int, reached: int) -> None:
-        """Close every epoch from `epoch` on that ended before `reached`; others' steps may end several at once."""
+        """Close every epoch from `epoch` on that ended before `reached`; others' steps may end several at
+        once.
+        """
         ended = range(epoch, min(reached, self.epochs.epochs))
         log, steering = self.log, self.steering
         if log is None or steering is None or not ended:
@@ -226,7 +245,9 @@ class TrainingLoop:
         self.session.arrive()
         numbers = {each: log.results(each) for each in ended}
         validated: Mapping[str, Any] = {} if self.validate is None else self.validate(ended)
-        there = {name: value for name, value in validated.items() if value is not None}  # callbacks expect numbers
+        there = {
+            name: value for name, value in validated.items() if value is not None
+        }  # callbacks expect numbers
         for each in ended:
             row = {**numbers[each], **validated}
             log.record(each, row)
@@ -250,7 +271,10 @@ class TrainingLoop:
     def _call_batch(self, hook: str, step: int, numbers: dict[str, float] | None = None) -> None:
         """A hook of batches, about that of a global step; by default with the epoch's means so far."""
         if self.callbacks is not None and self.log is not None and self.steering is not None:
-            batch, epoch = self.epochs.step_in_epoch(step, self.session), self.epochs.number(step, self.session)
+            batch, epoch = (
+                self.epochs.step_in_epoch(step, self.session),
+                self.epochs.number(step, self.session),
+            )
             log = self.log
 
             def logs() -> dict[str, float]:  # called only for a listener, which may read the weights

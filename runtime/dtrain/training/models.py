@@ -10,18 +10,24 @@ from dtrain.data.input_context import InputContext
 from dtrain.data.user_data import check_lengths
 from dtrain.errors import InputError
 from dtrain.learning import optimizers
-from dtrain.learning.configuration import NO_OBJECTS, CustomObjects
-from dtrain.learning.graph import as_list
+from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
+from dtrain.learning.graphs.graph import as_list
+from dtrain.learning.graphs.networks import Network
+from dtrain.learning.graphs.passes import only
 from dtrain.learning.layers import Input, SymbolicTensor
-from dtrain.learning.networks import Network
-from dtrain.learning.passes import only
 from dtrain.roles.chief.start import OptimizerState
 from dtrain.saving.destination import FilePath, tell_format
 from dtrain.saving.model_file import SavedModel, write_model
 from dtrain.saving.onnx_file import write_onnx
-from dtrain.strategy import Weights
+from dtrain.strategies.interface import Weights
 from dtrain.training.architecture import Architecture
-from dtrain.training.arguments import as_pair, check_class_weight, check_example, check_finite, told_of_repetition
+from dtrain.training.arguments import (
+    as_pair,
+    check_class_weight,
+    check_example,
+    check_finite,
+    told_of_repetition,
+)
 from dtrain.training.batches import Batch, Batches, held_out, joined
 from dtrain.training.compiled import Compiled
 from dtrain.training.description import describe
@@ -35,16 +41,25 @@ from dtrain.training.submodels import CLASSES, in_order, submodel
 class Model(Architecture):
     """A network with the strategy in whose scope it was made: `compile`, `fit`, `evaluate`, `predict`.
 
-    ``Model(inputs, outputs)`` is a graph between the results of `dt.Input` and of layers; see `Sequential` for a stack. Several of
-    them are a list, or a dict by their layers' names; of outputs in a dict `predict` makes a dict. A model that is called with such
-    results puts its layers there. Models that use the same layers share their variables' values.
+    ``Model(inputs, outputs)`` is a graph between the results of `dt.Input` and of layers; see `Sequential`
+    for a stack. Several of them are a list, or a dict by their layers' names; of outputs in a dict `predict`
+    makes a dict. A model that is called with such results puts its layers there. Models that use the same
+    layers share their variables' values.
     """
 
     def __init__(self, inputs: Any = None, outputs: Any = None, *, name: str | None = None) -> None:
-        network = None if outputs is None else Network.from_graph(in_order(inputs, "inputs"), in_order(outputs, "outputs"))
+        network = (
+            None
+            if outputs is None
+            else Network.from_graph(in_order(inputs, "inputs"), in_order(outputs, "outputs"))
+        )
         super().__init__(network, name)
         self._outputs_by_name = isinstance(outputs, Mapping)
-        self._symbols = None if network is None else (as_list(in_order(inputs, "inputs")), as_list(in_order(outputs, "outputs")))
+        self._symbols = (
+            None
+            if network is None
+            else (as_list(in_order(inputs, "inputs")), as_list(in_order(outputs, "outputs")))
+        )
         self.compiled: Compiled | None = None
         self.history: History | None = None
         self._owner = OptimizerOwner()
@@ -63,23 +78,29 @@ class Model(Architecture):
     ) -> None:
         """Say how the model is trained; see `tf.keras.Model.compile`.
 
-        A model with several outputs takes one thing for all of them, a list with an item for each, or a dict by the names of their
-        layers. What is trained is the sum of the losses; an output without a loss (None) is not trained.
+        A model with several outputs takes one thing for all of them, a list with an item for each, or a dict
+        by the names of their layers. What is trained is the sum of the losses; an output without a loss
+        (None) is not trained.
 
         Args:
             loss: a name or a `Loss`.
-            metrics: names, `Metric`s, or functions ``(y_true, y_pred) -> one number an example``; of every example alike.
+            metrics: names, `Metric`s, or functions ``(y_true, y_pred) -> one number an example``; of every
+                example alike.
             loss_weights: factors of the losses in their sum.
             weighted_metrics: those to which sample weights and class weights apply.
-            run_eagerly, steps_per_execution, jit_compile: how TensorFlow runs a step; nothing follows from them here.
+            run_eagerly, steps_per_execution, jit_compile: how TensorFlow runs a step; nothing follows from
+            them here.
 
         Raises:
             SpecError: a name is unknown, or two metrics have the same.
-            InputError: an argument is a list of another length, or a dict that names an output that there is none of.
+            InputError: an argument is a list of another length, or a dict that names an output that there is
+                none of.
         """
         by_name = any(isinstance(each, Mapping) for each in (loss, metrics, loss_weights, weighted_metrics))
         names = self.network.output_names if self.has_layers or by_name else ["output"]
-        self.compiled = Compiled.of(names, optimizers.get(optimizer), loss, metrics, loss_weights, weighted_metrics)
+        self.compiled = Compiled.of(
+            names, optimizers.get(optimizer), loss, metrics, loss_weights, weighted_metrics
+        )
         self._owner = OptimizerOwner()
 
     @property
@@ -116,16 +137,19 @@ class Model(Architecture):
         validation_batch_size: int | None = None,
         validation_freq: int | Collection[int] = 1,
     ) -> History:
-        """Train until the global step has reached epochs x steps_per_epoch; see CONTRACT section 4 and `tf.keras.Model.fit`.
+        """Train until the global step has reached epochs x steps_per_epoch; see CONTRACT section 4 and
+        `tf.keras.Model.fit`.
 
-        In the evaluator this is the evaluation loop: every newest checkpoint is evaluated on `validation_data`.
+        In the evaluator this is the evaluation loop: every newest checkpoint is evaluated on
+        `validation_data`.
 
         Args:
             x: ``(x, y)`` arrays, a Dataset of batches, or a function of an InputContext that returns one.
             batch_size: of one step, over all replicas; only for arrays. 32 by default.
             validation_split: fraction of the arrays, from their end, to validate on.
             class_weight: factors of the examples' weights, by class number.
-            steps_per_epoch: global steps, each of which consumes one batch; by default every batch is seen once an epoch.
+            steps_per_epoch: global steps, each of which consumes one batch; by default every batch is seen
+                once an epoch.
 
         Raises:
             InputError: data or arguments do not fit.
@@ -140,14 +164,25 @@ class Model(Architecture):
             batches = Batches.of(pair, batch_size=validation_batch_size or batch_size, shuffle=False, seed=0)
             check_finite(batches, validation_steps, "fit: validation_data", "validation_steps")
             validation = Validation(batches, validation_steps, validation_freq)
-        fit = self._fit(callbacks=as_callbacks(callbacks), validation=validation, class_weight=class_weight, verbose=verbose)
+        fit = self._fit(
+            callbacks=as_callbacks(callbacks),
+            validation=validation,
+            class_weight=class_weight,
+            verbose=verbose,
+        )
         self.history = fit.history
         if strategy.evaluates:
             return fit.follow()
         context = self._input_context()
-        batches = Batches.of(data, batch_size=batch_size, shuffle=shuffle, seed=strategy.seed, context=context)
+        batches = Batches.of(
+            data, batch_size=batch_size, shuffle=shuffle, seed=strategy.seed, context=context
+        )
         self.build_for(batches)
-        if validation is not None and strategy.is_leader and getattr(self.test_step, "__func__", None) is Model.test_step:
+        if (
+            validation is not None
+            and strategy.is_leader
+            and getattr(self.test_step, "__func__", None) is Model.test_step
+        ):
             check_example(self, self._compiled().losses, validation.batches, "fit: validation_data")
         plan = Epochs.of(batches, steps_per_epoch, epochs, initial_epoch, strategy.num_replicas_in_sync)
         if strategy.is_leader:
@@ -194,14 +229,18 @@ class Model(Architecture):
         return self._predicted(predict(batches.once(steps), step, self.predict_step, hooks))
 
     def __call__(self, x: Any, training: bool | None = None) -> Any:
-        """The outputs for one batch; for results of `dt.Input` and of layers, symbolic ones: the model is used like a layer.
+        """The outputs for one batch; for results of `dt.Input` and of layers, symbolic ones: the model is
+        used like a layer.
 
         Args:
             x: the batch, or the results; several in a list, or in a dict by the inputs' names.
-            training: for a batch, whether dropout drops and batches are normalized by themselves. For symbolic inputs
-                False and True hold whenever the model around this one runs, and None means as that one does.
+            training: for a batch, whether dropout drops and batches are normalized by themselves. For
+                symbolic inputs False and True hold whenever the model around this one runs, and None means as
+                that one does.
         """
-        tensors = list(x.values()) if isinstance(x, Mapping) else list(x) if isinstance(x, list | tuple) else [x]
+        tensors = (
+            list(x.values()) if isinstance(x, Mapping) else list(x) if isinstance(x, list | tuple) else [x]
+        )
         if not all(isinstance(tensor, SymbolicTensor) for tensor in tensors):
             return self._trained_on(x) if training else self.predict_on_batch(x)
         if isinstance(x, Mapping):
@@ -223,16 +262,21 @@ class Model(Architecture):
     def train_step(self, step: TrainingStep) -> Logs:
         """What training does with one batch; override it for a step of your own, see `dtrain.training.steps`.
 
-        It runs in every replica of every strategy: it adds to `step.gradients`, which the strategy then applies.
+        It runs in every replica of every strategy: it adds to `step.gradients`, which the strategy then
+        applies.
 
         Returns:
             Numbers for the log by name, ``loss`` among them.
         """
-        alone = getattr(self.train_step, "__func__", None) is Model.train_step  # another one may change the gradients
+        alone = (
+            getattr(self.train_step, "__func__", None) is Model.train_step
+        )  # another one may change the gradients
         return {"loss": step.loss_and_gradients(last=alone), **step.losses}
 
     def test_step(self, step: EvaluationStep) -> Logs:
-        """What evaluation does with one batch: returns numbers for the log, and sets `step.outputs` for the metrics."""
+        """What evaluation does with one batch: returns numbers for the log, and sets `step.outputs` for the
+        metrics.
+        """
         return {"loss": step.compute_loss(), **step.losses}
 
     def predict_step(self, step: EvaluationStep) -> Any:
@@ -249,9 +293,9 @@ class Model(Architecture):
     ) -> Any:
         """Train one step on one batch: a `fit` of its own, which on a cluster costs a round of all tasks.
 
-        That is two checkpoints and some milliseconds. For a loop of your own over many batches override `train_step` instead.
-        The batch is the leader's (of the replica of rank 0, where the chief does not train): that replica computes all of it, in
-        the parts into which `fit` would cut it.
+        That is two checkpoints and some milliseconds. For a loop of your own over many batches override
+        `train_step` instead. The batch is the leader's (of the replica of rank 0, where the chief does not
+        train): that replica computes all of it, in the parts into which `fit` would cut it.
 
         Returns:
             Loss and metrics, as `evaluate`; None in tasks that do not lead.
@@ -261,14 +305,20 @@ class Model(Architecture):
         self.build_for(batches)
         if strategy.trains and strategy.rank > 0 and not self._told_of_ignored_batches:
             self._told_of_ignored_batches = True
-            print("train_on_batch: the leader's batch is trained; those of other tasks are not used", file=sys.stderr, flush=True)
+            print(
+                "train_on_batch: the leader's batch is trained; those of other tasks are not used",
+                file=sys.stderr,
+                flush=True,
+            )
         fit = self._fit(class_weight=class_weight, verbose=0, alone=True)
         history = fit.run(batches, Epochs(1, epochs=1)).history
         if not strategy.is_leader:
             return None
         return _reported({name: values[-1] for name, values in history.items()}, return_dict)
 
-    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
+    def test_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
+    ) -> Any:
         """Loss and metrics of one batch, as `evaluate`."""
         batch = Batch(x, y, sample_weight)
         self.build(batch.input_shape)
@@ -283,10 +333,11 @@ class Model(Architecture):
     # As a file
 
     def save(self, filepath: FilePath, overwrite: bool = True, include_optimizer: bool = True) -> None:
-        """Write architecture, weights, the arguments of `compile` and the optimizer's state; `dt.load_model` reads it.
+        """Write architecture, weights, the arguments of `compile` and the optimizer's state; `dt.load_model`
+        reads it.
 
-        The file is in the safetensors format, whatever its name ends in; a name of Keras's formats is warned about.
-        In tasks that do not lead it is thrown away at the end; until then they read it under its name.
+        The file is in the safetensors format, whatever its name ends in; a name of Keras's formats is warned
+        about. In tasks that do not lead it is thrown away at the end; until then they read it under its name.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -296,11 +347,17 @@ class Model(Architecture):
         """
         if self.strategy.is_leader:
             tell_format(filepath)
-        state = self._owner.state or self.strategy.optimizer_state(self._owner) if include_optimizer and self.compiled else None
+        state = (
+            self._owner.state or self.strategy.optimizer_state(self._owner)
+            if include_optimizer and self.compiled
+            else None
+        )
         write_model(filepath, self._saved(self.compiled, state), self.strategy, overwrite=overwrite)
 
     def write(self, filepath: FilePath) -> None:
-        """As `save`, without the optimizer's state, in whatever task: for an evaluator that keeps what it has evaluated."""
+        """As `save`, without the optimizer's state, in whatever task: for an evaluator that keeps what it has
+        evaluated.
+        """
         write_model(filepath, self._saved(self._compiled()), None)
 
     def export(self, filepath: FilePath, format: str = "onnx") -> None:  # noqa: A002
@@ -352,11 +409,15 @@ class Model(Architecture):
 
     def _predicted(self, outputs: Any) -> Any:
         """Outputs in the form in which the model was given its own."""
-        return dict(zip(self.network.output_names, outputs, strict=True)) if self._outputs_by_name else outputs
+        return (
+            dict(zip(self.network.output_names, outputs, strict=True)) if self._outputs_by_name else outputs
+        )
 
     def _saved(self, compiled: Compiled | None, state: OptimizerState | None = None) -> SavedModel:
         values = self.weights
-        return SavedModel(describe(self, compiled), {spec.name: values[spec.name] for spec in self.created_variables}, state)
+        return SavedModel(
+            describe(self, compiled), {spec.name: values[spec.name] for spec in self.created_variables}, state
+        )
 
     def _compiled(self) -> Compiled:
         if self.compiled is None:
@@ -367,16 +428,24 @@ class Model(Architecture):
         check_class_weight(options.get("class_weight"))
         return Fit(self, self._compiled(), self._owner, self.train_step, self._evaluate, **options)
 
-    def _evaluate(self, weights: Weights, batches: Iterable[Batch], callbacks: CallbackList = NO_CALLBACKS) -> dict[str, float]:
+    def _evaluate(
+        self, weights: Weights, batches: Iterable[Batch], callbacks: CallbackList = NO_CALLBACKS
+    ) -> dict[str, float]:
         compiled = self._compiled()
         return evaluate(
-            batches, compiled, lambda batch: EvaluationStep(self, compiled.losses, batch, weights), self.test_step, callbacks
+            batches,
+            compiled,
+            lambda batch: EvaluationStep(self, compiled.losses, batch, weights),
+            self.test_step,
+            callbacks,
         )
 
     def _input_context(self) -> InputContext:
         """What a data function is given: one pipeline a replica."""
         replicas = self.strategy.num_replicas
-        return InputContext(replicas, max(self.strategy.rank, 0) % replicas, self.strategy.num_replicas_in_sync)
+        return InputContext(
+            replicas, max(self.strategy.rank, 0) % replicas, self.strategy.num_replicas_in_sync
+        )
 
 
 CLASSES["Model"] = Model

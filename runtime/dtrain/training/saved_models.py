@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import CheckpointError, DtrainError, InputError, SpecError
-from dtrain.learning import initializers, losses, metrics, optimizers, regularizers
-from dtrain.learning.configuration import CustomObjects
+from dtrain.learning import losses, metrics, optimizers
+from dtrain.learning.core import initializers, regularizers
+from dtrain.learning.core.configuration import CustomObjects
 from dtrain.roles.chief.start import OptimizerState
 from dtrain.saving.destination import FilePath, source
 from dtrain.saving.model_file import SavedModel, read_model
@@ -18,15 +19,19 @@ from dtrain.training.models import Model
 from dtrain.training.submodels import CLASSES
 
 
-def load_model(filepath: FilePath, custom_objects: CustomObjects | None = None, compile: bool = True) -> Model:  # noqa: A002
+def load_model(
+    filepath: FilePath,
+    custom_objects: CustomObjects | None = None,
+    compile: bool = True,  # noqa: A002
+) -> Model:
     """The model that `Model.save` wrote, or that a run has trained, in the strategy of the present scope.
 
     A task that does not lead reads its own copy of what it has saved, and else the leader's file.
 
     Args:
         filepath: a file; or the folder of a run, of checkpoints, or of one checkpoint.
-        custom_objects: classes of your own by name: layers, losses, metrics, ..., and the model's own class. Nothing is imported
-            because a file names it.
+        custom_objects: classes of your own by name: layers, losses, metrics, ..., and the model's own class.
+            Nothing is imported because a file names it.
         compile: whether it is compiled as it was, and its optimizer goes on where it was.
 
     Raises:
@@ -40,9 +45,13 @@ def load_model(filepath: FilePath, custom_objects: CustomObjects | None = None, 
     except CheckpointError:
         raise
     except DtrainError as error:
-        raise CheckpointError(f"{filepath} cannot be used: {error}; classes of your own are handed in as custom_objects") from error
+        raise CheckpointError(
+            f"{filepath} cannot be used: {error}; classes of your own are handed in as custom_objects"
+        ) from error
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise CheckpointError(f"{filepath} cannot be used: what it says of its model makes none: {error!r}") from error
+        raise CheckpointError(
+            f"{filepath} cannot be used: what it says of its model makes none: {error!r}"
+        ) from error
 
 
 def _model(saved: SavedModel, custom_objects: CustomObjects, where: str, *, compiled: bool) -> Model:
@@ -54,7 +63,11 @@ def _model(saved: SavedModel, custom_objects: CustomObjects, where: str, *, comp
     model: Model = known[name].from_config(description["config"], custom_objects)
     if not (model.built and model.network.output_shapes):
         raise InputError("the shapes of its variables are unknown")
-    for _, weight, _ in model.network.graph.weights():  # else a class that is unknown would be missed in training only
+    for (
+        _,
+        weight,
+        _,
+    ) in model.network.graph.weights():  # else a class that is unknown would be missed in training only
         initializers.get(weight.initializer)
         regularizers.get(weight.regularizer)
     model.weights = fitted(dict(saved.weights), model.variables, where)
@@ -65,7 +78,9 @@ def _model(saved: SavedModel, custom_objects: CustomObjects, where: str, *, comp
             loss=_each(training["loss"], lambda loss: losses.get(loss, custom_objects)),
             loss_weights=training.get("loss_weights"),
             metrics=_each(training["metrics"], lambda metric: metrics.get(metric, custom_objects)),
-            weighted_metrics=_each(training["weighted_metrics"], lambda metric: metrics.get(metric, custom_objects)),
+            weighted_metrics=_each(
+                training["weighted_metrics"], lambda metric: metrics.get(metric, custom_objects)
+            ),
         )
         model.resume_optimizer(_checked(saved.state, model))
     return model
@@ -85,8 +100,12 @@ def _checked(state: OptimizerState | None, model: Model) -> OptimizerState | Non
     shapes = {spec.name: spec.shape for spec in model.variables if spec.trainable}
     names = model.optimizer.initial_slots(np.zeros(0, np.float32))
     found: Mapping[str, Any] = {
-        slot: {name: value.shape for name, value in by_name.items() if name in shapes} for slot, by_name in state.slots.items()
+        slot: {name: value.shape for name, value in by_name.items() if name in shapes}
+        for slot, by_name in state.slots.items()
     }
     if shapes and (state.step < 0 or found != dict.fromkeys(names, shapes)):
-        raise SpecError(f"its optimizer has kept {sorted(found)} of {len(shapes)} variables where {sorted(names)} were expected")
+        raise SpecError(
+            f"its optimizer has kept {sorted(found)} of {len(shapes)} variables where {sorted(names)} were "
+            "expected"
+        )
     return state

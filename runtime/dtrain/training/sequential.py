@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from dtrain.errors import InputError
+from dtrain.learning.graphs.networks import Network
 from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor
-from dtrain.learning.networks import Network
 from dtrain.training.models import Model
 from dtrain.training.submodels import CLASSES, submodel
 
@@ -38,7 +38,9 @@ class Sequential(Model):
             InputError: the stack is already in use, or this is no layer.
         """
         if not isinstance(layer, Item):
-            raise InputError(f"{self.name}: expected a layer such as dtrain.layers.Dense(10), found {layer!r}")
+            raise InputError(
+                f"{self.name}: expected a layer such as dtrain.layers.Dense(10), found {layer!r}"
+            )
         if self._network is not None:
             raise InputError(f"{self.name}: layers can only be added before the model is used")
         self._stack.append(layer)
@@ -47,7 +49,9 @@ class Sequential(Model):
     def network(self) -> Network:
         """The layers as a whole."""
         if self._network is None and self._stack:
-            self._network = Network([submodel(each) if isinstance(each, Model) else each for each in self._stack])
+            self._network = Network(
+                [submodel(each) if isinstance(each, Model) else each for each in self._stack]
+            )
         return super().network
 
     @property

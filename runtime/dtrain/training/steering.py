@@ -1,11 +1,13 @@
-"""What callbacks change while a `fit` runs, told to the session: the optimizer's numbers, the weights, the end."""
+"""What callbacks change while a `fit` runs, told to the session: the optimizer's numbers, the weights, the
+end.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 from dtrain.learning import optimizers
 from dtrain.learning.optimizers import Optimizer
-from dtrain.strategy import Orders, Session
+from dtrain.strategies.interface import Orders, Session
 from dtrain.training.architecture import Architecture
 
 
@@ -40,13 +42,19 @@ class Steering:
         self._tell()
 
     def goes_back(self) -> None:
-        """An epoch begins again: what callbacks changed at its end and was not told they will change again."""
+        """An epoch begins again: what callbacks changed at its end and was not told they will change
+        again.
+        """
         self.model.weights, self.model.stop_training = self.session.weights, self._stop_told
 
     def tell_changes(self) -> None:
         """Callbacks were called: if they have changed something, it holds from the next step on."""
         model = self.model
-        if model.stop_training or model.weights is not self.session.weights or vars(self.optimizer) != self._told:
+        if (
+            model.stop_training
+            or model.weights is not self.session.weights
+            or vars(self.optimizer) != self._told
+        ):
             self._tell()
 
     def _tell(self) -> None:
@@ -55,5 +63,7 @@ class Steering:
         if session.finished and assigned is None:
             return
         self._told, self._stop_told = dict(vars(self.optimizer)), model.stop_training
-        session.control(Orders(optimizers.serialize(self.optimizer), model.stop_training, assigned, self._until))
+        session.control(
+            Orders(optimizers.serialize(self.optimizer), model.stop_training, assigned, self._until)
+        )
         model.weights = session.weights

@@ -1,6 +1,7 @@
 """One batch, as `Model.train_step` and `Model.test_step` are given it.
 
-A training step fills `gradients`; whoever called it hands them to the strategy, so a step of your own runs on every strategy:
+A training step fills `gradients`; whoever called it hands them to the strategy, so a step of your own runs on
+every strategy:
 
     class Noisy(dt.Sequential):                                # other data, other gradients
         def train_step(self, step):
@@ -22,17 +23,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dtrain.errors import InputError, ProgramError
-from dtrain.learning.chance import Chance, generator_of
-from dtrain.learning.heads import WHOLE, Losses, LossScale
-from dtrain.learning.networks import StepResult
-from dtrain.learning.passes import Pass
-from dtrain.learning.sparse_rows import SparseRows
-from dtrain.strategy import Array, Session, Weights
+from dtrain.learning.core.chance import Chance, generator_of
+from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.graphs.heads import WHOLE, Losses, LossScale
+from dtrain.learning.graphs.networks import StepResult
+from dtrain.learning.graphs.passes import Pass
+from dtrain.strategies.interface import Array, Session, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch
 
 Logs = Mapping[str, Any]
-"""Numbers by name, ``loss`` among them: what a step returns. The log has their means over an epoch's batches."""
+"""Numbers by name, ``loss`` among them: what a step returns. The log has their means over an epoch's
+batches.
+"""
 
 T = TypeVar("T")
 
@@ -72,7 +75,9 @@ class EvaluationStep:
 
     def compute_loss(self) -> float:
         """The compiled loss of the outputs, with the penalties of regularizers."""
-        return self._noted(self._model.network.loss_and_outputs(self.weights, self.x, self.y, self.loss, self.sample_weight)).loss
+        return self._noted(
+            self._model.network.loss_and_outputs(self.weights, self.x, self.y, self.loss, self.sample_weight)
+        ).loss
 
     def forward(self) -> Any:
         """The outputs."""
@@ -91,7 +96,8 @@ class TrainingStep(EvaluationStep):
     """One replica's batch, the newest weights, and the gradients that it will contribute.
 
     Attributes:
-        updates: new values of variables that are not trained, by name, such as moving averages; the methods fill it.
+        updates: new values of variables that are not trained, by name, such as moving averages; the methods
+            fill it.
     """
 
     def __init__(
@@ -113,7 +119,9 @@ class TrainingStep(EvaluationStep):
 
     @property
     def rng(self) -> np.random.Generator:
-        """Return a source of chance of this part of this batch: computed again, by whichever replica, it draws the same."""
+        """Return a source of chance of this part of this batch: computed again, by whichever replica, it
+        draws the same.
+        """
         self._chance = chance = generator_of(self._chance)
         return chance
 
@@ -129,7 +137,8 @@ class TrainingStep(EvaluationStep):
 
     @property
     def gradients(self) -> dict[str, Array]:
-        """One array for every trained variable, by name: zero at first; every `backward` and `loss_and_gradients` adds to it.
+        """One array for every trained variable, by name: zero at first; every `backward` and
+        `loss_and_gradients` adds to it.
 
         Those of large embedding tables stand in `row_gradients`.
         """
@@ -142,18 +151,27 @@ class TrainingStep(EvaluationStep):
 
     @property
     def row_gradients(self) -> dict[str, SparseRows]:
-        """The gradients of large embedding tables, by name: of the rows that were read; ids int64, ascending, each once."""
+        """The gradients of large embedding tables, by name: of the rows that were read; ids int64, ascending,
+        each once.
+        """
         return self._session.row_gradients
 
     def loss_and_gradients(
-        self, x: Any = None, y: Any = None, sample_weight: Any = None, loss: Losses | None = None, *, last: bool = False
+        self,
+        x: Any = None,
+        y: Any = None,
+        sample_weight: Any = None,
+        loss: Losses | None = None,
+        *,
+        last: bool = False,
     ) -> float:
         """Add the gradients of a loss, with the penalties of regularizers, and return it.
 
         Args:
             x, y, sample_weight: the batch's, where they are None.
             loss: the compiled ones, if None.
-            last: nothing will be added to these gradients, nor changed: each layer's may leave while the others are computed.
+            last: nothing will be added to these gradients, nor changed: each layer's may leave while the
+                others are computed.
         """
         x, y = self.x if x is None else x, self.y if y is None else y
         weight = self.sample_weight if sample_weight is None else sample_weight
@@ -179,16 +197,21 @@ class TrainingStep(EvaluationStep):
         return result.loss
 
     def forward(self, x: Any = None) -> Any:
-        """The outputs in training mode, of which you compute a loss; then call `backward`, at once or after other calls."""
+        """The outputs in training mode, of which you compute a loss; then call `backward`, at once or after
+        other calls.
+        """
         self._pass = None  # the memory of one that did not go back is free
-        self._pass = self._model.network.forward(self._session.arriving, self.x if x is None else x, self._drawn_from)
+        self._pass = self._model.network.forward(
+            self._session.arriving, self.x if x is None else x, self._drawn_from
+        )
         outputs = [np.array(output) for output in self._pass.outputs]
         self.outputs = outputs[0] if len(outputs) == 1 else outputs
         self.updates.update(self._pass.state_updates())
         return self.outputs
 
     def backward(self, gradient: Any) -> None:
-        """Add the gradients that follow from the gradient of a loss by the outputs of `forward` (a list, for several).
+        """Add the gradients that follow from the gradient of a loss by the outputs of `forward` (a list, for
+        several).
 
         Raises:
             ProgramError: there was no `forward` since the last `backward`.
@@ -197,23 +220,38 @@ class TrainingStep(EvaluationStep):
         if self._pass is None:
             raise ProgramError(f"{self._model.name}: backward needs a forward before it, each time")
         run, self._pass = self._pass, None
-        upstream = [np.array(each, np.float32) for each in (gradient if isinstance(gradient, list | tuple) else [gradient])]
+        upstream = [
+            np.array(each, np.float32)
+            for each in (gradient if isinstance(gradient, list | tuple) else [gradient])
+        ]
         expected = [output.shape for output in run.outputs]
         if [each.shape for each in upstream] != expected:
-            raise InputError(f"{self._model.name}: backward: expected {expected}, found {[each.shape for each in upstream]}")
-        self._add_rows(self.write_gradients(lambda gradients: run.backward(upstream, gradients, None, self._scale.penalties)))
+            raise InputError(
+                f"{self._model.name}: backward: expected {expected}, found "
+                f"{[each.shape for each in upstream]}"
+            )
+        self._add_rows(
+            self.write_gradients(
+                lambda gradients: run.backward(upstream, gradients, None, self._scale.penalties)
+            )
+        )
 
     def add_gradients(self, gradients: Mapping[str, Any]) -> None:
         """Add gradients that you computed, by the variables' names.
 
-        `SparseRows` may be given for embedding tables; those that travel by rows (`row_gradients`) may be left out.
+        `SparseRows` may be given for embedding tables; those that travel by rows (`row_gradients`) may be
+        left out.
 
         Raises:
             InputError: a variable's is missing, has no variable, or has another shape.
         """
         name, arrays = self._model.name, self._session.gradients
         tables = {spec.name for spec in self._model.created_variables if spec.sparse and spec.trainable}
-        rows = {key: each.summed() for key, each in gradients.items() if key in tables and isinstance(each, SparseRows)}
+        rows = {
+            key: each.summed()
+            for key, each in gradients.items()
+            if key in tables and isinstance(each, SparseRows)
+        }
         gradients = {key: each for key, each in gradients.items() if key not in rows}
         for key in tables & set(arrays) & set(rows):
             gradients[key] = rows.pop(key).dense(arrays[key].shape)
@@ -221,7 +259,10 @@ class TrainingStep(EvaluationStep):
             raise InputError(f"{name}: expected gradients of {sorted(arrays)}, found {sorted(gradients)}")
         for key, array in arrays.items():
             if np.shape(gradients[key]) != array.shape:
-                raise InputError(f"{name}: {key}: expected a gradient of shape {array.shape}, found {np.shape(gradients[key])}")
+                raise InputError(
+                    f"{name}: {key}: expected a gradient of shape {array.shape}, found "
+                    f"{np.shape(gradients[key])}"
+                )
 
         def fill(places: dict[str, Array]) -> None:
             for key, place in places.items():
@@ -231,9 +272,11 @@ class TrainingStep(EvaluationStep):
         self._add_rows(rows)
 
     def write_gradients(self, write: Callable[[dict[str, Array]], T]) -> T:
-        """Add gradients that `write` writes into the arrays it is given, by the variables' names; returns what it returns.
+        """Add gradients that `write` writes into the arrays it is given, by the variables' names; returns
+        what it returns.
 
-        It must overwrite each of them whole: they hold anything. So nothing is cleared or copied, as `gradients` and
+        It must overwrite each of them whole: they hold anything. So nothing is cleared or copied, as
+            `gradients` and
         `add_gradients` have to.
 
         Raises:
@@ -241,7 +284,8 @@ class TrainingStep(EvaluationStep):
         """
         if self._last:
             raise ProgramError(
-                f"{self._model.name}: train_step: gradients after those of loss_and_gradients(last=True), which have left"
+                f"{self._model.name}: train_step: gradients after those of loss_and_gradients(last=True), "
+                "which have left"
             )
         if not self._begun:
             self._begun = True
@@ -260,9 +304,15 @@ class TrainingStep(EvaluationStep):
             ProgramError: the step computed no gradients, or no loss.
         """
         if not self._begun:
-            raise ProgramError(f"{self._model.name}: train_step: expected gradients (loss_and_gradients, backward), found none")
+            raise ProgramError(
+                f"{self._model.name}: train_step: expected gradients (loss_and_gradients, backward), found "
+                "none"
+            )
         if not isinstance(logs, Mapping) or "loss" not in logs:
-            raise ProgramError(f"{self._model.name}: train_step: expected a dict of numbers with 'loss' in it, found {logs!r}")
+            raise ProgramError(
+                f"{self._model.name}: train_step: expected a dict of numbers with 'loss' in it, found "
+                f"{logs!r}"
+            )
         for name, array in self._session.updates.items():
             array[...] = self.updates.get(name, self.weights[name])
         return float(logs["loss"])

@@ -4,16 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from dtrain.errors import SpecError
+from dtrain.learning.graphs.networks import Network
+from dtrain.learning.graphs.wiring import Part, Submodel
 from dtrain.learning.layers import Layer, SymbolicTensor
-from dtrain.learning.networks import Network
-from dtrain.learning.wiring import Part, Submodel
 
 CLASSES: dict[str, type[Any]] = {}
 """The classes of models of which files know, by name; each adds itself where it is defined."""
 
 
 def submodel(model: Any) -> Submodel:
-    """How a model stands in others; always the same. One of a class that files do not know is what that class extends."""
+    """How a model stands in others; always the same. One of a class that files do not know is what that class
+    extends.
+    """
     graph = model.network.graph
     if graph.submodel is None:
         kind = next(cls.__name__ for cls in type(model).__mro__ if cls in CLASSES.values())
@@ -23,7 +25,9 @@ def submodel(model: Any) -> Submodel:
 
 
 def shown(part: Part) -> Any:
-    """What `Model.layers` shows for a part of a graph: the layer, or the model, which is made here if the part came from a file."""
+    """What `Model.layers` shows for a part of a graph: the layer, or the model, which is made here if the
+    part came from a file.
+    """
     if isinstance(part, Layer):
         return part
     if part.model is None:
@@ -42,6 +46,7 @@ def in_order(tensors: Any, what: str) -> Any:
     for key, tensor in tensors.items():
         if isinstance(tensor, SymbolicTensor) and tensor.node.part.name != key:
             raise SpecError(
-                f"{what}: expected the names of layers, found {key!r} for {tensor.node.part.label}; give it name={key!r}"
+                f"{what}: expected the names of layers, found {key!r} for {tensor.node.part.label}; give it "
+                f"name={key!r}"
             )
     return [tensors[key] for key in sorted(tensors)]

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from math import prod
 
-from dtrain.learning.arrays import Shape
-from dtrain.learning.graph import Graph
+from dtrain.learning.core.arrays import Shape
+from dtrain.learning.graphs.graph import Graph
 from dtrain.learning.layers import InputLayer, Layer
 from dtrain.variables import VariableSpec
 
@@ -12,20 +12,33 @@ LINE_LENGTH = 65
 UNITS = ("Byte", "KB", "MB", "GB", "TB")
 
 
-def summary(name: str, graph: Graph, variables: Iterable[VariableSpec], line_length: int = LINE_LENGTH) -> str:
-    """The table of a built graph, as wide as its cells and at least `line_length`; a stack's has no column of connections."""
-    is_stack = all([slot.step for slot in use.inputs] == [index - 1] for index, use in enumerate(graph.uses) if use.inputs)
+def summary(
+    name: str, graph: Graph, variables: Iterable[VariableSpec], line_length: int = LINE_LENGTH
+) -> str:
+    """The table of a built graph, as wide as its cells and at least `line_length`; a stack's has no column of
+    connections.
+    """
+    is_stack = all(
+        [slot.step for slot in use.inputs] == [index - 1]
+        for index, use in enumerate(graph.uses)
+        if use.inputs
+    )
     rows = _rows(graph, is_stack)
     widths = [max(len(row[column]) for row in rows) + 2 for column in range(len(rows[0]))]
     length = max(line_length, sum(widths))
-    head, *body = (" " + "".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    head, *body = (
+        " " + "".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
     specs = list(variables)
     totals = [
         _total("Total", specs),
         _total("Trainable", [spec for spec in specs if spec.trainable]),
         _total("Non-trainable", [spec for spec in specs if not spec.trainable]),
     ]
-    return "\n".join([f'Model: "{name}"', "_" * length, head, "=" * length, *body, "=" * length, *totals, "_" * length])
+    return "\n".join(
+        [f'Model: "{name}"', "_" * length, head, "=" * length, *body, "=" * length, *totals, "_" * length]
+    )
 
 
 def _rows(graph: Graph, is_stack: bool) -> list[list[str]]:

@@ -1,9 +1,9 @@
 """A table whose rows are fetched when they are read: from parameter servers, or drawn for the first time.
 
 table[7]                one row
-table[ids]              the rows with these numbers, in an array of ids of any shape; what repeats is fetched once
-table[100:200]          neighbours
-np.asarray(table)       all rows: this takes the memory of the whole table
+table[ids]              the rows with these numbers, in an array of ids of any shape; what repeats is fetched
+once table[100:200]          neighbours np.asarray(table)       all rows: this takes the memory of the whole
+table
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,9 @@ class LazyTable:
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, rows: Callable[[Array], Array]) -> None:
-        """A table whose rows `rows` fetches: given ascending row numbers (int64) without duplicates, an array of those rows."""
+        """A table whose rows `rows` fetches: given ascending row numbers (int64) without duplicates, an array
+        of those rows.
+        """
         self.shape = shape
         self.dtype = np.dtype(dtype)
         self._rows = rows
@@ -45,11 +47,18 @@ class LazyTable:
         first, *others = key if isinstance(key, tuple) and key else (key,)
         if isinstance(first, slice):
             start, stop, step = first.indices(len(self))
-            rows = self._rows(np.arange(start, stop)) if step == 1 and start < stop else self._gather(np.arange(start, stop, step))
+            rows = (
+                self._rows(np.arange(start, stop))
+                if step == 1 and start < stop
+                else self._gather(np.arange(start, stop, step))
+            )
             return rows[(slice(None), *others)]
         ids = np.asarray(first)
         if ids.dtype == bool:
-            raise InputError("the rows of a table that lies elsewhere are chosen by number; for a mask take np.flatnonzero(mask)")
+            raise InputError(
+                "the rows of a table that lies elsewhere are chosen by number; for a mask take "
+                "np.flatnonzero(mask)"
+            )
         return self._gather(ids)[(slice(None),) * ids.ndim + tuple(others)]
 
     def _gather(self, ids: Array) -> Array:

@@ -1,12 +1,15 @@
-"""How a large variable is cut into shards: partitioners, and the split of rows. Pure; the rules are TensorFlow's.
+"""How a large variable is cut into shards: partitioners, and the split of rows. Pure; the rules are
+TensorFlow's.
 
-A partitioner is asked once for each variable, with its shape and dtype, and answers with the number of parts along each axis.
-Parameter servers cut along axis 0 only. Rows are dealt by the "div" rule: the first shards get one row more where the number of
-rows is no multiple of the number of shards, so 13 rows in 5 shards are 3, 3, 3, 2, 2.
+A partitioner is asked once for each variable, with its shape and dtype, and answers with the number of parts
+along each axis. Parameter servers cut along axis 0 only. Rows are dealt by the "div" rule: the first shards
+get one row more where the number of rows is no multiple of the number of shards, so 13 rows in 5 shards are
+3, 3, 3, 2, 2.
 
-The names, arguments and arithmetic are those of `tf.distribute.experimental.partitioners`, with two consequences that one would
-not expect: MinSizePartitioner rounds up, so its shards can be smaller than `min_shard_bytes`; MaxSizePartitioner exceeds
-`max_shard_bytes` where a single row does, or where `max_shards` says so.
+The names, arguments and arithmetic are those of `tf.distribute.experimental.partitioners`, with two
+consequences that one would not expect: MinSizePartitioner rounds up, so its shards can be smaller than
+`min_shard_bytes`; MaxSizePartitioner exceeds `max_shard_bytes` where a single row does, or where `max_shards`
+says so.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,7 +68,9 @@ class MinSizePartitioner:
         if axis >= len(shape):
             raise SpecError(f"a variable of shape {tuple(shape)} cannot be partitioned along axis {axis}")
         nbytes = prod(shape) * _element_bytes(dtype, self.bytes_per_string)
-        return _along(axis, shape, max(1, min(shape[axis], self.max_shards, ceil(nbytes / self.min_shard_bytes))))
+        return _along(
+            axis, shape, max(1, min(shape[axis], self.max_shards, ceil(nbytes / self.min_shard_bytes)))
+        )
 
 
 @dataclass(frozen=True)
@@ -77,10 +82,14 @@ class MaxSizePartitioner:
     bytes_per_string: int = 16
 
     def __post_init__(self) -> None:
-        _check_positive(self, "max_shard_bytes", *(["max_shards"] if self.max_shards else []), "bytes_per_string")
+        _check_positive(
+            self, "max_shard_bytes", *(["max_shards"] if self.max_shards else []), "bytes_per_string"
+        )
 
     def __call__(self, shape: Sequence[int], dtype: str, axis: int = 0) -> list[int]:
-        """The number of parts along each axis of a variable; as in TensorFlow a ZeroDivisionError for one without elements."""
+        """The number of parts along each axis of a variable; as in TensorFlow a ZeroDivisionError for one
+        without elements.
+        """
         rows = shape[axis]
         if None in shape:
             raise SpecError(f"only a fully known shape can be partitioned, found {tuple(shape)}")
@@ -92,14 +101,19 @@ class MaxSizePartitioner:
 def _check_positive(partitioner: object, *names: str) -> None:
     for name in names:
         if getattr(partitioner, name) < 1:
-            raise SpecError(f"{type(partitioner).__name__}: {name} must be at least 1, found {getattr(partitioner, name)}")
+            raise SpecError(
+                f"{type(partitioner).__name__}: {name} must be at least 1, found {getattr(partitioner, name)}"
+            )
 
 
 def _element_bytes(dtype: str, bytes_per_string: int) -> int:
     if dtype == "string":
         return bytes_per_string
     if dtype not in _ELEMENT_BYTES:
-        raise SpecError(f"a variable of dtype {dtype!r} cannot be partitioned; expected string or {', '.join(_ELEMENT_BYTES)}")
+        raise SpecError(
+            f"a variable of dtype {dtype!r} cannot be partitioned; expected string or "
+            f"{', '.join(_ELEMENT_BYTES)}"
+        )
     return _ELEMENT_BYTES[dtype]
 
 
@@ -113,7 +127,8 @@ def partitioner_from_config(config: Mapping[str, int]) -> Partitioner:
     """The partitioner that a spec's ``training.partitioner`` names.
 
     Raises:
-        SpecError: it is none of ``{fixed_shards: n}``, ``{min_size: bytes, max_shards: n}``, ``{max_size: bytes, max_shards: n}``.
+        SpecError: it is none of ``{fixed_shards: n}``, ``{min_size: bytes, max_shards: n}``, ``{max_size:
+            bytes, max_shards: n}``.
     """
     match dict(config):
         case {"fixed_shards": shards, **rest} if not rest:
@@ -123,12 +138,15 @@ def partitioner_from_config(config: Mapping[str, int]) -> Partitioner:
         case {"max_size": nbytes, **rest} if set(rest) <= {"max_shards"}:
             return MaxSizePartitioner(nbytes, **rest)
     raise SpecError(
-        f"expected a partitioner such as {{fixed_shards: 2}}, {{min_size: 262144, max_shards: 4}}, found {dict(config)}"
+        f"expected a partitioner such as {{fixed_shards: 2}}, {{min_size: 262144, max_shards: 4}}, found "
+        f"{dict(config)}"
     )
 
 
 def partitioner_config(partitioner: object) -> dict[str, int] | None:
-    """Return how a spec names a partitioner of this module; None for anything else. The inverse of `partitioner_from_config`."""
+    """Return how a spec names a partitioner of this module; None for anything else. The inverse of
+    `partitioner_from_config`.
+    """
     match partitioner:
         case FixedShardsPartitioner(num_shards=shards):
             return {"fixed_shards": shards}
@@ -150,7 +168,10 @@ def shard_count(variable: VariableSpec, partitioner: Partitioner | None) -> int:
     parts = partitioner(variable.shape, variable.dtype)
     if len(parts) != len(variable.shape) or not 1 <= parts[0] <= variable.shape[0] or set(parts[1:]) - {1}:
         expected = f"1 to {variable.shape[0]} parts along axis 0 and one along every other"
-        raise SpecError(f"the partitioner cuts {variable.name} of shape {variable.shape} into {parts}; expected {expected}")
+        raise SpecError(
+            f"the partitioner cuts {variable.name} of shape {variable.shape} into {parts}; expected "
+            f"{expected}"
+        )
     return parts[0]
 
 

@@ -1,7 +1,8 @@
-"""A variable that lies in several arrays, read and changed as one: TensorFlow's ShardedVariable over numpy arrays.
+"""A variable that lies in several arrays, read and changed as one: TensorFlow's ShardedVariable over numpy
+arrays.
 
-Slices, integers and gathers agree with numpy on the concatenated array. (TensorFlow 2.15 reads the wrong row for an integer that
-is the first row of a shard; that is not imitated.)
+Slices, integers and gathers agree with numpy on the concatenated array. (TensorFlow 2.15 reads the wrong row
+for an integer that is the first row of a shard; that is not imitated.)
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,12 +34,21 @@ class ShardedVariable:
             InputError: dtypes, or shapes beyond the first axis, differ.
             IndexError: the shards are scalars.
         """
-        if not isinstance(variables, list | tuple) or not variables or not all(isinstance(v, np.ndarray) for v in variables):
+        if (
+            not isinstance(variables, list | tuple)
+            or not variables
+            or not all(isinstance(v, np.ndarray) for v in variables)
+        ):
             raise TypeError(f"expected a non-empty list of arrays, found {variables!r:.80}")
         if len({v.dtype for v in variables}) > 1:
-            raise InputError(f"all shards must have the same dtype, found {[v.dtype.name for v in variables]}")
+            raise InputError(
+                f"all shards must have the same dtype, found {[v.dtype.name for v in variables]}"
+            )
         if len({v.shape[1:] for v in variables}) > 1:
-            raise InputError(f"all shards must have the same shape beyond the first axis, found {[v.shape for v in variables]}")
+            raise InputError(
+                "all shards must have the same shape beyond the first axis, found "
+                f"{[v.shape for v in variables]}"
+            )
         self.variables = list(variables)
         self.dtype = variables[0].dtype
         self._rows = [v.shape[0] for v in variables]
@@ -61,7 +71,9 @@ class ShardedVariable:
         return np.concatenate(self.variables)
 
     def local_slices(self, rows: slice) -> list[LocalSlice | None]:
-        """What a slice of the whole's rows is in each shard, as (start, stop, step); None where it is empty."""
+        """What a slice of the whole's rows is in each shard, as (start, stop, step); None where it is
+        empty.
+        """
         start, stop, step = rows.indices(self.shape[0])
         result: list[LocalSlice | None] = []
         for offset, count in zip(self._starts, self._rows, strict=True):
@@ -73,14 +85,18 @@ class ShardedVariable:
                 first = min(start, start + -(-(start - (offset + count - 1)) // -step) * step)
                 wanted = first > max(stop, offset - 1)
                 # A local stop of -1 would count from the end: before the first row there is no number.
-                result.append((first - offset, stop - offset if stop >= offset else None, step) if wanted else None)
+                result.append(
+                    (first - offset, stop - offset if stop >= offset else None, step) if wanted else None
+                )
         return result
 
     def __getitem__(self, key: Any) -> Array:
         first, *others = key if isinstance(key, tuple) and key else (key,)
         if isinstance(first, slice):
             chosen = zip(self.variables, self.local_slices(first), strict=True)
-            pieces = [shard[slice(*local)][(slice(None), *others)] for shard, local in chosen if local is not None]
+            pieces = [
+                shard[slice(*local)][(slice(None), *others)] for shard, local in chosen if local is not None
+            ]
             if first.step is not None and first.step < 0:
                 pieces.reverse()
             return np.concatenate(pieces or [self.variables[0][:0][(slice(None), *others)]])
@@ -118,10 +134,13 @@ class ShardedVariable:
 
         Raises:
             InputError: an id is no row of the variable.
-            NotImplementedError: the shards' sizes are not those of the "div" rule, which alone is defined for gather and scatter.
+            NotImplementedError: the shards' sizes are not those of the "div" rule, which alone is defined for
+                gather and scatter.
         """
         if self._rows != split_rows(self.shape[0], len(self.variables)):
-            raise NotImplementedError(f'rows {self._rows} are not split by the "div" rule; gather and scatter need it')
+            raise NotImplementedError(
+                f'rows {self._rows} are not split by the "div" rule; gather and scatter need it'
+            )
         rows = np.asarray(ids, dtype=np.int64)
         if rows.size and not (rows.min() >= 0 and rows.max() < self.shape[0]):
             raise InputError(f"ids must be from 0 to {self.shape[0] - 1}, found {rows.min()} to {rows.max()}")

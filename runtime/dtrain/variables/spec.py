@@ -1,6 +1,7 @@
 """What a model declares and a server holds: the description of one variable.
 
-A `VariableSpec` is plain data and travels: placement, partitioning, servers and checkpoints work on it without a model.
+A `VariableSpec` is plain data and travels: placement, partitioning, servers and checkpoints work on it
+without a model.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,8 @@ class VariableSpec:
         shape: its whole shape, before partitioning.
         dtype: numpy's name of its dtype.
         trainable: False for moving averages, lookup tables and the like, which no optimizer touches.
-        sparse: a table of which a step reads some rows and has gradients of these; on servers only they travel.
+        sparse: a table of which a step reads some rows and has gradients of these; on servers only they
+            travel.
     """
 
     name: str

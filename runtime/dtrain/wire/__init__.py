@@ -1,11 +1,12 @@
 """How messages travel. Alone here grpc is imported; no code above this room knows what carries a message.
 
-`channel` is the interface of both ends, `memory` its twin without sockets for tests, `client` and `service` the gRPC ends,
-`frames` the bytes, `handshake` who is let in.
+`channel` is the interface of both ends, `memory` its twin without sockets for tests, `client` and `service`
+the gRPC ends, `frames` the bytes, `handshake` who is let in.
 """
 
 import os
 
-# Before grpc is imported: its newer engine takes a message through a pool of threads on the way to the one that waits for it, which
-# costs 10 to 20% of a round trip of any size. A gRPC that does not know these names passes them over.
+# Before grpc is imported: its newer engine takes a message through a pool of threads on the way to the one
+# that waits for it, which costs 10 to 20% of a round trip of any size. A gRPC that does not know these names
+# passes them over.
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")

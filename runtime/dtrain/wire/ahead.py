@@ -1,6 +1,8 @@
-"""The first block of a message that comes before the message does: its last elements first, then those before them.
+"""The first block of a message that comes before the message does: its last elements first, then those before
+them.
 
-So a gradient leaves while it is still being computed, from the last layer to the first. It is lost with its connection.
+So a gradient leaves while it is still being computed, from the last layer to the first. It is lost with its
+connection.
 """
 
 from collections.abc import Sequence
@@ -15,7 +17,9 @@ Array = np.ndarray[Any, Any]
 
 
 class Ahead(Message, frozen=True, gc=False):
-    """Comes with elements of a block that will have `size`, from `start` on: the last ones, or those before what has come."""
+    """Comes with elements of a block that will have `size`, from `start` on: the last ones, or those before
+    what has come.
+    """
 
     start: int
     size: int
@@ -37,9 +41,14 @@ class BlockAhead:
         stop = ahead.start + count
         if ahead.start >= 0 and stop == ahead.size:
             self._block, self._start = np.empty(ahead.size, dtype), stop
-        if ahead.start < 0 or (dtype, ahead.size, stop) != (self._block.dtype.name, self._block.size, self._start):
+        if ahead.start < 0 or (dtype, ahead.size, stop) != (
+            self._block.dtype.name,
+            self._block.size,
+            self._start,
+        ):
             raise PeerRefusedError(
-                f"elements {ahead.start} to {stop} ahead of a message, where those before {self._start} are expected"
+                f"elements {ahead.start} to {stop} ahead of a message, where those before {self._start} are "
+                "expected"
             )
         self._start = ahead.start
         return self._block[ahead.start : stop]
@@ -52,6 +61,8 @@ class BlockAhead:
         """
         block, start = self._block, self._start
         if start < 0 or list(announced[:1]) != [(block.dtype.name, start)]:
-            raise PeerRefusedError(f"a message that begins with {announced[:1]}, where {start} elements are expected")
+            raise PeerRefusedError(
+                f"a message that begins with {announced[:1]}, where {start} elements are expected"
+            )
         self._block, self._start = np.empty(0), -1
         return block

@@ -13,7 +13,8 @@ Item = TypeVar("Item")
 def next_of(answers: "queue.SimpleQueue[Item]", meanwhile: Meanwhile = None) -> Item:
     """The next item; until there is one, `meanwhile` is called every `LOOK_S`.
 
-    Python, too, has its turn then: a signal that comes just before a wait for ever is heard when the wait ends.
+    Python, too, has its turn then: a signal that comes just before a wait for ever is heard when the wait
+        ends.
     """
     while True:
         try:

@@ -8,7 +8,9 @@ from dtrain.wire.answers import next_of
 
 
 class Arriving:
-    """The payload of one message: one thread says how far it has come, another waits for the part that it needs."""
+    """The payload of one message: one thread says how far it has come, another waits for the part that it
+    needs.
+    """
 
     def __init__(self, block_bytes: Sequence[int]) -> None:
         """Nothing is there yet; `block_bytes` is what each block takes, padding included."""

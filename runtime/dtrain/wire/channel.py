@@ -1,7 +1,8 @@
 """The interface of a connection: what roles see of every transport.
 
-A connection is opened by one task (the client end, `Channel`) to a server (the serving end, `Caller`). Messages keep their order
-on a connection; most are answered by exactly one message. There is a twin without sockets in `memory`.
+A connection is opened by one task (the client end, `Channel`) to a server (the serving end, `Caller`).
+Messages keep their order on a connection; most are answered by exactly one message. There is a twin without
+sockets in `memory`.
 """
 
 from collections.abc import Sequence
@@ -41,9 +42,11 @@ class Channel(Protocol):
         """The same, the other way."""
 
     def ahead(self, block: Array, start: int, stop: int) -> bool:
-        """Send these elements of what will be the first block of a message: the last ones first, then those before them.
+        """Send these elements of what will be the first block of a message: the last ones first, then those
+        before them.
 
-        They must not change before that is answered; it may also never be sent. False: this transport sends nothing ahead.
+        They must not change before that is answered; it may also never be sent. False: this transport sends
+        nothing ahead.
         """
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = (), *, ahead: int | None = None) -> None:
@@ -55,14 +58,18 @@ class Channel(Protocol):
             PeerLostError: the connection is gone. A transport may leave it to `receive` to say so.
         """
 
-    def receive(self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None) -> Frame:
+    def receive(
+        self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None
+    ) -> Frame:
         """Wait for the next message; blocks that fit `into` (dtypes and sizes) are written there.
 
-        With `early` a transport may return a large message when it begins to come: see `Frame.arriving`. Through a network, where a
-        connection may break while its peer lives, `meanwhile` is called again and again while nothing comes.
+        With `early` a transport may return a large message when it begins to come: see `Frame.arriving`.
+        Through a network, where a connection may break while its peer lives, `meanwhile` is called again and
+        again while nothing comes.
 
-        So are those of later messages, until other arrays are offered. Or they lie where the server wrote them: they cannot be
-        written, and stay as they are until the next message with blocks, unless that is `Rows`.
+        So are those of later messages, until other arrays are offered. Or they lie where the server wrote
+        them: they cannot be written, and stay as they are until the next message with blocks, unless that is
+        `Rows`.
 
         It waits as long as the peer lives; a thread that knows better calls `abort`.
 
@@ -85,7 +92,9 @@ class Caller(Protocol):
 
     @property
     def reading(self) -> Sequence[Array]:
-        """The blocks last sent, as long as the peer reads them where they are: until it is answered with others, or `has_read`."""
+        """The blocks last sent, as long as the peer reads them where they are: until it is answered with
+        others, or `has_read`.
+        """
 
     def has_read(self) -> None:
         """The peer has said that it reads no more of them: from now on `reading` is empty."""
@@ -94,7 +103,8 @@ class Caller(Protocol):
         """Two connections are never equal."""
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
-        """Answer, now or later. The blocks are copied before this returns, or stand in `reading`; one that is gone is no error.
+        """Answer, now or later. The blocks are copied before this returns, or stand in `reading`; one that is
+        gone is no error.
 
         `payload` holds the same blocks, where many get the same answer.
         """
@@ -109,13 +119,17 @@ class Handler(Protocol):
 
     @property
     def answers_at_once(self) -> bool:
-        """Whether a large message is answered before anybody else's is needed, so that they may come one at a time."""
+        """Whether a large message is answered before anybody else's is needed, so that they may come one at a
+        time.
+        """
 
     def refuse(self, hello: Hello) -> str | None:
         """Why this connection is not let in; None if it is."""
 
     def received(self, caller: Caller, frame: Frame) -> Answer:
-        """A message has arrived; answers go through `caller.send`. Its blocks stay as they are until it is answered."""
+        """A message has arrived; answers go through `caller.send`. Its blocks stay as they are until it is
+        answered.
+        """
 
     def disconnected(self, caller: Caller) -> None:
         """A connection is gone."""

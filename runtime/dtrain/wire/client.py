@@ -15,12 +15,18 @@ from dtrain.wire.frames import Array, Frame, FrameDecoder, encode, encode_ahead
 from dtrain.wire.grpc_options import CLIENT, HELLO_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.own_thread import in_own_thread
 
-_REFUSED = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INVALID_ARGUMENT)
+_REFUSED = (
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+)
 _LIMIT_BYTES = 1 << 40
 
 
 class GrpcChannel:
-    """A connection to `peer` (``ps:0``) at `address`; see `Channel`. Nothing is sent before the server is up."""
+    """A connection to `peer` (``ps:0``) at `address`; see `Channel`. Nothing is sent before the server is
+    up.
+    """
 
     def __init__(self, peer: str, address: str, hello: Hello, timeout_s: float) -> None:
         """Connect and shake hands.
@@ -50,7 +56,9 @@ class GrpcChannel:
                 yield chunk
 
     def _offer(self, message: AnyMessage) -> Sequence[Array]:
-        """Rows, whose receiver offers nothing, may have the sizes of what was offered for values by chance."""
+        """Rows, whose receiver offers nothing, may have the sizes of what was offered for values by
+        chance.
+        """
         return () if isinstance(message, Rows) else self._into
 
     def ahead(self, block: Array, start: int, stop: int) -> bool:
@@ -62,7 +70,9 @@ class GrpcChannel:
         """See `Channel.send`; the connection's own thread cuts the chunks, so this returns at once."""
         self._requests.put(encode(message, blocks, ahead))
 
-    def receive(self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None) -> Frame:
+    def receive(
+        self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None
+    ) -> Frame:
         """See `Channel.receive`."""
         self._into, self._decoder.early = into, early
         answer = next_of(self._answers, meanwhile)
@@ -84,7 +94,9 @@ class GrpcChannel:
         return _translated(error, self.peer, self.address) if isinstance(error, grpc.RpcError) else error
 
     def _read(self) -> None:
-        """Take what comes. A thread of its own does it: SIGTERM's SystemExit inside gRPC's wait might leave a lock locked."""
+        """Take what comes. A thread of its own does it: SIGTERM's SystemExit inside gRPC's wait might leave a
+        lock locked.
+        """
         try:
             for chunk in self._call:
                 self.bytes_received += len(chunk)
@@ -121,15 +133,20 @@ def local_name(peer: str, address: str, hello: Hello, timeout_s: float) -> str:
 def _meet(peer: str, address: str, hello: Hello, timeout_s: float) -> str:
     channel = grpc.insecure_channel(address, options=CLIENT)
     try:
-        # The call itself waits for the server: closing a channel whose readiness was watched takes another 0.2 s.
+        # The call itself waits for the server: closing a channel whose readiness was watched takes another
+        # 0.2 s.
         meet = channel.unary_unary(f"/{METHOD_SERVICE}/{MEET}")
         name: bytes = meet(b"", metadata=_metadata(hello), timeout=timeout_s, wait_for_ready=True)
         return name.decode()
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            raise WaitTimeoutError(f"{peer} at {address} did not accept a connection within {timeout_s:.3g} s") from None
+            raise WaitTimeoutError(
+                f"{peer} at {address} did not accept a connection within {timeout_s:.3g} s"
+            ) from None
         translated = _translated(error, peer, address)
-        raise translated if isinstance(translated, PeerRefusedError) else WaitTimeoutError(str(translated)) from None
+        raise (
+            translated if isinstance(translated, PeerRefusedError) else WaitTimeoutError(str(translated))
+        ) from None
     finally:
         channel.close()
 
@@ -140,7 +157,9 @@ def _open(peer: str, address: str, timeout_s: float) -> grpc.Channel:
         grpc.channel_ready_future(channel).result(timeout=timeout_s)
     except grpc.FutureTimeoutError:
         channel.close()
-        raise WaitTimeoutError(f"{peer} at {address} did not accept a connection within {timeout_s:.3g} s") from None
+        raise WaitTimeoutError(
+            f"{peer} at {address} did not accept a connection within {timeout_s:.3g} s"
+        ) from None
     except BaseException:
         channel.close()
         raise
@@ -154,7 +173,9 @@ def _metadata(hello: Hello) -> tuple[tuple[str, bytes]]:
 def _translated(error: grpc.RpcError, peer: str, address: str) -> PeerLostError | PeerRefusedError:
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return PeerRefusedError(f"at {address}, where {peer} is expected, answers a server that is not dtrain's")
+        return PeerRefusedError(
+            f"at {address}, where {peer} is expected, answers a server that is not dtrain's"
+        )
     if code in _REFUSED:
         return PeerRefusedError(f"{peer} at {address}: {details}")
     return PeerLostError(f"lost {peer} at {address} ({code.name.lower()}: {details})")

@@ -4,9 +4,9 @@
     local   the former, or a clear error
     grpc    the latter
 
-Two tasks are on one host if the server's socket can be reached from here. Its name travels over gRPC; where the server's address
-is loopback a task of the same run knows it, so that gRPC, which takes 5 MB a process and wakes it 40 times a second, is not even
-started.
+Two tasks are on one host if the server's socket can be reached from here. Its name travels over gRPC; where
+the server's address is loopback a task of the same run knows it, so that gRPC, which takes 5 MB a process and
+wakes it 40 times a second, is not even started.
 """
 
 import contextlib
@@ -38,7 +38,14 @@ def _drop_reason(reason: str | None) -> None:
     pass
 
 
-def connect(peer: str, address: str, hello: Hello, timeout_s: float, transport: str = "auto", tell: Tell = _drop_reason) -> Channel:
+def connect(
+    peer: str,
+    address: str,
+    hello: Hello,
+    timeout_s: float,
+    transport: str = "auto",
+    tell: Tell = _drop_reason,
+) -> Channel:
     """Open a connection to `peer` at `address`.
 
     Args:
@@ -51,7 +58,8 @@ def connect(peer: str, address: str, hello: Hello, timeout_s: float, transport: 
 
     Raises:
         WaitTimeoutError: no process answers at the address within `timeout_s`.
-        PeerRefusedError: the server does not want this task, or `transport` is ``local`` and there is no such way.
+        PeerRefusedError: the server does not want this task, or `transport` is ``local`` and there is no such
+            way.
     """
     on_this_host = transport != "grpc" and _is_loopback(address) and not shared_memory.shortage
     channel = _met(peer, address, hello, timeout_s, tell) if on_this_host else None
@@ -66,7 +74,10 @@ def connect(peer: str, address: str, hello: Hello, timeout_s: float, transport: 
 
 def _by_grpc(peer: str, address: str, hello: Hello, timeout_s: float, transport: str) -> Channel:
     """Open the way over gRPC, or the one whose name comes over it."""
-    from dtrain.wire.client import GrpcChannel, local_name  # 5 MB and 70 ms that a task does not take whose servers are met
+    from dtrain.wire.client import (
+        GrpcChannel,
+        local_name,
+    )  # 5 MB and 70 ms that a task does not take whose servers are met
 
     if transport == "grpc":
         return GrpcChannel(peer, address, hello, timeout_s)
@@ -78,12 +89,16 @@ def _by_grpc(peer: str, address: str, hello: Hello, timeout_s: float, transport:
         except PeerLostError as error:
             reason = str(error)
     if transport == "local":
-        raise PeerRefusedError(f"transport: local cannot lead to {peer} at {address}: {reason}; use auto or grpc")
+        raise PeerRefusedError(
+            f"transport: local cannot lead to {peer} at {address}: {reason}; use auto or grpc"
+        )
     return GrpcChannel(peer, address, hello, timeout_s)
 
 
 def heartbeat_transport(transport: str, address: str) -> str:
-    """The way for heartbeats: through the network if there is one in between, so that they show whether it is there."""
+    """The way for heartbeats: through the network if there is one in between, so that they show whether it is
+    there.
+    """
     return "auto" if transport != "grpc" and _is_loopback(address) else "grpc"
 
 
@@ -95,7 +110,8 @@ def _is_loopback(address: str) -> bool:
 
 
 def _met(peer: str, address: str, hello: Hello, timeout_s: float, tell: Tell) -> Channel | None:
-    """A connection to a server on this host by the name that its run knows; None if it is up and has no such socket for us.
+    """A connection to a server on this host by the name that its run knows; None if it is up and has no such
+    socket for us.
 
     Raises:
         WaitTimeoutError: no process answers within `timeout_s`.
@@ -119,7 +135,8 @@ def _met(peer: str, address: str, hello: Hello, timeout_s: float, tell: Tell) ->
 def arrays_to_send(transport: str, described: Sequence[tuple[str, int]]) -> list[Array]:
     """New arrays of zeros, one of each (dtype, elements), for what is sent again and again.
 
-    They lie in shared memory where that may save copies, so that a peer on this host reads what is written here.
+    They lie in shared memory where that may save copies, so that a peer on this host reads what is written
+    here.
     """
     if transport != "grpc" and sum(DTYPE_BYTES[dtype] * size for dtype, size in described) > SMALL_BYTES:
         with contextlib.suppress(SharedMemoryError):  # the way over gRPC is left

@@ -2,12 +2,15 @@
 
     first chunk:  header length (u32, little endian) | header | the whole payload, if it is small
     next chunks:  the payload's next bytes, at most `CHUNK_BYTES` each
-    header:       msgpack of [message, [[dtype, elements], ...]], and `true` if the rest of the first block has come ahead
+    header:       msgpack of [message, [[dtype, elements], ...]], and `true` if the rest of the first block
+        has come ahead
     payload:      the blocks' bytes, each padded to a multiple of 8
 
-One copy on each side: an encoder cuts chunks out of the arrays' own memory (gRPC in Python sends `bytes` only), a decoder writes
-chunks straight into the arrays that the receiver offers. Tensors never pass through protobuf. What arrives is checked before any
-memory is taken: an unknown dtype, a negative size, too many blocks or a payload above the limit is a `PeerRefusedError`.
+One copy on each side: an encoder cuts chunks out of the arrays' own memory (gRPC in Python sends `bytes`
+    only), a decoder writes
+chunks straight into the arrays that the receiver offers. Tensors never pass through protobuf. What arrives is
+checked before any memory is taken: an unknown dtype, a negative size, too many blocks or a payload above the
+limit is a `PeerRefusedError`.
 """
 
 import struct
@@ -25,7 +28,9 @@ from dtrain.wire.arriving import Arriving
 
 CHUNK_BYTES = 2 * 1024 * 1024
 SMALL_BYTES = 512 * 1024
-"""Up to this size header and payload are one chunk: what a copy costs, waking the peer once more would cost as well."""
+"""Up to this size header and payload are one chunk: what a copy costs, waking the peer once more would cost
+as well.
+"""
 _RECENT_CHUNKS = 4
 """So far apart may those be who are sent the same: what is kept for them is memory."""
 _LENGTH = struct.Struct("<I")
@@ -67,7 +72,9 @@ def padded(nbytes: int) -> int:
     return (nbytes + 7) & ~7
 
 
-def encode(message: AnyMessage | Ahead, blocks: Sequence[Array] = (), ahead: int | None = None) -> Iterator[bytes]:
+def encode(
+    message: AnyMessage | Ahead, blocks: Sequence[Array] = (), ahead: int | None = None
+) -> Iterator[bytes]:
     """Cut a message into chunks. The blocks must not change before the last chunk has been taken.
 
     `ahead` says from where on elements of the first block have been sent by `encode_ahead`.
@@ -78,7 +85,9 @@ def encode(message: AnyMessage | Ahead, blocks: Sequence[Array] = (), ahead: int
 
 
 def encode_ahead(block: Array, start: int, stop: int) -> Iterator[bytes]:
-    """Cut elements of what will be a message's first block into chunks: its last ones first, then those before them."""
+    """Cut elements of what will be a message's first block into chunks: its last ones first, then those
+    before them.
+    """
     return encode(Ahead(start, block.size), [block[start:stop]])
 
 
@@ -106,7 +115,9 @@ def _places(blocks: Sequence[Array]) -> Iterator[tuple[Array, int]]:
 
 
 class Payload:
-    """Blocks that may be sent to many at about the same time. They must not change before the last one has them."""
+    """Blocks that may be sent to many at about the same time. They must not change before the last one has
+    them.
+    """
 
     def __init__(self, blocks: Sequence[Array]) -> None:
         self.blocks = blocks
@@ -130,7 +141,9 @@ def described(blocks: Sequence[Array]) -> list[tuple[str, int]]:
 def _chunk(block: Array, start: int) -> bytes:
     """At most `CHUNK_BYTES` of a block, padded at its end."""
     data = bytes(_bytes_of(block)[start : start + CHUNK_BYTES])
-    return data if start + CHUNK_BYTES < block.nbytes else data + bytes(padded(block.nbytes) - start - len(data))
+    return (
+        data if start + CHUNK_BYTES < block.nbytes else data + bytes(padded(block.nbytes) - start - len(data))
+    )
 
 
 def _bytes_of(block: Array) -> memoryview:
@@ -147,7 +160,9 @@ def check(announced: Sequence[tuple[str, int]], limit_bytes: int) -> None:
         raise PeerRefusedError(f"a message with {len(announced)} blocks; at most {_BLOCKS_LIMIT} make sense")
     unknown = [dtype for dtype, size in announced if dtype not in DTYPE_BYTES or size < 0]
     if unknown:
-        raise PeerRefusedError(f"blocks of {unknown}; expected dtypes among {', '.join(DTYPE_BYTES)} and sizes >= 0")
+        raise PeerRefusedError(
+            f"blocks of {unknown}; expected dtypes among {', '.join(DTYPE_BYTES)} and sizes >= 0"
+        )
     total = sum(DTYPE_BYTES[dtype] * size for dtype, size in announced)
     if total > limit_bytes:
         raise PeerRefusedError(f"a message of {total} bytes; at most {limit_bytes} are expected here")
@@ -213,15 +228,21 @@ class FrameDecoder:
 
     def _start(self, chunk: bytes) -> tuple[Frame, memoryview]:
         if len(chunk) < _LENGTH.size:
-            raise PeerRefusedError(f"a message cannot start with {len(chunk)} bytes; the peer does not speak dtrain's protocol")
+            raise PeerRefusedError(
+                f"a message cannot start with {len(chunk)} bytes; the peer does not speak dtrain's protocol"
+            )
         (header_bytes,) = _LENGTH.unpack_from(chunk)
         end = _LENGTH.size + header_bytes
         if header_bytes > _HEADER_LIMIT_BYTES or end > len(chunk):
-            raise PeerRefusedError(f"a header of {header_bytes} bytes in a chunk of {len(chunk)}; the peer is not dtrain")
+            raise PeerRefusedError(
+                f"a header of {header_bytes} bytes in a chunk of {len(chunk)}; the peer is not dtrain"
+            )
         try:
             header = _decode(memoryview(chunk)[_LENGTH.size : end])
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise PeerRefusedError(f"a message that dtrain does not know ({error}); do both ends run the same version?") from None
+            raise PeerRefusedError(
+                f"a message that dtrain does not know ({error}); do both ends run the same version?"
+            ) from None
         blocks, places = self._places(header)
         self._received, self._targets, self._expected = 0, [], 0
         for block in places:
@@ -233,17 +254,26 @@ class FrameDecoder:
         return Frame(cast(AnyMessage, header.message), blocks, arriving), part
 
     def _places(self, header: _Header) -> tuple[list[Array], list[Array]]:
-        """The blocks of a message, and where the payload is to be written: they are the same unless something comes ahead."""
+        """The blocks of a message, and where the payload is to be written: they are the same unless something
+        comes ahead.
+        """
         message, announced = header.message, header.blocks
         check(announced, self.limit_bytes)
         if isinstance(message, Ahead):
             check([(dtype, message.size) for dtype, _ in announced], self.limit_bytes)
             return [], [self._ahead.place(message, dtype, count) for dtype, count in announced]
         if header.ahead:
-            first, rest = self._ahead.take(announced), [np.empty(size, dtype) for dtype, size in announced[1:]]
+            first, rest = (
+                self._ahead.take(announced),
+                [np.empty(size, dtype) for dtype, size in announced[1:]],
+            )
             return [first, *rest], [first[: announced[0][1]], *rest]
         offered = self.offer(message) if self.offer else ()
-        blocks = list(offered) if described(offered) == announced else [np.empty(size, dtype) for dtype, size in announced]
+        blocks = (
+            list(offered)
+            if described(offered) == announced
+            else [np.empty(size, dtype) for dtype, size in announced]
+        )
         return blocks, blocks
 
     def _write(self, chunk: memoryview) -> None:

@@ -8,11 +8,14 @@ HELLO_KEY = "dtrain-hello-bin"
 COMMON = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
-    # A retry of gRPC's own would keep every message's history; dtrain's retries are idempotent instead (rule 5).
+    # A retry of gRPC's own would keep every message's history; dtrain's retries are idempotent instead (rule
+    # 5).
     ("grpc.enable_retries", 0),
-    # What a peer may send before it is read, below. gRPC's own estimate grows to whole messages, and so would a server's memory.
+    # What a peer may send before it is read, below. gRPC's own estimate grows to whole messages, and so would
+    # a server's memory.
     ("grpc.http2.bdp_probe", 0),
-    # A frame takes its place in the window when it begins: with large ones there is room for the next while it is still coming.
+    # A frame takes its place in the window when it begins: with large ones there is room for the next while
+    # it is still coming.
     ("grpc.http2.max_frame_size", 4 * 1024 * 1024),
     # A dead host is noticed although nothing is being sent.
     ("grpc.keepalive_time_ms", 10_000),
@@ -37,7 +40,8 @@ CLIENT = (
 
 SERVER = (
     *COMMON,
-    # A server has many clients, each of which may fill its window while it waits for its turn: with 16 MiB it leaves its bound.
+    # A server has many clients, each of which may fill its window while it waits for its turn: with 16 MiB it
+    # leaves its bound.
     ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),

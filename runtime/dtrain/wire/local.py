@@ -1,7 +1,8 @@
 """The way between two tasks of one host: a Unix socket, and shared memory for what is large. See `packets`.
 
-The socket's name is abstract: it lies in no folder, and ends with the server. A task of the same run knows it, and it travels over
-gRPC to whom the server knows; the hello is said on the socket, where the kernel vouches besides that both ends are one user's.
+The socket's name is abstract: it lies in no folder, and ends with the server. A task of the same run knows
+it, and it travels over gRPC to whom the server knows; the hello is said on the socket, where the kernel
+vouches besides that both ends are one user's.
 """
 
 import contextlib
@@ -33,7 +34,9 @@ _TIME = struct.Struct("2l")
 
 
 class LocalChannel:
-    """The client end; see `Channel`. Blocks that lie in this process's shared memory are sent without a copy."""
+    """The client end; see `Channel`. Blocks that lie in this process's shared memory are sent without a
+    copy.
+    """
 
     def __init__(self, peer: str, name: str, hello: Hello, timeout_s: float = HELLO_LIMIT_S) -> None:
         """Connect and shake hands.
@@ -86,7 +89,9 @@ class LocalChannel:
         except (OSError, SharedMemoryError) as error:
             self.abort(str(self._lost(error)))
 
-    def receive(self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None) -> Frame:
+    def receive(
+        self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None
+    ) -> Frame:
         """See `Channel.receive`; large blocks are left where the server wrote them."""
         try:
             frame = self._next_frame()
@@ -99,7 +104,9 @@ class LocalChannel:
         return Frame(frame.message, written(frame.blocks, into))
 
     def _next_frame(self) -> Frame | None:
-        """Wait for it with a pause each `LOOK_S`: a signal that comes just before a wait for ever is heard when the wait ends."""
+        """Wait for it with a pause each `LOOK_S`: a signal that comes just before a wait for ever is heard
+        when the wait ends.
+        """
         while True:
             try:
                 return self._packets.receive(_LIMIT_BYTES)
@@ -107,7 +114,9 @@ class LocalChannel:
                 continue
 
     def _lost(self, error: Exception | None) -> PeerLostError:
-        why = error.strerror or error if isinstance(error, OSError) else error or "it has ended the connection"
+        why = (
+            error.strerror or error if isinstance(error, OSError) else error or "it has ended the connection"
+        )
         return PeerLostError(self._aborted or f"lost {self.peer} on this host ({why})")
 
     @property
@@ -143,7 +152,9 @@ class LocalCaller:
         self._packets.lent = ()
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
-        """See `Caller.send`. A peer that does not read its answers is hung up on: the server does not wait for it."""
+        """See `Caller.send`. A peer that does not read its answers is hung up on: the server does not wait
+        for it.
+        """
         try:
             self._packets.send(message, blocks)
         except (OSError, SharedMemoryError):
@@ -161,11 +172,14 @@ class _Talk(NamedTuple):
 class LocalService:
     """Serves one handler to the tasks of this host until `stop`; one thread hears all connections.
 
-    A handler takes one message at a time: threads would wait for each other, and at small steps that is most of what they do.
+    A handler takes one message at a time: threads would wait for each other, and at small steps that is most
+        of what they do.
     """
 
     def __init__(self, handler: Handler, name: str = "") -> None:
-        """Serve under a name that the run's tasks know (`socket_name`), or a random one where it is taken or empty."""
+        """Serve under a name that the run's tasks know (`socket_name`), or a random one where it is taken or
+        empty.
+        """
         self._handler = handler
         self._open: set[PacketSocket] = set()
         self._talks: dict[int, _Talk] = {}
@@ -205,7 +219,9 @@ class LocalService:
             except OSError:
                 self._stopped.wait(RETRY_S)  # one that has gone again, or no descriptor left for it
                 continue
-            threading.Thread(target=self._admit, args=(connection,), name="local connection", daemon=True).start()
+            threading.Thread(
+                target=self._admit, args=(connection,), name="local connection", daemon=True
+            ).start()
 
     def _admit(self, connection: socket.socket) -> None:
         """Shake hands; from then on the connection is heard with all others."""
@@ -234,7 +250,9 @@ class LocalService:
         return LocalCaller(frame.message, packets)
 
     def _hear(self) -> None:
-        """Take what comes, one message after the other; at the end close the connections that are still there."""
+        """Take what comes, one message after the other; at the end close the connections that are still
+        there.
+        """
         while not self._stopped.is_set() or self._talks:
             for descriptor, _ in self._ready.poll():
                 talk = self._talks.get(descriptor)
@@ -264,9 +282,12 @@ class LocalService:
 
 
 def socket_name(server: str, hello: Hello) -> str:
-    """The name of a server's socket, as the tasks of its run know it; it cannot be known without the run's secret."""
+    """The name of a server's socket, as the tasks of its run know it; it cannot be known without the run's
+    secret.
+    """
     told = "\0".join((server, hello.run_id, hello.cluster_hash))
-    return f"dtrain-{hashlib.blake2b(told.encode(), key=(hello.secret or '').encode()[:64], digest_size=16).hexdigest()}"
+    key = (hello.secret or "").encode()[:64]
+    return f"dtrain-{hashlib.blake2b(told.encode(), key=key, digest_size=16).hexdigest()}"
 
 
 def _abstract(name: str) -> bytes:
@@ -274,5 +295,7 @@ def _abstract(name: str) -> bytes:
 
 
 def _user_of(connection: socket.socket) -> int:
-    _, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    _, user, _ = _CREDENTIALS.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
     return int(user)

@@ -1,4 +1,6 @@
-"""The twin of a connection without sockets: the same bytes, handed over in one process. For tests and simulations."""
+"""The twin of a connection without sockets: the same bytes, handed over in one process. For tests and
+simulations.
+"""
 
 import queue
 from collections.abc import Sequence
@@ -56,7 +58,9 @@ class MemoryChannel:
             if frame is not None and self._handler.received(self._caller, frame) is Answer.NONE:
                 return
 
-    def receive(self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None) -> Frame:
+    def receive(
+        self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None
+    ) -> Frame:
         """See `Channel.receive`."""
         try:
             chunks = None if self._lost else self._caller.outbox.get(timeout=self._timeout_s)

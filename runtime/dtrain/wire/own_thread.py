@@ -1,7 +1,7 @@
 """gRPC's own code in a thread of its own.
 
-SIGTERM's SystemExit rises in the main thread. In the midst of gRPC's code it would leave a lock locked, for which another
-thread then waits for ever, or a shutdown half made, over which gRPC's own thread then stumbles.
+SIGTERM's SystemExit rises in the main thread. In the midst of gRPC's code it would leave a lock locked, for
+which another thread then waits for ever, or a shutdown half made, over which gRPC's own thread then stumbles.
 """
 
 import queue

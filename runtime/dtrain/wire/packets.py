@@ -1,17 +1,20 @@
-"""What travels on a Unix socket between two tasks of one host: packets of at most 64 KiB, and file descriptors of memory.
+"""What travels on a Unix socket between two tasks of one host: packets of at most 64 KiB, and file
+descriptors of memory.
 
-    packet:        header length (u32) | header | padding to 8 | the blocks, each padded to 8, if they are small
+    packet:        header length (u32) | header | padding to 8 | the blocks, each padded to 8, if they are
+        small
     header:        msgpack of [message, [[dtype, elements], ...], [memory's number, [offset, ...]] or null]
     announcement:  0xFFFFFFFF | number (u32); one byte with a file descriptor follows
 
     small blocks                          in the packet
-    blocks in this process's shared       where they are: the packet says in which memory and where; a memory is announced before it
-      memory (`shared_memory`)            is first spoken of, and the other end maps it once
-    large blocks elsewhere,               the whole packet in memory of its own, announced under the number 0 and mapped once
-      or a header that is too long
+    blocks in this process's shared       where they are: the packet says in which memory and where; a memory
+      is announced before it memory (`shared_memory`)            is first spoken of, and the other end maps it
+      once
+    large blocks elsewhere,               the whole packet in memory of its own, announced under the number 0
+      and mapped once or a header that is too long
 
-So blocks that lie in shared memory are read where they were written, and nothing else than the doorbell moves. The socket keeps the
-limits of packets (SOCK_SEQPACKET), so nothing is put together again.
+So blocks that lie in shared memory are read where they were written, and nothing else than the doorbell
+moves. The socket keeps the limits of packets (SOCK_SEQPACKET), so nothing is put together again.
 """
 
 import contextlib
@@ -53,11 +56,14 @@ class PacketSocket:
     """Messages over a connected socket; one thread sends at a time, and one receives.
 
     Attributes:
-        lent: the blocks of the last message that had some (but for `Rows`), if the peer reads them where they are.
+        lent: the blocks of the last message that had some (but for `Rows`), if the peer reads them where they
+            are.
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        """Take a SOCK_SEQPACKET socket over. If it does not block, neither does this: what cannot be now is a BlockingIOError."""
+        """Take a SOCK_SEQPACKET socket over. If it does not block, neither does this: what cannot be now is a
+        BlockingIOError.
+        """
         self._socket = connection
         self._announced: list[weakref.ref[SharedMemory]] = []
         self._received: dict[int, SharedMemory] = {}
@@ -78,8 +84,12 @@ class PacketSocket:
         place = self._place(blocks) if nbytes > SMALL_BYTES else None
         head = _head(message, kinds, place)
         in_memory = len(head) > PACKET_BYTES - SMALL_BYTES or (nbytes > SMALL_BYTES and place is None)
-        if blocks and not isinstance(message, Rows):  # rows stand beside the values that the peer goes on reading
-            self.lent = blocks if place and not in_memory else ()  # before the peer can have them, and say that it has read them
+        if blocks and not isinstance(
+            message, Rows
+        ):  # rows stand beside the values that the peer goes on reading
+            self.lent = (
+                blocks if place and not in_memory else ()
+            )  # before the peer can have them, and say that it has read them
         if in_memory:
             head = _head(message, kinds, None)
             self._send_in_memory(head, blocks)
@@ -121,7 +131,8 @@ class PacketSocket:
         self._pass(0, memory)
 
     def receive(self, limit_bytes: int) -> Frame | None:
-        """Wait for the next message; None if the peer has closed the connection. Its blocks cannot be written.
+        """Wait for the next message; None if the peer has closed the connection. Its blocks cannot be
+        written.
 
         Raises:
             OSError: the connection is broken.
@@ -140,7 +151,9 @@ class PacketSocket:
                 return self._frame(memory, limit_bytes)
             self._received[number] = memory
             if len(self._received) > _MEMORIES:
-                raise PeerRefusedError(f"more than {_MEMORIES} memories to be mapped at a time; the peer is not dtrain")
+                raise PeerRefusedError(
+                    f"more than {_MEMORIES} memories to be mapped at a time; the peer is not dtrain"
+                )
         return None
 
     def _receive_memory(self) -> SharedMemory:
@@ -158,13 +171,18 @@ class PacketSocket:
                 check(kinds, limit_bytes)
             start = padded(end)
             if place is None:
-                blocks = [np.frombuffer(packet, dtype, size, start + offset) for dtype, size, offset in layout.blocks]
+                blocks = [
+                    np.frombuffer(packet, dtype, size, start + offset)
+                    for dtype, size, offset in layout.blocks
+                ]
             else:
                 memory, offsets = self._received[place[0]], place[1]
                 known = zip(layout.blocks, offsets, strict=True)
                 blocks = [np.frombuffer(memory, dtype, size, offset) for (dtype, size, _), offset in known]
         except (msgspec.DecodeError, struct.error, ValueError, RecursionError, KeyError) as error:
-            raise PeerRefusedError(f"a message that dtrain does not know ({error}); do both ends run the same version?") from None
+            raise PeerRefusedError(
+                f"a message that dtrain does not know ({error}); do both ends run the same version?"
+            ) from None
         self.bytes_received += start + layout.nbytes
         return Frame(message, blocks)
 
@@ -181,7 +199,9 @@ def _head(message: AnyMessage, kinds: Sequence[tuple[str, int]], place: Place | 
 
 
 class _Layout(NamedTuple):
-    """Blocks of given kinds, one after another: each one's dtype, elements, and where it begins; bytes in all, without padding."""
+    """Blocks of given kinds, one after another: each one's dtype, elements, and where it begins; bytes in
+    all, without padding.
+    """
 
     blocks: list[tuple[np.dtype[Any], int, int]]
     nbytes: int
@@ -197,7 +217,10 @@ def _layout(kinds: Kinds) -> _Layout:
     check(kinds, _NO_LIMIT)
     sizes = [DTYPE_BYTES[dtype] * size for dtype, size in kinds]
     offsets = accumulate(map(padded, sizes), initial=0)
-    return _Layout([(np.dtype(dtype), size, offset) for (dtype, size), offset in zip(kinds, offsets, strict=False)], sum(sizes))
+    return _Layout(
+        [(np.dtype(dtype), size, offset) for (dtype, size), offset in zip(kinds, offsets, strict=False)],
+        sum(sizes),
+    )
 
 
 def _padded_bytes(block: Array) -> bytes:

@@ -9,7 +9,9 @@ from typing import Any
 from dtrain.errors import SpecError, WaitTimeoutError
 
 Tell = Callable[[str | None], None]
-"""Called with the reason why a peer cannot be reached, again and again while that is so, and with None once it is reached."""
+"""Called with the reason why a peer cannot be reached, again and again while that is so, and with None once
+it is reached.
+"""
 
 PROBE_S = 2.0
 """How long an address may take to accept a connection: as long as an attempt of gRPC."""
@@ -60,11 +62,14 @@ def reach(peer: str, address: str, timeout_s: float, tell: Tell) -> None:
 
 def not_reached(peer: str, address: str, timeout_s: float, reason: str) -> WaitTimeoutError:
     """Make the error of who has waited for a server in vain."""
-    return WaitTimeoutError(f"{peer} at {address} did not accept a connection within {timeout_s:.3g} s: {reason}")
+    return WaitTimeoutError(
+        f"{peer} at {address} did not accept a connection within {timeout_s:.3g} s: {reason}"
+    )
 
 
 def wait_for_name(address: str, timeout_s: float, tell: Tell) -> None:
-    """Wait until the host of an address can be resolved: that of a new machine or pod may be published seconds after its start.
+    """Wait until the host of an address can be resolved: that of a new machine or pod may be published
+    seconds after its start.
 
     Raises:
         SpecError: it cannot within `timeout_s`.
@@ -74,7 +79,9 @@ def wait_for_name(address: str, timeout_s: float, tell: Tell) -> None:
         tell(reason)
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
-            raise SpecError(f"cannot listen at {address}: {reason}; looked for {timeout_s:g} s (wait.start_s)")
+            raise SpecError(
+                f"cannot listen at {address}: {reason}; looked for {timeout_s:g} s (wait.start_s)"
+            )
         time.sleep(min(pause_s, left_s))
         pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
     tell(None)
@@ -109,7 +116,9 @@ def listening_obstacle(address: str) -> str | None:
     errors: list[OSError] = []
     for family, place in places:
         with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have just ended are no hindrance
+            probe.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # connections that have just ended are no hindrance
             try:
                 probe.bind(place)
                 probe.listen(1)
@@ -141,7 +150,9 @@ def _not_bound(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return "another process listens there; end it, or give this task another address"
     if error.errno == errno.EADDRNOTAVAIL:
-        return "this machine does not have that address; start the task where it belongs, or correct the address"
+        return (
+            "this machine does not have that address; start the task where it belongs, or correct the address"
+        )
     if error.errno == errno.EACCES:
         return "the port is reserved for the administrator; give this task one above 1023"
     return error.strerror or str(error)

@@ -1,7 +1,8 @@
-"""The serving end over gRPC: a server whose method `Talk` is a stream of raw chunks each way, one thread a connection.
+"""The serving end over gRPC: a server whose method `Talk` is a stream of raw chunks each way, one thread a
+connection.
 
-A connection's thread reads a message, hands it to the handler and then waits for the answer, so a wait costs no slot of a fixed
-pool: there are as many threads as connections.
+A connection's thread reads a message, hands it to the handler and then waits for the answer, so a wait costs
+no slot of a fixed pool: there are as many threads as connections.
 """
 
 import queue
@@ -23,7 +24,9 @@ from dtrain.wire.transfers import LARGE_BYTES, Traffic, Turn
 
 
 class GrpcCaller:
-    """One connection; see `Caller`. Large blocks are cut into chunks while they are sent; until then they are being read."""
+    """One connection; see `Caller`. Large blocks are cut into chunks while they are sent; until then they are
+    being read.
+    """
 
     def __init__(self, hello: Hello) -> None:
         self.hello = hello
@@ -52,7 +55,13 @@ class GrpcService:
     """Serves one handler at one address until `stop`."""
 
     def __init__(
-        self, handler: Handler, address: str, *, connections: int, share_port: bool, local_name: Callable[[], str] = str
+        self,
+        handler: Handler,
+        address: str,
+        *,
+        connections: int,
+        share_port: bool,
+        local_name: Callable[[], str] = str,
     ) -> None:
         """Bind the address and start.
 
@@ -60,13 +69,17 @@ class GrpcService:
             handler: who answers.
             address: ``host:port``.
             connections: how many may be open at once; a thread each.
-            share_port: bind with SO_REUSEPORT, because the launcher holds the port for us; else it may not be shared.
-            local_name: of the socket by which tasks on this host may go (`LocalService.name`); empty if there is none.
+            share_port: bind with SO_REUSEPORT, because the launcher holds the port for us; else it may not be
+                shared.
+            local_name: of the socket by which tasks on this host may go (`LocalService.name`); empty if there
+                is none.
 
         Raises:
             SpecError: the address cannot be bound; why not, and what to do.
         """
-        if not share_port and (why := listening_obstacle(address)):  # of gRPC nothing could be heard but that it failed
+        if not share_port and (
+            why := listening_obstacle(address)
+        ):  # of gRPC nothing could be heard but that it failed
             raise SpecError(f"cannot listen at {address}: {why}")
         self._handler = handler
         self._local_name = local_name
@@ -79,7 +92,9 @@ class GrpcService:
             MEET: grpc.unary_unary_rpc_method_handler(self._meet),
         }
         self._server.add_registered_method_handlers(METHOD_SERVICE, methods)
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(METHOD_SERVICE, methods),))
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(METHOD_SERVICE, methods),)
+        )
         try:
             bound = self._server.add_insecure_port(address)
         except RuntimeError:

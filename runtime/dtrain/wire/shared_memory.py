@@ -1,7 +1,9 @@
-"""Memory that processes of one host share: without a name, so that nothing can be left over; it ends with its last user.
+"""Memory that processes of one host share: without a name, so that nothing can be left over; it ends with its
+last user.
 
-A memfd is filled when it is made (else the first write to a page that the machine has not got would kill by SIGBUS) and sealed
-against shrinking (else its maker could do the same to its reader). Its file descriptor travels over a Unix socket.
+A memfd is filled when it is made (else the first write to a page that the machine has not got would kill by
+SIGBUS) and sealed against shrinking (else its maker could do the same to its reader). Its file descriptor
+travels over a Unix socket.
 """
 
 import contextlib
@@ -21,7 +23,9 @@ from dtrain.errors import PeerRefusedError, SharedMemoryError
 Array = np.ndarray[Any, Any]
 
 shortage: str | None = None
-"""Why this process shares no memory any more: once it could not, so that its peers and it speak over gRPC from then on."""
+"""Why this process shares no memory any more: once it could not, so that its peers and it speak over gRPC
+from then on.
+"""
 
 _ALIGNED_BYTES = 64
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -52,7 +56,9 @@ class SharedMemory(mmap.mmap):
         except OSError as error:
             if fd >= 0:
                 os.close(fd)
-            raise _short(f"no {nbytes} bytes of memory to share with tasks on this host: {error.strerror}") from None
+            raise _short(
+                f"no {nbytes} bytes of memory to share with tasks on this host: {error.strerror}"
+            ) from None
         memory.fd = fd
         return memory
 
@@ -95,16 +101,23 @@ def _short(reason: str) -> SharedMemoryError:
 
 
 def shared_bytes(nbytes: int) -> Array:
-    """New memory as an array of bytes, zeros; its views are sent without a copy. Errors as `SharedMemory.make`."""
+    """New memory as an array of bytes, zeros; its views are sent without a copy. Errors as
+    `SharedMemory.make`.
+    """
     return np.frombuffer(SharedMemory.make(nbytes), np.uint8)
 
 
 def shared_arrays(described: Sequence[tuple[str, int]]) -> list[Array]:
-    """New arrays, one of each (dtype, elements), side by side in one shared memory. Errors as `SharedMemory.make`."""
+    """New arrays, one of each (dtype, elements), side by side in one shared memory. Errors as
+    `SharedMemory.make`.
+    """
     sizes = [np.dtype(dtype).itemsize * size for dtype, size in described]
     starts = list(accumulate([nbytes + -nbytes % _ALIGNED_BYTES for nbytes in sizes], initial=0))
     memory = shared_bytes(starts.pop())
-    return [memory[start : start + nbytes].view(dtype) for start, nbytes, (dtype, _) in zip(starts, sizes, described, strict=True)]
+    return [
+        memory[start : start + nbytes].view(dtype)
+        for start, nbytes, (dtype, _) in zip(starts, sizes, described, strict=True)
+    ]
 
 
 def memory_of(array: Array) -> SharedMemory | None:

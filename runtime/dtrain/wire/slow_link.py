@@ -1,9 +1,10 @@
-"""`simulate.network`: a connection that is slower than it is, whatever carries it. A simulated link, not a measured one.
+"""`simulate.network`: a connection that is slower than it is, whatever carries it. A simulated link, not a
+measured one.
 
-A message arrives `latency_ms` after its last byte has left, in either direction, and a byte leaves no faster than
-`bandwidth_mbit_s` allows; messages keep their order. Only blocks take bandwidth, headers do not, so that a heartbeat is late by
-the latency alone and a narrow link never costs a lease. Each connection is a line of its own: a gradient under way to one server
-delays nothing that goes to another.
+A message arrives `latency_ms` after its last byte has left, in either direction, and a byte leaves no faster
+than `bandwidth_mbit_s` allows; messages keep their order. Only blocks take bandwidth, headers do not, so that
+a heartbeat is late by the latency alone and a narrow link never costs a lease. Each connection is a line of
+its own: a gradient under way to one server delays nothing that goes to another.
 """
 
 import queue
@@ -34,7 +35,9 @@ class Line:
     _free_s: float = 0.0
 
     def arrival_s(self, now_s: float, blocks: Sequence[Array]) -> float:
-        """When a message that is handed over now will be there; the line is busy until its last byte has left."""
+        """When a message that is handed over now will be there; the line is busy until its last byte has
+        left.
+        """
         bandwidth = self.fault.bandwidth_mbit_s
         sending_s = sum(block.nbytes for block in blocks) * 8e-6 / bandwidth if bandwidth else 0.0
         self._free_s = max(now_s, self._free_s) + sending_s
@@ -42,7 +45,9 @@ class Line:
 
 
 class SlowChannel:
-    """A channel behind a slow link; see `Channel`. Two threads of its own hold messages back, so `send` returns at once."""
+    """A channel behind a slow link; see `Channel`. Two threads of its own hold messages back, so `send`
+    returns at once.
+    """
 
     def __init__(
         self,
@@ -67,7 +72,9 @@ class SlowChannel:
         self._ended = threading.Event()
         self._sleep = sleep or self._ended.wait
         self._out, self._in = Line(fault), Line(fault)
-        self._outbox: queue.SimpleQueue[tuple[float, AnyMessage, Sequence[Array]] | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[tuple[float, AnyMessage, Sequence[Array]] | None] = (
+            queue.SimpleQueue()
+        )
         self._inbox: queue.SimpleQueue[tuple[float, Frame] | Exception] = queue.SimpleQueue()
         for run in (self._carry_out, self._carry_in):
             threading.Thread(target=run, name=f"slow link to {self.peer}", daemon=True).start()
@@ -80,7 +87,9 @@ class SlowChannel:
         """See `Channel.send`."""
         self._outbox.put((self._out.arrival_s(self._clock(), blocks), message, blocks))
 
-    def receive(self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None) -> Frame:
+    def receive(
+        self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None
+    ) -> Frame:
         """See `Channel.receive`."""
         item = next_of(self._inbox, meanwhile)
         if isinstance(item, Exception):

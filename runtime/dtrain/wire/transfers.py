@@ -1,8 +1,10 @@
-"""Large messages one at a time in each direction, so that a server's memory does not grow with the number of its clients.
+"""Large messages one at a time in each direction, so that a server's memory does not grow with the number of
+its clients.
 
-A gradient that is being received and an answer that is being sent are each a copy of the server's variables. Where answers are
-given at once (asynchronous training), one of each is allowed: the next one waits while its bytes stay at the sender, held
-back by flow control. When nothing has moved for `STALL_S`, the next one goes on: a stalled peer may cost memory, never progress.
+A gradient that is being received and an answer that is being sent are each a copy of the server's variables.
+Where answers are given at once (asynchronous training), one of each is allowed: the next one waits while its
+bytes stay at the sender, held back by flow control. When nothing has moved for `STALL_S`, the next one goes
+on: a stalled peer may cost memory, never progress.
 """
 
 import threading

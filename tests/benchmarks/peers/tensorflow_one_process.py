@@ -1,4 +1,5 @@
-"""TensorFlow's side of programs/train.py in one process: the same models, data and optimizers, one compiled function a step.
+"""TensorFlow's side of programs/train.py in one process: the same models, data and optimizers, one compiled
+function a step.
 
 python tensorflow_one_process.py --model mlp|cnn --optimizer sgd|adam --threads 1 --steps 500
 """
@@ -12,7 +13,11 @@ import tensorflow as tf
 
 
 def mlp(rng):
-    layers = [tf.keras.layers.Dense(512, "relu", input_shape=(784,)), tf.keras.layers.Dense(512, "relu"), tf.keras.layers.Dense(10)]
+    layers = [
+        tf.keras.layers.Dense(512, "relu", input_shape=(784,)),
+        tf.keras.layers.Dense(512, "relu"),
+        tf.keras.layers.Dense(10),
+    ]
     return tf.keras.Sequential(layers), rng.random((640, 784), np.float32)
 
 

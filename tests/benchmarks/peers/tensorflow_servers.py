@@ -1,8 +1,10 @@
-"""TensorFlow's side of programs/train.py: the same models, data and optimizer under ParameterServerStrategy, asynchronous.
+"""TensorFlow's side of programs/train.py: the same models, data and optimizer under ParameterServerStrategy,
+asynchronous.
 
 dtrain launch --workers 2 --ps 2 -- PYTHON tensorflow_servers.py --model line|mlp|bytes --steps 3000
 
-The chief coordinates and does not train. Counted are the steps of both workers together, from when each of them has done some.
+The chief coordinates and does not train. Counted are the steps of both workers together, from when each of
+them has done some.
 """
 
 import argparse
@@ -21,7 +23,11 @@ def line():
 
 def mlp():
     rng = np.random.default_rng(0)
-    layers = [tf.keras.layers.Dense(512, "relu", input_shape=(784,)), tf.keras.layers.Dense(512, "relu"), tf.keras.layers.Dense(10)]
+    layers = [
+        tf.keras.layers.Dense(512, "relu", input_shape=(784,)),
+        tf.keras.layers.Dense(512, "relu"),
+        tf.keras.layers.Dense(10),
+    ]
     return tf.keras.Sequential(layers), (rng.random((640, 784), np.float32), rng.integers(0, 10, 640)), 64
 
 
@@ -54,7 +60,9 @@ def coordinate(resolver, args):
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
-        model, arrays, batch = matrices(args.megabytes) if args.model == "bytes" else {"line": line, "mlp": mlp}[args.model]()
+        model, arrays, batch = (
+            matrices(args.megabytes) if args.model == "bytes" else {"line": line, "mlp": mlp}[args.model]()
+        )
         optimizer = tf.keras.optimizers.legacy.SGD(LEARNING_RATE)
     step = make_step(strategy, model, args.model, optimizer)
 
@@ -84,7 +92,9 @@ def main():
     if resolver.task_type == "chief":
         coordinate(resolver, args)
     else:
-        tf.distribute.Server(resolver.cluster_spec(), resolver.task_type, resolver.task_id, protocol="grpc").join()
+        tf.distribute.Server(
+            resolver.cluster_spec(), resolver.task_type, resolver.task_id, protocol="grpc"
+        ).join()
 
 
 main()

@@ -1,6 +1,8 @@
-"""What one step's exchange with one server costs without a protocol: send a gradient, have it applied, receive the new values.
+"""What one step's exchange with one server costs without a protocol: send a gradient, have it applied,
+receive the new values.
 
-    dtrain launch --workers 1 --ps 1 --set cluster.chief=0 -- python bare_exchange.py --way socket|unary --bytes 32000000 --steps 50
+    dtrain launch --workers 1 --ps 1 --set cluster.chief=0 -- python bare_exchange.py --way socket|unary
+    --bytes 32000000 --steps 50
 
 `socket`: a raw TCP socket; the server receives all, applies, sends all. `unary`: one gRPC message each way.
 """
@@ -18,7 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import numpy as np
 
-OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1), ("grpc.enable_retries", 0))
+OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_retries", 0),
+)
 BLOCK = 64 * 1024
 LEARNING_RATE = 1e-3
 

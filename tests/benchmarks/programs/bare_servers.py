@@ -1,9 +1,10 @@
-"""What an exchange with servers on one host costs without a protocol: memory that all share, a socket to each server as doorbell.
+"""What an exchange with servers on one host costs without a protocol: memory that all share, a socket to each
+server as doorbell.
 
     python bare_servers.py --servers 2 --megabytes 32 --optimizer sgd --steps 200
 
-The worker looks for NaN, rings, and waits until every server, a process each, has applied its part of the gradient in place: the
-same passes over memory as dtrain's, nothing else.
+The worker looks for NaN, rings, and waits until every server, a process each, has applied its part of the
+gradient in place: the same passes over memory as dtrain's, nothing else.
 """
 
 import argparse
@@ -21,7 +22,9 @@ import dtrain as dt
 OPTIMIZERS = {"sgd": dt.optimizers.SGD, "adam": dt.optimizers.Adam}
 
 
-def serve(doorbell: socket.socket, optimizer: dt.optimizers.Optimizer, gradient: np.ndarray, values: np.ndarray) -> None:
+def serve(
+    doorbell: socket.socket, optimizer: dt.optimizers.Optimizer, gradient: np.ndarray, values: np.ndarray
+) -> None:
     slots, step = optimizer.initial_slots(values), 0
     while doorbell.recv(1):
         optimizer.update(values, gradient, slots, step)
@@ -39,7 +42,9 @@ def main() -> None:
     size = args.megabytes * 250_000
     gradient, values = (np.frombuffer(mmap.mmap(-1, 4 * size), np.float32) for _ in range(2))
     doorbells = []
-    for part in zip(np.array_split(gradient, args.servers), np.array_split(values, args.servers), strict=True):
+    for part in zip(
+        np.array_split(gradient, args.servers), np.array_split(values, args.servers), strict=True
+    ):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if not os.fork():
             for each in (ours, *doorbells):  # a server ends with the worker

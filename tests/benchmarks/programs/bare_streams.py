@@ -1,9 +1,11 @@
-"""The bare loop under a step: workers send so many bytes to each server over a persistent gRPC stream and get as many back.
+"""The bare loop under a step: workers send so many bytes to each server over a persistent gRPC stream and get
+as many back.
 
-    dtrain launch --set cluster.chief=0 --set success=all_workers -- python bare_streams.py --steps 3000 --bytes 100 100
+    dtrain launch --set cluster.chief=0 --set success=all_workers -- python bare_streams.py --steps 3000
+    --bytes 100 100
 
-No training, no protocol, nothing of dtrain: what a step over gRPC could cost at best. Both ends move the bytes in and out of memory
-of their own in chunks, as arrays must be.
+No training, no protocol, nothing of dtrain: what a step over gRPC could cost at best. Both ends move the
+bytes in and out of memory of their own in chunks, as arrays must be.
 """
 
 import argparse
@@ -18,7 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 
 CHUNK_BYTES = 1024 * 1024
-OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1), ("grpc.enable_retries", 0))
+OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_retries", 0),
+)
 
 
 class Memory:

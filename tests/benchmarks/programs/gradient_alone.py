@@ -1,4 +1,6 @@
-"""The MLP's gradient without any exchange, in a task of its own: milliseconds, and the losses of the first steps of SGD."""
+"""The MLP's gradient without any exchange, in a task of its own: milliseconds, and the losses of the first
+steps of SGD.
+"""
 
 import argparse
 import statistics

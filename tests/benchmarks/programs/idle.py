@@ -1,4 +1,6 @@
-"""A cluster that waits: synchronous training whose chief has no second batch, so everybody else waits for it."""
+"""A cluster that waits: synchronous training whose chief has no second batch, so everybody else waits for
+it.
+"""
 
 import threading
 

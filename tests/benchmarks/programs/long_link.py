@@ -1,9 +1,13 @@
-"""What one step's exchange with one server costs over a long link: a process between the two delays what passes, 1 Gbit/s each way.
+"""What one step's exchange with one server costs over a long link: a process between the two delays what
+passes, 1 Gbit/s each way.
 
-    dtrain launch --workers 1 --ps 1 --set cluster.chief=0 -- python long_link.py --way grpc|socket --bytes 32000000 --steps 5
+    dtrain launch --workers 1 --ps 1 --set cluster.chief=0 -- python long_link.py --way grpc|socket --bytes
+    32000000 --steps 5
 
-`grpc`: dtrain's connection. `socket`: a raw TCP socket; the server receives all, applies, sends all. What the process between has
-taken it has also acknowledged, so no window of the kernel's shows, only what the connection itself lets be under way.
+`grpc`: dtrain's connection. `socket`: a raw TCP socket; the server receives all, applies, sends all. What the
+    process between has
+taken it has also acknowledged, so no window of the kernel's shows, only what the connection itself lets be
+under way.
 """
 
 import contextlib
@@ -19,7 +23,7 @@ import numpy as np
 from bare_exchange import apply, connected, exchange_by_socket, measure, options, place, serve_socket
 
 from dtrain.messages import Hello, Push, Reply
-from dtrain.verdict import Verdict
+from dtrain.messages.verdict import Verdict
 from dtrain.wire.channel import Answer, Caller
 from dtrain.wire.client import GrpcChannel
 from dtrain.wire.frames import Frame

@@ -19,7 +19,8 @@ WAYS = {"neither": (NEVER, NEVER), "late": (0, NEVER), "early": (NEVER, 0), "bot
 
 
 class Turns:
-    """Sits between the data and the training loop, and switches. All replicas have the same clock, so they switch together.
+    """Sits between the data and the training loop, and switches. All replicas have the same clock, so they
+    switch together.
 
     Attributes:
         steps_s: how long steps took each way; those around a switch are left out.
@@ -53,9 +54,15 @@ def main() -> None:
     args = parser.parse_args()
     turns, x = Turns(args.turn_s), np.random.default_rng(0).random((args.batch, 1000), np.float32)
     with dt.get_strategy().scope():
-        model = dt.Sequential([dt.layers.Dense(1000, "relu", use_bias=False, input_shape=(1000,)) for _ in range(args.layers)])
+        model = dt.Sequential(
+            [dt.layers.Dense(1000, "relu", use_bias=False, input_shape=(1000,)) for _ in range(args.layers)]
+        )
         model.compile(optimizer=dt.optimizers.SGD(1e-4), loss="mse")
-    model.fit(lambda context: dt.data.Dataset.from_generator(lambda: turns.watch(x)), steps_per_epoch=args.steps, verbose=0)
+    model.fit(
+        lambda context: dt.data.Dataset.from_generator(lambda: turns.watch(x)),
+        steps_per_epoch=args.steps,
+        verbose=0,
+    )
     for way, steps_s in turns.steps_s.items():
         if steps_s:
             print(f"{way}_ms", statistics.median(steps_s) * 1000, flush=True)

@@ -1,4 +1,6 @@
-"""When the steps of one replica were done: for programs that are timed from outside, on the clock that all processes share."""
+"""When the steps of one replica were done: for programs that are timed from outside, on the clock that all
+processes share.
+"""
 
 import json
 import os

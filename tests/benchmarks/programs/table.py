@@ -1,4 +1,6 @@
-"""Trains an embedding table of --rows rows x 16 on 1,000 rows a step; every replica prints when its steps were done."""
+"""Trains an embedding table of --rows rows x 16 on 1,000 rows a step; every replica prints when its steps
+were done.
+"""
 
 import argparse
 from collections.abc import Iterator

@@ -18,14 +18,20 @@ import dtrain as dt
 def line() -> tuple[dt.Sequential, dt.data.Dataset]:
     """y = 2x + 10, one example a step."""
     x = np.random.default_rng(0).normal(size=(10_000, 1)).astype(np.float32)
-    return dt.Sequential([dt.layers.Dense(1, input_shape=(1,))]), dt.data.Dataset.from_tensor_slices((x, 2 * x + 10)).batch(1)
+    return dt.Sequential([dt.layers.Dense(1, input_shape=(1,))]), dt.data.Dataset.from_tensor_slices(
+        (x, 2 * x + 10)
+    ).batch(1)
 
 
 def mlp() -> tuple[dt.Sequential, dt.data.Dataset]:
     """784-512-512-10, batches of 64 examples of noise: 2.7 MB of parameters."""
     rng = np.random.default_rng(0)
     x, y = rng.random((640, 784), np.float32), rng.integers(0, 10, 640)
-    layers = [dt.layers.Dense(512, "relu", input_shape=(784,)), dt.layers.Dense(512, "relu"), dt.layers.Dense(10)]
+    layers = [
+        dt.layers.Dense(512, "relu", input_shape=(784,)),
+        dt.layers.Dense(512, "relu"),
+        dt.layers.Dense(10),
+    ]
     return dt.Sequential(layers), dt.data.Dataset.from_tensor_slices((x, y)).batch(64)
 
 
@@ -44,7 +50,8 @@ def cnn() -> tuple[dt.Sequential, dt.data.Dataset]:
 
 
 class Exchange(dt.Sequential):
-    """Computes next to nothing: every value is read, and every one gets a gradient. What is left of a step is the exchange.
+    """Computes next to nothing: every value is read, and every one gets a gradient. What is left of a step is
+    the exchange.
 
     Attributes:
         exchanges_s: how long each step took, but for its gradient; the first one's begins with the model.
@@ -67,7 +74,9 @@ class Exchange(dt.Sequential):
 
 
 class Pieces(Exchange):
-    """Computes 100 floats at a time, however many a variable has: so the exchange begins after the same pause."""
+    """Computes 100 floats at a time, however many a variable has: so the exchange begins after the same
+    pause.
+    """
 
     def _compute(self, weights: Any, places: dict[str, Any]) -> None:
         for name, place in places.items():
@@ -79,7 +88,10 @@ class Pieces(Exchange):
 def matrices(megabytes: float) -> tuple[dt.Sequential, dt.data.Dataset]:
     """Matrices of 4 MB, so that every server has its part; one of 4 bytes for 0 MB."""
     units = 1000 if megabytes else 1
-    layers = [dt.layers.Dense(units, use_bias=False, input_shape=(units,)) for _ in range(max(1, round(megabytes / 4)))]
+    layers = [
+        dt.layers.Dense(units, use_bias=False, input_shape=(units,))
+        for _ in range(max(1, round(megabytes / 4)))
+    ]
     one = np.ones((1, 1), np.float32)
     return Exchange(layers), dt.data.Dataset.from_tensor_slices((one, one)).batch(1)
 
@@ -106,8 +118,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--every", type=int, default=50, help="steps from one mark of the clock to the next")
     parser.add_argument("--optimizer", choices=["sgd", "adagrad", "adam"], default="sgd")
-    parser.add_argument("--megabytes", type=float, default=80, help="of the parameters of the models wide and bytes")
-    parser.add_argument("--hold", action="store_true", help="wait for a file `go` in the run directory before a short run can end")
+    parser.add_argument(
+        "--megabytes", type=float, default=80, help="of the parameters of the models wide and bytes"
+    )
+    parser.add_argument(
+        "--hold",
+        action="store_true",
+        help="wait for a file `go` in the run directory before a short run can end",
+    )
     parser.add_argument("--variables", type=int, default=1, choices=[1, 1000], help="of the model packed")
     args = parser.parse_args()
 
@@ -117,8 +135,14 @@ def main() -> None:
         sized = {"wide": partial(wide, args.megabytes), "bytes": partial(matrices, args.megabytes)}
         models = {"line": line, "mlp": mlp, "cnn": cnn, "packed": partial(packed, args.variables), **sized}
         model, batches = models[args.model]()
-        loss = dt.losses.SparseCategoricalCrossentropy(from_logits=True) if args.model in ("mlp", "cnn") else "mse"
-        optimizer = {"sgd": dt.optimizers.SGD, "adagrad": dt.optimizers.Adagrad, "adam": dt.optimizers.Adam}[args.optimizer](1e-3)
+        loss = (
+            dt.losses.SparseCategoricalCrossentropy(from_logits=True)
+            if args.model in ("mlp", "cnn")
+            else "mse"
+        )
+        optimizer = {"sgd": dt.optimizers.SGD, "adagrad": dt.optimizers.Adagrad, "adam": dt.optimizers.Adam}[
+            args.optimizer
+        ](1e-3)
         model.compile(optimizer=optimizer, loss=loss)
     model.fit(lambda context: clock.watch(batches.repeat()), steps_per_epoch=args.steps, verbose=0)
     clock.report()

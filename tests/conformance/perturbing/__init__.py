@@ -1,1 +1,3 @@
-"""What TensorFlow computes of other inputs, a module for each kind of golden file: see `conformance/perturb.py`."""
+"""What TensorFlow computes of other inputs, a module for each kind of golden file: see
+`conformance/perturb.py`.
+"""

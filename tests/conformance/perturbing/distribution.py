@@ -35,7 +35,9 @@ def partitioners(golden, draw):
         case["shape"] = [size + 2 if size else size for size in case["shape"]]
         dtype = dtypes.get(case["dtype"], tf.as_dtype(case["dtype"]))
         case["dtype"] = dtype.name
-        case["args"] = {key: value + 1 if value and value > 0 else value for key, value in case["args"].items()}
+        case["args"] = {
+            key: value + 1 if value and value > 0 else value for key, value in case["args"].items()
+        }
         case.pop("partitions", None), case.pop("error", None)
         try:
             made = getattr(tf.distribute.experimental.partitioners, case["class"])(**case["args"])
@@ -59,7 +61,9 @@ def strategies(golden, draw):
             case["per_replica"] = [plain(draw.normal(size)) for size in sizes]
         try:
             case["value"] = compute(
-                case, mirrored(case["replicas"]), [np.array(each, "f4") for each in case.get("per_replica", [])]
+                case,
+                mirrored(case["replicas"]),
+                [np.array(each, "f4") for each in case.get("per_replica", [])],
             )
         except Exception as error:
             case["error"] = error_of(error)
@@ -75,7 +79,9 @@ def _in_each(strategy, work, inputs):
     values = strategy.experimental_distribute_values_from_function(
         lambda context: tf.constant(inputs[context.replica_id_in_sync_group])
     )
-    return plain([each.numpy() for each in strategy.experimental_local_results(strategy.run(work, (values,)))])
+    return plain(
+        [each.numpy() for each in strategy.experimental_local_results(strategy.run(work, (values,)))]
+    )
 
 
 def _average(case, strategy, inputs):

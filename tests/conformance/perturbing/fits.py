@@ -12,7 +12,9 @@ MORE = 1
 
 
 def fits(golden, draw, before):
-    """Other data, weights, rates, batch sizes and widths. What is not a whole `fit` (`extras`) is left out."""
+    """Other data, weights, rates, batch sizes and widths. What is not a whole `fit` (`extras`) is left
+    out.
+    """
     data = {key.removeprefix("data/"): value for key, value in before.items() if key.startswith("data/")}
     data = dict(zip(data, draw.rows(len(data["x"]), *data.values()), strict=True))
     data["x"] = draw.normal(len(data["x"]), WIDTH)
@@ -42,7 +44,9 @@ def _perturb(case, draw):
 
 
 def train(case, data, draw, initial=None):
-    """Do what a case says, and note in it what came out; return its arrays. Weights are drawn where `initial` has none."""
+    """Do what a case says, and note in it what came out; return its arrays. Weights are drawn where `initial`
+    has none.
+    """
     strategy = mirrored(case["replicas"]) if case["replicas"] > 1 else tf.distribute.get_strategy()
     with strategy.scope():
         model = _model(case)
@@ -60,16 +64,29 @@ def train(case, data, draw, initial=None):
         case.pop(outcome, None)
     try:
         model.fit(
-            *_fed(case, data), epochs=case["epochs"], shuffle=False, verbose=0, callbacks=[notes], **_fit_arguments(case, data)
+            *_fed(case, data),
+            epochs=case["epochs"],
+            shuffle=False,
+            verbose=0,
+            callbacks=[notes],
+            **_fit_arguments(case, data),
         )
     except Exception as error:
         case["error"], case["batch_logs"] = error_of(error), plain(notes.batches)
         case["slots"] = _slots(model.optimizer)[0]
         return {"weights": np.array(notes.walked)}
-    case.update(epoch_logs=plain(notes.epochs), batch_logs=plain(notes.batches), iterations=plain(model.optimizer.iterations))
+    case.update(
+        epoch_logs=plain(notes.epochs),
+        batch_logs=plain(notes.batches),
+        iterations=plain(model.optimizer.iterations),
+    )
     case["slots"], slots = _slots(model.optimizer)
     for asked in case["evaluate"]:
-        weights = {"sample_weight": data[case["sample_weight"]][: asked["examples"]]} if "sample_weight" in case else {}
+        weights = (
+            {"sample_weight": data[case["sample_weight"]][: asked["examples"]]}
+            if "sample_weight" in case
+            else {}
+        )
         asking = {"batch_size": asked["batch_size"], "verbose": 0, "return_dict": True, **weights}
         asked["result"] = plain(model.evaluate(*_rows(case, data, asked["examples"]), **asking))
     for asked in case["predict"]:
@@ -81,7 +98,11 @@ def train(case, data, draw, initial=None):
 def _slots(optimizer):
     """Names and shapes of what an optimizer keeps, and the variables."""
     named = {variable.name.removesuffix(":0"): variable for variable in optimizer.variables}
-    slots = {name: slot for name, slot in named.items() if name not in ("iteration", "learning_rate", "current_learning_rate")}
+    slots = {
+        name: slot
+        for name, slot in named.items()
+        if name not in ("iteration", "learning_rate", "current_learning_rate")
+    }
     return [[name, list(slot.shape)] for name, slot in slots.items()], slots
 
 
@@ -106,7 +127,8 @@ class _Notes(tf.keras.callbacks.Callback):
 
 def _joined(variables):
     return np.concatenate(
-        [np.ravel(tf.convert_to_tensor(variable).numpy()) for variable in variables.values()] or [np.zeros(0, "f4")]
+        [np.ravel(tf.convert_to_tensor(variable).numpy()) for variable in variables.values()]
+        or [np.zeros(0, "f4")]
     )
 
 
@@ -130,7 +152,9 @@ def _weights(model):
 
 
 def _drawn(weights, draw):
-    return {n: (draw.positive if "variance" in n else draw.normal)(*weight.shape) for n, weight in weights.items()}
+    return {
+        n: (draw.positive if "variance" in n else draw.normal)(*weight.shape) for n, weight in weights.items()
+    }
 
 
 def _optimizer(case):
@@ -144,7 +168,10 @@ def _optimizer(case):
 
 def _made(specs, room):
     """Names stay; ``[class, arguments]`` becomes an object."""
-    return specs and [each if isinstance(each, str) else getattr(getattr(tf.keras, room), each[0])(**each[1]) for each in specs]
+    return specs and [
+        each if isinstance(each, str) else getattr(getattr(tf.keras, room), each[0])(**each[1])
+        for each in specs
+    ]
 
 
 def _losses(case):
@@ -168,7 +195,9 @@ def _fed(case, data):
         pipeline = getattr(pipeline, op)(*arguments)
     if case.get("policy"):
         options = tf.data.Options()
-        options.experimental_distribute.auto_shard_policy = getattr(tf.data.experimental.AutoShardPolicy, case["policy"])
+        options.experimental_distribute.auto_shard_policy = getattr(
+            tf.data.experimental.AutoShardPolicy, case["policy"]
+        )
         pipeline = pipeline.with_options(options)
     return (pipeline,)
 

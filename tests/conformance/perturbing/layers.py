@@ -23,7 +23,11 @@ def layers(golden, draw, before):
 
 def _layer(case, x, draw):
     gelu = functools.partial(tf.nn.gelu, approximate=True)
-    layer = tf.keras.layers.Activation(gelu) if case["cls"] == "gelu_approx" else _class(case["cls"])(**case["args"])
+    layer = (
+        tf.keras.layers.Activation(gelu)
+        if case["cls"] == "gelu_approx"
+        else _class(case["cls"])(**case["args"])
+    )
     arguments = {"training": case["training"]} if "training" in case else {}
     inputs = tf.constant(x)
     layer(inputs, **arguments)
@@ -53,7 +57,11 @@ def _layer(case, x, draw):
             found[f"dweight_slices_values/{name}"] = gradient.values.numpy()
             found[f"dweight_slices_indices/{name}"] = gradient.indices.numpy().astype(np.int32)
         found[f"dweight/{name}"] = tf.convert_to_tensor(gradient).numpy()
-    found |= {f"after/{name}": weight.numpy() for name, weight in zip(names, layer.weights, strict=True) if not weight.trainable}
+    found |= {
+        f"after/{name}": weight.numpy()
+        for name, weight in zip(names, layer.weights, strict=True)
+        if not weight.trainable
+    }
     if layer.losses:
         found["regularization_loss"] = tf.add_n(layer.losses).numpy()
     case.update(xshape=list(x.shape), yshape=list(outputs[0].shape), weights=names, trainable=list(trained))
@@ -85,7 +93,11 @@ def losses(golden, draw, before):
 
 def _loss(case, variant, given):
     kind = variant["weights"]
-    weights = {"none": lambda: None, "scalar": lambda: 0.3, "sample_col": lambda: given["w_sample"][:, np.newaxis]}
+    weights = {
+        "none": lambda: None,
+        "scalar": lambda: 0.3,
+        "sample_col": lambda: given["w_sample"][:, np.newaxis],
+    }
     weight = weights.get(kind, lambda: given[f"w_{kind}"])()
     loss = getattr(tf.keras.losses, case["loss"])(**case["args"], reduction=variant["reduction"])
     y_pred = tf.constant(given["y_pred"])
@@ -93,14 +105,20 @@ def _loss(case, variant, given):
         tape.watch(y_pred)
         value = loss(given["y_true"], y_pred, sample_weight=weight)
         total = tf.reduce_sum(value)
-    return {f"{variant['key']}/loss": value.numpy(), f"{variant['key']}/grad": tape.gradient(total, y_pred).numpy()}
+    return {
+        f"{variant['key']}/loss": value.numpy(),
+        f"{variant['key']}/grad": tape.gradient(total, y_pred).numpy(),
+    }
 
 
 def _average_loss(case, draw):
     found = np.array(case["per_example_loss"])
     if found.dtype == np.float64:
         found = (found * draw.positive(*found.shape)).astype(case.get("dtype", "f4"))
-    case["per_example_loss"], losses = plain(found), tf.constant(case["per_example_loss"] if found.dtype == np.int64 else found)
+    case["per_example_loss"], losses = (
+        plain(found),
+        tf.constant(case["per_example_loss"] if found.dtype == np.int64 else found),
+    )
     for outcome in ("value", "error"):
         case.pop(outcome, None)
     try:
@@ -117,8 +135,13 @@ def metrics(golden, draw, _before=None):
         for batch in case["batches"]:
             names = [name for name in ("y_true", "y_pred", "sample_weight") if batch[name] is not None]
             given = [np.array(batch[name]) for name in names]
-            given = [each if np.issubdtype(each.dtype, np.integer) else each.astype("f8").astype("f4") for each in given]
-            given = dict(zip(names, draw.rows(given[0].size and len(np.atleast_1d(given[0])) + 1, *given), strict=True))
+            given = [
+                each if np.issubdtype(each.dtype, np.integer) else each.astype("f8").astype("f4")
+                for each in given
+            ]
+            given = dict(
+                zip(names, draw.rows(given[0].size and len(np.atleast_1d(given[0])) + 1, *given), strict=True)
+            )
             batch.update({name: plain(value) for name, value in given.items()})
             values = [given[name] for name in ("y_true", "y_pred") if name in given]
             metric.update_state(*values, sample_weight=given.get("sample_weight"))

@@ -23,7 +23,9 @@ def clipping(golden, draw):
     """Other gradients, clipped at other limits."""
     for case in golden["cases"]:
         case["clip"] = draw.nudged(case["clip"])
-        case["grads"] = [None if each is None else plain(array_of(each) * draw.positive()) for each in case["grads"]]
+        case["grads"] = [
+            None if each is None else plain(array_of(each) * draw.positive()) for each in case["grads"]
+        ]
         dense = [None if each is None else tf.constant(array_of(each)) for each in case["grads"]]
         if "ids" in case:
             case["ids"] = [5, 2, 5]
@@ -35,8 +37,12 @@ def clipping(golden, draw):
             continue
         case["clip_by_global_norm"] = plain(clipped)
         limit = case["clip"]
-        case["clip_by_norm"] = [None if each is None else plain(tf.clip_by_norm(each, limit)) for each in dense]
-        case["clip_by_value"] = [None if each is None else plain(tf.clip_by_value(each, -limit, limit)) for each in dense]
+        case["clip_by_norm"] = [
+            None if each is None else plain(tf.clip_by_norm(each, limit)) for each in dense
+        ]
+        case["clip_by_value"] = [
+            None if each is None else plain(tf.clip_by_value(each, -limit, limit)) for each in dense
+        ]
     return golden, {}
 
 
@@ -63,7 +69,9 @@ def _trajectory(case, data):
         gradients = [tf.constant(data["data/grad_w"][step])]
         if case["sparse"]:
             values, ids = (data[f"data/grad_e_{what}"][step] for what in ("values", "ids"))
-            gradients.append(tf.IndexedSlices(tf.constant(values), tf.constant(ids), tf.constant(SHAPES["e"], tf.int64)))
+            gradients.append(
+                tf.IndexedSlices(tf.constant(values), tf.constant(ids), tf.constant(SHAPES["e"], tf.int64))
+            )
         else:
             gradients.append(tf.constant(data["data/grad_b"][step]))
         optimizer.apply_gradients(zip(gradients, variables.values(), strict=True))

@@ -71,7 +71,9 @@ def _framing(kept, payloads, whole):
         length, check = struct.unpack_from("<QI", whole, at)
         (data_check,) = struct.unpack_from("<I", whole, at + 12 + length)
         at += 16 + length
-        record.update(length=length, masked_crc_length=check, masked_crc_data=data_check, payload_hex=payload.hex())
+        record.update(
+            length=length, masked_crc_length=check, masked_crc_data=data_check, payload_hex=payload.hex()
+        )
 
 
 def _parsed(found):

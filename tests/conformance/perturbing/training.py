@@ -16,7 +16,10 @@ def trainings(golden, draw):
     for what in ("", "eval_"):
         golden[f"{what}features"] = plain(draw.normal(EXAMPLES, FEATURES))
         golden[f"{what}labels"] = plain(draw.normal(EXAMPLES, OUTPUTS))
-    golden["initial_kernel"], golden["initial_bias"] = plain(draw.normal(FEATURES, OUTPUTS)), plain(draw.normal(OUTPUTS))
+    golden["initial_kernel"], golden["initial_bias"] = (
+        plain(draw.normal(FEATURES, OUTPUTS)),
+        plain(draw.normal(OUTPUTS)),
+    )
     golden["steps"] = STEPS
     golden["runs"] = [run for run in golden["runs"] if LEFT_OUT not in run["driver"]]
     for run in golden["runs"]:
@@ -25,11 +28,18 @@ def trainings(golden, draw):
         for key in [key for key in run if key.startswith("eval_loss") or "per_replica" in key]:
             del run[key]
         if "average_loss" in run["driver"]:
-            run["driver"] = f"custom loop, tf.nn.compute_average_loss(global_batch_size={run['global_batch']})"
+            run["driver"] = (
+                f"custom loop, tf.nn.compute_average_loss(global_batch_size={run['global_batch']})"
+            )
         (_by_fit if run["driver"] == "Model.fit" else _by_hand)(golden, run)
     arrays = {}
     x, y = draw.normal(ROWS, FEATURES), draw.integers(CLASSES, ROWS)
-    weights = [draw.normal(FEATURES, HIDDEN), draw.normal(HIDDEN), draw.normal(HIDDEN, CLASSES), draw.normal(CLASSES)]
+    weights = [
+        draw.normal(FEATURES, HIDDEN),
+        draw.normal(HIDDEN),
+        draw.normal(HIDDEN, CLASSES),
+        draw.normal(CLASSES),
+    ]
     for case in golden["classifiers"]:
         case["optimizer"] = draw.nudged(case["optimizer"])
         case.update(
@@ -38,7 +48,9 @@ def trainings(golden, draw):
             steps=STEPS,
             architecture=case["architecture"].replace("dense6 relu", f"dense{HIDDEN} tanh"),
         )
-        arrays |= {f"{case['name']}/{what}": value for what, value in _classifier(case, x, y, weights).items()}
+        arrays |= {
+            f"{case['name']}/{what}": value for what, value in _classifier(case, x, y, weights).items()
+        }
     return golden, arrays
 
 
@@ -52,7 +64,9 @@ def _strategy(case):
 
 
 def _data(golden, run):
-    data = tf.data.Dataset.from_tensor_slices(tuple(np.array(golden[what], "f4") for what in ("features", "labels")))
+    data = tf.data.Dataset.from_tensor_slices(
+        tuple(np.array(golden[what], "f4") for what in ("features", "labels"))
+    )
     if run["data"] == "repeat_then_batch":
         return data.repeat().batch(run["global_batch"])
     return data.batch(run["global_batch"], drop_remainder="drop" in run["data"]).repeat()
@@ -74,7 +88,9 @@ def _by_fit(golden, run):
         model = _tutorial(golden)
         model.compile(optimizer=_optimizer(run), loss="mse")
     walked = [model.get_weights()]
-    note = tf.keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: walked.append(model.get_weights()))
+    note = tf.keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: walked.append(model.get_weights())
+    )
     # An epoch a step, so that the loss of each step is reported alone.
     history = model.fit(_data(golden, run), epochs=STEPS, steps_per_epoch=1, verbose=0, callbacks=[note])
     _note(run, walked)
@@ -123,7 +139,10 @@ def _by_hand(golden, run):
 def _classifier(case, x, y, weights):
     strategy = _strategy(case)
     with strategy.scope():
-        layers = [tf.keras.layers.Dense(HIDDEN, "tanh", input_shape=(FEATURES,)), tf.keras.layers.Dense(CLASSES)]
+        layers = [
+            tf.keras.layers.Dense(HIDDEN, "tanh", input_shape=(FEATURES,)),
+            tf.keras.layers.Dense(CLASSES),
+        ]
         if "batchnorm" in case["architecture"]:
             layers.insert(1, tf.keras.layers.BatchNormalization())
         model, optimizer = tf.keras.Sequential(layers), _optimizer(case)
@@ -143,7 +162,9 @@ def _classifier(case, x, y, weights):
         return loss
 
     batches = iter(
-        strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices((x, y)).batch(case["global_batch"]).repeat())
+        strategy.experimental_distribute_dataset(
+            tf.data.Dataset.from_tensor_slices((x, y)).batch(case["global_batch"]).repeat()
+        )
     )
     walked, losses, traced = [_by_name(case, model)], [], tf.function(step)
     for _ in range(STEPS):
@@ -151,7 +172,13 @@ def _classifier(case, x, y, weights):
         walked.append(_by_name(case, model))
     case["accuracy_over_all_steps"] = plain(correct.result())
     kept = {f"weights/{name}": np.array([values[name] for values in walked]) for name in case["weights"]}
-    return {**kept, "x": x, "y": y, "loss": np.array(losses), "final_logits_inference": model(x, training=False).numpy()}
+    return {
+        **kept,
+        "x": x,
+        "y": y,
+        "loss": np.array(losses),
+        "final_logits_inference": model(x, training=False).numpy(),
+    }
 
 
 def _by_name(case, model):

@@ -26,7 +26,8 @@ class Draw:
     def rows(self, count, *arrays):
         """So many rows of each array, drawn among its own; a scalar stays one.
 
-        What is neither a label nor a distribution over labels is scaled down a little too, which keeps probabilities below 1.
+        What is neither a label nor a distribution over labels is scaled down a little too, which keeps
+        probabilities below 1.
         """
         found = []
         for array in arrays:
@@ -38,7 +39,8 @@ class Draw:
         return found
 
     def nudged(self, value):
-        """Arguments whose floats, and those of schedules within them, are a little smaller; everything else stays.
+        """Arguments whose floats, and those of schedules within them, are a little smaller; everything else
+        stays.
 
         1.0 stays as well: it stands for "not at all", for example as the growth of a schedule's periods.
         """
@@ -46,7 +48,11 @@ class Draw:
             return {key: self.nudged(item) for key, item in value.items()}
         if isinstance(value, list):
             return [self.nudged(item) for item in value]
-        return float(f"{value * self._rng.uniform(0.8, 0.97):.4g}") if isinstance(value, float) and value != 1.0 else value
+        return (
+            float(f"{value * self._rng.uniform(0.8, 0.97):.4g}")
+            if isinstance(value, float) and value != 1.0
+            else value
+        )
 
 
 def plain(value):

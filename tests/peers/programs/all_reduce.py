@@ -1,4 +1,6 @@
-"""torch.distributed with gloo, as torchrun would start it: an all-reduce, then a model whose gradients are averaged."""
+"""torch.distributed with gloo, as torchrun would start it: an all-reduce, then a model whose gradients are
+averaged.
+"""
 
 import os
 
@@ -24,5 +26,11 @@ for _ in range(100):
     optimizer.step()
     losses.append(loss.item())
 print("losses", losses[0], losses[-1])
-print("learned", *(float(values.detach()) for values in model.parameters()), "threads", torch.get_num_threads(), flush=True)
+print(
+    "learned",
+    *(float(values.detach()) for values in model.parameters()),
+    "threads",
+    torch.get_num_threads(),
+    flush=True,
+)
 dist.destroy_process_group()

@@ -1,4 +1,6 @@
-"""TensorFlow's MultiWorkerMirroredStrategy with Keras: every task trains the same model, and prints what it has learned."""
+"""TensorFlow's MultiWorkerMirroredStrategy with Keras: every task trains the same model, and prints what it
+has learned.
+"""
 
 import tensorflow as tf
 

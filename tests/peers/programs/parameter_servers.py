@@ -1,4 +1,6 @@
-"""TensorFlow's ParameterServerStrategy as its guide has it: Y = 2X + 10 by a coordinator; workers and servers never return."""
+"""TensorFlow's ParameterServerStrategy as its guide has it: Y = 2X + 10 by a coordinator; workers and servers
+never return.
+"""
 
 import sys
 import time
@@ -10,7 +12,9 @@ STEPS = 300
 
 
 def serve(resolver):
-    server = tf.distribute.Server(resolver.cluster_spec(), resolver.task_type, resolver.task_id, protocol="grpc")
+    server = tf.distribute.Server(
+        resolver.cluster_spec(), resolver.task_type, resolver.task_id, protocol="grpc"
+    )
     print("serving", flush=True)
     server.join()
 
@@ -29,7 +33,12 @@ def coordinate(resolver):
         weight, bias = tf.Variable(0.0, name="weight"), tf.Variable(0.0, name="bias")
 
     def batches():
-        x = tf.data.Dataset.from_tensor_slices(tf.linspace(-1.0, 1.0, 64)).shuffle(64, seed=1).repeat().batch(8)
+        x = (
+            tf.data.Dataset.from_tensor_slices(tf.linspace(-1.0, 1.0, 64))
+            .shuffle(64, seed=1)
+            .repeat()
+            .batch(8)
+        )
         return x.map(lambda x: (x, 2 * x + 10))
 
     @tf.function

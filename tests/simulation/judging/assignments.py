@@ -38,12 +38,17 @@ class Assignments:
             self._outdated[term.number] = in_force
 
     def ordered(self, term: TermSeen, control: Control) -> None:
-        """The first order of a term may still say what is in force, if no version was made without it that had it before.
+        """The first order of a term may still say what is in force, if no version was made without it that
+        had it before.
 
         In async versions may be under way, so that it holds for one after them.
         """
         in_force = self._outdated.pop(term.number, None)
-        late = self._judge.sync and in_force is not None and control.version > max(in_force[1], term.first_version)
+        late = (
+            self._judge.sync
+            and in_force is not None
+            and control.version > max(in_force[1], term.first_version)
+        )
         text = f"the first order of term {term.number} comes at version {control.version}"
         self._judge.demand(Promise.ORDER, not late, f"{text}, and {in_force} was in force")
 
@@ -55,11 +60,17 @@ class Assignments:
     def ended(self, term: TermSeen, saved: Saved) -> None:
         """So have the last values, and it is that of the last values that were assigned."""
         mark = self._mark.get(term.generation)
-        if mark is not None and self._judge.scenario.optimizer != "ema":  # an average has something of every mark
+        if (
+            mark is not None and self._judge.scenario.optimizer != "ema"
+        ):  # an average has something of every mark
             marks = self._marks(term, saved)
-            self._judge.demand(Promise.ASSIGNED, set(marks) == {mark}, f"{mark} was assigned last, and the marks are {marks}")
+            self._judge.demand(
+                Promise.ASSIGNED, set(marks) == {mark}, f"{mark} was assigned last, and the marks are {marks}"
+            )
         in_force = self._outdated.pop(term.number, None)
-        self._judge.demand(Promise.ORDER, in_force is None, f"term {term.number} ends without {in_force}, which was in force")
+        self._judge.demand(
+            Promise.ORDER, in_force is None, f"term {term.number} ends without {in_force}, which was in force"
+        )
 
     def _marks(self, term: TermSeen, saved: Saved) -> list[float]:
         return [term.units.in_state(server, state)[1] for server, state in enumerate(saved.states)]

@@ -1,4 +1,6 @@
-"""Which examples may be missing in the end: those that were refused, came too late and need not be repeated, or are under way."""
+"""Which examples may be missing in the end: those that were refused, came too late and need not be repeated,
+or are under way.
+"""
 
 from typing import Any
 
@@ -66,10 +68,20 @@ class Dealing:
         if term.setup.has_backups or rule.stale_gradients == "drop":
             missing -= self._pushed if rule.on_stale == "skip" else set()
             missing -= {row for part in parts if self._is_under_way(part) for row in cut.rows(part)}
-        self._judge.demand(Promise.ALL, not missing, f"{server} lacks examples {missing} of {batches} batches")
-        halves = {part for part in parts if 0 < sum(counts[row] > 0 for row in cut.rows(part)) < len(cut.rows(part))}
-        self._judge.demand(Promise.ALL, len(self._cuts) > 1 or not halves, f"{server} contains parts {halves} in part")
+        self._judge.demand(
+            Promise.ALL, not missing, f"{server} lacks examples {missing} of {batches} batches"
+        )
+        halves = {
+            part for part in parts if 0 < sum(counts[row] > 0 for row in cut.rows(part)) < len(cut.rows(part))
+        }
+        self._judge.demand(
+            Promise.ALL, len(self._cuts) > 1 or not halves, f"{server} contains parts {halves} in part"
+        )
 
     def _is_under_way(self, part: int) -> bool:
         """Whether a part was still to be computed when the steps were over."""
-        return part > self._newest or part in self._hands.values() or self._let_go_s.get(part, 0.0) + FOUND_S > self._new_s
+        return (
+            part > self._newest
+            or part in self._hands.values()
+            or self._let_go_s.get(part, 0.0) + FOUND_S > self._new_s
+        )

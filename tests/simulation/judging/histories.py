@@ -25,7 +25,9 @@ class Histories:
         steps, length = term.last_step - term.first_step, self._judge.scenario.steps_per_epoch
         starts = range(0, steps, length)
         self._epochs[term.generation] = {
-            epoch: self._between(term, term.first_step + start, min(term.first_step + start + length, term.last_step))
+            epoch: self._between(
+                term, term.first_step + start, min(term.first_step + start + length, term.last_step)
+            )
             for epoch, start in enumerate(starts)
         }
         if term.alone:  # what `train_on_batch` returns is no history
@@ -46,14 +48,26 @@ class Histories:
         first = self._printed.setdefault(generation, {epoch: dict(row) for epoch, row in rows.items()})
         rows = {epoch: dict(row) for epoch, row in rows.items()}
         demand(Promise.HISTORY, rows == first, f"{task} ends with {rows}, another with {first}")
-        demand(Promise.HISTORY, list(rows) == list(epochs), f"{task} ends with epochs {list(rows)} of {list(epochs)}")
+        demand(
+            Promise.HISTORY,
+            list(rows) == list(epochs),
+            f"{task} ends with epochs {list(rows)} of {list(epochs)}",
+        )
         for epoch, truth in epochs.items():
             right = truth is None or rows.get(epoch) == truth
-            demand(Promise.HISTORY, right, f"{task} ends with {rows.get(epoch)} in epoch {epoch}: {truth} has counted")
+            demand(
+                Promise.HISTORY,
+                right,
+                f"{task} ends with {rows.get(epoch)} in epoch {epoch}: {truth} has counted",
+            )
         total = {name: sum(float(row[name]) for row in rows.values()) for name in self._totals[generation]}
         whole = self._totals[generation]
-        demand(Promise.HISTORY, total == whole, f"{task} ends with {total} in all epochs: {whole} has counted")
+        demand(
+            Promise.HISTORY, total == whole, f"{task} ends with {total} in all epochs: {whole} has counted"
+        )
 
 
 def _row(counts: Counts) -> Row:
-    return row_of([sums_of(range(row, row + 1)) for row in np.flatnonzero(counts).tolist()] or [sums_of(range(0))])
+    return row_of(
+        [sums_of(range(row, row + 1)) for row in np.flatnonzero(counts).tolist()] or [sums_of(range(0))]
+    )

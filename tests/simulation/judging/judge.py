@@ -1,8 +1,9 @@
-"""Looks on from outside: sees what travels, what is on the disk and what programs print, and knows what was promised of them.
+"""Looks on from outside: sees what travels, what is on the disk and what programs print, and knows what was
+promised of them.
 
-It knows no machine and no rule by which one keeps a promise, so that machines and drivers can change under it. What values contain
-they say themselves (`units`), so that a checkpoint that was restored decides by itself what counts. A promise that is not kept yet
-is passed over in silence (`promises.OPEN`).
+It knows no machine and no rule by which one keeps a promise, so that machines and drivers can change under
+it. What values contain they say themselves (`units`), so that a checkpoint that was restored decides by
+itself what counts. A promise that is not kept yet is passed over in silence (`promises.OPEN`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -86,14 +87,18 @@ class Judge:
         saved = self._disk
         assert saved is not None
         if message.term not in self.terms:
-            assert not self.terms or message.term > max(self.terms), f"term {message.term} after {max(self.terms)}"
+            assert not self.terms or message.term > max(self.terms), (
+                f"term {message.term} after {max(self.terms)}"
+            )
             earlier = [term for term in self.terms.values() if term.generation == message.generation]
             cuts = self._cuts.setdefault(message.generation, {})
             cuts[self._setup.has_backups, message.dealt[0]] = self._setup
             term = self.terms[message.term] = TermSeen(self._setup, message, saved.states, cuts, self.demand)
             self._kind = "recut" if term.mixed else self.rule.updates
             for before in earlier:
-                term.contents |= {version: found for version, found in before.contents.items() if version < message.version}
+                term.contents |= {
+                    version: found for version, found in before.contents.items() if version < message.version
+                }
             if self.sync:
                 term.contents[message.version] = self._counts_of(term, saved)[0]
             self._dealing.setdefault(message.generation, Dealing(self)).begin_term(term)
@@ -116,18 +121,28 @@ class Judge:
                     self.demand(Promise.VERDICT, False, f"{reply} to {push}: it is not contained")
 
     def _check_rule(self, term: TermSeen, server: int, task: str, push: Push, reply: Reply) -> None:
-        """A push was applied: so many others were before it since its values were pulled, and so many had its sender sent."""
+        """A push was applied: so many others were before it since its values were pulled, and so many had its
+        sender sent.
+        """
         rule, staleness = self.rule, reply.version - 1 - push.base_version
         if server > 0:
             return
         if reply.staleness != max(0, staleness):
             self.demand(Promise.RULE, False, f"{reply} to {push}: {staleness} were applied between")
         if rule.stale_gradients == "drop" and rule.max_staleness is not None:
-            self.demand(Promise.RULE, staleness <= rule.max_staleness, f"{push} was applied {staleness} versions later")
+            self.demand(
+                Promise.RULE,
+                staleness <= rule.max_staleness,
+                f"{push} was applied {staleness} versions later",
+            )
         first = term.setup.cluster.replicas(rule.chief_trains)[0]
         warm = reply.version > rule.warmup_steps or task == str(first)
-        self.demand(Promise.RULE, warm, f"{task} made version {reply.version} of {rule.warmup_steps} of the warm-up")
-        self.demand(Promise.STEP, reply.version <= term.last_step, f"version {reply.version} of {term.last_step}")
+        self.demand(
+            Promise.RULE, warm, f"{task} made version {reply.version} of {rule.warmup_steps} of the warm-up"
+        )
+        self.demand(
+            Promise.STEP, reply.version <= term.last_step, f"version {reply.version} of {term.last_step}"
+        )
 
     # What servers hold
 
@@ -139,8 +154,14 @@ class Judge:
                 return term.counts[server, version]
         counts, mark, _ = term.units.in_values(server, blocks)
         known = term.shown[server, version].setdefault(mark, held)
-        self.demand(Promise.IMAGE, known == held, f"ps:{server} has shown two states of version {version} of term {term.number}")
-        self._look_at(term, server, version, counts, f"ps:{server} at version {version} of term {term.number}")
+        self.demand(
+            Promise.IMAGE,
+            known == held,
+            f"ps:{server} has shown two states of version {version} of term {term.number}",
+        )
+        self._look_at(
+            term, server, version, counts, f"ps:{server} at version {version} of term {term.number}"
+        )
         self._grows(term, server, version, counts)
         self._check_bits(term, server, version, [blocks], slots=False)
         term.counts[server, version] = counts
@@ -154,28 +175,50 @@ class Judge:
         if self.sync:
             others = term.contents.setdefault(version, counts)
             if not np.array_equal(others, counts):
-                self.demand(Promise.SAME, False, f"{where} contains {rows}, another server {np.flatnonzero(others).tolist()}")
+                self.demand(
+                    Promise.SAME,
+                    False,
+                    f"{where} contains {rows}, another server {np.flatnonzero(others).tolist()}",
+                )
         if self.sync and term.setup.has_backups:
             parts = range(term.cut.parts * (max(map(data.batch_of, rows), default=-1) + 1))
             made = sum(bool(mine) and counts[mine.start] > 0 for mine in map(term.cut.rows, parts))
-            self.demand(Promise.STEP, term.mixed or made == steps * term.parts, f"{where} contains {made} parts")
+            self.demand(
+                Promise.STEP, term.mixed or made == steps * term.parts, f"{where} contains {made} parts"
+            )
         else:
             made = len(set(map(data.batch_of, rows)))
-            self.demand(Promise.STEP, term.mixed or made == steps, f"{where} contains {made} batches after {steps} steps")
+            self.demand(
+                Promise.STEP,
+                term.mixed or made == steps,
+                f"{where} contains {made} batches after {steps} steps",
+            )
 
     def _grows(self, term: TermSeen, server: int, version: int, counts: Counts) -> None:
         newest = term.newest.get(server, -1)
         if newest in (-1, version):
             term.newest[server] = version
             return
-        older, newer = sorted([(newest, term.counts[server, newest]), (version, counts)], key=lambda each: each[0])
+        older, newer = sorted(
+            [(newest, term.counts[server, newest]), (version, counts)], key=lambda each: each[0]
+        )
         term.newest[server] = newer[0]
         lost = np.flatnonzero((older[1] > 0) & (newer[1] == 0)).tolist()
-        self.demand(Promise.KEPT, not lost, f"ps:{server} contained {lost} at version {older[0]}, and not at {newer[0]}")
+        self.demand(
+            Promise.KEPT,
+            not lost,
+            f"ps:{server} contained {lost} at version {older[0]}, and not at {newer[0]}",
+        )
 
-    def _check_bits(self, term: TermSeen, server: int, version: int, found: Sequence[Any], *, slots: bool) -> None:
-        """Nothing else is changed: what is held is what the examples make of it, where it can be known which these are."""
-        if term.mixed or (not self.sync and (not self.scenario.harmless or self.rule.stale_gradients == "compensate")):
+    def _check_bits(
+        self, term: TermSeen, server: int, version: int, found: Sequence[Any], *, slots: bool
+    ) -> None:
+        """Nothing else is changed: what is held is what the examples make of it, where it can be known which
+        these are.
+        """
+        if term.mixed or (
+            not self.sync and (not self.scenario.harmless or self.rule.stale_gradients == "compensate")
+        ):
             return
         possible = term.states(server, version)
         if not possible:
@@ -202,9 +245,14 @@ class Judge:
             return
         possible = term.states(server, message.version)
         truth = [
-            image(state.tables[table][""][listed] for table, listed in zip(lookup.tables, ids, strict=True)) for state in possible
+            image(state.tables[table][""][listed] for table, listed in zip(lookup.tables, ids, strict=True))
+            for state in possible
         ]
-        self.demand(Promise.BITS, not truth or image(blocks) in truth, f"rows of ps:{server} at version {message.version}")
+        self.demand(
+            Promise.BITS,
+            not truth or image(blocks) in truth,
+            f"rows of ps:{server} at version {message.version}",
+        )
 
     # What is on the disk
 
@@ -213,7 +261,9 @@ class Judge:
         self._disk = saved
         if saved.start:
             return
-        term = max((t for t in self.terms.values() if t.generation == saved.generation), key=lambda t: t.number)
+        term = max(
+            (t for t in self.terms.values() if t.generation == saved.generation), key=lambda t: t.number
+        )
         found = self._counts_of(term, saved)
         for server, (counts, state) in enumerate(zip(found, saved.states, strict=True)):
             where = f"a checkpoint's part of ps:{server}"
@@ -230,9 +280,17 @@ class Judge:
         return [term.units.in_state(server, state)[0] for server, state in enumerate(saved.states)]
 
     def _check_final(self, term: TermSeen, saved: Saved, found: Sequence[Counts]) -> None:
-        self.demand(Promise.STEP, saved.version == term.last_step, f"the last checkpoint is of {saved.version} of {term.last_step}")
+        self.demand(
+            Promise.STEP,
+            saved.version == term.last_step,
+            f"the last checkpoint is of {saved.version} of {term.last_step}",
+        )
         contents = [np.flatnonzero(counts).tolist() for counts in found]
-        self.demand(Promise.SAME, all(each == contents[0] for each in contents), f"servers end with examples {contents}")
+        self.demand(
+            Promise.SAME,
+            all(each == contents[0] for each in contents),
+            f"servers end with examples {contents}",
+        )
         for server, counts in enumerate(found):
             self._dealing[term.generation].check_end(term, counts, f"ps:{server}")
         self._histories.ended(term, found[0])
@@ -240,7 +298,9 @@ class Judge:
         if self.scenario.optimizer == "ema":
             for server, state in enumerate(saved.states):
                 groups = term.model.plan.layout(server).groups
-                trained = [value for group, value in zip(groups, state.values, strict=True) if group.trainable]
+                trained = [
+                    value for group, value in zip(groups, state.values, strict=True) if group.trainable
+                ]
                 averaged = image(trained) == image(state.slots["average"])
                 self.demand(Promise.AVERAGES, averaged, f"ps:{server} ends with other values")
 
@@ -254,8 +314,11 @@ class Judge:
         """A leader's process begins its program."""
         self._assignments.leader_starts()
 
-    def leader_ordered(self, generation: int, optimizer: Mapping[str, Any], since: int, mark: float | None) -> None:
-        """The leader's program goes on after an order: these numbers are in force, and these values, if it has assigned any.
+    def leader_ordered(
+        self, generation: int, optimizer: Mapping[str, Any], since: int, mark: float | None
+    ) -> None:
+        """The leader's program goes on after an order: these numbers are in force, and these values, if it
+        has assigned any.
 
         `since` is the version from which on they were ordered.
         """

@@ -35,5 +35,6 @@ OPEN: frozenset[tuple[str, Promise]] = frozenset(
 )
 """Promises that are not kept yet: the judge is silent about them. Empty it as they are mended.
 
-By the kind of run: `sync`; `async`; `recut`: sync with backups, resumed on a cluster that cuts batches into other parts.
+By the kind of run: `sync`; `async`; `recut`: sync with backups, resumed on a cluster that cuts batches into
+    other parts.
 """

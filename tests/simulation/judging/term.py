@@ -1,4 +1,6 @@
-"""One term as it can be seen from outside: what servers were given, what they have shown since, and what that makes of them."""
+"""One term as it can be seen from outside: what servers were given, what they have shown since, and what that
+makes of them.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +22,9 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Ordered:
-    """The newest order that a version begins with; `values` by server, all that were assigned there one after another."""
+    """The newest order that a version begins with; `values` by server, all that were assigned there one after
+    another.
+    """
 
     number: tuple[int, int]
     optimizer: optimizers.Optimizer
@@ -33,11 +37,13 @@ class TermSeen:
     Attributes:
         shown: by server and version, the images of values that were shown, by the mark in them.
         counts: by server and version, what these contain.
-        contents: sync: by version, what all servers contain; also of the versions before the term that it goes on from.
-        made_by: async: by server, and the version that it led to, the part that was applied and how stale it was.
+        contents: sync: by version, what all servers contain; also of the versions before the term that it
+            goes on from.
+        made_by: async: by server, and the version that it led to, the part that was applied and how stale it
+            was.
         newest: of each server, the newest version that was shown.
-        mixed: whether some batches were cut otherwise, and steps were not made of whole ones: the run was resumed on another
-            cluster, and found batches of which a part was done.
+        mixed: whether some batches were cut otherwise, and steps were not made of whole ones: the run was
+            resumed on another cluster, and found batches of which a part was done.
     """
 
     def __init__(
@@ -65,7 +71,9 @@ class TermSeen:
         self.contents: dict[int, Counts] = {}
         self.newest: dict[int, int] = {}
         self.made_by: dict[tuple[int, int], tuple[int, int]] = {}
-        self.orders: dict[int, Ordered] = {message.version: Ordered((0, 0), optimizers.from_config(message.optimizer), {})}
+        self.orders: dict[int, Ordered] = {
+            message.version: Ordered((0, 0), optimizers.from_config(message.optimizer), {})
+        }
         self._first: dict[int, int] = {}
         self._origin = message.lineage.origin
         self._given = states
@@ -80,13 +88,18 @@ class TermSeen:
         self._states[server, version] = [self._given[server].copy()]
         self._first[server] = version
         first = min(self._first.values())
-        self.orders = {max(first, since) if order.number > (0, 0) else first: order for since, order in self.orders.items()}
+        self.orders = {
+            max(first, since) if order.number > (0, 0) else first: order
+            for since, order in self.orders.items()
+        }
 
     def ordered(self, server: int, control: Control, blocks: Sequence[Array]) -> None:
         """A server is told what holds from a version on, whatever was ordered before."""
         known = self.orders.get(control.version)
         if known is None or control.number > known.number:
-            known = Ordered(control.number, optimizers.from_config(control.optimizer), known.values if known else {})
+            known = Ordered(
+                control.number, optimizers.from_config(control.optimizer), known.values if known else {}
+            )
             self.orders = {since: order for since, order in self.orders.items() if since < control.version}
             self.orders[control.version] = known
         if control.assigns and control.number == known.number:
@@ -104,7 +117,9 @@ class TermSeen:
         return self.orders[max(since for since in self.orders if since <= version)].optimizer
 
     def states(self, server: int, version: int) -> list[State]:
-        """What a server may hold at a version: with and without what was assigned there; empty where that cannot be known."""
+        """What a server may hold at a version: with and without what was assigned there; empty where that
+        cannot be known.
+        """
         if (server, version) in self._states:
             return self._states[server, version]
         # The version before is at hand, or is made in the same way: versions are few.
@@ -121,7 +136,9 @@ class TermSeen:
         return made
 
     def is_at(self, server: int, version: int, state: State) -> None:
-        """The server has shown this one of its possible states; it may still get other values if some are assigned there."""
+        """The server has shown this one of its possible states; it may still get other values if some are
+        assigned there.
+        """
         order = self.orders.get(version)
         if order is None or server not in order.values:
             self._states[server, version] = [state]
@@ -150,7 +167,9 @@ class TermSeen:
             added = set(np.flatnonzero(after - before).tolist())
             data = self.setup.data
             batches = sorted({data.batch_of(row) for row in added})
-            numbers = [part for batch in batches for part in range(batch * self.parts, (batch + 1) * self.parts)]
+            numbers = [
+                part for batch in batches for part in range(batch * self.parts, (batch + 1) * self.parts)
+            ]
             return [part for part in numbers if added.intersection(self.cut.rows(part))]
         if self.setup.has_backups or self.setup.scenario.nan_rate:
             return []

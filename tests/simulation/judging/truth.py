@@ -8,7 +8,7 @@ from simulation.data import Cut
 from simulation.model import Model, State
 
 from dtrain.learning.optimizers import Optimizer
-from dtrain.roles.parameter_server.table import VALUES
+from dtrain.parameters.table import VALUES
 
 Array = np.ndarray[Any, Any]
 
@@ -28,13 +28,17 @@ class Gradient:
         return cls(model.gradient(server, cut, part, by_examples), dict(zip(ids.tolist(), rows, strict=True)))
 
 
-def mean(gradients: Sequence[Gradient], weights: Sequence[int], empty: int, state: Mapping[int, Array]) -> Gradient:
-    """Return the weighted mean, summed up in the given order; a row that one does not list counts as zero there.
+def mean(
+    gradients: Sequence[Gradient], weights: Sequence[int], empty: int, state: Mapping[int, Array]
+) -> Gradient:
+    """Return the weighted mean, summed up in the given order; a row that one does not list counts as zero
+    there.
 
     Args:
         gradients: of parts, in their order.
         weights: as many; if all are equal they are none.
-        empty: how many parts without examples follow, of weight one: they count as zero, and for state as it is.
+        empty: how many parts without examples follow, of weight one: they count as zero, and for state as it
+            is.
         state: of dense blocks that are no gradients, what is held at present.
     """
     if len(gradients) == 1 and not empty:
@@ -44,7 +48,10 @@ def mean(gradients: Sequence[Gradient], weights: Sequence[int], empty: int, stat
     dense = []
     for index, blocks in enumerate(zip(*(gradient.dense for gradient in gradients), strict=True)):
         absent = [state[index]] * empty if index in state else []
-        terms = [block * factor for block, factor in zip([*blocks, *absent], [*factors, *[1] * len(absent)], strict=True)]
+        terms = [
+            block * factor
+            for block, factor in zip([*blocks, *absent], [*factors, *[1] * len(absent)], strict=True)
+        ]
         same = index in state and all(np.array_equal(block, blocks[0]) for block in [*blocks, *absent])
         dense.append(blocks[0] if same else sum(terms[1:], start=terms[0]) / total)
     rows: dict[int, Array] = {}
@@ -55,22 +62,39 @@ def mean(gradients: Sequence[Gradient], weights: Sequence[int], empty: int, stat
     return Gradient(dense, {row: values / np.float32(total) for row, values in rows.items()})
 
 
-def step_mean(model: Model, server: int, cut: Cut, parts: Sequence[int], by_examples: bool, state: State) -> Gradient:
-    """What these parts together contribute to a server in one synchronous step: the mean over parts, or over examples.
+def step_mean(
+    model: Model, server: int, cut: Cut, parts: Sequence[int], by_examples: bool, state: State
+) -> Gradient:
+    """What these parts together contribute to a server in one synchronous step: the mean over parts, or over
+    examples.
 
     Where batches are made whole, their parts without examples count as parts.
     """
     gradients = [Gradient.of(model, server, cut, part, by_examples) for part in parts]
     empty = 0 if by_examples or cut.even else cut.empty(parts[0])
     groups = model.plan.layout(server).groups
-    held = {index: value for index, (group, value) in enumerate(zip(groups, state.values, strict=True)) if not group.trainable}
+    held = {
+        index: value
+        for index, (group, value) in enumerate(zip(groups, state.values, strict=True))
+        if not group.trainable
+    }
     return mean(gradients, [len(cut.rows(part)) if by_examples else 1 for part in parts], empty, held)
 
 
 def updated(
-    model: Model, server: int, before: State, gradient: Gradient, rule: Optimizer, step: int, *, scale: float = 1.0, last: bool
+    model: Model,
+    server: int,
+    before: State,
+    gradient: Gradient,
+    rule: Optimizer,
+    step: int,
+    *,
+    scale: float = 1.0,
+    last: bool,
 ) -> State:
-    """A server's state after one update; `step` counts the optimizer's own, and after the last one averages are taken."""
+    """A server's state after one update; `step` counts the optimizer's own, and after the last one averages
+    are taken.
+    """
     state, layout = before.copy(), model.plan.layout(server)
     position = 0
     for group, value, block in zip(layout.groups, state.values, gradient.dense, strict=True):
@@ -84,10 +108,18 @@ def updated(
             value[...] = block
     for shard, arrays in zip(layout.tables, state.tables, strict=True):
         if shard.trainable:
-            mine = {row - shard.row_start: g for row, g in gradient.rows.items() if shard.row_start <= row < shard.row_stop}
+            mine = {
+                row - shard.row_start: g
+                for row, g in gradient.rows.items()
+                if shard.row_start <= row < shard.row_stop
+            }
             for row in mine if rule.touches_listed_rows_only else range(len(arrays[VALUES])):
                 slots = {name: array[row] for name, array in arrays.items() if name != VALUES}
-                rule.update(arrays[VALUES][row], mine.get(row, np.zeros(2, np.float32)), slots, step, rate_scale=scale)
+                rule.update(
+                    arrays[VALUES][row], mine.get(row, np.zeros(2, np.float32)), slots, step, rate_scale=scale
+                )
             if last:
-                rule.finalize(arrays[VALUES], {name: array for name, array in arrays.items() if name != VALUES})
+                rule.finalize(
+                    arrays[VALUES], {name: array for name, array in arrays.items() if name != VALUES}
+                )
     return state

@@ -1,7 +1,8 @@
 """Reads out of values how often they contain every example; see `model`.
 
-One application of an example moves its element by about one unit: by the learning rate, and where a step may lack some of its
-parts, by more. As long as the largest such move is smaller than two of the smallest, the sum of moves says their number.
+One application of an example moves its element by about one unit: by the learning rate, and where a step may
+lack some of its parts, by more. As long as the largest such move is smaller than two of the smallest, the sum
+of moves says their number.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +23,13 @@ ROUNDED = 1e-6
 
 
 class Units:
-    """What one application of an example is, in a run whose batches were cut on these clusters into so many parts."""
+    """What one application of an example is, in a run whose batches were cut on these clusters into so many
+    parts.
+    """
 
-    def __init__(self, setup: Setup, cuts: Sequence[tuple[Setup, int]], demand: Callable[[Promise, Any, str], None]) -> None:
+    def __init__(
+        self, setup: Setup, cuts: Sequence[tuple[Setup, int]], demand: Callable[[Promise, Any, str], None]
+    ) -> None:
         self._demand = demand
         self._model = setup.model
         self._optimizer = setup.scenario.optimizer
@@ -49,10 +54,14 @@ class Units:
             smallest, largest = min(data.rows, data.last_rows), max(data.rows, data.last_rows)
             return smallest / (parts * cut.most), largest / (parts * cut.least)
         refused = setup.scenario.nan_rate > 0
-        return 1.0, float(data.rows if setup.by_examples else parts) if refused and not setup.has_backups else 1.0
+        return 1.0, float(
+            data.rows if setup.by_examples else parts
+        ) if refused and not setup.has_backups else 1.0
 
     def in_values(self, server: int, values: Any) -> tuple[Counts, float, bool]:
-        """What flat values of a server's groups contain, the mark, and whether the counts are exact, or 1 stands for more."""
+        """What flat values of a server's groups contain, the mark, and whether the counts are exact, or 1
+        stands for more.
+        """
         linear = self._optimizer not in SLOTS
         return self._read(server, values, 0.0, self._values if linear else None)
 
@@ -63,13 +72,18 @@ class Units:
         groups = self._model.plan.layout(server).groups
         slot, empty = state.slots[SLOTS[self._optimizer]], 0.1 if self._optimizer == "adagrad" else 0.0
         remembered = iter(slot)
-        flats = [next(remembered) if group.trainable else value for group, value in zip(groups, state.values, strict=True)]
+        flats = [
+            next(remembered) if group.trainable else value
+            for group, value in zip(groups, state.values, strict=True)
+        ]
         if self._optimizer == "adam":
             flats = [flat / 0.001 for flat in flats]
         counts, _, exact = self._read(server, flats, empty, self._slots[self._optimizer])
         return counts, self.in_values(server, state.values)[1], exact
 
-    def _read(self, server: int, flats: Any, empty: float, limits: tuple[float, float] | None) -> tuple[Counts, float, bool]:
+    def _read(
+        self, server: int, flats: Any, empty: float, limits: tuple[float, float] | None
+    ) -> tuple[Counts, float, bool]:
         counters = self._model.counters(server, flats)
         if any(not np.array_equal(counter[MARK + 1 :], counters[0][MARK + 1 :]) for counter in counters):
             self._demand(Promise.SAME, False, f"variables of ps:{server} contain different examples")

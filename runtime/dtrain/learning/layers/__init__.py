@@ -33,7 +33,15 @@ from dtrain.learning.layers.pooling import (
 )
 from dtrain.learning.layers.preprocessing import IntegerLookup, Normalization, Rescaling, StringLookup
 from dtrain.learning.layers.recurrent import GRU, LSTM, SimpleRNN
-from dtrain.learning.layers.shaping import Dropout, Flatten, Permute, RepeatVector, Reshape, UpSampling2D, ZeroPadding2D
+from dtrain.learning.layers.shaping import (
+    Dropout,
+    Flatten,
+    Permute,
+    RepeatVector,
+    Reshape,
+    UpSampling2D,
+    ZeroPadding2D,
+)
 
 __all__ = [
     "CLASSES",
@@ -96,6 +104,8 @@ __all__ = [
 ]
 
 CLASSES: dict[str, type[Layer]] = {
-    name: each for name in __all__ if isinstance(each := globals().get(name), type) and issubclass(each, Layer)
+    name: each
+    for name in __all__
+    if isinstance(each := globals().get(name), type) and issubclass(each, Layer)
 }
 """Every layer class by its name: what a model's config may name."""

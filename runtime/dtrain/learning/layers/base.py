@@ -1,7 +1,9 @@
-"""What a layer is: a description of itself as data, its weights for an input shape, and forward and backward side by side.
+"""What a layer is: a description of itself as data, its weights for an input shape, and forward and backward
+side by side.
 
-A layer holds no weights. They are passed in at every call, because a strategy owns their memory, and gradients are written into
-arrays that are passed in too. Shapes are those of one example, without the batch axis.
+A layer holds no weights. They are passed in at every call, because a strategy owns their memory, and
+gradients are written into arrays that are passed in too. Shapes are those of one example, without the batch
+axis.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +18,14 @@ from weakref import WeakSet
 import numpy as np
 
 from dtrain.errors import InputError, ProgramError, SpecError
-from dtrain.learning import activations
-from dtrain.learning.activations import Activation
-from dtrain.learning.arrays import Array, Shape, shape_text
-from dtrain.learning.chance import Chance, generator_of
-from dtrain.learning.configuration import Configurable, snake_case
-from dtrain.learning.initializers import InitializerLike
-from dtrain.learning.regularizers import RegularizerLike
-from dtrain.learning.sparse_rows import SparseRows
+from dtrain.learning.core import activations
+from dtrain.learning.core.activations import Activation
+from dtrain.learning.core.arrays import Array, Shape, shape_text
+from dtrain.learning.core.chance import Chance, generator_of
+from dtrain.learning.core.configuration import Configurable, snake_case
+from dtrain.learning.core.initializers import InitializerLike
+from dtrain.learning.core.regularizers import RegularizerLike
+from dtrain.learning.core.sparse_rows import SparseRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,11 @@ class Call:
         return None if self._chance is None else generator_of(self._chance)
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
-        """Uninitialised C-contiguous memory, the same for the same name until this pass has gone back or is dropped.
+        """Uninitialised C-contiguous memory, the same for the same name until this pass has gone back or is
+        dropped.
 
-        Large temporary arrays come from here: memory that is asked for anew in every step costs a page fault every 4 KiB.
+        Large temporary arrays come from here: memory that is asked for anew in every step costs a page fault
+            every 4 KiB.
         """
         size = prod(shape)
         memory = self.memory.get(name)
@@ -99,7 +103,7 @@ class Node:
     """One use of a layer in a graph, or of a model as if it were one.
 
     Attributes:
-        part: a `Layer`, or a `dtrain.learning.wiring.Submodel`.
+        part: a `Layer`, or a `dtrain.learning.graphs.wiring.Submodel`.
         training: whether it trains in this use; None: as the whole model does.
     """
 
@@ -128,21 +132,24 @@ class Layer(Configurable):
             def forward(self, weights, x, call):                # -> output, and whatever backward needs
                 return x * weights["scale"], x
 
-            def backward(self, weights, x, dy, gradients, call):    # fills gradients, returns the input's gradient
-                gradients["scale"][...] = (x * dy).reshape(-1, x.shape[-1]).sum(axis=0)
-                return dy * weights["scale"]
+            def backward(self, weights, x, dy, gradients, call):    # fills gradients, returns the input's
+                gradient gradients["scale"][...] = (x * dy).reshape(-1, x.shape[-1]).sum(axis=0) return dy *
+                weights["scale"]
 
-    Rules. `forward` leaves x and weights as they are; `backward` may overwrite dy but not what came in its cache from elsewhere.
-    `gradients` has a contiguous array for every trained weight, to be filled completely. A layer that changes the shape overrides
-    `output_shape`; one with arguments keeps each in an attribute of the same name and hands ``**kwargs`` to `super().__init__` (or
-    is a ``@dataclass(eq=False)``). x is float32 unless `any_dtype`. A layer with `takes_list` gets and returns lists of arrays
-    and shapes on its input side; one with several outputs returns lists on its output side. `Call` has the rest: whether this is
-    training, the source of chance, scratch memory, and where new values of untrained weights go.
+    Rules. `forward` leaves x and weights as they are; `backward` may overwrite dy but not what came in its
+    cache from elsewhere. `gradients` has a contiguous array for every trained weight, to be filled
+    completely. A layer that changes the shape overrides `output_shape`; one with arguments keeps each in an
+    attribute of the same name and hands ``**kwargs`` to `super().__init__` (or is a
+    ``@dataclass(eq=False)``). x is float32 unless `any_dtype`. A layer with `takes_list` gets and returns
+    lists of arrays and shapes on its input side; one with several outputs returns lists on its output side.
+    `Call` has the rest: whether this is training, the source of chance, scratch memory, and where new values
+    of untrained weights go.
 
     Args:
         name: unique within a model; Keras's snake_case name, numbered within the model, if None.
         trainable: False freezes the layer: no gradients, and batch normalization uses its moving averages.
-        input_shape: the shape of one example, for a first layer; otherwise it is known when the model is built.
+        input_shape: the shape of one example, for a first layer; otherwise it is known when the model is
+            built.
     """
 
     _: KW_ONLY
@@ -156,7 +163,9 @@ class Layer(Configurable):
 
     @property
     def assumed_input_shape(self) -> Shape | None:
-        """The shape of one example that a first layer without `input_shape` assumes; None: it has to wait for the data."""
+        """The shape of one example that a first layer without `input_shape` assumes; None: it has to wait for
+        the data.
+        """
         return None
 
     def declare(self, input_shape: Any) -> Sequence[Weight]:
@@ -171,36 +180,52 @@ class Layer(Configurable):
         """The output for `x` (batch axis first), and a cache for `backward`."""
         raise NotImplementedError(f"{type(self).__name__}.forward")
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Any, gradients: Mapping[str, Array], call: Call) -> Any:
-        """Given dy, the gradient by the output, fill `gradients` by the weights and return the gradient by the input."""
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Any, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
+        """Given dy, the gradient by the output, fill `gradients` by the weights and return the gradient by
+        the input.
+        """
         raise NotImplementedError(f"{type(self).__name__}.backward")
 
     def before_activation(self) -> "tuple[Layer, Activation | None]":
-        """This layer without the activation function that it ends with, and that function; None if there is none."""
+        """This layer without the activation function that it ends with, and that function; None if there is
+        none.
+        """
         return self, None
 
-    def __call__(self, inputs: SymbolicTensor | Sequence[SymbolicTensor], training: bool | None = None) -> Any:
+    def __call__(
+        self, inputs: SymbolicTensor | Sequence[SymbolicTensor], training: bool | None = None
+    ) -> Any:
         """Use the layer in a functional model: the symbolic output (a list of them if the layer has several).
 
-        With `training` False it always computes as in inference (batch normalization by its moving averages, no dropout), with True
-        always as in training; with None as the whole model does.
+        With `training` False it always computes as in inference (batch normalization by its moving averages,
+        no dropout), with True always as in training; with None as the whole model does.
         """
         tensors = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
         if not all(isinstance(tensor, SymbolicTensor) for tensor in tensors):
-            raise ProgramError(f"{self.label}: expected the result of Input() or of another layer, found {type(inputs).__name__}")
+            raise ProgramError(
+                f"{self.label}: expected the result of Input() or of another layer, found "
+                f"{type(inputs).__name__}"
+            )
         shapes = [tensor.shape for tensor in tensors]
         if not self.takes_list and len(shapes) != 1:
             raise InputError(f"{self.label}: expected one input, found {len(shapes)}")
         shape = self.output_shape(shapes if self.takes_list else shapes[0])
         node = Node(self, tensors, training)
-        outputs = [SymbolicTensor(node, index, each) for index, each in enumerate(shape if isinstance(shape, list) else [shape])]
+        outputs = [
+            SymbolicTensor(node, index, each)
+            for index, each in enumerate(shape if isinstance(shape, list) else [shape])
+        ]
         self.output = outputs if isinstance(shape, list) else outputs[0]
         return self.output
 
     @cached_property
     def output(self) -> Any:
         """What the last use of the layer in a functional model returned."""
-        raise ProgramError(f"{self.label}: has no output before it is called with the result of Input() or of another layer")
+        raise ProgramError(
+            f"{self.label}: has no output before it is called with the result of Input() or of another layer"
+        )
 
     @cached_property
     def used_by(self) -> "WeakSet[Any]":
@@ -224,7 +249,9 @@ class Layer(Configurable):
             raise InputError(f"{self.label}: expected {expected}, found {found_text}")
 
     def expect_positive(self, **arguments: Any) -> None:
-        """Raise a `SpecError` that names this layer unless these arguments of its constructor are integers of at least 1."""
+        """Raise a `SpecError` that names this layer unless these arguments of its constructor are integers of
+        at least 1.
+        """
         for name, found in arguments.items():
             if not isinstance(found, Integral) or isinstance(found, bool) or found < 1:
                 raise SpecError(f"{self.label}: {name}: expected a positive integer, found {found!r}")
@@ -253,7 +280,9 @@ class ActivatedLayer(Layer):
 
 @dataclass(eq=False)
 class InputLayer(Layer):
-    """The place where data enters a model; hands it on unchanged, or as `dtype` (numpy's name, or ``string``)."""
+    """The place where data enters a model; hands it on unchanged, or as `dtype` (numpy's name, or
+    ``string``).
+    """
 
     any_dtype: ClassVar[bool] = True
 
@@ -271,11 +300,15 @@ class InputLayer(Layer):
             return x, None
         return (x if self.dtype is None else x.astype(self.dtype, copy=False)), None
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Any, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Any, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Hand dy on."""
         return dy
 
 
 def Input(shape: Sequence[int | None], name: str | None = None, dtype: str | None = None) -> SymbolicTensor:  # noqa: N802
-    """The input of a functional model, or the first item of a stack, for examples of `shape` (without the batch axis)."""
+    """The input of a functional model, or the first item of a stack, for examples of `shape` (without the
+    batch axis).
+    """
     return SymbolicTensor(Node(InputLayer(dtype, name=name, input_shape=tuple(shape)), ()), 0, tuple(shape))

@@ -1,8 +1,9 @@
 """Convolutions over one or two axes, NHWC: as matrix products over windows that are laid out in rows.
 
-The windows of a few examples at a time are copied into one matrix of about a mebibyte, which the processor's cache still holds when
-it is multiplied. A last column of ones makes the bias a row of the kernel, so that adding it, and its gradient, cost no pass over
-the output. `backward` lays out the windows once more instead of keeping them: they take kernel-size times the memory of the input.
+The windows of a few examples at a time are copied into one matrix of about a mebibyte, which the processor's
+cache still holds when it is multiplied. A last column of ones makes the bias a row of the kernel, so that
+adding it, and its gradient, cost no pass over the output. `backward` lays out the windows once more instead
+of keeping them: they take kernel-size times the memory of the input.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +14,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dtrain.errors import SpecError
-from dtrain.learning import activations
-from dtrain.learning.activations import ActivationLike
-from dtrain.learning.arrays import Array, Shape
-from dtrain.learning.initializers import InitializerLike
+from dtrain.learning.core import activations
+from dtrain.learning.core.activations import ActivationLike
+from dtrain.learning.core.arrays import Array, Shape
+from dtrain.learning.core.initializers import InitializerLike
+from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.layers.base import ActivatedLayer, Call, Layer, Weight
 from dtrain.learning.layers.windows import Lengths, Windows, require_channels_last, window_counts
-from dtrain.learning.regularizers import RegularizerLike
 
 _ROWS_BYTES = 1 << 20
 
@@ -48,9 +49,13 @@ class _Convolution(ActivatedLayer):
         require_channels_last(self.label, self.data_format)
         self.expect_positive(filters=self.filters, groups=self.groups)
         if self.filters % self.groups:
-            raise SpecError(f"{self.label}: filters {self.filters} must be a multiple of groups {self.groups}")
+            raise SpecError(
+                f"{self.label}: filters {self.filters} must be a multiple of groups {self.groups}"
+            )
         self.function = activations.get(self.activation)
-        self.windows = Windows.of(self.RANK, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate)
+        self.windows = Windows.of(
+            self.RANK, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate
+        )
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Kernel [...lengths, channels / groups, filters] and bias [filters]."""
@@ -78,8 +83,12 @@ class _Convolution(ActivatedLayer):
         y, kept = self.function.apply(z)
         return y, (wide, x.shape, kept)
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
-        """With dz = dy times the derivative: dkernel = rowsᵀ dz; dz kernelᵀ is added to the places of each window."""
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
+        """With dz = dy times the derivative: dkernel = rowsᵀ dz; dz kernelᵀ is added to the places of each
+        window.
+        """
         wide, shape, kept = cache
         dz = self.function.apply_back(kept, dy)
         dwide = call.scratch("dwide", wide.shape if call.needs_input_gradient else ())
@@ -108,7 +117,9 @@ class _Convolution(ActivatedLayer):
         matrix = kernel.reshape(-1, kernel.shape[-1])
         return np.vstack([matrix, weights["bias"][outer]]) if self.use_bias else matrix
 
-    def take_gradients(self, dmatrix: Array, gradients: Mapping[str, Array], outer: slice = slice(None)) -> None:
+    def take_gradients(
+        self, dmatrix: Array, gradients: Mapping[str, Array], outer: slice = slice(None)
+    ) -> None:
         """The way back from `matrix`, for its gradient."""
         size = len(dmatrix) - self.use_bias
         gradients["kernel"][..., outer] = dmatrix[:size].reshape(*self.windows.size, -1, dmatrix.shape[1])
@@ -132,7 +143,9 @@ class Conv2D(_Convolution):
 
 @dataclass(eq=False)
 class Conv2DTranspose(_Convolution):
-    """The transpose of a convolution: every input place adds kernel times its value to a window of the output."""
+    """The transpose of a convolution: every input place adds kernel times its value to a window of the
+    output.
+    """
 
     RANK: ClassVar[int] = 2
 
@@ -150,13 +163,19 @@ class Conv2DTranspose(_Convolution):
         self.expect(len(input_shape) == 3, "4 axes: batch, height, width, channels", input_shape)
         geometry = zip(input_shape[:-1], self.windows.extent, self.windows.strides, strict=True)
         beyond = 0 if self.windows.padding == "same" else 1
-        return (*(None if n is None else n * s + beyond * max(0, e - s) for n, e, s in geometry), self.filters)
+        return (
+            *(None if n is None else n * s + beyond * max(0, e - s) for n, e, s in geometry),
+            self.filters,
+        )
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """What `backward` of a convolution does for its input."""
         shape = (len(x), *(n or 0 for n in self.output_shape(x.shape[1:])))
         margins = self.windows.margins(shape[1:-1])
-        wide = np.zeros((len(x), *(n + sum(m) for n, m in zip(shape[1:-1], margins, strict=True)), self.filters), np.float32)
+        wide = np.zeros(
+            (len(x), *(n + sum(m) for n, m in zip(shape[1:-1], margins, strict=True)), self.filters),
+            np.float32,
+        )
         x_rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
         add_rows(self.windows, x_rows @ weights["kernel"].reshape(-1, x.shape[-1]).T, wide)
         z = np.ascontiguousarray(self.windows.unpadded(wide, shape))
@@ -165,7 +184,9 @@ class Conv2DTranspose(_Convolution):
         y, kept = self.function.apply(z)
         return y, (x_rows, x.shape, kept)
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """What `forward` of a convolution does, on dz."""
         x_rows, shape, kept = cache
         dz = self.function.apply_back(kept, dy)
@@ -183,7 +204,9 @@ class Conv2DTranspose(_Convolution):
 
 @dataclass(eq=False)
 class DepthwiseConv2D(Layer):
-    """Each channel convolved by itself with `depth_multiplier` filters; output channel ``c * depth_multiplier + m``."""
+    """Each channel convolved by itself with `depth_multiplier` filters; output channel ``c * depth_multiplier
+    + m``.
+    """
 
     kernel_size: Lengths
     strides: Lengths = 1
@@ -201,7 +224,9 @@ class DepthwiseConv2D(Layer):
     def __post_init__(self) -> None:
         require_channels_last(self.label, self.data_format)
         self.function = activations.get(self.activation)
-        self.windows = Windows.of(2, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate)
+        self.windows = Windows.of(
+            2, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate
+        )
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Kernel [height, width, channels, depth_multiplier] and bias [channels * depth_multiplier]."""
@@ -220,7 +245,9 @@ class DepthwiseConv2D(Layer):
         wide = self.windows.padded(x, 0, call)
         lengths, channels = self.windows.lengths_within(wide), x.shape[-1]
         z = np.zeros((len(x), *lengths, channels, self.depth_multiplier), np.float32)
-        for place, kernel in zip(self.windows.places(wide), _by_place(weights["depthwise_kernel"]), strict=True):
+        for place, kernel in zip(
+            self.windows.places(wide), _by_place(weights["depthwise_kernel"]), strict=True
+        ):
             z += place[..., np.newaxis] * kernel
         z = z.reshape(len(x), *lengths, channels * self.depth_multiplier)
         if self.use_bias:
@@ -228,7 +255,9 @@ class DepthwiseConv2D(Layer):
         y, kept = self.function.apply(z)
         return y, (wide, x.shape, kept)
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """The same sums, by weight and by place."""
         wide, shape, kept = cache
         flat = self.function.apply_back(kept, dy)
@@ -250,15 +279,20 @@ def _by_place(kernel: Array) -> Array:
     return kernel.reshape(-1, *kernel.shape[2:])
 
 
-def _rows(windows: Windows, wide: Array, call: Call, with_ones: bool = False) -> Iterator[tuple[slice, Array]]:
+def _rows(
+    windows: Windows, wide: Array, call: Call, with_ones: bool = False
+) -> Iterator[tuple[slice, Array]]:
     """All windows of a padded batch as rows, about a mebibyte at a time; see `rows_of`."""
     gathered = windows.gathered(wide)
     example_bytes = 4 * (prod(gathered.shape[1:]) + prod(windows.lengths_within(wide)))
     return rows_of(gathered, len(windows.size), call, with_ones, max(1, _ROWS_BYTES // max(1, example_bytes)))
 
 
-def rows_of(gathered: Array, rank: int, call: Call, with_ones: bool, n_part: int) -> Iterator[tuple[slice, Array]]:
-    """`n_part` examples at a time: which ones, and their windows as rows (if wanted with a last column of ones).
+def rows_of(
+    gathered: Array, rank: int, call: Call, with_ones: bool, n_part: int
+) -> Iterator[tuple[slice, Array]]:
+    """`n_part` examples at a time: which ones, and their windows as rows (if wanted with a last column of
+    ones).
 
     `gathered` has the shape [examples, ...windows, ...places in a window (`rank` axes), channels].
     """
@@ -268,7 +302,9 @@ def rows_of(gathered: Array, rank: int, call: Call, with_ones: bool, n_part: int
         part = slice(start, start + n_part)
         some = gathered[part]
         n_rows, n_columns = len(some) * count, width + with_ones
-        if inner[-1] == 1:  # with one channel a column is a copy of long runs of an image, a row of short ones
+        if (
+            inner[-1] == 1
+        ):  # with one channel a column is a copy of long runs of an image, a row of short ones
             rows = call.scratch("rows", (n_columns, n_rows)).T
         else:
             rows = call.scratch("rows", (n_rows, n_columns))
@@ -278,7 +314,9 @@ def rows_of(gathered: Array, rank: int, call: Call, with_ones: bool, n_part: int
 
 
 def add_rows(windows: Windows, rows: Array, wide: Array) -> None:
-    """Add rows to the places of `wide` where `rows_of` would have copied them from; a last column of ones is left out."""
+    """Add rows to the places of `wide` where `rows_of` would have copied them from; a last column of ones is
+    left out.
+    """
     n_places, channels = prod(windows.size), wide.shape[-1]
     shape = (len(wide), *windows.lengths_within(wide), n_places, channels)
     by_place = rows[:, : n_places * channels].reshape(shape)

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.learning import activations
-from dtrain.learning.activations import ActivationLike
-from dtrain.learning.arrays import Array, Shape
-from dtrain.learning.initializers import InitializerLike
+from dtrain.learning.core import activations
+from dtrain.learning.core.activations import ActivationLike
+from dtrain.learning.core.arrays import Array, Shape
+from dtrain.learning.core.initializers import InitializerLike
+from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.layers.base import ActivatedLayer, Call, Layer, Weight
-from dtrain.learning.regularizers import RegularizerLike
 
 
 @dataclass(eq=False)
@@ -51,7 +51,9 @@ class Dense(ActivatedLayer):
         y, kept = self.function.apply(z)
         return y.reshape(*x.shape[:-1], self.units), (rows, x.shape, kept)
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """With dz = dy times the derivative: dkernel = xᵀ dz, dbias = sum of dz, dx = dz kernelᵀ."""
         rows, shape, kept = cache
         dz = self.function.apply_back(kept, dy.reshape(-1, self.units))
@@ -72,7 +74,9 @@ class _ElementWise(ActivatedLayer):
         z[...] = x
         return self.function.apply(z)
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """The function's derivative times dy."""
         return self.function.apply_back(cache, dy)
 
@@ -95,14 +99,18 @@ class Softmax(Layer):
 
     def before_activation(self) -> tuple[Layer, activations.Activation | None]:
         """The identity and softmax, where it goes along the last axis."""
-        return (Activation("linear", name=self.name), activations.softmax) if self.axis == -1 else (self, None)
+        return (
+            (Activation("linear", name=self.name), activations.softmax) if self.axis == -1 else (self, None)
+        )
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """The softmax."""
         y = activations.softmax_along(x, self.axis)
         return y, y
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Its derivative times dy."""
         return activations.softmax_along_derivative(cache, dy, self.axis)
 
@@ -118,10 +126,16 @@ class ReLU(Layer):
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """The piecewise linear function."""
         below = np.float32(self.negative_slope) * (x - np.float32(self.threshold))
-        y = np.where(x > self.threshold, x if self.max_value is None else np.minimum(x, np.float32(self.max_value)), below)
+        y = np.where(
+            x > self.threshold,
+            x if self.max_value is None else np.minimum(x, np.float32(self.max_value)),
+            below,
+        )
         return y, x
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """1, 0 beyond the maximum, the slope below the threshold."""
         limit = np.inf if self.max_value is None else self.max_value
         return dy * np.where(cache > self.threshold, cache < limit, np.float32(self.negative_slope))
@@ -137,7 +151,9 @@ class LeakyReLU(Layer):
         """The piecewise linear function."""
         return np.where(x > 0, x, np.float32(self.alpha) * x), x
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """1 where x was positive, alpha elsewhere."""
         return dy * np.where(cache > 0, np.float32(1), np.float32(self.alpha))
 
@@ -153,30 +169,40 @@ class ELU(Layer):
         y = activations.scaled_elu(x, self.alpha)
         return y, y
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """1 where x was positive, y + alpha elsewhere."""
         return activations.scaled_elu_derivative(cache, dy, self.alpha)
 
 
 @dataclass(eq=False)
 class PReLU(Layer):
-    """x where positive, ``alpha * x`` elsewhere, with one learned alpha for every element (none along `shared_axes`)."""
+    """x where positive, ``alpha * x`` elsewhere, with one learned alpha for every element (none along
+    `shared_axes`).
+    """
 
     alpha_initializer: InitializerLike = "zeros"
     alpha_regularizer: RegularizerLike = None
     shared_axes: Sequence[int] | None = None
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
-        """Alpha, of an example's shape, with length 1 along shared axes (counted with the batch axis as 0)."""
+        """Alpha, of an example's shape, with length 1 along shared axes (counted with the batch axis as
+        0).
+        """
         shared = {axis - 1 for axis in self.shared_axes or ()}
-        shape = tuple(1 if axis in shared else self.known_length(input_shape, axis) for axis in range(len(input_shape)))
+        shape = tuple(
+            1 if axis in shared else self.known_length(input_shape, axis) for axis in range(len(input_shape))
+        )
         return (Weight("alpha", shape, self.alpha_initializer, self.alpha_regularizer),)
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """The piecewise linear function."""
         return np.where(x > 0, x, weights["alpha"] * x), x
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Alpha's gradient sums dy * min(x, 0) over the batch and the shared axes."""
         shared = tuple(axis + 1 for axis, length in enumerate(gradients["alpha"].shape) if length == 1)
         gradients["alpha"][...] = np.sum(dy * np.minimum(cache, 0), axis=(0, *shared), keepdims=True)[0]

@@ -7,18 +7,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.learning.arrays import Array, Shape
-from dtrain.learning.initializers import InitializerLike
+from dtrain.learning.core.arrays import Array, Shape
+from dtrain.learning.core.initializers import InitializerLike
+from dtrain.learning.core.regularizers import RegularizerLike
+from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.layers.base import Call, Layer, Weight
-from dtrain.learning.regularizers import RegularizerLike
-from dtrain.learning.sparse_rows import SparseRows
 
 
 @dataclass(eq=False)
 class Embedding(Layer):
     """Row ``x`` of a table [input_dim, output_dim] for each integer x.
 
-    Its gradient is `SparseRows`, one row for each id that occurs, unless the caller passes an array for the whole table.
+    Its gradient is `SparseRows`, one row for each id that occurs, unless the caller passes an array for the
+    whole table.
     """
 
     any_dtype: ClassVar[bool] = True
@@ -40,7 +41,11 @@ class Embedding(Layer):
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """The table."""
         shape = (self.input_dim, self.output_dim)
-        return (Weight("embeddings", shape, self.embeddings_initializer, self.embeddings_regularizer, sparse=True),)
+        return (
+            Weight(
+                "embeddings", shape, self.embeddings_initializer, self.embeddings_regularizer, sparse=True
+            ),
+        )
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """One more axis."""
@@ -56,7 +61,9 @@ class Embedding(Layer):
             raise InputError(f"{self.label}: expected integers from 0 to {self.input_dim - 1}, found {found}")
         return weights["embeddings"][ids], ids
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """The sum of dy for each row; integers have no gradient."""
         rows = SparseRows(cache.reshape(-1), dy.reshape(-1, self.output_dim)).summed()
         if "embeddings" in gradients:

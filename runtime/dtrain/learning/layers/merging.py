@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dtrain.learning.arrays import Array, Shape
+from dtrain.learning.core.arrays import Array, Shape
 from dtrain.learning.layers.base import Call, Layer, SymbolicTensor
 
 
@@ -58,7 +58,9 @@ class _Summing(_Merging):
             total = total + (array if factor == 1 else np.float32(factor) * array)
         return total, x
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Return dy times each factor."""
         parts = [_gathered_back(dy, like) for like in cache]
         for part, factor in zip(parts, self._factors(len(cache)), strict=True):
@@ -100,7 +102,9 @@ class Multiply(_Merging):
         """The product of all inputs."""
         return _product(_aligned(x)), x
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Return dy times the product of the other inputs."""
         factors = _aligned(cache)
         others = (_product([dy, *factors[:k], *factors[k + 1 :]]) for k in range(len(factors)))
@@ -130,7 +134,9 @@ class _Extreme(_Merging):
             winner[better] = number
         return y, (x, winner)
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Return dy to the winner at each place."""
         inputs, winner = cache
         return [_gathered_back(dy * (winner == number), like) for number, like in enumerate(inputs)]
@@ -165,9 +171,17 @@ class Concatenate(Layer):
         shapes = [list(shape) for shape in input_shape]
         rank = len(shapes[0]) + 1
         axis = self.axis % rank - 1
-        self.expect(-rank <= self.axis < rank and axis >= 0, f"an axis of {rank} axes but the batch's", f"axis {self.axis}")
+        self.expect(
+            -rank <= self.axis < rank and axis >= 0,
+            f"an axis of {rank} axes but the batch's",
+            f"axis {self.axis}",
+        )
         along = [shape.pop(axis) if len(shape) == rank - 1 else None for shape in shapes]
-        self.expect(all(shape == shapes[0] for shape in shapes), "inputs that differ along the axis only", str(list(input_shape)))
+        self.expect(
+            all(shape == shapes[0] for shape in shapes),
+            "inputs that differ along the axis only",
+            str(list(input_shape)),
+        )
         known = [n for n in along if n is not None]
         return (*shapes[0][:axis], sum(known) if len(known) == len(along) else None, *shapes[0][axis:])
 
@@ -175,7 +189,9 @@ class Concatenate(Layer):
         """One array."""
         return np.concatenate(x, axis=self.axis), [array.shape[self.axis] for array in x]
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Each input's part of dy."""
         return np.split(dy, np.cumsum(cache)[:-1], axis=self.axis)
 
@@ -191,5 +207,10 @@ def _function(layer: type[Layer]) -> Callable[..., SymbolicTensor]:
     return join
 
 
-add, subtract, multiply, average = _function(Add), _function(Subtract), _function(Multiply), _function(Average)
+add, subtract, multiply, average = (
+    _function(Add),
+    _function(Subtract),
+    _function(Multiply),
+    _function(Average),
+)
 maximum, minimum, concatenate = _function(Maximum), _function(Minimum), _function(Concatenate)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.learning.arrays import Array, Shape
-from dtrain.learning.initializers import InitializerLike
+from dtrain.learning.core.arrays import Array, Shape
+from dtrain.learning.core.initializers import InitializerLike
+from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.layers.base import Call, Layer, Weight
-from dtrain.learning.regularizers import RegularizerLike
 
 # TensorFlow's fused kernel, which takes images, knows no smaller epsilon.
 _FUSED_EPSILON_MIN = 1.001e-5
@@ -23,7 +23,9 @@ class _Normalizing(Layer):
         """`axis` as ascending numbers from 0, the batch axis being 0, in an array of `rank` axes."""
         given = [axis] if isinstance(axis, int) else list(axis)
         axes = tuple(sorted(a % rank for a in given if -rank <= a < rank))
-        self.expect(len(axes) == len(given) and 0 not in axes, f"an input that has the axes {given}", f"{rank} axes")
+        self.expect(
+            len(axes) == len(given) and 0 not in axes, f"an input that has the axes {given}", f"{rank} axes"
+        )
         return axes
 
     def _kept_shape(self, shape: Shape, axes: Sequence[int]) -> tuple[int, ...]:
@@ -47,8 +49,9 @@ def _sum_of_products(a: Array, b: Array, kept: Sequence[int]) -> Array:
 class BatchNormalization(_Normalizing):
     """Normalizes each place along `axis` over the batch while training, by moving averages otherwise.
 
-    The moving averages are weights that are not trained; their new values go to `Call.updates`. For images ([batch, height, width,
-    channels]) they are fed the unbiased variance, as TensorFlow's fused kernel does; for other inputs the biased one.
+    The moving averages are weights that are not trained; their new values go to `Call.updates`. For images
+    ([batch, height, width, channels]) they are fed the unbiased variance, as TensorFlow's fused kernel does;
+    for other inputs the biased one.
     """
 
     axis: int | Sequence[int] = -1
@@ -66,8 +69,12 @@ class BatchNormalization(_Normalizing):
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Gamma, beta, moving_mean, moving_variance: one number for each place along the axis."""
         shape = self._kept_shape(input_shape, self.axes_of(self.axis, len(input_shape) + 1))
-        weights = [Weight("gamma", shape, self.gamma_initializer, self.gamma_regularizer)] if self.scale else []
-        weights += [Weight("beta", shape, self.beta_initializer, self.beta_regularizer)] if self.center else []
+        weights = (
+            [Weight("gamma", shape, self.gamma_initializer, self.gamma_regularizer)] if self.scale else []
+        )
+        weights += (
+            [Weight("beta", shape, self.beta_initializer, self.beta_regularizer)] if self.center else []
+        )
         return (
             *weights,
             Weight("moving_mean", shape, self.moving_mean_initializer, trainable=False),
@@ -111,8 +118,12 @@ class BatchNormalization(_Normalizing):
             old = weights[name]
             call.updates[name] = old + (value - old) * np.float32(1 - self.momentum)
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
-        """Through the batch's mean and variance too (which takes just the sums for beta and gamma), unless averages were used."""
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
+        """Through the batch's mean and variance too (which takes just the sums for beta and gamma), unless
+        averages were used.
+        """
         normal, factor, axes, from_batch = cache
         dbeta = dy.sum(axis=tuple(axis for axis in range(dy.ndim) if axis not in axes))
         dgamma = _sum_of_products(dy, normal, axes)
@@ -145,8 +156,12 @@ class LayerNormalization(_Normalizing):
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Gamma and beta: one number for each place along the axes."""
         shape = self._kept_shape(input_shape, self.axes_of(self.axis, len(input_shape) + 1))
-        weights = [Weight("gamma", shape, self.gamma_initializer, self.gamma_regularizer)] if self.scale else []
-        return weights + ([Weight("beta", shape, self.beta_initializer, self.beta_regularizer)] if self.center else [])
+        weights = (
+            [Weight("gamma", shape, self.gamma_initializer, self.gamma_regularizer)] if self.scale else []
+        )
+        return weights + (
+            [Weight("beta", shape, self.beta_initializer, self.beta_regularizer)] if self.center else []
+        )
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """``gamma * (x - mean) / sqrt(variance + epsilon) + beta``."""
@@ -159,7 +174,9 @@ class LayerNormalization(_Normalizing):
             y += along(weights["beta"], axes, x.ndim)
         return y, (normal, inverse, axes)
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Through each example's mean and variance."""
         normal, inverse, axes = cache
         over = tuple(axis for axis in range(dy.ndim) if axis not in axes)

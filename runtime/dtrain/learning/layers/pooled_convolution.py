@@ -1,8 +1,10 @@
-"""A convolution and the maximum pooling that follows it, computed together: the same numbers, without the large array between them.
+"""A convolution and the maximum pooling that follows it, computed together: the same numbers, without the
+large array between them.
 
-A few examples at a time are convolved and pooled while the processor's cache holds them. For `backward` it is enough to know which
-place of each pooling window was the largest. The convolution's activation function is applied to what is left, a quarter of it for
-windows of 2x2: a function that never falls commutes with a maximum.
+A few examples at a time are convolved and pooled while the processor's cache holds them. For `backward` it is
+enough to know which place of each pooling window was the largest. The convolution's activation function is
+applied to what is left, a quarter of it for windows of 2x2: a function that never falls commutes with a
+maximum.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.learning import activations
-from dtrain.learning.arrays import Array
+from dtrain.learning.core import activations
+from dtrain.learning.core.arrays import Array
 from dtrain.learning.layers.base import Call, Layer
 from dtrain.learning.layers.convolution import Conv1D, Conv2D, add_rows, rows_of
 from dtrain.learning.layers.pooling import MaxPooling1D, MaxPooling2D
@@ -54,7 +56,9 @@ class PooledConvolution(Layer):
         y, kept = self._convolution.function.apply(y)
         return y, (wide, x.shape, largest, kept)
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Dz is dy at the largest place of each window and 0 elsewhere; the rest is a convolution's."""
         wide, shape, largest, kept = cache
         dy = self._convolution.function.apply_back(kept, dy)
@@ -79,7 +83,9 @@ class PooledConvolution(Layer):
         return tuple(n // p for n, p in zip(self._windows.lengths_within(wide), self._pool, strict=True))
 
     def _rows(self, wide: Array, call: Call) -> Iterator[tuple[slice, Array]]:
-        """A few examples at a time: which ones, and the convolution's windows as rows, by example, by place, by pooling window."""
+        """A few examples at a time: which ones, and the convolution's windows as rows, by example, by place,
+        by pooling window.
+        """
         counts, rank = self._counts(wide), len(self._pool)
         gathered = self._windows.gathered(wide)
         gathered = gathered[(slice(None), *(slice(n * p) for n, p in zip(counts, self._pool, strict=True)))]
@@ -88,10 +94,14 @@ class PooledConvolution(Layer):
         windows, places = range(1, 2 * rank, 2), range(2, 2 * rank + 1, 2)
         by_place = by_place.transpose(0, *places, *windows, *range(2 * rank + 1, by_place.ndim))
         example_bytes = 4 * prod(split) * self._convolution.filters
-        return rows_of(by_place, rank, call, self._convolution.use_bias, max(1, _PART_BYTES // max(1, example_bytes)))
+        return rows_of(
+            by_place, rank, call, self._convolution.use_bias, max(1, _PART_BYTES // max(1, example_bytes))
+        )
 
     def _add_rows(self, drows: Array, dwide: Array) -> None:
-        """Add the gradients of windows [examples, places, ...pooling windows, row] to the places where they came from."""
+        """Add the gradients of windows [examples, places, ...pooling windows, row] to the places where they
+        came from.
+        """
         old, counts = self._windows, drows.shape[2:-1]
         strides = tuple(s * p for s, p in zip(old.strides, self._pool, strict=True))
         windows: Windows = replace(old, strides=strides)

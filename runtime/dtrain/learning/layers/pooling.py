@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dtrain.learning.arrays import Array, Shape
+from dtrain.learning.core.arrays import Array, Shape
 from dtrain.learning.layers.base import Call, Layer
 from dtrain.learning.layers.windows import Lengths, Windows, require_channels_last, window_counts
 
@@ -44,7 +44,9 @@ class _MaxPooling(_Pooling):
             np.maximum(y, place, out=y)
         return y, (wide, x.shape, y)
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Return dy at the first place of each window that holds its maximum."""
         wide, shape, y = cache
         dwide = call.scratch("dwide", wide.shape)
@@ -73,7 +75,9 @@ class _AveragePooling(_Pooling):
         y /= counts
         return y, (wide.shape, x.shape, counts)
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Return dy / count at every place of each window."""
         wide_shape, shape, counts = cache
         dwide = call.scratch("dwide", wide_shape)
@@ -143,7 +147,9 @@ class _GlobalAveragePooling(_GlobalPooling):
         """The mean."""
         return x.mean(axis=self._axes, keepdims=self.keepdims), x.shape
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """An equal share of dy everywhere."""
         batch, *lengths, channels = cache
         share = dy.reshape(batch, *[1] * self.RANK, channels) / np.float32(np.prod(lengths))
@@ -157,7 +163,9 @@ class _GlobalMaxPooling(_GlobalPooling):
         """The maximum."""
         return x.max(axis=self._axes, keepdims=self.keepdims), x
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Return dy shared equally between the places that hold the maximum, as tf.reduce_max does."""
         hits = (cache == cache.max(axis=self._axes, keepdims=True)).astype(np.float32)
         hits /= hits.sum(axis=self._axes, keepdims=True)

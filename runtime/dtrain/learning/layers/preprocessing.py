@@ -1,7 +1,7 @@
 """Layers that prepare data: Rescaling, Normalization, StringLookup, IntegerLookup.
 
-They have no weights. What `adapt` learns from data (means, a vocabulary) becomes part of the layer's config, so that it is saved
-with the architecture and is the same in every task that runs the same program.
+They have no weights. What `adapt` learns from data (means, a vocabulary) becomes part of the layer's config,
+so that it is saved with the architecture and is the same in every task that runs the same program.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.arrays import Array, Shape, as_float32
+from dtrain.learning.core.arrays import Array, Shape, as_float32
 from dtrain.learning.layers.base import Call, Layer
 
 T = TypeVar("T", str, int)
@@ -33,14 +33,17 @@ class Rescaling(Layer):
         """The rescaled values."""
         return x * np.asarray(self.scale, np.float32) + np.asarray(self.offset, np.float32), None
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Return dy * scale."""
         return dy * np.asarray(self.scale, np.float32)
 
 
 @dataclass(eq=False)
 class Normalization(Layer):
-    """``(x - mean) / sqrt(variance)``, one mean for each place along `axis` (None: one for all), given or learned by `adapt`.
+    """``(x - mean) / sqrt(variance)``, one mean for each place along `axis` (None: one for all), given or
+    learned by `adapt`.
 
     With `invert` it does the reverse. Axes are counted with the batch axis as 0.
     """
@@ -75,7 +78,9 @@ class Normalization(Layer):
             SpecError: nothing was given or learned.
         """
         if self.mean is None:
-            raise SpecError(f"{self.label}: has neither mean and variance nor been adapted; call adapt(data) first")
+            raise SpecError(
+                f"{self.label}: has neither mean and variance nor been adapted; call adapt(data) first"
+            )
         mean, variance = np.asarray(self.mean, np.float32), np.asarray(self.variance, np.float32)
         if mean.ndim == len(kept := self._kept_axes(rank)):
             lengths = iter(mean.shape)
@@ -88,7 +93,9 @@ class Normalization(Layer):
         mean, deviation = self.mean_and_deviation(x.ndim)
         return (x * deviation + mean if self.invert else (x - mean) / deviation), deviation
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Return dy divided (or, inverted, multiplied) by the deviation."""
         return dy * cache if self.invert else dy / cache
 
@@ -97,9 +104,11 @@ class Normalization(Layer):
 class _Lookup(Layer):
     """What StringLookup and IntegerLookup share: tokens to integers by a vocabulary.
 
-    The integers are: 0 for the mask token (if there is one), then `num_oov_indices` for tokens that are out of vocabulary, then the
-    vocabulary in order. `output_mode` is ``int``; or ``one_hot``, ``multi_hot`` or ``count``, in which the mask has no place and
-    the last axis is as long as the vocabulary. `adapt` orders by frequency, and equals from high to low, as Keras does.
+    The integers are: 0 for the mask token (if there is one), then `num_oov_indices` for tokens that are out
+        of vocabulary, then the
+    vocabulary in order. `output_mode` is ``int``; or ``one_hot``, ``multi_hot`` or ``count``, in which the
+    mask has no place and the last axis is as long as the vocabulary. `adapt` orders by frequency, and equals
+    from high to low, as Keras does.
 
     Attributes:
         vocabulary: tokens; or the path of a UTF-8 text file with one token a line, which is read at once.
@@ -122,7 +131,9 @@ class _Lookup(Layer):
     def __post_init__(self) -> None:
         self._known: list[Any] = []
         if self.output_mode not in self.OUTPUT_MODES:
-            raise SpecError(f"{self.label}: output_mode: expected one of {self.OUTPUT_MODES}, found {self.output_mode!r}")
+            raise SpecError(
+                f"{self.label}: output_mode: expected one of {self.OUTPUT_MODES}, found {self.output_mode!r}"
+            )
         if isinstance(self.vocabulary, str | os.PathLike):
             self._learn(self._tokens_in(Path(self.vocabulary)))
         elif self.vocabulary is not None:
@@ -130,7 +141,8 @@ class _Lookup(Layer):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """An equal layer from the result of `get_config`, which holds the tokens: data make no layer read a file.
+        """An equal layer from the result of `get_config`, which holds the tokens: data make no layer read a
+        file.
 
         Raises:
             SpecError: the vocabulary is a path.
@@ -140,10 +152,14 @@ class _Lookup(Layer):
         return super().from_config(config)
 
     def adapt(self, data: Any) -> None:
-        """Learn the vocabulary from all tokens in `data`, or a dataset of batches of them, the most frequent first."""
+        """Learn the vocabulary from all tokens in `data`, or a dataset of batches of them, the most frequent
+        first.
+        """
         counts = Counter(self._token(each) for each in _whole(data).reshape(-1).tolist())
         special = {self.mask_token, self.oov_token}
-        ranked = sorted((token for token in counts if token not in special), key=lambda t: (counts[t], t), reverse=True)
+        ranked = sorted(
+            (token for token in counts if token not in special), key=lambda t: (counts[t], t), reverse=True
+        )
         self._learn(ranked[: None if self.max_tokens is None else self.max_tokens - self._first])
 
     def get_vocabulary(self, include_special_tokens: bool = True) -> list[Any]:
@@ -169,9 +185,13 @@ class _Lookup(Layer):
         if list(tokens[: self._first]) == special:  # a vocabulary that get_vocabulary gave
             tokens = tokens[self._first :]
         if len(set(tokens)) != len(tokens):
-            raise SpecError(f"{self.label}: the vocabulary has a token twice: {Counter(tokens).most_common(1)[0][0]!r}")
+            raise SpecError(
+                f"{self.label}: the vocabulary has a token twice: {Counter(tokens).most_common(1)[0][0]!r}"
+            )
         if not set(special).isdisjoint(tokens):
-            raise SpecError(f"{self.label}: the vocabulary may hold {special} in front, all of them, or not at all")
+            raise SpecError(
+                f"{self.label}: the vocabulary may hold {special} in front, all of them, or not at all"
+            )
         self.vocabulary = self._known = list(tokens)
         self._index = {token: self._first + index for index, token in enumerate(tokens)}
 
@@ -212,7 +232,9 @@ class _Lookup(Layer):
         ids = np.array(flat, np.int64).reshape(x.shape)
         return (ids if self.output_mode == "int" else self._encoded(ids)), None
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Tokens have no gradient."""
         return None
 
@@ -226,7 +248,9 @@ class _Lookup(Layer):
         return self._has_mask + self._bucket(token)
 
     def _encoded(self, ids: Array) -> Array:
-        """Counts or 0 and 1 for each token; the last axis is summed up (one_hot: only if its length is 1). -1 has no place."""
+        """Counts or 0 and 1 for each token; the last axis is summed up (one_hot: only if its length is 1). -1
+        has no place.
+        """
         size = self.vocabulary_size()
         one_hot: Array = (ids[..., np.newaxis] == np.arange(size)).astype(np.float32)
         if ids.ndim > 1 and (self.output_mode != "one_hot" or ids.shape[-1] == 1):
@@ -254,7 +278,9 @@ class StringLookup(_Lookup):
 
     def __post_init__(self) -> None:
         if self.num_oov_indices > 1:
-            raise SpecError(f"{self.label}: num_oov_indices: expected 0 or 1 for strings, found {self.num_oov_indices}")
+            raise SpecError(
+                f"{self.label}: num_oov_indices: expected 0 or 1 for strings, found {self.num_oov_indices}"
+            )
         super().__post_init__()
 
     def _token(self, value: Any) -> str:
@@ -266,7 +292,9 @@ class StringLookup(_Lookup):
 
 @dataclass(eq=False)
 class IntegerLookup(_Lookup):
-    """Integers to integers; with several `num_oov_indices` an unknown one goes to the place of its remainder."""
+    """Integers to integers; with several `num_oov_indices` an unknown one goes to the place of its
+    remainder.
+    """
 
     oov_token: Any = -1
 

@@ -1,7 +1,9 @@
 """Recurrent layers over [batch, time, features]: SimpleRNN, LSTM and GRU, as Keras computes them.
 
-All share one loop: the inputs' part of every gate is one matrix product over all times, then each time adds the state's part.
-Gates lie side by side on the last axis: i, f, c, o (LSTM) and z, r, h (GRU). A cell is a pair of functions, forward and back.
+All share one loop: the inputs' part of every gate is one matrix product over all times, then each time adds
+    the state's part.
+Gates lie side by side on the last axis: i, f, c, o (LSTM) and z, r, h (GRU). A cell is a pair of functions,
+    forward and back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,12 +13,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dtrain.errors import SpecError
-from dtrain.learning import activations, initializers
-from dtrain.learning.activations import Activation, ActivationLike
-from dtrain.learning.arrays import Array, Shape
-from dtrain.learning.initializers import Initializer, InitializerLike
+from dtrain.learning.core import activations, initializers
+from dtrain.learning.core.activations import Activation, ActivationLike
+from dtrain.learning.core.arrays import Array, Shape
+from dtrain.learning.core.initializers import Initializer, InitializerLike
+from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.layers.base import Call, Layer, Weight
-from dtrain.learning.regularizers import RegularizerLike
 
 State = tuple[Array, ...]
 """The hidden state h [batch, units], and for an LSTM the cell's c."""
@@ -26,8 +28,9 @@ State = tuple[Array, ...]
 class _Recurrent(Layer):
     """What the recurrent layers share.
 
-    `dropout` drops the same input features at all times of an example. The output is the last hidden state, or with
-    `return_sequences` all of them [batch, time, units]; `return_state` appends the final state (h, or h and c).
+    `dropout` drops the same input features at all times of an example. The output is the last hidden state,
+    or with `return_sequences` all of them [batch, time, units]; `return_state` appends the final state (h, or
+    h and c).
     """
 
     GATES: ClassVar[int]
@@ -58,8 +61,18 @@ class _Recurrent(Layer):
         """Kernel [features, gates], recurrent_kernel [units, gates] and bias."""
         width = self.GATES * self.units
         weights = (
-            Weight("kernel", (self.known_length(input_shape), width), self.kernel_initializer, self.kernel_regularizer),
-            Weight("recurrent_kernel", (self.units, width), self.recurrent_initializer, self.recurrent_regularizer),
+            Weight(
+                "kernel",
+                (self.known_length(input_shape), width),
+                self.kernel_initializer,
+                self.kernel_regularizer,
+            ),
+            Weight(
+                "recurrent_kernel",
+                (self.units, width),
+                self.recurrent_initializer,
+                self.recurrent_regularizer,
+            ),
         )
         bias = Weight("bias", self._bias_shape(), self._bias_begins(), self.bias_regularizer)
         return (*weights, bias) if self.use_bias else weights
@@ -77,7 +90,9 @@ class _Recurrent(Layer):
         mask = self._dropout_mask(batch, features, call)
         if mask is not None:
             steps = steps * mask
-        z = np.matmul(steps.reshape(-1, features), weights["kernel"]).reshape(times, batch, self.GATES * self.units)
+        z = np.matmul(steps.reshape(-1, features), weights["kernel"]).reshape(
+            times, batch, self.GATES * self.units
+        )
         if self.use_bias:
             z += np.atleast_2d(weights["bias"])[0]
         state: State = (np.zeros((batch, self.units), np.float32),) * self.STATES
@@ -90,11 +105,15 @@ class _Recurrent(Layer):
         output = hidden.swapaxes(0, 1) if self.return_sequences else state[0]
         return [output, *state] if self.return_state else output, (steps, mask, caches)
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Any, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Any, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Back through time: each time's gradient comes from its output and from the time after it."""
         steps, mask, caches = cache
         times, batch, features = steps.shape
-        doutput, *dstates = dy if self.return_state else [dy, *[np.zeros((batch, self.units), np.float32)] * self.STATES]
+        doutput, *dstates = (
+            dy if self.return_state else [dy, *[np.zeros((batch, self.units), np.float32)] * self.STATES]
+        )
         dstate: State = tuple(dstates)
         for gradient in gradients.values():
             gradient.fill(0)
@@ -129,7 +148,9 @@ class _Recurrent(Layer):
         return self.bias_initializer
 
     def _step(self, weights: Mapping[str, Array], z: Array, state: State) -> tuple[State, Any]:
-        """One time: from the inputs' part `z` of the gates (which it may overwrite) and the state to the next, and a cache."""
+        """One time: from the inputs' part `z` of the gates (which it may overwrite) and the state to the
+        next, and a cache.
+        """
         raise NotImplementedError
 
     def _step_back(
@@ -178,7 +199,8 @@ class _Gated(_Recurrent):
 class LSTM(_Gated):
     """``c' = f * c + i * activation(z_c)`` and ``h' = o * activation(c')``, with gates i, f and o.
 
-    All four come from ``z = x @ kernel + h @ recurrent_kernel + bias``; with `unit_forget_bias` f begins open.
+    All four come from ``z = x @ kernel + h @ recurrent_kernel + bias``; with `unit_forget_bias` f begins
+    open.
     """
 
     GATES: ClassVar[int] = 4
@@ -187,7 +209,9 @@ class LSTM(_Gated):
     unit_forget_bias: bool = True
 
     def _bias_begins(self) -> InitializerLike:
-        return _ForgetBias(self.bias_initializer, self.units) if self.unit_forget_bias else self.bias_initializer
+        return (
+            _ForgetBias(self.bias_initializer, self.units) if self.unit_forget_bias else self.bias_initializer
+        )
 
     def _step(self, weights: Mapping[str, Array], z: Array, state: State) -> tuple[State, Any]:
         h_before, c_before = state
@@ -222,8 +246,8 @@ class LSTM(_Gated):
 class GRU(_Gated):
     """``h' = z * h + (1 - z) * activation(candidate)``, with gates z (update) and r (reset).
 
-    With `reset_after` the candidate is ``x_h + r * (h @ recurrent_kernel_h + recurrent bias)`` and there are two rows of biases,
-    for inputs and state; without, it is ``x_h + (r * h) @ recurrent_kernel_h``.
+    With `reset_after` the candidate is ``x_h + r * (h @ recurrent_kernel_h + recurrent bias)`` and there are
+    two rows of biases, for inputs and state; without, it is ``x_h + (r * h) @ recurrent_kernel_h``.
     """
 
     GATES: ClassVar[int] = 3
@@ -247,8 +271,18 @@ class GRU(_Gated):
         update, reset = gates[:, : self.units], gates[:, self.units :]
         if not self.reset_after:
             from_state = (reset * h) @ recurrent[:, n:]
-        candidate, kept = self._function.apply(z[:, n:] + (reset * from_state if self.reset_after else from_state))
-        return (update * h + (1 - update) * candidate,), (h, update, reset, candidate, from_state, kept_gates, kept)
+        candidate, kept = self._function.apply(
+            z[:, n:] + (reset * from_state if self.reset_after else from_state)
+        )
+        return (update * h + (1 - update) * candidate,), (
+            h,
+            update,
+            reset,
+            candidate,
+            from_state,
+            kept_gates,
+            kept,
+        )
 
     def _step_back(
         self, weights: Mapping[str, Array], cache: Any, dstate: State, gradients: Mapping[str, Array]
@@ -263,7 +297,9 @@ class GRU(_Gated):
         else:
             dreset_h = dcandidate @ recurrent[:, n:].T
             dreset, dh = dreset_h * h, dh + dreset_h * reset
-        dgates = self._gate.apply_back(kept_gates, np.concatenate([dh_after * (h - candidate), dreset], axis=1))
+        dgates = self._gate.apply_back(
+            kept_gates, np.concatenate([dh_after * (h - candidate), dreset], axis=1)
+        )
         if self.reset_after:
             dinner = np.concatenate([dgates, dfrom_state], axis=1)
             gradients["recurrent_kernel"][...] += h.T @ dinner

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.arrays import Array, Shape, shape_text
+from dtrain.learning.core.arrays import Array, Shape, shape_text
 from dtrain.learning.layers.base import Call, Layer
 from dtrain.learning.layers.windows import require_channels_last
 
@@ -23,7 +23,9 @@ class _Rearranging(Layer):
         length = [-1 if n is None else n for n in self.output_shape(x.shape[1:])]
         return x.reshape(len(x), *length), x.shape
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Return dy in the input's shape."""
         return dy.reshape(cache)
 
@@ -60,7 +62,8 @@ class Reshape(_Rearranging):
 class Dropout(Layer):
     """While training, sets the fraction `rate` of the values to 0 and scales the rest by 1 / (1 - rate).
 
-    Along axes where `noise_shape` has 1 (counted with the batch axis as 0; None is the input's length) whole lines are dropped.
+    Along axes where `noise_shape` has 1 (counted with the batch axis as 0; None is the input's length) whole
+    lines are dropped.
     """
 
     rate: float
@@ -77,12 +80,18 @@ class Dropout(Layer):
             return x, None
         if call.rng is None:
             raise SpecError(f"{self.label}: training needs a random generator")
-        shape = x.shape if self.noise_shape is None else [n or length for n, length in zip(self.noise_shape, x.shape, strict=True)]
+        shape = (
+            x.shape
+            if self.noise_shape is None
+            else [n or length for n, length in zip(self.noise_shape, x.shape, strict=True)]
+        )
         kept = call.rng.random(shape, np.float32) >= self.rate
         mask = kept * np.float32(1 / (1 - self.rate) if self.rate < 1 else 0)
         return x * mask, mask
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Return dy times the same mask."""
         return dy if cache is None else dy * cache
 
@@ -97,14 +106,20 @@ class Permute(Layer):
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """The lengths in the new order."""
-        self.expect(sorted(self.dims) == list(range(1, len(input_shape) + 1)), f"an input with the axes {self.dims}", input_shape)
+        self.expect(
+            sorted(self.dims) == list(range(1, len(input_shape) + 1)),
+            f"an input with the axes {self.dims}",
+            input_shape,
+        )
         return tuple(input_shape[axis - 1] for axis in self.dims)
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """A view."""
         return x.transpose(0, *self.dims), None
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """The order before."""
         return dy.transpose(0, *(self.dims.index(axis) + 1 for axis in range(1, dy.ndim)))
 
@@ -124,7 +139,9 @@ class RepeatVector(Layer):
         """The repeated vectors."""
         return np.repeat(x[:, np.newaxis], self.n, axis=1), None
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """The sum over the repetitions."""
         return dy.sum(axis=1)
 
@@ -141,7 +158,9 @@ class ZeroPadding2D(Layer):
         both = [self.padding] * 2 if isinstance(self.padding, int) else list(self.padding)
         pairs = [(each, each) if isinstance(each, int) else tuple(each) for each in both]
         if len(pairs) != 2 or any(len(pair) != 2 or min(pair) < 0 for pair in pairs):
-            raise SpecError(f"{self.label}: padding: expected n, (n, n) or ((n, n), (n, n)), found {self.padding!r}")
+            raise SpecError(
+                f"{self.label}: padding: expected n, (n, n) or ((n, n), (n, n)), found {self.padding!r}"
+            )
         self.margins = pairs
 
     def output_shape(self, input_shape: Shape) -> Shape:
@@ -154,9 +173,14 @@ class ZeroPadding2D(Layer):
         """The padded images."""
         return np.pad(x, [(0, 0), *self.margins, (0, 0)]), None
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """Return dy without its margins."""
-        inner = (slice(before, length - after) for (before, after), length in zip(self.margins, dy.shape[1:], strict=False))
+        inner = (
+            slice(before, length - after)
+            for (before, after), length in zip(self.margins, dy.shape[1:], strict=False)
+        )
         return dy[(slice(None), *inner)]
 
 
@@ -181,7 +205,9 @@ class UpSampling2D(Layer):
         """The larger images."""
         return x.repeat(self._size[0], axis=1).repeat(self._size[1], axis=2), x.shape
 
-    def backward(self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call) -> Any:
+    def backward(
+        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
+    ) -> Any:
         """The sum over the repetitions."""
         batch, height, width, channels = cache
         return dy.reshape(batch, height, self._size[0], width, self._size[1], channels).sum(axis=(2, 4))

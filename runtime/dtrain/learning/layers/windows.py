@@ -1,7 +1,8 @@
-"""Windows that slide over the inner axes of a batch [batch, ...lengths, channels]: what convolution and pooling share.
+"""Windows that slide over the inner axes of a batch [batch, ...lengths, channels]: what convolution and
+pooling share.
 
-Padding is TensorFlow's: ``same`` pads so that the output has ceil(length / stride) places, the odd one at the end; ``causal`` (one
-axis only) pads in front alone. Any number of sliding axes will do.
+Padding is TensorFlow's: ``same`` pads so that the output has ceil(length / stride) places, the odd one at the
+end; ``causal`` (one axis only) pads in front alone. Any number of sliding axes will do.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from dtrain.errors import SpecError
-from dtrain.learning.arrays import Array, Shape
+from dtrain.learning.core.arrays import Array, Shape
 from dtrain.learning.layers.base import Call, Layer
 
 Lengths: TypeAlias = int | Sequence[int]
@@ -31,7 +32,9 @@ class Windows:
     padding: str = "valid"
 
     @classmethod
-    def of(cls, rank: int, where: str, size: Lengths, strides: Lengths, padding: str, dilation: Lengths = 1) -> "Windows":
+    def of(
+        cls, rank: int, where: str, size: Lengths, strides: Lengths, padding: str, dilation: Lengths = 1
+    ) -> "Windows":
         """Windows over `rank` axes from Keras's arguments; `where` names the layer in a `SpecError`."""
         allowed = PADDINGS if rank == 1 else PADDINGS[:2]
         if padding.lower() not in allowed:
@@ -66,7 +69,10 @@ class Windows:
             return [(0, 0)] * len(lengths)
         if self.padding == "causal":
             return [(e - 1, 0) for e in self.extent]
-        totals = [max(0, (-(-n // s) - 1) * s + e - n) for n, e, s in zip(lengths, self.extent, self.strides, strict=True)]
+        totals = [
+            max(0, (-(-n // s) - 1) * s + e - n)
+            for n, e, s in zip(lengths, self.extent, self.strides, strict=True)
+        ]
         return [(total // 2, total - total // 2) for total in totals]
 
     def padded(self, x: Array, value: float, call: Call) -> Array:
@@ -87,7 +93,9 @@ class Windows:
         return wide[(slice(None), *inner)]
 
     def gathered(self, wide: Array) -> Array:
-        """All windows of a padded batch: a read-only view [batch, ...windows, ...places in a window, channels]."""
+        """All windows of a padded batch: a read-only view [batch, ...windows, ...places in a window,
+        channels].
+        """
         rank = len(self.size)
         axes = tuple(range(1, rank + 1))
         view = np.lib.stride_tricks.sliding_window_view(wide, self.extent, axes)
@@ -97,14 +105,21 @@ class Windows:
 
     def lengths_within(self, wide: Array) -> tuple[int, ...]:
         """How many windows there are along each axis of a padded batch."""
-        return tuple((n - e) // s + 1 for n, e, s in zip(wide.shape[1:-1], self.extent, self.strides, strict=True))
+        return tuple(
+            (n - e) // s + 1 for n, e, s in zip(wide.shape[1:-1], self.extent, self.strides, strict=True)
+        )
 
     def places(self, wide: Array) -> Iterator[Array]:
-        """For each place in a window, row by row: the view [batch, ...windows, channels] of that place in all windows."""
+        """For each place in a window, row by row: the view [batch, ...windows, channels] of that place in all
+        windows.
+        """
         lengths = self.lengths_within(wide)
         for place in product(*map(range, self.size)):
             starts = [p * d for p, d in zip(place, self.dilation, strict=True)]
-            inner = [slice(b, b + (n - 1) * s + 1, s) for b, n, s in zip(starts, lengths, self.strides, strict=True)]
+            inner = [
+                slice(b, b + (n - 1) * s + 1, s)
+                for b, n, s in zip(starts, lengths, self.strides, strict=True)
+            ]
             yield wide[(slice(None), *inner)]
 
 
@@ -124,7 +139,13 @@ def require_channels_last(label: str, data_format: str | None) -> None:
 def window_counts(layer: Layer, windows: Windows, input_shape: Shape) -> Shape:
     """The number of windows along each sliding axis; an `InputError` that names `layer` if there are none."""
     rank = len(windows.size)
-    layer.expect(len(input_shape) == rank + 1, f"{rank + 2} axes: batch, {rank} to slide over, channels", input_shape)
+    layer.expect(
+        len(input_shape) == rank + 1, f"{rank + 2} axes: batch, {rank} to slide over, channels", input_shape
+    )
     lengths = windows.output_lengths(input_shape[:-1])
-    layer.expect(all(n is None or n > 0 for n in lengths), f"an input as long as its windows {windows.extent}", input_shape)
+    layer.expect(
+        all(n is None or n > 0 for n in lengths),
+        f"an input as long as its windows {windows.extent}",
+        input_shape,
+    )
     return lengths

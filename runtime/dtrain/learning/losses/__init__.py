@@ -1,12 +1,18 @@
-"""Losses: `losses.MeanSquaredError()`, `losses.get("mse")`; each has `loss(y_true, y_pred)` and `value_and_gradient`."""
+"""Losses: `losses.MeanSquaredError()`, `losses.get("mse")`; each has `loss(y_true, y_pred)` and
+`value_and_gradient`.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from dtrain.errors import SpecError
-from dtrain.learning.configuration import NO_OBJECTS, CustomObjects, from_data
+from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data
 from dtrain.learning.losses.average import compute_average_loss, scale_regularization_loss
-from dtrain.learning.losses.crossentropy import BinaryCrossentropy, CategoricalCrossentropy, SparseCategoricalCrossentropy
+from dtrain.learning.losses.crossentropy import (
+    BinaryCrossentropy,
+    CategoricalCrossentropy,
+    SparseCategoricalCrossentropy,
+)
 from dtrain.learning.losses.loss import ElementMean, Loss
 from dtrain.learning.losses.regression import (
     CosineSimilarity,
@@ -60,7 +66,9 @@ NAMES: dict[type[Loss], tuple[str, ...]] = {
     SparseCategoricalCrossentropy: ("sparse_categorical_crossentropy",),
     SquaredHinge: ("squared_hinge",),
 }
-BY_NAME: dict[str, type[Loss]] = {name: loss for loss, names in NAMES.items() for name in (loss.__name__, *names)}
+BY_NAME: dict[str, type[Loss]] = {
+    name: loss for loss, names in NAMES.items() for name in (loss.__name__, *names)
+}
 
 
 def get(identifier: str | Mapping[str, Any] | Loss, custom_objects: CustomObjects = NO_OBJECTS) -> Loss:
@@ -70,5 +78,8 @@ def get(identifier: str | Mapping[str, Any] | Loss, custom_objects: CustomObject
         SpecError: there is no loss of that name, or its arguments are wrong, or it is a plain function.
     """
     if callable(identifier) and not isinstance(identifier, Loss):
-        raise SpecError(f"loss: {identifier!r} has no gradient; expected a name or a Loss, for example a class derived from Loss.")
+        raise SpecError(
+            f"loss: {identifier!r} has no gradient; expected a name or a Loss, for example a class derived "
+            "from Loss."
+        )
     return from_data(identifier, "loss", BY_NAME, custom_objects)

@@ -10,7 +10,8 @@ from dtrain.errors import InputError
 def compute_average_loss(
     per_example_loss: Any, sample_weight: Any = None, global_batch_size: int | None = None, replicas: int = 1
 ) -> Any:
-    """Sum of the weighted losses over the global batch size, so that the sum over replicas is the mean over the global batch.
+    """Sum of the weighted losses over the global batch size, so that the sum over replicas is the mean over
+    the global batch.
 
     Args:
         per_example_loss: one loss an example, at least one axis.
@@ -23,23 +24,32 @@ def compute_average_loss(
     """
     losses = np.asarray(per_example_loss)
     if losses.ndim == 0:
-        raise InputError(f"compute_average_loss: expected an array with one loss an example, found the number {losses}.")
+        raise InputError(
+            f"compute_average_loss: expected an array with one loss an example, found the number {losses}."
+        )
     if losses.dtype.kind != "f":
         losses = losses.astype(np.float64)
     if global_batch_size is None:
         global_batch_size = len(losses) * replicas
     if not isinstance(global_batch_size, int | np.integer) or global_batch_size < 0:
-        raise InputError(f"compute_average_loss: expected a whole global_batch_size >= 0, found {global_batch_size}.")
+        raise InputError(
+            f"compute_average_loss: expected a whole global_batch_size >= 0, found {global_batch_size}."
+        )
     if sample_weight is not None:
         weights = np.asarray(sample_weight, losses.dtype)
         if weights.ndim == losses.ndim + 1 and weights.shape[-1] == 1:
             weights = weights[..., 0]
         if weights.shape not in ((), losses.shape):
-            raise InputError(f"compute_average_loss: expected sample_weight of shape {losses.shape}, found {weights.shape}.")
+            raise InputError(
+                f"compute_average_loss: expected sample_weight of shape {losses.shape}, found "
+                f"{weights.shape}."
+            )
         losses = losses * weights
     return losses.dtype.type(losses.sum() / global_batch_size if global_batch_size else 0.0)
 
 
 def scale_regularization_loss(regularization_loss: Any, replicas: int = 1) -> Any:
-    """A penalty's share of one replica, so that the sum over replicas is the penalty (tf.nn.scale_regularization_loss)."""
+    """A penalty's share of one replica, so that the sum over replicas is the penalty
+    (tf.nn.scale_regularization_loss).
+    """
     return np.asarray(regularization_loss) / replicas

@@ -1,4 +1,6 @@
-"""Losses for classes. From logits, softmax and logarithm are one stable step; from probabilities they are kept off 0 and 1."""
+"""Losses for classes. From logits, softmax and logarithm are one stable step; from probabilities they are
+kept off 0 and 1.
+"""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -6,13 +8,15 @@ from typing import ClassVar
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.learning.arrays import Array
+from dtrain.learning.core.arrays import Array
 from dtrain.learning.losses.loss import EPSILON, ElementMean, Gradient, Loss
 
 
 @dataclass
 class _Crossentropy(Loss):
-    """What the cross-entropies share: predictions are probabilities, or the logits that `activation` makes them of."""
+    """What the cross-entropies share: predictions are probabilities, or the logits that `activation` makes
+    them of.
+    """
 
     activation: ClassVar[str]
 
@@ -32,7 +36,11 @@ class BinaryCrossentropy(_Crossentropy, ElementMean):
     label_smoothing: float = 0.0
 
     def _elements(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
-        t = y_true * (1.0 - self.label_smoothing) + 0.5 * self.label_smoothing if self.label_smoothing else y_true
+        t = (
+            y_true * (1.0 - self.label_smoothing) + 0.5 * self.label_smoothing
+            if self.label_smoothing
+            else y_true
+        )
         if self.from_logits:
             small = np.exp(-np.abs(y_pred))
             elements = np.maximum(y_pred, 0.0) - y_pred * t + np.log1p(small)
@@ -52,7 +60,11 @@ class CategoricalCrossentropy(_Crossentropy):
     label_smoothing: float = 0.0
 
     def _losses(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
-        t = y_true * (1.0 - self.label_smoothing) + self.label_smoothing / y_pred.shape[-1] if self.label_smoothing else y_true
+        t = (
+            y_true * (1.0 - self.label_smoothing) + self.label_smoothing / y_pred.shape[-1]
+            if self.label_smoothing
+            else y_true
+        )
         if self.from_logits:
             shifted, exponentials, total = softmax_parts(y_pred)
             mass = t.sum(axis=-1, keepdims=True)
@@ -112,7 +124,8 @@ class SparseCategoricalCrossentropy(_Crossentropy):
             y_true = y_true[..., 0]
         if y_true.shape != y_pred.shape[:-1]:
             raise InputError(
-                f"{type(self).__name__}: expected class numbers of shape {y_pred.shape[:-1]} for predictions of shape "
+                f"{type(self).__name__}: expected class numbers of shape {y_pred.shape[:-1]} for "
+                "predictions of shape "
                 f"{y_pred.shape}, found {y_true.shape}."
             )
         if y_true.dtype.kind in "iu":
@@ -120,7 +133,10 @@ class SparseCategoricalCrossentropy(_Crossentropy):
         with np.errstate(invalid="ignore"):
             labels = y_true.astype(np.int64) if y_true.dtype.kind in "fb" else np.zeros(0)
         if labels.shape != y_true.shape or not np.array_equal(labels, y_true):
-            raise InputError(f"{type(self).__name__}: expected whole class numbers, found {y_true.dtype} such as {y_true.flat[0]}.")
+            raise InputError(
+                f"{type(self).__name__}: expected whole class numbers, found {y_true.dtype} such as "
+                f"{y_true.flat[0]}."
+            )
         return labels
 
     def _examples(self, y_true: Array, losses: Array) -> int:
@@ -129,11 +145,15 @@ class SparseCategoricalCrossentropy(_Crossentropy):
     def _check_range(self, labels: Array, classes: int) -> None:
         if labels.size and (labels.min() < 0 or labels.max() >= classes):
             wrong = labels[(labels < 0) | (labels >= classes)][0]
-            raise InputError(f"{type(self).__name__}: expected class numbers in [0, {classes}), found {wrong}.")
+            raise InputError(
+                f"{type(self).__name__}: expected class numbers in [0, {classes}), found {wrong}."
+            )
 
 
 def softmax_parts(logits: Array) -> tuple[Array, Array, Array]:
-    """Logits minus their largest, the exponentials of that, and the exponentials' sum with the last axis kept."""
+    """Logits minus their largest, the exponentials of that, and the exponentials' sum with the last axis
+    kept.
+    """
     shifted = logits - logits.max(axis=-1, keepdims=True)
     exponentials = np.exp(shifted)
     return shifted, exponentials, exponentials.sum(axis=-1, keepdims=True)

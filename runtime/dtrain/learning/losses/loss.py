@@ -1,7 +1,7 @@
 """What all losses are: per-example losses, weights, a reduction, and the gradient by the predictions.
 
-A rule computes the losses of single examples and, side by side with them, a function that gives their gradients when asked; weights
-and reduction are the same for all (tf.keras.losses of TensorFlow 2.15).
+A rule computes the losses of single examples and, side by side with them, a function that gives their
+gradients when asked; weights and reduction are the same for all (tf.keras.losses of TensorFlow 2.15).
 """
 
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.arrays import Array
-from dtrain.learning.configuration import Configurable
+from dtrain.learning.core.arrays import Array
+from dtrain.learning.core.configuration import Configurable
 
 Gradient = Callable[[], Array]
 
@@ -27,7 +27,8 @@ class Loss(Configurable):
     """Base of all losses.
 
     Attributes:
-        reduction: `sum_over_batch_size` (also called `auto`): the mean over all examples; `sum`; or `none`: one loss an example.
+        reduction: `sum_over_batch_size` (also called `auto`): the mean over all examples; `sum`; or `none`:
+            one loss an example.
         name: only for the user.
     """
 
@@ -37,7 +38,10 @@ class Loss(Configurable):
 
     def __post_init__(self) -> None:
         if self.reduction not in REDUCTIONS:
-            raise SpecError(f"{type(self).__name__}: expected a reduction of {', '.join(REDUCTIONS)}, found {self.reduction!r}.")
+            raise SpecError(
+                f"{type(self).__name__}: expected a reduction of {', '.join(REDUCTIONS)}, found "
+                f"{self.reduction!r}."
+            )
 
     @property
     def is_mean(self) -> bool:
@@ -61,7 +65,9 @@ class Loss(Configurable):
         return losses if self.reduction == "none" else losses.dtype.type(losses.sum() / divisor)
 
     def value_and_gradient(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[float, Array]:
-        """The loss (summed, if the reduction is `none`) and its gradient by `y_pred`, an array of its shape."""
+        """The loss (summed, if the reduction is `none`) and its gradient by `y_pred`, an array of its
+        shape.
+        """
         losses, weights, divisor, gradient_of = self._weighted(y_true, y_pred, sample_weight)
         gradient = gradient_of()
         if weights is None:
@@ -80,7 +86,9 @@ class Loss(Configurable):
     # What a rule says
 
     def _losses(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
-        """Losses of shape `y_pred.shape[:-1]`, and a function that gives each loss's gradient: a new array of y_pred's shape."""
+        """Losses of shape `y_pred.shape[:-1]`, and a function that gives each loss's gradient: a new array of
+        y_pred's shape.
+        """
         raise NotImplementedError
 
     def _targets(self, y_true: Array, y_pred: Array) -> Array:
@@ -88,7 +96,10 @@ class Loss(Configurable):
         if y_true.ndim == y_pred.ndim - 1 and y_pred.shape[-1] == 1:
             y_true = y_true[..., np.newaxis]
         if y_true.shape != y_pred.shape:
-            raise InputError(f"{type(self).__name__}: expected y_true of y_pred's shape {y_pred.shape}, found {y_true.shape}.")
+            raise InputError(
+                f"{type(self).__name__}: expected y_true of y_pred's shape {y_pred.shape}, found "
+                f"{y_true.shape}."
+            )
         return y_true.astype(y_pred.dtype, copy=False)
 
     def _examples(self, y_true: Array, losses: Array) -> int:
@@ -97,14 +108,18 @@ class Loss(Configurable):
 
     # Inner parts
 
-    def _weighted(self, y_true: Any, y_pred: Any, sample_weight: Any) -> tuple[Array, Array | None, int, Gradient]:
+    def _weighted(
+        self, y_true: Any, y_pred: Any, sample_weight: Any
+    ) -> tuple[Array, Array | None, int, Gradient]:
         if y_true is None:
             raise InputError(f"{type(self).__name__}: expected targets, found none.")
         y_true, y_pred = np.asarray(y_true), np.asarray(y_pred)
         if y_pred.dtype.kind != "f":
             y_pred = y_pred.astype(np.float32)
         if y_pred.ndim == 0:
-            raise InputError(f"{type(self).__name__}: expected predictions of shape [batch, ...], found a single number.")
+            raise InputError(
+                f"{type(self).__name__}: expected predictions of shape [batch, ...], found a single number."
+            )
         if y_pred.ndim == 1:
             y_pred = y_pred[:, np.newaxis]
         y_true = self._targets(y_true, y_pred)
@@ -125,7 +140,8 @@ class Loss(Configurable):
             fits = False
         if not fits:
             raise InputError(
-                f"{type(self).__name__}: expected sample_weight to broadcast to the losses' shape {losses.shape}, "
+                f"{type(self).__name__}: expected sample_weight to broadcast to the losses' shape "
+                f"{losses.shape}, "
                 f"found {np.shape(sample_weight)}."
             )
         return weights

@@ -1,11 +1,13 @@
-"""Losses for numbers: squared, absolute, logarithmic and other distances, and those of distributions and directions."""
+"""Losses for numbers: squared, absolute, logarithmic and other distances, and those of distributions and
+directions.
+"""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from dtrain.learning.arrays import Array
+from dtrain.learning.core.arrays import Array
 from dtrain.learning.losses.loss import EPSILON, ElementMean, Gradient, Loss
 
 

@@ -1,9 +1,11 @@
-"""Metrics: `metrics.Mean()`, `metrics.get("accuracy")`; each has `update_state`, `result`, `reset_state`, `merge_state`."""
+"""Metrics: `metrics.Mean()`, `metrics.get("accuracy")`; each has `update_state`, `result`, `reset_state`,
+`merge_state`.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from dtrain.learning.configuration import NO_OBJECTS, CustomObjects, from_data
+from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data
 from dtrain.learning.metrics.accuracy import (
     Accuracy,
     AccuracyByShape,
@@ -148,11 +150,13 @@ BY_NAME: dict[str, type[Metric]] = {
 }
 
 
-def get(identifier: str | Mapping[str, Any] | Metric | Function, custom_objects: CustomObjects = NO_OBJECTS) -> Metric:
+def get(
+    identifier: str | Mapping[str, Any] | Metric | Function, custom_objects: CustomObjects = NO_OBJECTS
+) -> Metric:
     """A metric from one of its Keras names, from data, from a function of targets and predictions, or itself.
 
-    "accuracy" is the binary, sparse categorical or categorical accuracy, as the shapes of each batch say. A metric that is asked
-    for by name reports under that name.
+    "accuracy" is the binary, sparse categorical or categorical accuracy, as the shapes of each batch say. A
+    metric that is asked for by name reports under that name.
 
     Raises:
         SpecError: there is no metric of that name, or its arguments are wrong.

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.learning.arrays import Array
+from dtrain.learning.core.arrays import Array
 from dtrain.learning.metrics.metric import MeanOfExamples
 
 
@@ -22,7 +22,9 @@ class Accuracy(MeanOfExamples):
 
 @dataclass(eq=False)
 class BinaryAccuracy(MeanOfExamples):
-    """How often predictions above the threshold meet targets of 1, and the others targets of 0; mean over the last axis."""
+    """How often predictions above the threshold meet targets of 1, and the others targets of 0; mean over the
+    last axis.
+    """
 
     threshold: float = 0.5
 
@@ -79,7 +81,9 @@ class SparseTopKCategoricalAccuracy(MeanOfExamples):
 
 @dataclass(eq=False)
 class AccuracyByShape(MeanOfExamples):
-    """What `metrics=["accuracy"]` means in Keras: the binary, sparse categorical or categorical one, as the batch's shapes say."""
+    """What `metrics=["accuracy"]` means in Keras: the binary, sparse categorical or categorical one, as the
+    batch's shapes say.
+    """
 
     default_name: ClassVar[str] = "accuracy"
 
@@ -95,7 +99,9 @@ class AccuracyByShape(MeanOfExamples):
 
 
 def in_top_k(classes: Array, y_pred: Array, k: int) -> Array:
-    """Whether fewer than k predictions are larger than the one of the class; False where predictions are not finite."""
+    """Whether fewer than k predictions are larger than the one of the class; False where predictions are not
+    finite.
+    """
     at_class = np.take_along_axis(y_pred, classes[..., np.newaxis].astype(np.int64), axis=-1)
     larger: Array = (y_pred > at_class).sum(axis=-1)
     return np.logical_and(larger < k, np.isfinite(y_pred).all(axis=-1))
@@ -106,7 +112,9 @@ def same_shape(metric: MeanOfExamples, y_true: Array, y_pred: Array) -> Array:
     if y_true.ndim == y_pred.ndim - 1 and y_pred.shape[-1] == 1:
         y_true = y_true[..., np.newaxis]
     if y_true.shape != y_pred.shape:
-        raise InputError(f"{metric.name}: expected y_true of y_pred's shape {y_pred.shape}, found {y_true.shape}.")
+        raise InputError(
+            f"{metric.name}: expected y_true of y_pred's shape {y_pred.shape}, found {y_true.shape}."
+        )
     return y_true
 
 
@@ -115,5 +123,7 @@ def class_numbers(metric: MeanOfExamples, y_true: Array, y_pred: Array) -> Array
     if y_true.ndim == y_pred.ndim and y_true.shape[-1] == 1:
         y_true = y_true[..., 0]
     if y_true.shape != y_pred.shape[:-1]:
-        raise InputError(f"{metric.name}: expected class numbers of shape {y_pred.shape[:-1]}, found {y_true.shape}.")
+        raise InputError(
+            f"{metric.name}: expected class numbers of shape {y_pred.shape[:-1]}, found {y_true.shape}."
+        )
     return y_true

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.learning.arrays import Array
+from dtrain.learning.core.arrays import Array
 from dtrain.learning.metrics.metric import Metric, State, divide_no_nan
 
 NEVER = -1e10
@@ -15,7 +15,9 @@ NEVER = -1e10
 
 
 class Confusion(Metric):
-    """Counts of true and false positives and negatives; a prediction is positive if it is above the threshold."""
+    """Counts of true and false positives and negatives; a prediction is positive if it is above the
+    threshold.
+    """
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Add a batch: targets 0 and 1, predictions in [0, 1], weights that broadcast to them."""
@@ -25,7 +27,9 @@ class Confusion(Metric):
         elif y_pred.ndim == y_true.ndim + 1 and y_pred.shape[-1] == 1:
             y_pred = y_pred[..., 0]
         if y_true.shape != y_pred.shape:
-            raise InputError(f"{self.name}: expected y_true of y_pred's shape {y_pred.shape}, found {y_true.shape}.")
+            raise InputError(
+                f"{self.name}: expected y_true of y_pred's shape {y_pred.shape}, found {y_true.shape}."
+            )
         y_true, y_pred = self._selected(y_true, y_pred)
         weights = np.ones(()) if sample_weight is None else np.asarray(sample_weight, np.float64)
         if 0 < weights.ndim < y_pred.ndim:
@@ -49,7 +53,9 @@ class Confusion(Metric):
 
     def _sums(self) -> dict[str, tuple[int, ...]]:
         shape = self._thresholds().shape
-        return dict.fromkeys(("true_positives", "false_positives", "true_negatives", "false_negatives"), shape)
+        return dict.fromkeys(
+            ("true_positives", "false_positives", "true_negatives", "false_negatives"), shape
+        )
 
     def _counts(self, y_true: Array, y_pred: Array, weights: Array) -> State:
         thresholds, positive = self._thresholds(), self._positive(y_true) * weights
@@ -127,7 +133,9 @@ class FalseNegatives(ThresholdMetric):
 
 @dataclass(eq=False)
 class TopKMetric(ThresholdMetric):
-    """A metric that may look at one class only, and may take the `top_k` largest predictions of an example for positive."""
+    """A metric that may look at one class only, and may take the `top_k` largest predictions of an example
+    for positive.
+    """
 
     top_k: int | None = None
     class_id: int | None = None
@@ -178,14 +186,20 @@ def weight_above(thresholds: Array, y_pred: Array, weights: Array) -> Array:
 
 def precision(state: State) -> Array:
     """The share of positive predictions that are right."""
-    return np.asarray(divide_no_nan(state["true_positives"], state["true_positives"] + state["false_positives"]))
+    return np.asarray(
+        divide_no_nan(state["true_positives"], state["true_positives"] + state["false_positives"])
+    )
 
 
 def recall(state: State) -> Array:
     """The share of positives that are found (sensitivity)."""
-    return np.asarray(divide_no_nan(state["true_positives"], state["true_positives"] + state["false_negatives"]))
+    return np.asarray(
+        divide_no_nan(state["true_positives"], state["true_positives"] + state["false_negatives"])
+    )
 
 
 def specificity(state: State) -> Array:
     """The share of negatives that are found."""
-    return np.asarray(divide_no_nan(state["true_negatives"], state["true_negatives"] + state["false_positives"]))
+    return np.asarray(
+        divide_no_nan(state["true_negatives"], state["true_negatives"] + state["false_positives"])
+    )

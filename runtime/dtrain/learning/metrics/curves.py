@@ -1,4 +1,6 @@
-"""Metrics made of a whole curve: areas under it, and the best value of one quantity where another is good enough."""
+"""Metrics made of a whole curve: areas under it, and the best value of one quantity where another is good
+enough.
+"""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -7,13 +9,15 @@ from typing import ClassVar
 import numpy as np
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.arrays import Array
+from dtrain.learning.core.arrays import Array
 from dtrain.learning.metrics.confusion import Confusion, precision, recall, specificity
 from dtrain.learning.metrics.metric import State, divide_no_nan
 
 
 class SpacedThresholds(Confusion):
-    """Counts at `num_thresholds` evenly spaced thresholds, of which the first is below 0 and the last above 1."""
+    """Counts at `num_thresholds` evenly spaced thresholds, of which the first is below 0 and the last above
+    1.
+    """
 
     num_thresholds: int
 
@@ -27,7 +31,9 @@ class SpacedThresholds(Confusion):
 
 @dataclass(eq=False)
 class SensitivityAtSpecificity(SpacedThresholds):
-    """The best share of positives that are found, at thresholds where at least this share of negatives is found."""
+    """The best share of positives that are found, at thresholds where at least this share of negatives is
+    found.
+    """
 
     specificity: float
     num_thresholds: int = 200
@@ -41,7 +47,9 @@ class SensitivityAtSpecificity(SpacedThresholds):
 
 @dataclass(eq=False)
 class SpecificityAtSensitivity(SpacedThresholds):
-    """The best share of negatives that are found, at thresholds where at least this share of positives is found."""
+    """The best share of negatives that are found, at thresholds where at least this share of positives is
+    found.
+    """
 
     sensitivity: float
     num_thresholds: int = 200
@@ -112,7 +120,9 @@ class AUC(SpacedThresholds):
         if self.curve not in ("ROC", "PR"):
             raise SpecError(f"AUC: expected a curve ROC or PR, found {self.curve!r}.")
         if self.summation_method not in ("interpolation", "minoring", "majoring"):
-            raise SpecError(f"AUC: expected interpolation, minoring or majoring, found {self.summation_method!r}.")
+            raise SpecError(
+                f"AUC: expected interpolation, minoring or majoring, found {self.summation_method!r}."
+            )
         super().__post_init__()
 
     def result(self) -> float:
@@ -131,7 +141,9 @@ class AUC(SpacedThresholds):
         if self.summation_method == "interpolation":
             heights = (left + right) / 2
         else:
-            heights = np.minimum(left, right) if self.summation_method == "minoring" else np.maximum(left, right)
+            heights = (
+                np.minimum(left, right) if self.summation_method == "minoring" else np.maximum(left, right)
+            )
         return np.asarray(((x[:-1] - x[1:]) * heights).sum(axis=0))
 
     def _thresholds(self) -> Array:
@@ -155,8 +167,13 @@ class AUC(SpacedThresholds):
         if not self.multi_label:
             return super()._counts(y_true, y_pred, weights)
         if y_pred.ndim != 2:
-            raise InputError(f"{self.name}: expected predictions of shape [batch, labels], found {y_pred.shape}.")
-        columns = [super(AUC, self)._counts(y_true[:, i], y_pred[:, i], weights[:, i]) for i in range(y_pred.shape[1])]
+            raise InputError(
+                f"{self.name}: expected predictions of shape [batch, labels], found {y_pred.shape}."
+            )
+        columns = [
+            super(AUC, self)._counts(y_true[:, i], y_pred[:, i], weights[:, i])
+            for i in range(y_pred.shape[1])
+        ]
         return {name: np.stack([column[name] for column in columns], axis=1) for name in columns[0]}
 
 
@@ -167,11 +184,15 @@ def best(values: Array, where: Array) -> float:
 
 def false_positive_rate(state: State) -> Array:
     """The share of negatives that are taken for positives."""
-    return np.asarray(divide_no_nan(state["false_positives"], state["false_positives"] + state["true_negatives"]))
+    return np.asarray(
+        divide_no_nan(state["false_positives"], state["false_positives"] + state["true_negatives"])
+    )
 
 
 def interpolated_precision_area(state: State) -> Array:
-    """The area under the PR curve, with true positives linear in predicted positives between thresholds (Davis and Goadrich)."""
+    """The area under the PR curve, with true positives linear in predicted positives between thresholds
+    (Davis and Goadrich).
+    """
     found, predicted = state["true_positives"], state["true_positives"] + state["false_positives"]
     gained = found[:-1] - found[1:]
     slope = divide_no_nan(gained, np.maximum(predicted[:-1] - predicted[1:], 0))

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from dtrain.learning import losses
-from dtrain.learning.arrays import Array
+from dtrain.learning.core.arrays import Array
 from dtrain.learning.metrics.metric import MeanOfExamples, divide_no_nan
 
 

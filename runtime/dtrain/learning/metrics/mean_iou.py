@@ -11,7 +11,9 @@ from dtrain.learning.metrics.metric import Metric, divide_no_nan
 
 @dataclass(eq=False)
 class MeanIoU(Metric):
-    """The mean over classes of true positives / (true positives + false positives + false negatives), of class numbers."""
+    """The mean over classes of true positives / (true positives + false positives + false negatives), of
+    class numbers.
+    """
 
     num_classes: int
 
@@ -19,15 +21,24 @@ class MeanIoU(Metric):
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Add a batch of class numbers of one shape, with a weight for each."""
-        truth, predicted = np.asarray(y_true).reshape(-1).astype(np.int64), np.asarray(y_pred).reshape(-1).astype(np.int64)
+        truth, predicted = (
+            np.asarray(y_true).reshape(-1).astype(np.int64),
+            np.asarray(y_pred).reshape(-1).astype(np.int64),
+        )
         if truth.shape != predicted.shape:
-            raise InputError(f"{self.name}: expected y_true of y_pred's shape {np.shape(y_pred)}, found {np.shape(y_true)}.")
+            raise InputError(
+                f"{self.name}: expected y_true of y_pred's shape {np.shape(y_pred)}, found "
+                f"{np.shape(y_true)}."
+            )
         for classes in (truth, predicted):
             if classes.size and (classes.min() < 0 or classes.max() >= self.num_classes):
                 raise InputError(
-                    f"{self.name}: expected class numbers in [0, {self.num_classes}), found {classes.min()} to {classes.max()}."
+                    f"{self.name}: expected class numbers in [0, {self.num_classes}), found {classes.min()} "
+                    f"to {classes.max()}."
                 )
-        weights = None if sample_weight is None else np.broadcast_to(sample_weight, np.shape(y_true)).reshape(-1)
+        weights = (
+            None if sample_weight is None else np.broadcast_to(sample_weight, np.shape(y_true)).reshape(-1)
+        )
         cells = np.bincount(truth * self.num_classes + predicted, weights, minlength=self.num_classes**2)
         self.state["total_confusion_matrix"] += cells.reshape(self.num_classes, self.num_classes)
 

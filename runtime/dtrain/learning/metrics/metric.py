@@ -1,7 +1,7 @@
 """What all metrics are: sums that grow with every batch, and a result made of them.
 
-A metric's `state` is a few float64 arrays by name, all of which are sums: states of metrics that saw different batches add up to
-the state of one that saw all, so an evaluation may be split (`merge_state`).
+A metric's `state` is a few float64 arrays by name, all of which are sums: states of metrics that saw
+different batches add up to the state of one that saw all, so an evaluation may be split (`merge_state`).
 """
 
 from collections.abc import Callable, Iterable
@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.learning.arrays import Array
-from dtrain.learning.configuration import Configurable
+from dtrain.learning.core.arrays import Array
+from dtrain.learning.core.configuration import Configurable
 
 State = dict[str, Array]
 
@@ -50,7 +50,9 @@ class Metric(Configurable):
         raise NotImplementedError
 
     def result(self) -> Any:
-        """The metric over all batches since the last reset; a float, or an array where the metric has several values."""
+        """The metric over all batches since the last reset; a float, or an array where the metric has several
+        values.
+        """
         raise NotImplementedError
 
     def _sums(self) -> dict[str, tuple[int, ...]]:
@@ -115,7 +117,8 @@ class MeanOfExamples(Mean):
 
 @dataclass(eq=False)
 class MeanOfFunction(MeanOfExamples):
-    """The mean of a function of your own, ``(y_true, y_pred) -> one number an example``; it is no data, and so not saved.
+    """The mean of a function of your own, ``(y_true, y_pred) -> one number an example``; it is no data, and
+    so not saved.
 
     See `tf.keras.metrics.MeanMetricWrapper`.
     """
@@ -136,7 +139,9 @@ class MeanOfFunction(MeanOfExamples):
 
 
 def weighted_sum(metric: Metric, values: Any, sample_weight: Any) -> tuple[float, float]:
-    """Sum of values times weights, and sum of weights; axes that values have and weights lack are averaged over first."""
+    """Sum of values times weights, and sum of weights; axes that values have and weights lack are averaged
+    over first.
+    """
     values = np.asarray(values, np.float64)
     if sample_weight is None:
         return float(values.sum()), float(values.size)
@@ -149,7 +154,8 @@ def weighted_sum(metric: Metric, values: Any, sample_weight: Any) -> tuple[float
         weights = np.broadcast_to(weights, values.shape)
     except ValueError as error:
         raise InputError(
-            f"{metric.name}: expected sample_weight to broadcast to shape {values.shape}, found {weights.shape}."
+            f"{metric.name}: expected sample_weight to broadcast to shape {values.shape}, found "
+            f"{weights.shape}."
         ) from error
     return float((values * weights).sum()), float(weights.sum())
 

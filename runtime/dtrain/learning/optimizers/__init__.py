@@ -6,7 +6,7 @@ Learning rate schedules are in `.schedules`, the optimizers of Keras before 2.11
 from collections.abc import Mapping
 from typing import Any
 
-from dtrain.learning.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
+from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
 from dtrain.learning.optimizers import legacy, schedules
 from dtrain.learning.optimizers.adadelta import Adadelta
 from dtrain.learning.optimizers.adagrad import Adagrad
@@ -47,11 +47,15 @@ def from_config(config: Mapping[str, Any], custom_objects: CustomObjects = NO_OB
     Raises:
         SpecError: there is no optimizer of that name, or its arguments are wrong.
     """
-    return from_data(config, "optimizer", legacy.RULES if config.get("is_legacy_optimizer") else RULES, custom_objects)
+    return from_data(
+        config, "optimizer", legacy.RULES if config.get("is_legacy_optimizer") else RULES, custom_objects
+    )
 
 
 def serialize(optimizer: Optimizer) -> dict[str, Any]:
-    """An optimizer as JSON types: its class's name and its arguments; so it travels to servers and is written into files."""
+    """An optimizer as JSON types: its class's name and its arguments; so it travels to servers and is written
+    into files.
+    """
     return {**to_data(optimizer), "is_legacy_optimizer": optimizer.is_legacy_optimizer}
 
 

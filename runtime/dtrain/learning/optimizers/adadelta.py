@@ -5,13 +5,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from dtrain.learning.arrays import Array
+from dtrain.learning.core.arrays import Array
 from dtrain.learning.optimizers.optimizer import Optimizer, Slots, move_towards
 
 
 @dataclass
 class Adadelta(Optimizer):
-    """a is a moving mean of g², d one of steps²; step = g · √(d + epsilon) / √(a + epsilon); w -= rate · step.
+    """a is a moving mean of g², d one of steps²; step = g · √(d + epsilon) / √(a + epsilon); w -= rate ·
+    step.
 
     Slots: `accumulated_grad` (a), `accumulated_delta_var` (d).
     """
@@ -27,7 +28,12 @@ class Adadelta(Optimizer):
     def _update_block(
         self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
     ) -> None:
-        gradients, moves, s, move = slots["accumulated_grad"], slots["accumulated_delta_var"], scratch[0], scratch[1]
+        gradients, moves, s, move = (
+            slots["accumulated_grad"],
+            slots["accumulated_delta_var"],
+            scratch[0],
+            scratch[1],
+        )
         move_towards(gradients, np.multiply(gradient, gradient, out=s), 1 - self.rho, s)
         np.add(moves, self.epsilon, out=move)
         np.add(gradients, self.epsilon, out=s)

@@ -1,10 +1,12 @@
-"""Adagrad: every element has a rate of its own, which falls with the squares that it has seen (Duchi et al., 2011)."""
+"""Adagrad: every element has a rate of its own, which falls with the squares that it has seen (Duchi et al.,
+2011).
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from dtrain.learning.arrays import Array
+from dtrain.learning.core.arrays import Array
 from dtrain.learning.optimizers.optimizer import Optimizer, Slots
 
 

@@ -1,4 +1,6 @@
-"""Adam and its relatives: a mean of gradients over the root of a mean of their squares (Kingma and Ba, 2014)."""
+"""Adam and its relatives: a mean of gradients over the root of a mean of their squares (Kingma and Ba,
+2014).
+"""
 
 import math
 from dataclasses import dataclass
@@ -6,13 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from dtrain.learning.arrays import Array
+from dtrain.learning.core.arrays import Array
 from dtrain.learning.optimizers.optimizer import Optimizer, Slots, move_towards
 
 
 @dataclass
 class Adam(Optimizer):
-    """m and v are moving means of g and g²; w -= rate · m̂ / (√v̂ + epsilon), their bias towards zero taken out.
+    """m and v are moving means of g and g²; w -= rate · m̂ / (√v̂ + epsilon), their bias towards zero taken
+    out.
 
     Slots: `m`, `v`; with `amsgrad` also `vhat`, the largest v so far, which then stands in v's place.
     """
@@ -50,7 +53,9 @@ class AdamW(Adam):
 
 @dataclass
 class Adamax(Optimizer):
-    """m is a moving mean of g, u a decaying maximum of |g|; w -= rate · m̂ / (u + epsilon). Slots: `m`, `u`."""
+    """m is a moving mean of g, u a decaying maximum of |g|; w -= rate · m̂ / (u + epsilon). Slots: `m`,
+    `u`.
+    """
 
     beta_1: float = 0.9
     beta_2: float = 0.999
@@ -108,6 +113,8 @@ class Nadam(Optimizer):
         return np.asarray(self.beta_1 * (1 - 0.5 * 0.96**steps))
 
     def _momentum_product(self, step: int) -> float:
-        """The product of the momenta of steps 1 to `step`; factors are left out once it cannot differ from 0 in 1 - product."""
+        """The product of the momenta of steps 1 to `step`; factors are left out once it cannot differ from 0
+        in 1 - product.
+        """
         enough = math.ceil(math.log(1e-12) / math.log(self.beta_1)) if 0 < self.beta_1 < 1 else step
         return float(np.prod(self._momentum(np.arange(1, min(step, enough) + 1))))

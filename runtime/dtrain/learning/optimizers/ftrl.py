@@ -5,13 +5,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from dtrain.learning.arrays import Array
+from dtrain.learning.core.arrays import Array
 from dtrain.learning.optimizers.optimizer import Optimizer, Slots
 
 
 @dataclass
 class Ftrl(Optimizer):
-    """a' = a + g²; z += g - (a'^p - a^p) / rate · w; w = (z limited to ±l1, minus z) / (a'^p / rate + 2 · l2).
+    """a' = a + g²; z += g - (a'^p - a^p) / rate · w; w = (z limited to ±l1, minus z) / (a'^p / rate + 2 ·
+    l2).
 
     p is minus `learning_rate_power`. Slots: `accumulator` (a), `linear` (z).
     """

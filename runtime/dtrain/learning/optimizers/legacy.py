@@ -1,7 +1,7 @@
 """The optimizers of Keras before 2.11.
 
-They have a `decay` of the learning rate and put epsilon elsewhere, and with sparse gradients they move only the rows that these
-list (Adam, and RMSprop without momentum, move all rows here too).
+They have a `decay` of the learning rate and put epsilon elsewhere, and with sparse gradients they move only
+the rows that these list (Adam, and RMSprop without momentum, move all rows here too).
 """
 
 from dataclasses import KW_ONLY, dataclass
@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dtrain.learning.arrays import Array
+from dtrain.learning.core.arrays import Array
 from dtrain.learning.optimizers import adadelta, adagrad, adam, ftrl, rmsprop, sgd
 from dtrain.learning.optimizers.optimizer import Optimizer, Slots
 
@@ -93,7 +93,9 @@ class Nadam(Legacy, adam.Nadam):
         """The learning rate of the update that has `step` updates before it."""
         return Optimizer.learning_rate_at(self, step)
 
-    def update_rows(self, value: Array, ids: Array, rows: Array, slots: Slots, step: int, *, rate_scale: float = 1.0) -> None:
+    def update_rows(
+        self, value: Array, ids: Array, rows: Array, slots: Slots, step: int, *, rate_scale: float = 1.0
+    ) -> None:
         """See `Optimizer.update_rows`: the slots of all rows move, and the values of the listed ones."""
         moved = value.copy()
         super().update_rows(moved, ids, rows, slots, step, rate_scale=rate_scale)
@@ -111,4 +113,6 @@ class Ftrl(Legacy, ftrl.Ftrl):
     """See `optimizers.Ftrl`."""
 
 
-RULES: dict[str, type[Optimizer]] = {rule.__name__: rule for rule in (SGD, Adagrad, Adadelta, RMSprop, Adam, Adamax, Nadam, Ftrl)}
+RULES: dict[str, type[Optimizer]] = {
+    rule.__name__: rule for rule in (SGD, Adagrad, Adadelta, RMSprop, Adam, Adamax, Nadam, Ftrl)
+}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dtrain.learning.arrays import Array
+from dtrain.learning.core.arrays import Array
 from dtrain.learning.optimizers.optimizer import Optimizer, Slots, move_towards
 from dtrain.learning.optimizers.schedules import LearningRateSchedule
 

@@ -1,12 +1,15 @@
 """What all optimizers are: numbers, and an update rule that works in place on plain arrays.
 
-* An optimizer holds no state. What it remembers of a variable are *slots*, arrays of the variable's shape by name, which the caller
-  keeps: beside the weights in one process, on a parameter server's shard, in a checkpoint.
-* `update` is element-wise: it may be given one variable, a shard of one, or a flat concatenation of many. Clipping by norm needs
-  whole variables and therefore happens before, in `clip` (`apply` does both); `elementwise` says whether that is needed.
+* An optimizer holds no state. What it remembers of a variable are *slots*, arrays of the variable's shape by
+  name, which the caller keeps: beside the weights in one process, on a parameter server's shard, in a
+  checkpoint.
+* `update` is element-wise: it may be given one variable, a shard of one, or a flat concatenation of many.
+  Clipping by norm needs whole variables and therefore happens before, in `clip` (`apply` does both);
+  `elementwise` says whether that is needed.
 * `step` counts the updates that were made before.
 * An optimizer may be shared by threads: scratch memory belongs to one call.
-* Work is done block by block, so that a variable of any size passes through the cache once; numpy gives the interpreter lock away.
+* Work is done block by block, so that a variable of any size passes through the cache once; numpy gives the
+  interpreter lock away.
 
 The numbers are those of tf.keras.optimizers in TensorFlow 2.15.
 """
@@ -21,16 +24,18 @@ from typing import ClassVar, get_args
 import numpy as np
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning import clipping
-from dtrain.learning.arrays import Array
-from dtrain.learning.configuration import Configurable, from_data
+from dtrain.learning.core import clipping
+from dtrain.learning.core.arrays import Array
+from dtrain.learning.core.configuration import Configurable, from_data
+from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers.schedules import SCHEDULES, LearningRateSchedule
-from dtrain.learning.sparse_rows import SparseRows
 
 Slots = dict[str, Array]
 
 BLOCK_ELEMENTS = 64 * 1024
-"""Elements updated at a time: value, gradient, two slots and scratch fit in the second-level cache (fastest of 8 Ki to 128 Ki)."""
+"""Elements updated at a time: value, gradient, two slots and scratch fit in the second-level cache (fastest
+of 8 Ki to 128 Ki).
+"""
 
 
 @dataclass
@@ -46,7 +51,8 @@ class Optimizer(Configurable):
         global_clipnorm: limit of the norm of all gradients together.
         use_ema: keep an exponential moving average of every variable in the slot `average`.
         ema_momentum: the average's momentum.
-        ema_overwrite_frequency: every so many updates the variables take the average's values; None: only by `finalize`.
+        ema_overwrite_frequency: every so many updates the variables take the average's values; None: only by
+            `finalize`.
     """
 
     learning_rate: float | LearningRateSchedule = 0.001
@@ -71,13 +77,25 @@ class Optimizer(Configurable):
         for field in fields(self):
             value = getattr(self, field.name)
             optional = NoneType in get_args(field.type)
-            if field.name == "name" or isinstance(value, LearningRateSchedule) or (optional and value is None):
+            if (
+                field.name == "name"
+                or isinstance(value, LearningRateSchedule)
+                or (optional and value is None)
+            ):
                 continue
             if not isinstance(value, Real) or not math.isfinite(value):
-                raise SpecError(f"{type(self).__name__}: expected a finite number for {field.name}, found {value!r}.")
-        limits = [limit for limit in ("clipnorm", "clipvalue", "global_clipnorm") if getattr(self, limit) is not None]
+                raise SpecError(
+                    f"{type(self).__name__}: expected a finite number for {field.name}, found {value!r}."
+                )
+        limits = [
+            limit
+            for limit in ("clipnorm", "clipvalue", "global_clipnorm")
+            if getattr(self, limit) is not None
+        ]
         if len(limits) > 1:
-            raise SpecError(f"{type(self).__name__}: expected at most one kind of clipping, found {' and '.join(limits)}.")
+            raise SpecError(
+                f"{type(self).__name__}: expected at most one kind of clipping, found {' and '.join(limits)}."
+            )
         for limit in limits:
             if getattr(self, limit) <= 0:
                 raise SpecError(f"{type(self).__name__}: expected {limit} > 0, found {getattr(self, limit)}.")
@@ -94,16 +112,26 @@ class Optimizer(Configurable):
 
     def learning_rate_at(self, step: int) -> float:
         """The learning rate of the update that has `step` updates before it."""
-        return self.learning_rate(step) if isinstance(self.learning_rate, LearningRateSchedule) else self.learning_rate
+        return (
+            self.learning_rate(step)
+            if isinstance(self.learning_rate, LearningRateSchedule)
+            else self.learning_rate
+        )
 
     @property
     def elementwise(self) -> bool:
-        """Whether `update` alone is the whole rule; False if norms of whole variables are needed first (`clip`)."""
+        """Whether `update` alone is the whole rule; False if norms of whole variables are needed first
+        (`clip`).
+        """
         return self.clipnorm is None and self.global_clipnorm is None
 
     def initial_slots(self, value: Array) -> Slots:
-        """New slots for a variable of this value (or for a shard, or for a flat concatenation of variables)."""
-        slots = {name: np.full(value.shape, initial, value.dtype) for name, initial in self._slot_values().items()}
+        """New slots for a variable of this value (or for a shard, or for a flat concatenation of
+        variables).
+        """
+        slots = {
+            name: np.full(value.shape, initial, value.dtype) for name, initial in self._slot_values().items()
+        }
         if self.use_ema:
             slots["average"] = value.copy()
         return slots
@@ -125,15 +153,21 @@ class Optimizer(Configurable):
                 self.update(values[name], gradient, slots[name], step)
 
     def clip(self, gradients: Mapping[str, Array | SparseRows]) -> dict[str, Array | SparseRows]:
-        """Gradients as `update` and `update_rows` want them: norms limited, then the duplicates of sparse ones added up.
+        """Gradients as `update` and `update_rows` want them: norms limited, then the duplicates of sparse
+        ones added up.
 
-        What stays the same is not copied. `clipvalue` is applied here to sparse gradients only; `update` applies it to dense ones.
+        What stays the same is not copied. `clipvalue` is applied here to sparse gradients only; `update`
+        applies it to dense ones.
         """
         clipped: dict[str, Array | SparseRows] = dict(gradients)
         if self.clipnorm is not None:
-            clipped = {name: clipping.clip_by_norm(gradient, self.clipnorm) for name, gradient in gradients.items()}
+            clipped = {
+                name: clipping.clip_by_norm(gradient, self.clipnorm) for name, gradient in gradients.items()
+            }
         elif self.global_clipnorm is not None:
-            factor = clipping.global_clip_factor(clipping.global_norm(gradients.values()), self.global_clipnorm)
+            factor = clipping.global_clip_factor(
+                clipping.global_norm(gradients.values()), self.global_clipnorm
+            )
             clipped = {name: clipping.scaled(gradient, factor) for name, gradient in gradients.items()}
         for name, gradient in clipped.items():
             if isinstance(gradient, SparseRows):
@@ -141,7 +175,14 @@ class Optimizer(Configurable):
         return clipped
 
     def update(
-        self, value: Array, gradient: Array, slots: Slots, step: int, *, rate_scale: float = 1.0, out: Array | None = None
+        self,
+        value: Array,
+        gradient: Array,
+        slots: Slots,
+        step: int,
+        *,
+        rate_scale: float = 1.0,
+        out: Array | None = None,
     ) -> None:
         """Update a variable, or a flat concatenation of variables, and its slots in place.
 
@@ -155,9 +196,14 @@ class Optimizer(Configurable):
         """
         out = value if out is None else out
         if gradient.shape != value.shape:
-            raise InputError(f"{self.name}: expected a gradient of shape {value.shape}, found {gradient.shape}.")
+            raise InputError(
+                f"{self.name}: expected a gradient of shape {value.shape}, found {gradient.shape}."
+            )
         if not (value.flags.c_contiguous and out.flags.c_contiguous):
-            raise InputError(f"{self.name}: expected a C-contiguous variable, found strides {value.strides}; copy it first.")
+            raise InputError(
+                f"{self.name}: expected a C-contiguous variable, found strides {value.strides}; copy it "
+                "first."
+            )
         rate = self.learning_rate_at(step) * rate_scale
         size = value.size
         scratch = np.empty((self.scratch_arrays + 1, min(size, BLOCK_ELEMENTS)), value.dtype)
@@ -172,11 +218,13 @@ class Optimizer(Configurable):
             part_scratch = scratch[:, : part.stop - start]
             self._update_part(value[part], gradient[part], part_slots, part_scratch, rate, step, out[part])
 
-    def update_rows(self, value: Array, ids: Array, rows: Array, slots: Slots, step: int, *, rate_scale: float = 1.0) -> None:
+    def update_rows(
+        self, value: Array, ids: Array, rows: Array, slots: Slots, step: int, *, rate_scale: float = 1.0
+    ) -> None:
         """Update a table in place from the gradients of some of its rows.
 
-        Every row moves if the rule moves variables of zero gradient (momentum, Adam, weight decay, ...); otherwise, and with most
-        legacy rules, only the listed rows are touched.
+        Every row moves if the rule moves variables of zero gradient (momentum, Adam, weight decay, ...);
+        otherwise, and with most legacy rules, only the listed rows are touched.
 
         Args:
             value: the table, C-contiguous.
@@ -187,8 +235,12 @@ class Optimizer(Configurable):
             rate_scale: factor of the learning rate.
         """
         if len(ids) and (ids[0] < 0 or ids[-1] >= len(value)):
-            raise InputError(f"{self.name}: expected row numbers in [0, {len(value)}), found {ids[0]} to {ids[-1]}.")
-        rule = self if self.clipvalue is None else replace(self, clipvalue=None)  # `clip` has limited the elements
+            raise InputError(
+                f"{self.name}: expected row numbers in [0, {len(value)}), found {ids[0]} to {ids[-1]}."
+            )
+        rule = (
+            self if self.clipvalue is None else replace(self, clipvalue=None)
+        )  # `clip` has limited the elements
         if self.touches_listed_rows_only:
             listed = value[ids]
             listed_slots = {name: slot[ids] for name, slot in slots.items()}
@@ -203,7 +255,13 @@ class Optimizer(Configurable):
             first, last = np.searchsorted(ids, (block.start, block.stop))
             gradient = np.zeros_like(value[block])
             gradient[ids[first:last] - start] = rows[first:last]
-            rule.update(value[block], gradient, {name: slot[block] for name, slot in slots.items()}, step, rate_scale=rate_scale)
+            rule.update(
+                value[block],
+                gradient,
+                {name: slot[block] for name, slot in slots.items()},
+                step,
+                rate_scale=rate_scale,
+            )
 
     def finalize(self, value: Array, slots: Slots) -> None:
         """At the end of training: the variable takes its moving average's value, if one is kept."""
@@ -212,7 +270,9 @@ class Optimizer(Configurable):
 
     @property
     def touches_listed_rows_only(self) -> bool:
-        """Whether `update_rows` leaves values and slots of rows alone that a sparse gradient does not list."""
+        """Whether `update_rows` leaves values and slots of rows alone that a sparse gradient does not
+        list.
+        """
         return self._moves_listed_rows_only() and not self.weight_decay and not self.use_ema
 
     # What a rule says
@@ -221,7 +281,9 @@ class Optimizer(Configurable):
     """Whether a row that is not listed may become another one than a row whose gradient is zero."""
 
     def _slot_values(self) -> dict[str, float]:
-        """Names of the slots, and the number that each is filled with at first; `average` (`use_ema`) begins as the variable."""
+        """Names of the slots, and the number that each is filled with at first; `average` (`use_ema`) begins
+        as the variable.
+        """
         raise NotImplementedError
 
     def _update_block(
@@ -239,7 +301,9 @@ class Optimizer(Configurable):
 
     # Inner parts
 
-    def _update_part(self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array) -> None:
+    def _update_part(
+        self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
+    ) -> None:
         """The rule, and what is the same for all rules."""
         if self.weight_decay:
             value = np.multiply(value, 1.0 - rate * self.weight_decay, out=out)

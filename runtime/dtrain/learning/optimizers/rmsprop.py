@@ -5,15 +5,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from dtrain.learning.arrays import Array
+from dtrain.learning.core.arrays import Array
 from dtrain.learning.optimizers.optimizer import Optimizer, Slots, move_towards
 
 
 @dataclass
 class RMSprop(Optimizer):
-    """v is a moving mean of g²; w -= rate · g / √(v + epsilon), or moves by a sum of such steps that decays by `momentum`.
+    """v is a moving mean of g²; w -= rate · g / √(v + epsilon), or moves by a sum of such steps that decays
+    by `momentum`.
 
-    Slots: `velocity` (v); with `momentum` also `momentum`; with `centered`, which takes the gradient's variance for v,
+    Slots: `velocity` (v); with `momentum` also `momentum`; with `centered`, which takes the gradient's
+        variance for v,
     `average_gradient`.
     """
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dtrain.errors import SpecError
-from dtrain.learning.configuration import Configurable
+from dtrain.learning.core.configuration import Configurable
 
 
 @dataclass
@@ -33,7 +33,9 @@ class ExponentialDecay(LearningRateSchedule):
 
     def __call__(self, step: int) -> float:
         exponent = step / self.decay_steps
-        return self.initial_learning_rate * self.decay_rate ** (math.floor(exponent) if self.staircase else exponent)
+        return self.initial_learning_rate * self.decay_rate ** (
+            math.floor(exponent) if self.staircase else exponent
+        )
 
 
 @dataclass
@@ -47,11 +49,16 @@ class PiecewiseConstantDecay(LearningRateSchedule):
     def __post_init__(self) -> None:
         if len(self.boundaries) != len(self.values) - 1:
             raise SpecError(
-                f"PiecewiseConstantDecay: expected one more value than boundaries, found {len(self.values)} values and "
+                f"PiecewiseConstantDecay: expected one more value than boundaries, found {len(self.values)} "
+                "values and "
                 f"{len(self.boundaries)} boundaries."
             )
-        if any(later <= earlier for earlier, later in zip(self.boundaries, self.boundaries[1:], strict=False)):
-            raise SpecError(f"PiecewiseConstantDecay: expected ascending boundaries, found {list(self.boundaries)}.")
+        if any(
+            later <= earlier for earlier, later in zip(self.boundaries, self.boundaries[1:], strict=False)
+        ):
+            raise SpecError(
+                f"PiecewiseConstantDecay: expected ascending boundaries, found {list(self.boundaries)}."
+            )
 
     def __call__(self, step: int) -> float:
         return self.values[sum(boundary < step for boundary in self.boundaries)]
@@ -59,7 +66,9 @@ class PiecewiseConstantDecay(LearningRateSchedule):
 
 @dataclass
 class PolynomialDecay(LearningRateSchedule):
-    """From the initial rate to the end rate over `decay_steps`, along (1 - fraction)^power; with `cycle` again and again."""
+    """From the initial rate to the end rate over `decay_steps`, along (1 - fraction)^power; with `cycle`
+    again and again.
+    """
 
     initial_learning_rate: float
     decay_steps: float
@@ -73,7 +82,9 @@ class PolynomialDecay(LearningRateSchedule):
         if self.cycle:
             decay_steps *= max(1, math.ceil(step / decay_steps))
         fraction = min(step, decay_steps) / decay_steps
-        return (self.initial_learning_rate - self.end_learning_rate) * math.pow(1 - fraction, self.power) + self.end_learning_rate
+        return (self.initial_learning_rate - self.end_learning_rate) * math.pow(
+            1 - fraction, self.power
+        ) + self.end_learning_rate
 
 
 @dataclass
@@ -88,12 +99,16 @@ class InverseTimeDecay(LearningRateSchedule):
 
     def __call__(self, step: int) -> float:
         quotient = step / self.decay_steps
-        return self.initial_learning_rate / (1 + self.decay_rate * (math.floor(quotient) if self.staircase else quotient))
+        return self.initial_learning_rate / (
+            1 + self.decay_rate * (math.floor(quotient) if self.staircase else quotient)
+        )
 
 
 @dataclass
 class CosineDecay(LearningRateSchedule):
-    """Linear from initial rate to `warmup_target` over `warmup_steps`, then half a cosine down to alpha times the peak."""
+    """Linear from initial rate to `warmup_target` over `warmup_steps`, then half a cosine down to alpha times
+    the peak.
+    """
 
     initial_learning_rate: float
     decay_steps: float
@@ -109,7 +124,10 @@ class CosineDecay(LearningRateSchedule):
         if self.warmup_target is None:
             return self.initial_learning_rate * self._factor(step)
         if step < self.warmup_steps:
-            return self.initial_learning_rate + (self.warmup_target - self.initial_learning_rate) * step / self.warmup_steps
+            return (
+                self.initial_learning_rate
+                + (self.warmup_target - self.initial_learning_rate) * step / self.warmup_steps
+            )
         return self.warmup_target * self._factor(step - self.warmup_steps)
 
     def _factor(self, step: int) -> float:
@@ -119,10 +137,11 @@ class CosineDecay(LearningRateSchedule):
 
 @dataclass
 class CosineDecayRestarts(LearningRateSchedule):
-    """Half cosines one after another, each `t_mul` times as long and `m_mul` times as high as the one before (SGDR).
+    """Half cosines one after another, each `t_mul` times as long and `m_mul` times as high as the one before
+    (SGDR).
 
-    With `t_mul` below 1 all periods together end after `first_decay_steps / (1 - t_mul)` steps. A later step raises SpecError;
-    TensorFlow goes on with a rate of NaN.
+    With `t_mul` below 1 all periods together end after `first_decay_steps / (1 - t_mul)` steps. A later step
+    raises SpecError; TensorFlow goes on with a rate of NaN.
     """
 
     initial_learning_rate: float
@@ -145,7 +164,9 @@ class CosineDecayRestarts(LearningRateSchedule):
             if left <= 0:
                 end = self.first_decay_steps / (1 - self.t_mul)
                 found = f"with t_mul {self.t_mul} the last period ends at step {end:.6g}, found step {step}"
-                raise SpecError(f"CosineDecayRestarts: {found}. Use a longer first_decay_steps, or a t_mul of 1 or more.")
+                raise SpecError(
+                    f"CosineDecayRestarts: {found}. Use a longer first_decay_steps, or a t_mul of 1 or more."
+                )
             restarts = math.floor(math.log(left) / math.log(self.t_mul))
             start = (1 - self.t_mul**restarts) / (1 - self.t_mul)
             fraction = (periods - start) / self.t_mul**restarts

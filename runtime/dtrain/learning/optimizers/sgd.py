@@ -5,14 +5,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from dtrain.learning.arrays import Array
+from dtrain.learning.core.arrays import Array
 from dtrain.learning.optimizers.optimizer import Optimizer, Slots
 from dtrain.learning.optimizers.schedules import LearningRateSchedule
 
 
 @dataclass
 class SGD(Optimizer):
-    """w -= rate · g. With momentum: m = momentum · m - rate · g; w += m, or with `nesterov` w += momentum · m - rate · g.
+    """w -= rate · g. With momentum: m = momentum · m - rate · g; w += m, or with `nesterov` w += momentum · m
+    - rate · g.
 
     Slots: `m`, only with momentum.
     """

@@ -1,1 +1,3 @@
-"""The leader: `machine` decides when a checkpoint is due, `driver` speaks with the servers; starts, orders, saving, recovery."""
+"""The leader: `machine` decides when a checkpoint is due, `driver` speaks with the servers; starts, orders,
+saving, recovery.
+"""

@@ -1,4 +1,5 @@
-"""Saves a generation on its schedule while it trains, and once more at the end, for a process that trains alone.
+"""Saves a generation on its schedule while it trains, and once more at the end, for a process that trains
+alone.
 
 In a cluster the leader's `keeper` does it, who besides gives the servers back what they lost.
 """

@@ -1,4 +1,6 @@
-"""Copies checkpoints to their second home in a thread of its own: a slow store keeps nobody from saving, restoring, training."""
+"""Copies checkpoints to their second home in a thread of its own: a slow store keeps nobody from saving,
+restoring, training.
+"""
 
 import threading
 import time
@@ -19,7 +21,9 @@ PAUSE_S = 1.0
 class CopiesThread:
     """Keeps the copies at one URL equal to a local directory, as far as the store allows."""
 
-    def __init__(self, remote: checkpoints.RemoteCopies, directory: Path, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, remote: checkpoints.RemoteCopies, directory: Path, warn: Callable[[str], None]
+    ) -> None:
         """Begin; `warn` is told of copies that could not be written while training goes on."""
         self._remote = remote
         self._directory = directory
@@ -31,7 +35,9 @@ class CopiesThread:
         threading.Thread(target=self._run, name="copies", daemon=True).start()
 
     @classmethod
-    def of(cls, section: CheckpointSection, directory: Path, warn: Callable[[str], None]) -> "CopiesThread | None":
+    def of(
+        cls, section: CheckpointSection, directory: Path, warn: Callable[[str], None]
+    ) -> "CopiesThread | None":
         """As the spec says; None if it names no second home."""
         remote = checkpoints.remote_copies(section.remote)
         return None if remote is None else cls(remote, directory, warn)

@@ -1,4 +1,5 @@
-"""The leader's way to the servers: makes the variables exist on every one, asks for their state, says farewell.
+"""The leader's way to the servers: makes the variables exist on every one, asks for their state, says
+farewell.
 
 On connections of its own, beside those of training; the `keeper` uses it to save and to restore.
 """
@@ -31,8 +32,8 @@ from dtrain.messages import (
     SnapshotReply,
     SnapshotRows,
 )
+from dtrain.parameters.replica_memory import cut
 from dtrain.protocol.applied_batches import lacking
-from dtrain.protocol.replica_memory import cut
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.start import Start
@@ -49,7 +50,9 @@ RECONNECT_S = 10.0
 
 
 class Leader:
-    """The leader's connections to every server. One thread at a time uses it; `abort` alone may come from another."""
+    """The leader's connections to every server. One thread at a time uses it; `abort` alone may come from
+    another.
+    """
 
     def __init__(self, servers: int, connect: Connect, connect_s: float) -> None:
         """Connect to every server.
@@ -73,7 +76,8 @@ class Leader:
         until: int | None = None,
         heard_of: tuple[str, ...] = (),
     ) -> int:
-        """Begin a term: give every server its variables; returns the highest version that was given up for it, or -1.
+        """Begin a term: give every server its variables; returns the highest version that was given up for
+        it, or -1.
 
         No version is made beyond `until` before the first order; `heard_of` as in `Initialise`.
 
@@ -118,11 +122,17 @@ class Leader:
                     contents[server].batches if contents else None,
                     repairs if server == 0 else (),
                 )
-                channel.send(message, [*values[server], *(slots[name][server][i] for name in slots for i in trainable)])
+                channel.send(
+                    message, [*values[server], *(slots[name][server][i] for name in slots for i in trainable)]
+                )
             frames = [channel.receive() for channel in self._channels]
             answers = [_expect(Initialised, frame).message for frame in frames]
             for together in zip_longest(*parts):
-                asked = [(channel, part) for channel, part in zip(self._channels, together, strict=True) if part is not None]
+                asked = [
+                    (channel, part)
+                    for channel, part in zip(self._channels, together, strict=True)
+                    if part is not None
+                ]
                 for channel, (load, source) in asked:
                     channel.send(load, source())
                 for channel, _ in asked:
@@ -157,7 +167,8 @@ class Leader:
         return [cast(Answer, _expect(kind, frame).message) for frame in frames]
 
     def conclude(self, generation: int, rows: Mapping[int, Row]) -> None:
-        """Tell ps:0 that the last step of a generation is saved, and the numbers of its epochs: it may have been started again.
+        """Tell ps:0 that the last step of a generation is saved, and the numbers of its epochs: it may have
+        been started again.
 
         Raises:
             PeerError: ps:0 is gone, or will not answer.
@@ -170,7 +181,9 @@ class Leader:
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
-        """A question whose answers were not all heard would have them taken for the next one's: then on new connections."""
+        """A question whose answers were not all heard would have them taken for the next one's: then on new
+        connections.
+        """
         if self._answers_open:
             self.reconnect()
         self._answers_open = True
@@ -178,7 +191,9 @@ class Leader:
         self._answers_open = False
 
     def _say(self, server: int, question: AnyMessage) -> None:
-        """A question for a server's state has a number of its own each time, of which its rows are asked for."""
+        """A question for a server's state has a number of its own each time, of which its rows are asked
+        for.
+        """
         if isinstance(question, Snapshot):
             self._number[server] = next(self._numbers)
         if isinstance(question, Snapshot | SnapshotRows):
@@ -235,7 +250,9 @@ class Leader:
             channel.abort(reason)
 
     def break_with(self, server: int, reason: str) -> None:
-        """From another thread: a server does not answer; what is being asked of it is asked again on a new connection."""
+        """From another thread: a server does not answer; what is being asked of it is asked again on a new
+        connection.
+        """
         self._channels[server].abort(reason)
 
     def close(self) -> None:
@@ -248,7 +265,9 @@ def _expect(kind: type[AnyMessage], frame: Frame) -> Frame:
     if isinstance(frame.message, Refusal | NotReady):
         raise PeerRefusedError(frame.message.reason)
     if not isinstance(frame.message, kind):
-        raise PeerRefusedError(f"a server answered {type(frame.message).__name__} where {kind.__name__} was expected")
+        raise PeerRefusedError(
+            f"a server answered {type(frame.message).__name__} where {kind.__name__} was expected"
+        )
     return frame
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dtrain.config import TrainingSection
+from dtrain.parameters.placement import Plan
 from dtrain.protocol.feed import UNKNOWN, Feed
-from dtrain.protocol.placement import Plan
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""The leader's thread: saves a generation on its schedule, gives it back to servers that lost it, saves the last step.
+"""The leader's thread: saves a generation on its schedule, gives it back to servers that lost it, saves the
+last step.
 
-One thread for all three, because they exclude each other: nothing is saved of servers that are in different terms, and nothing
-is given back while it is being saved. It runs the machines of `chief` and `recovery`.
+One thread for all three, because they exclude each other: nothing is saved of servers that are in different
+terms, and nothing is given back while it is being saved. It runs the machines of `chief` and `recovery`.
 """
 
 import contextlib
@@ -18,7 +19,6 @@ from dtrain import checkpoints
 from dtrain.config import CheckpointSection
 from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Lineage
-from dtrain.reporting import Reporter
 from dtrain.roles.chief.driver import Leader, server_name
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import CheckpointSchedule
@@ -26,7 +26,8 @@ from dtrain.roles.chief.recovery import TermWatch, next_term
 from dtrain.roles.chief.saver import Saver
 from dtrain.roles.chief.start import Start, restored
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.run_files import RunFiles
+from dtrain.runs.files import RunFiles
+from dtrain.runs.reporting import Reporter
 from dtrain.wire.answers import next_of
 
 LOOK_S = 0.2
@@ -35,7 +36,9 @@ STOP_S = 5.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a leader works: its ways to the servers, and what it keeps; `server_s` is how long it waits for one that is lost."""
+    """Where a leader works: its ways to the servers, and what it keeps; `server_s` is how long it waits for
+    one that is lost.
+    """
 
     leader: Leader
     links: Sequence[HeartbeatLink]
@@ -66,7 +69,13 @@ class Keeper:
         self.generation = generation
         reporter, folder = place.reporter, place.checkpoints
         self._saver = Saver(
-            place.leader, generation, place.section, folder, self._step, reporter.warn, tried=reporter.tried_to_save
+            place.leader,
+            generation,
+            place.section,
+            folder,
+            self._step,
+            reporter.warn,
+            tried=reporter.tried_to_save,
         )
         self._schedule = CheckpointSchedule(place.section, time.monotonic(), -1)
         self._watch = TermWatch(generation.number, 0, 0.0)
@@ -90,7 +99,8 @@ class Keeper:
 
         Args:
             start: what they are.
-            save: whether no checkpoint knows them yet: then one comes first, so that no server trains what cannot be restored.
+            save: whether no checkpoint knows them yet: then one comes first, so that no server trains what
+                cannot be restored.
 
         Raises:
             CheckpointError: it cannot be saved.
@@ -113,12 +123,16 @@ class Keeper:
         said = self._place.links[0].reply
         self._watch = TermWatch(said.generation, said.term, time.monotonic())
         self._took_up(said.version, said.lineage)
-        if not checkpoints.list_checkpoints(self._place.checkpoints):  # a leader by hand has begun another directory
+        if not checkpoints.list_checkpoints(
+            self._place.checkpoints
+        ):  # a leader by hand has begun another directory
             self._saver.save_cut(said.term)
         self._thread.start()
 
     def ordered(self, until: int | None, end: int | None) -> None:
-        """The servers have had an order: to make no version beyond `until` before the next one, or to end at `end`."""
+        """The servers have had an order: to make no version beyond `until` before the next one, or to end at
+        `end`.
+        """
         self._saver.until = until
         if end is not None:
             self.generation = self._saver.generation = replace(self.generation, max_steps=end)
@@ -139,7 +153,8 @@ class Keeper:
         return answer
 
     def stop(self, *, save: bool) -> None:
-        """Nothing more is done in the background; with `save` one last checkpoint is written of what there is.
+        """Nothing more is done in the background; with `save` one last checkpoint is written of what there
+        is.
 
         Raises:
             DtrainError: it cannot be written.
@@ -171,7 +186,8 @@ class Keeper:
                 self._saved.get(timeout=LOOK_S)
 
     def give_back(self) -> None:
-        """Give every server the newest checkpoint again: what an earlier process of the leader assigned has reached some only.
+        """Give every server the newest checkpoint again: what an earlier process of the leader assigned has
+        reached some only.
 
         Raises:
             DtrainError: the keeper has given up.
@@ -220,7 +236,9 @@ class Keeper:
         try:
             self._saver.save_cut(self._watch.term)
             if not self._saver.whole:
-                self._place.reporter.warn(f"the checkpoint of step {step} has a batch on some servers only, which is dealt again")
+                self._place.reporter.warn(
+                    f"the checkpoint of step {step} has a batch on some servers only, which is dealt again"
+                )
         except DtrainError as error:
             if not self._stopped.is_set():
                 self._place.reporter.warn(f"no checkpoint of step {step}: {error}")
@@ -234,7 +252,8 @@ class Keeper:
                 self._stopped.set()
             self._answer_finish(reached is not None)
         except (PeerLostError, PeerRefusedError, WaitTimeoutError):
-            # A server has died; that is seen by its lease. One that will not answer for other reasons is given up.
+            # A server has died; that is seen by its lease. One that will not answer for other reasons is
+            # given up.
             if time.monotonic() - since_s >= self._place.server_s:
                 raise
 
@@ -244,7 +263,9 @@ class Keeper:
             self._finished.put(saved)
 
     def _restore(self) -> None:
-        """Give the newest checkpoint to every server, in a new term; if one is gone again, the next look comes back here."""
+        """Give the newest checkpoint to every server, in a new term; if one is gone again, the next look
+        comes back here.
+        """
         place, generation = self._place, self.generation
         replies = [link.reply for link in place.links]
         versions = [reply.version for reply in replies if reply.generation == generation.number]
@@ -263,14 +284,20 @@ class Keeper:
             self._saved.put(True)
 
     def _begin_term(self, start: Start, reached: int) -> None:
-        """On every server, `reached` being the newest version known before. A term that failed somewhere is never used again.
+        """On every server, `reached` being the newest version known before. A term that failed somewhere is
+        never used again.
 
         Nothing is made before the leader's order, its first or the one in force.
         """
-        place, before = self._place, max(start.lineage.rolled_back_steps, self._saver.lineage.rolled_back_steps)
+        place, before = (
+            self._place,
+            max(start.lineage.rolled_back_steps, self._saver.lineage.rolled_back_steps),
+        )
 
         def lineage(reached: int) -> Lineage:
-            return msgspec.structs.replace(start.lineage, rolled_back_steps=before + max(0, reached - start.version))
+            return msgspec.structs.replace(
+                start.lineage, rolled_back_steps=before + max(0, reached - start.version)
+            )
 
         replies = [link.reply for link in place.links]
         empty = [server_name(server) for server, reply in enumerate(replies) if reply.generation == 0]
@@ -279,7 +306,9 @@ class Keeper:
         try:
             told = replace(start, lineage=lineage(reached))
             heard_of, directory = self._watch.heard_of, str(place.run_dir)
-            given_up = place.leader.initialise(self.generation, told, self._watch.term, directory, start.version, heard_of)
+            given_up = place.leader.initialise(
+                self.generation, told, self._watch.term, directory, start.version, heard_of
+            )
         finally:
             self.busy = False
         self._watch.since_s = time.monotonic()
@@ -288,7 +317,9 @@ class Keeper:
         if reached > start.version:
             lost = f"{', '.join(empty) or 'a server'} had lost all variables"
             why = "the leader died while it assigned values" if self._torn else lost
-            place.reporter.warn(f"{why}: every server goes back from step {reached} to the checkpoint of step {start.version}")
+            place.reporter.warn(
+                f"{why}: every server goes back from step {reached} to the checkpoint of step {start.version}"
+            )
 
     def _took_up(self, version: int, lineage: Lineage) -> None:
         """A term has begun at this version."""

@@ -1,18 +1,22 @@
-"""A server that is past its lease is killed by the launcher, on the leader's order; the restart rule starts it again. Rule 6."""
+"""A server that is past its lease is killed by the launcher, on the leader's order; the restart rule starts
+it again. Rule 6.
+"""
 
 import contextlib
 from pathlib import Path
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError
-from dtrain.run_files import KillOrder, RunFiles, TaskStatus, read_record, write_record
+from dtrain.runs.files import KillOrder, RunFiles, TaskStatus, read_record, write_record
 
 
-def order_kill(run_dir: Path, task: TaskId, heard_attempt: int | None, reason: str, *, now_s: float, lease_s: float) -> None:
+def order_kill(
+    run_dir: Path, task: TaskId, heard_attempt: int | None, reason: str, *, now_s: float, lease_s: float
+) -> None:
     """Order it, if it is sure that the attempt that runs now is the one that does not answer.
 
-    It is if this attempt has answered before, or if it has not even written its own status for as long: it stands still. Any other
-    was started meanwhile, and is not there yet.
+    It is if this attempt has answered before, or if it has not even written its own status for as long: it
+    stands still. Any other was started meanwhile, and is not there yet.
 
     Args:
         run_dir: of the run, which the launcher reads.

@@ -1,9 +1,10 @@
 """The leader's machine: when a checkpoint is due, and whether what the servers sent is one. Pure.
 
-A synchronous checkpoint is one version on all servers. The leader asks every server for its state *at* a version a little ahead
-of where training stands, so the question arrives before the version does; if it came too late somewhere, it asks again further
-ahead. At the end all servers stand at the last step and agree at once. For an asynchronous one all servers are marked first; it
-contains the same batches on all of them; see `snapshots`.
+A synchronous checkpoint is one version on all servers. The leader asks every server for its state *at* a
+version a little ahead of where training stands, so the question arrives before the version does; if it came
+too late somewhere, it asks again further ahead. At the end all servers stand at the last step and agree at
+once. For an asynchronous one all servers are marked first; it contains the same batches on all of them; see
+`snapshots`.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,9 @@ from dtrain.protocol.applied_batches import union, without
 
 FIRST_MARGIN_STEPS = 2
 ANSWER_WAIT_S = 0.5
-"""For a version that is two steps ahead. Where steps take longer, the servers answer with the one that there is."""
+"""For a version that is two steps ahead. Where steps take longer, the servers answer with the one that there
+is.
+"""
 ARRIVAL_S = 2.0
 """For a push to arrive on every server."""
 MARK_S = 2.0
@@ -24,7 +27,9 @@ MARK_S = 2.0
 
 @dataclass
 class CheckpointSchedule:
-    """When to save: every so many seconds or steps, whichever comes first; step 0 and the end are not its business."""
+    """When to save: every so many seconds or steps, whichever comes first; step 0 and the end are not its
+    business.
+    """
 
     section: CheckpointSection
     last_s: float

@@ -1,25 +1,30 @@
-"""The leader's machine for one order: every server changes its ways at the same version. (message) -> messages. Rule 13.
+"""The leader's machine for one order: every server changes its ways at the same version. (message) ->
+messages. Rule 13.
 
-    1. Every server is asked to hold. ps:0 names the version: the next one that nobody has begun to make. It lets nothing be made
-       beyond it until it is told more: in sync no commit, in async no ticket but those under way.
-    2. All others are told what holds from that version on; a server that has not reached it keeps it for then.
+    1. Every server is asked to hold. ps:0 names the version: the next one that nobody has begun to make. It
+       lets nothing be made beyond it until it is told more: in sync no commit, in async no ticket but those
+       under way.
+    2. All others are told what holds from that version on; a server that has not reached it keeps it for
+      then.
     3. Last ps:0 is told, and training goes on.
 
-An order with values that its leader did not live to give to ps:0 is `torn`: some servers have the values. Then the servers go back
-to the newest checkpoint, and every checkpoint has the values on all servers or on none.
+An order with values that its leader did not live to give to ps:0 is `torn`: some servers have the values.
+Then the servers go back to the newest checkpoint, and every checkpoint has the values on all servers or on
+none.
 
-In a new term the order in force is given again. It holds from the version that it held for before, or from the beginning of the
-term if that is later. Its values are given again only where the term begins at that version: further back training comes there
-again, and so do the callbacks that assigned them. If the ends of epochs that had come before the order are lost, they come again
-too: then nothing is made before the leader's next order.
+In a new term the order in force is given again. It holds from the version that it held for before, or from
+the beginning of the term if that is later. Its values are given again only where the term begins at that
+version: further back training comes there again, and so do the callbacks that assigned them. If the ends of
+epochs that had come before the order are lost, they come again too: then nothing is made before the leader's
+next order.
 
-So no server is ever past the version when it hears of it. An order says everything that is in force, not what is new, and has a
-number: it may be repeated, and one that arrives late is not obeyed. If the leader dies on the way, ps:0 holds until its successor
-gives an order of its own; a stop of which some server has heard is then part of it. If the servers begin a new term on the way, the
-order begins again.
+So no server is ever past the version when it hears of it. An order says everything that is in force, not what
+is new, and has a number: it may be repeated, and one that arrives late is not obeyed. If the leader dies on
+the way, ps:0 holds until its successor gives an order of its own; a stop of which some server has heard is
+then part of it. If the servers begin a new term on the way, the order begins again.
 
-In async a server other than ps:0 may be past the version after all, by pushes whose sender died before it reached ps:0; it changes
-at once.
+In async a server other than ps:0 may be past the version after all, by pushes whose sender died before it
+reached ps:0; it changes at once.
 """
 
 from collections.abc import Iterator
@@ -72,11 +77,15 @@ class Order:
     @property
     def stops(self) -> bool:
         """Whether it ends training: by itself, or because an earlier one did so on some server."""
-        return (self.control is not None and self.control.stop) or any(answer.stopped for answer in self._answers)
+        return (self.control is not None and self.control.stop) or any(
+            answer.stopped for answer in self._answers
+        )
 
     @property
     def void(self) -> bool:
-        """Return whether the servers are in another term than the order is for: then it was given to no server."""
+        """Return whether the servers are in another term than the order is for: then it was given to no
+        server.
+        """
         return self.term not in (0, self.seen.term)
 
     @property
@@ -110,7 +119,9 @@ class Order:
             case Refusal(reason):
                 raise PeerRefusedError(reason)
             case _:
-                raise PeerRefusedError(f"ps:{server} answered {type(asked).__name__} with {type(message).__name__}")
+                raise PeerRefusedError(
+                    f"ps:{server} answered {type(asked).__name__} with {type(message).__name__}"
+                )
         if not (self.unanswered or self._void or self.done):
             yield from self._next(told=isinstance(asked, Control))
 
@@ -126,12 +137,18 @@ class Order:
             yield self._ask(server, control)
 
     def _told_now(self, control: Control, holding: Holding) -> Control:
-        """Return the order as it is given to the servers, now that ps:0 has said at which version it holds."""
+        """Return the order as it is given to the servers, now that ps:0 has said at which version it
+        holds.
+        """
         version = max(holding.version, self.since)
-        control = msgspec.structs.replace(control, number=self.number, term=holding.term, version=version, stop=self.stops)
+        control = msgspec.structs.replace(
+            control, number=self.number, term=holding.term, version=version, stop=self.stops
+        )
         if self.again:
             assigns = control.assigns and holding.version == self.since and not self.comes_back
-            control = msgspec.structs.replace(control, assigns=assigns, until=holding.version if self.comes_back else control.until)
+            control = msgspec.structs.replace(
+                control, assigns=assigns, until=holding.version if self.comes_back else control.until
+            )
         return control
 
     def _ask(self, server: int, message: AnyMessage) -> Outgoing:

@@ -11,8 +11,8 @@ import numpy as np
 
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import AnyMessage, Control, Holding, NotReady, Record, Recorded, Refusal, Row
+from dtrain.parameters.change import Values, laid_over
 from dtrain.roles.chief.order import Order
-from dtrain.roles.parameter_server.change import Values, laid_over
 from dtrain.wire.channel import Channel
 
 PAUSE_S = 0.05
@@ -41,12 +41,18 @@ class OrderDriver:
     Attributes:
         term: in which the last order was given, or the one before it if that waits.
         waits: the servers had begun another term: the last order is given with `repeat_in`.
-        torn: the values of an order of an earlier process of the leader have reached some servers only, as `look` has seen.
+        torn: the values of an order of an earlier process of the leader have reached some servers only, as
+            `look` has seen.
         rows: the numbers of the epochs that have ended, as ps:0 has them.
     """
 
     def __init__(
-        self, servers: int, generation: int, incarnation: int, connect: Callable[[int, float], Channel], patience_s: float
+        self,
+        servers: int,
+        generation: int,
+        incarnation: int,
+        connect: Callable[[int, float], Channel],
+        patience_s: float,
     ) -> None:
         """Nobody is talked to yet; a server may be away for `patience_s`."""
         self._generation = generation
@@ -81,7 +87,8 @@ class OrderDriver:
     ) -> tuple[int, bool]:
         """Order something; returns from which version on it holds, and whether that is the last one.
 
-        If the servers have begun another term, no server gets the order before `repeat_in` is called with that term.
+        If the servers have begun another term, no server gets the order before `repeat_in` is called with
+        that term.
 
         Args:
             optimizer: the numbers.
@@ -98,16 +105,27 @@ class OrderDriver:
         control = Control(self._generation, (0, 0), 0, 0, optimizer, stop, until, bool(values))
         order = self._order(control, term=term, since=self._ends_at or 0)
         self._give(order, values)
-        since, last, self.waits = reached if order.void else max(order.seen.version, order.since), self._in_force, order.void
+        since, last, self.waits = (
+            reached if order.void else max(order.seen.version, order.since),
+            self._in_force,
+            order.void,
+        )
         kept = [[np.array(block) for block in blocks] for blocks in values]
         if last is not None and last.since == since and last.values:
-            kept = [list(laid_over(*both)) for both in zip(kept or [[] for _ in last.values], last.values, strict=True)]
+            kept = [
+                list(laid_over(*both))
+                for both in zip(kept or [[] for _ in last.values], last.values, strict=True)
+            ]
         self._ends_at = since if order.stops else None
-        self._in_force = InForce(msgspec.structs.replace(control, assigns=bool(kept)), kept, since, frozenset(self.rows))
+        self._in_force = InForce(
+            msgspec.structs.replace(control, assigns=bool(kept)), kept, since, frozenset(self.rows)
+        )
         return since, order.stops
 
     def repeat_in(self, term: int) -> bool:
-        """Ask for the rows and give the last order again, where that was done before and in another term; return whether it was."""
+        """Ask for the rows and give the last order again, where that was done before and in another term;
+        return whether it was.
+        """
         if self._rows_term not in (0, term):
             self.ask_for_rows()
         last = self._in_force
@@ -151,7 +169,9 @@ class OrderDriver:
                 case Refusal(reason):
                     raise PeerRefusedError(reason)
                 case _:
-                    raise PeerRefusedError(f"ps:0 answered {type(message).__name__} with {type(answer).__name__}")
+                    raise PeerRefusedError(
+                        f"ps:0 answered {type(message).__name__} with {type(answer).__name__}"
+                    )
 
     def _order(self, control: Control | None, *, term: int = 0, since: int = 0) -> Order:
         self._number = (self._number[0], self._number[1] + 1)
@@ -191,12 +211,16 @@ class OrderDriver:
     def _send(self, server: int, message: AnyMessage, values: Sequence[Values], deadline: float) -> None:
         while (channel := self._channels[server]) is None:
             with contextlib.suppress(WaitTimeoutError):
-                self._channels[server] = self._connect(server, min(1.0, max(0.0, deadline - time.monotonic())))
+                self._channels[server] = self._connect(
+                    server, min(1.0, max(0.0, deadline - time.monotonic()))
+                )
                 continue
             self._pause(deadline, f"ps:{server} cannot be reached")
         channel.send(message, values[server] if isinstance(message, Control) and message.assigns else ())
 
-    def _answer(self, server: int, asked: AnyMessage, values: Sequence[Values], deadline: float) -> AnyMessage:
+    def _answer(
+        self, server: int, asked: AnyMessage, values: Sequence[Values], deadline: float
+    ) -> AnyMessage:
         while True:
             channel = self._channels[server]
             assert channel is not None

@@ -1,11 +1,16 @@
-"""The leader's machine: where it begins, and when the servers must be given their variables again. Pure. Rule 6.
+"""The leader's machine: where it begins, and when the servers must be given their variables again. Pure. Rule
+6.
 
-1. All servers hold the same term of the same generation. One that says otherwise was started again and has lost its memory.
-2. Then the leader begins a new term: the newest checkpoint on *every* server, so that all go on from one version.
+1. All servers hold the same term of the same generation. One that says otherwise was started again and has
+  lost its memory.
+2. Then the leader begins a new term: the newest checkpoint on *every* server, so that all go on from one
+  version.
 3. Terms only rise, also from one process of the leader to the next.
 4. What a server says counts if it was asked after the term had begun everywhere.
-5. The leader remembers whom ps:0 had heard of, and tells it to the next one: who is not heard of again within a lease is dead.
-6. A leader that is started again passes over every `fit` before the one that the servers, or the newest checkpoint, are in.
+5. The leader remembers whom ps:0 had heard of, and tells it to the next one: who is not heard of again within
+  a lease is dead.
+6. A leader that is started again passes over every `fit` before the one that the servers, or the newest
+  checkpoint, are in.
 """
 
 from collections.abc import Iterable, Sequence
@@ -78,4 +83,8 @@ class TermWatch:
         term, first = (self.generation, self.term), answers[0][1]
         if (first.generation, first.term) == term:
             self.heard_of = first.heard_of
-        return [i for i, (asked_s, said) in enumerate(answers) if asked_s > self.since_s and (said.generation, said.term) != term]
+        return [
+            i
+            for i, (asked_s, said) in enumerate(answers)
+            if asked_s > self.since_s and (said.generation, said.term) != term
+        ]

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dtrain.messages import SnapshotRows
-from dtrain.protocol.placement import ServerLayout, Shard
-from dtrain.roles.parameter_server.table import VALUES
+from dtrain.parameters.placement import ServerLayout, Shard
+from dtrain.parameters.table import VALUES
 from dtrain.variables import DTYPE_BYTES
 from dtrain.variables.lazy_table import BLOCK_BYTES, row_blocks
 

@@ -14,13 +14,13 @@ from dtrain.checkpoints import Streamed
 from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointError
 from dtrain.messages import Lineage, Row, SnapshotReply, SnapshotRows
+from dtrain.parameters.table import VALUES
 from dtrain.protocol.applied_batches import Contents
 from dtrain.roles.chief.copies_thread import RETRY_S, CopiesThread
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.saved_arrays import SavedArray, saved_arrays
 from dtrain.roles.chief.start import Start, tally_for
-from dtrain.roles.parameter_server.table import VALUES
 from dtrain.variables.lazy_table import row_blocks
 
 CUT_ATTEMPTS = 10
@@ -98,7 +98,9 @@ class Saver:
             checkpoints.keep_final(self._directory, self.generation.number - 1)
         arrays = {name: _streamed(value) for name, value in start.values.items()}
         for slot, by_variable in start.slots.items():
-            arrays.update({checkpoints.slot_key(name, slot): _streamed(array) for name, array in by_variable.items()})
+            arrays.update(
+                {checkpoints.slot_key(name, slot): _streamed(array) for name, array in by_variable.items()}
+            )
         cut = SnapshotReply(
             start.version,
             tuple(start.slots),
@@ -131,14 +133,26 @@ class Saver:
                 replies = self._holder.snapshot(attempt, self.step(), last)
                 if replies[0].version < at_least:
                     return None
-                if attempt.accept([reply.version for reply in replies], [reply.assigned for reply in replies]):
+                if attempt.accept(
+                    [reply.version for reply in replies], [reply.assigned for reply in replies]
+                ):
                     self.whole = attempt.whole(replies)
-                    contents = () if self.whole else [Contents(reply.version, reply.applied) for reply in replies]
-                    self._save(replies[0], self._arrays(replies[0].slots), [reply.seen for reply in replies], final, contents)
+                    contents = (
+                        () if self.whole else [Contents(reply.version, reply.applied) for reply in replies]
+                    )
+                    self._save(
+                        replies[0],
+                        self._arrays(replies[0].slots),
+                        [reply.seen for reply in replies],
+                        final,
+                        contents,
+                    )
                     if final and self._copies is not None:
                         self._copies.finish(RETRY_S)
                     return replies[0].version
-        raise CheckpointError(f"the servers did not reach one version, with the same orders, in {CUT_ATTEMPTS} attempts")
+        raise CheckpointError(
+            f"the servers did not reach one version, with the same orders, in {CUT_ATTEMPTS} attempts"
+        )
 
     def _arrays(self, slots: Sequence[str]) -> dict[str, Streamed]:
         """What the servers hold as entries of a checkpoint, in the order in which they are read.
@@ -193,7 +207,10 @@ class Saver:
             raise
         self._tried(cut.version, None)
         checkpoints.rotate(
-            self._directory, keep=self._section.keep, keep_every_n_hours=self._section.keep_every_n_hours, now=time.time()
+            self._directory,
+            keep=self._section.keep,
+            keep_every_n_hours=self._section.keep_every_n_hours,
+            now=time.time(),
         )
         if self._copies is not None:
             self._copies.copy()

@@ -1,4 +1,6 @@
-"""From where a training starts: the model's first values, a checkpoint, or where the `fit` before it ended."""
+"""From where a training starts: the model's first values, a checkpoint, or where the `fit` before it
+ended.
+"""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -12,15 +14,15 @@ from dtrain import checkpoints
 from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointDamagedError, CheckpointError
 from dtrain.learning import optimizers
-from dtrain.learning.drawn_table import DrawnTable
-from dtrain.learning.initializers import Constant
+from dtrain.learning.core.drawn_table import DrawnTable
+from dtrain.learning.core.initializers import Constant
 from dtrain.messages import Lineage, Row, Sums
+from dtrain.parameters.placement import Plan
+from dtrain.parameters.table import VALUES
 from dtrain.protocol.applied_batches import Contents
 from dtrain.protocol.feed import UNKNOWN, Feed
 from dtrain.protocol.part_dealer import NOTHING_DEALT, Dealt, dealt_from
-from dtrain.protocol.placement import Plan
 from dtrain.protocol.tally import Open
-from dtrain.roles.parameter_server.table import VALUES
 from dtrain.variables import VariableSpec
 from dtrain.variables.lazy_table import LazyTable
 
@@ -46,7 +48,8 @@ class Start:
 
     Attributes:
         version: 0, or the global step that everything else belongs to.
-        values: of every variable. A sparse one may be anything that can be sliced by rows; a `DrawnTable` is not shipped.
+        values: of every variable. A sparse one may be anything that can be sliced by rows; a `DrawnTable` is
+            not shipped.
         slots: by slot name, then by variable.
         optimizer: the rule in force: the program's, with numbers that may have changed since.
         seen: for each server, the table of rule 5; empty where it is not known.
@@ -77,9 +80,14 @@ class Start:
         return OptimizerState(self.version - self.lineage.origin, self.slots)
 
     def where(self, max_steps: int) -> list[str]:
-        """Say from which step training goes on, or that it has ended already; and what steps mean now if that has changed."""
+        """Say from which step training goes on, or that it has ended already; and what steps mean now if that
+        has changed.
+        """
         if self.version > max_steps:
-            where = f"nothing is left to train: the newest checkpoint is of step {self.version}, beyond the last one, {max_steps}"
+            where = (
+                f"nothing is left to train: the newest checkpoint is of step {self.version}, beyond the "
+                f"last one, {max_steps}"
+            )
         elif self.version == max_steps:
             where = f"nothing is left to train: the newest checkpoint is of the last step, {self.version}"
         else:
@@ -93,9 +101,15 @@ class Start:
 
 
 def fresh(
-    plan: Plan, optimizer: Mapping[str, Any], values: Mapping[str, Any], version: int = 0, state: OptimizerState | None = None
+    plan: Plan,
+    optimizer: Mapping[str, Any],
+    values: Mapping[str, Any],
+    version: int = 0,
+    state: OptimizerState | None = None,
 ) -> Start:
-    """The given values, and an optimizer that has seen nothing, or what `state` says; what `state` does not know begins anew."""
+    """The given values, and an optimizer that has seen nothing, or what `state` says; what `state` does not
+    know begins anew.
+    """
     state = state or OptimizerState(0, {})
     rule = optimizers.from_config(optimizer)
     slots: dict[str, dict[str, Any]] = {}
@@ -103,22 +117,36 @@ def fresh(
         if spec.trainable:
             for slot, array in _fresh_slots(rule, spec, values[spec.name]).items():
                 slots.setdefault(slot, {})[spec.name] = state.slots.get(slot, {}).get(spec.name, array)
-    return Start(version, values, slots, dict(optimizer), lineage=Lineage(first_step=version, origin=version - state.step))
+    return Start(
+        version,
+        values,
+        slots,
+        dict(optimizer),
+        lineage=Lineage(first_step=version, origin=version - state.step),
+    )
 
 
 def _fresh_slots(rule: optimizers.Optimizer, spec: VariableSpec, value: Any) -> dict[str, Any]:
     """Those of a sparse variable are drawn on the servers like its rows."""
     if not spec.sparse:
         return rule.initial_slots(np.asarray(value))
-    constants = {slot: Constant(float(first[0])) for slot, first in rule.initial_slots(np.zeros(1, spec.dtype)).items()}
-    return {slot: value if slot == "average" else DrawnTable(spec.shape, each, ()) for slot, each in constants.items()}
+    constants = {
+        slot: Constant(float(first[0])) for slot, first in rule.initial_slots(np.zeros(1, spec.dtype)).items()
+    }
+    return {
+        slot: value if slot == "average" else DrawnTable(spec.shape, each, ())
+        for slot, each in constants.items()
+    }
 
 
-def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any], feed: Feed = UNKNOWN, *, by_server: bool = True) -> Start:
+def restored(
+    directory: Path, plan: Plan, optimizer: Mapping[str, Any], feed: Feed = UNKNOWN, *, by_server: bool = True
+) -> Start:
     """The newest valid checkpoint of a folder.
 
-    Where the program still says the same `optimizer`, what became of it in training goes on: its learning rate, for example. It
-    begins anew with variables that were not trained there. Where `feed` is another than then, it goes on at the same example.
+    Where the program still says the same `optimizer`, what became of it in training goes on: its learning
+    rate, for example. It begins anew with variables that were not trained there. Where `feed` is another than
+    then, it goes on at the same example.
 
     Args:
         directory: the folder.
@@ -133,7 +161,8 @@ def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any], feed: Fe
             found = checkpoint.variables.get(spec.name)
             if found is None or found.shape != spec.shape:
                 raise CheckpointError(
-                    f"{checkpoint.path} does not fit this model: variable {spec.name} has shape {spec.shape} here and "
+                    f"{checkpoint.path} does not fit this model: variable {spec.name} has shape "
+                    f"{spec.shape} here and "
                     f"{'is absent' if found is None else found.shape} there"
                 )
         tables = {spec.name for spec in plan.variables if spec.sparse}
@@ -146,7 +175,9 @@ def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any], feed: Fe
         extra = checkpoint.manifest.extra
         rule = optimizers.from_config(optimizer)
         names = list(rule.initial_slots(np.zeros(1, np.float32)))
-        same_slots = names == list(optimizers.from_config(extra["compiled"]).initial_slots(np.zeros(1, np.float32)))
+        same_slots = names == list(
+            optimizers.from_config(extra["compiled"]).initial_slots(np.zeros(1, np.float32))
+        )
         slots: dict[str, dict[str, Any]] = {slot: {} for slot in names}
         for spec in plan.variables if names else ():
             was_trained = checkpoints.slot_key(spec.name, names[0]) in checkpoint.arrays
@@ -172,15 +203,17 @@ def restored(directory: Path, plan: Plan, optimizer: Mapping[str, Any], feed: Fe
             tally_from(extra.get("tally", ())),
             history_from(extra.get("history", {})),
             feed.change_from(before),
-            contents_from(extra.get("contents", ())) if by_server and _same_batches(extra, plan, feed) else (),
+            contents_from(extra.get("contents", ()))
+            if by_server and _same_batches(extra, plan, feed)
+            else (),
         )
 
 
 def _newest_that_fits(directory: Path, plan: Plan, feed: Feed, *, by_server: bool) -> checkpoints.Checkpoint:
     """Open the newest sound checkpoint of a folder.
 
-    One in which not all servers contain the same batches would be a mixture on other servers, or where they have to be of one
-    version. Then it is the newest one of the same call of `fit` that is none.
+    One in which not all servers contain the same batches would be a mixture on other servers, or where they
+    have to be of one version. Then it is the newest one of the same call of `fit` that is none.
     """
     newest = checkpoints.open_checkpoint(directory)
     extra = newest.manifest.extra
@@ -193,19 +226,23 @@ def _newest_that_fits(directory: Path, plan: Plan, feed: Feed, *, by_server: boo
                 same_fit = older.manifest.extra.get("generation") == extra.get("generation")
                 if same_fit and not older.manifest.extra.get("contents"):
                     older.warning = (
-                        f"{newest.path} has batches on some servers only, and fits those alone. Using {older.path} instead"
+                        f"{newest.path} has batches on some servers only, and fits those alone. "
+                        f"Using {older.path} instead"
                     )
                     newest.close()
                     return older
                 older.close()
     newest.warning = (
-        f"{newest.path} has batches on some servers only, and there is none before it: they count on some variables only"
+        f"{newest.path} has batches on some servers only, and there is none before it: they "
+        "count on some variables only"
     )
     return newest
 
 
 def _same_batches(extra: Mapping[str, Any], plan: Plan, feed: Feed) -> bool:
-    """Return whether the servers of a checkpoint held what they hold by this plan, and its batches have the same numbers now."""
+    """Return whether the servers of a checkpoint held what they hold by this plan, and its batches have the
+    same numbers now.
+    """
     before = Feed(*extra.get("feed", ()))
     recounted = feed.batch_size and before.batch_size and feed.batch_size != before.batch_size
     return not recounted and "plan" in extra and Plan.from_dict(extra["plan"]).hash == plan.hash
@@ -220,17 +257,22 @@ def continued(
     *,
     same_owner: bool,
 ) -> Start:
-    """Where the `fit` before ended, with the values that the model has now; a new optimizer, or another model's, starts afresh."""
+    """Where the `fit` before ended, with the values that the model has now; a new optimizer, or another
+    model's, starts afresh.
+    """
     values = dict(values)
     with checkpoints.open_checkpoint(directory) as checkpoint:
         history = history_from(checkpoint.manifest.extra.get("history", {}))
-        # What a table of the servers has to say is in the checkpoint too, and stays there when they begin anew.
+        # What a table of the servers has to say is in the checkpoint too, and stays there when they begin
+        # anew.
         for name in [name for name, value in values.items() if type(value) is LazyTable]:
             values[name] = checkpoint.look_into(name)
     if same_owner:
         before = restored(directory, plan, optimizer)
         lineage = Lineage(first_step=before.version, origin=before.lineage.origin)
-        return replace(before, values=values, optimizer=dict(optimizer), lineage=lineage, dealt=NOTHING_DEALT, tally=())
+        return replace(
+            before, values=values, optimizer=dict(optimizer), lineage=lineage, dealt=NOTHING_DEALT, tally=()
+        )
     return replace(fresh(plan, optimizer, values, checkpoint.step, state), history=history)
 
 
@@ -255,7 +297,9 @@ def tally_for(tally: Open) -> list[tuple[int, tuple[str, ...], str]]:
 
 
 def saved_rows(directory: Path, fit: int) -> dict[int, Row]:
-    """Return the numbers of the epochs of a call of `fit`, from the newest sound checkpoint of a folder; empty without one."""
+    """Return the numbers of the epochs of a call of `fit`, from the newest sound checkpoint of a folder;
+    empty without one.
+    """
     if not checkpoints.list_checkpoints(directory):
         return {}
     with checkpoints.open_checkpoint(directory) as checkpoint:
@@ -276,7 +320,8 @@ def _lineage(extra: Mapping[str, Any]) -> Lineage:
 
 
 def fetch_newest(section: CheckpointSection, directory: Path, warn: Callable[[str], None]) -> None:
-    """Own the copies that the spec's `checkpoint.remote` holds; begin with the newest if the directory has no sound checkpoint.
+    """Own the copies that the spec's `checkpoint.remote` holds; begin with the newest if the directory has no
+    sound checkpoint.
 
     Raises:
         CheckpointError: the copies cannot be read.

@@ -1,4 +1,6 @@
-"""How the tables of a term come to a server: part by part, none of which keeps it from answering others for long. Pure."""
+"""How the tables of a term come to a server: part by part, none of which keeps it from answering others for
+long. Pure.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -7,9 +9,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dtrain.learning.drawn_table import DrawnTable
+from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.messages import Load
-from dtrain.protocol.placement import Plan
+from dtrain.parameters.placement import Plan
 from dtrain.variables import DTYPE_BYTES
 from dtrain.variables.lazy_table import BLOCK_BYTES, row_blocks
 

@@ -1,1 +1,3 @@
-"""The evaluator: `machine` decides which checkpoint is next, `driver` runs it over a folder of checkpoints."""
+"""The evaluator: `machine` decides which checkpoint is next, `driver` runs it over a folder of
+checkpoints.
+"""

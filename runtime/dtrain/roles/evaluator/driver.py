@@ -7,9 +7,9 @@ from typing import Any
 
 from dtrain import checkpoints
 from dtrain.errors import CheckpointError
-from dtrain.reporting import Reporter
 from dtrain.roles.evaluator.machine import CheckpointWeights, EvaluationSchedule, Next, Pace
-from dtrain.run_files import RunFiles
+from dtrain.runs.files import RunFiles
+from dtrain.runs.reporting import Reporter
 
 POLL_S = 0.2
 
@@ -27,10 +27,12 @@ def follow_checkpoints(
     Args:
         run_dir: the run directory; None until it is known. Its argument says whether training has ended.
         training_ended: no other checkpoint will be written.
-        is_last: whether training ends with this step: a resumed one goes on from a checkpoint that was the final one.
+        is_last: whether training ends with this step: a resumed one goes on from a checkpoint that was the
+            final one.
         reporter: told of the wait.
         pace: how often.
-        fit: which call of `fit` of the program, from 1. It has ended too when there are checkpoints of a later one.
+        fit: which call of `fit` of the program, from 1. It has ended too when there are checkpoints of a
+            later one.
     """
     schedule, start_s = EvaluationSchedule(pace), time.monotonic()
     while True:
@@ -43,17 +45,22 @@ def follow_checkpoints(
         step = schedule.next(newest.step if newest else None, final, ended, time.monotonic() - start_s)
         if step is Next.DONE:
             if not found:
-                reporter.warn(f"training has ended and there is no checkpoint in {directory}: is it on this machine?")
+                reporter.warn(
+                    f"training has ended and there is no checkpoint in {directory}: is it on this machine?"
+                )
             return
         if step is Next.WAIT or directory is None or newest is None:
-            reporter.waiting(f"the next checkpoint in {directory}" if directory else "the leader to say where it saves")
+            reporter.waiting(
+                f"the next checkpoint in {directory}" if directory else "the leader to say where it saves"
+            )
             time.sleep(POLL_S)
             continue
         reporter.waiting(None)
         try:
             with _opened(newest.path if over else directory, reporter) as checkpoint:
                 if generation_of(checkpoint.manifest) <= fit:  # else it was written since the look
-                    # If the newest is damaged, the one before it may have been evaluated already, or be of an earlier fit.
+                    # If the newest is damaged, the one before it may have been evaluated already, or be of an
+                    # earlier fit.
                     if checkpoint.step != schedule.evaluated and generation_of(checkpoint.manifest) == fit:
                         yield CheckpointWeights(checkpoint.step, read_weights(checkpoint), final)
                     schedule.done(step, final and checkpoint.step == step)
@@ -76,11 +83,17 @@ def read_weights(checkpoint: checkpoints.Checkpoint) -> dict[str, Any]:
     """Every variable of a checkpoint; of sparse ones the rows are read when they are looked up."""
     plan = checkpoint.manifest.extra.get("plan", {"variables": []})
     sparse = {variable["name"] for variable in plan["variables"] if variable.get("sparse")}
-    return {name: checkpoint.look_into(name) if name in sparse else checkpoint.read(name) for name in checkpoint.variables}
+    return {
+        name: checkpoint.look_into(name) if name in sparse else checkpoint.read(name)
+        for name in checkpoint.variables
+    }
 
 
-def newest_of(found: Sequence[checkpoints.CheckpointPath], fit: int) -> tuple[checkpoints.CheckpointPath | None, bool, bool]:
-    """The newest checkpoint of a call of `fit`, whether it is the final one, and whether there are later ones of another.
+def newest_of(
+    found: Sequence[checkpoints.CheckpointPath], fit: int
+) -> tuple[checkpoints.CheckpointPath | None, bool, bool]:
+    """The newest checkpoint of a call of `fit`, whether it is the final one, and whether there are later ones
+    of another.
 
     One that is damaged or has vanished is taken for one of this `fit`: opening it tells more.
     """

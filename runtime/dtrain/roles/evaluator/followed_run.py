@@ -8,15 +8,22 @@ from tempfile import TemporaryDirectory
 from dtrain import checkpoints
 from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointError
-from dtrain.run_files import RunFiles
+from dtrain.runs.files import RunFiles
 
 FETCH_S = 2.0
 
 
 class FollowedRun:
-    """The leader's run directory; where that cannot be seen, one of its own with the newest copy from `checkpoint.remote`."""
+    """The leader's run directory; where that cannot be seen, one of its own with the newest copy from
+    `checkpoint.remote`.
+    """
 
-    def __init__(self, section: CheckpointSection, visible: Callable[[], Path | str | None], warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        section: CheckpointSection,
+        visible: Callable[[], Path | str | None],
+        warn: Callable[[str], None],
+    ) -> None:
         """Begin.
 
         Args:

@@ -1,7 +1,8 @@
 """The evaluator's machine: which checkpoint to evaluate next, and when to end. Pure. Rule 12.
 
-Always the newest that was not evaluated yet; the final one in any case. It ends when the final checkpoint has been evaluated, or
-when training has ended without one (the leader died for good) and everything that is there was evaluated.
+Always the newest that was not evaluated yet; the final one in any case. It ends when the final checkpoint has
+been evaluated, or when training has ended without one (the leader died for good) and everything that is there
+was evaluated.
 """
 
 from collections.abc import Mapping
@@ -63,7 +64,8 @@ class EvaluationSchedule:
         if self.final_done:
             return Next.DONE
         earliest_s = self.pace.start_delay_s if self.begun_s is None else self.begun_s + self.pace.throttle_s
-        # An older one is left over: the next call of `fit` has written its first one in the place of the final one.
+        # An older one is left over: the next call of `fit` has written its first one in the place of the
+        # final one.
         is_new = newest is not None and (self.evaluated is None or newest > self.evaluated)
         if newest is not None and is_new and (final or training_ended or now_s >= earliest_s):
             self.begun_s = now_s

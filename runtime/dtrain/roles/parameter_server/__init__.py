@@ -1,1 +1,3 @@
-"""A parameter server: `machine` decides, `driver` runs it; beside them what a server holds and how it treats messages."""
+"""A parameter server: `machine` decides, `driver` runs it; beside them what a server holds and how it treats
+messages.
+"""

@@ -13,7 +13,9 @@ Caller = Hashable
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Answer on a connection. The blocks may be a server's own memory: the driver copies them before anything changes."""
+    """Answer on a connection. The blocks may be a server's own memory: the driver copies them before anything
+    changes.
+    """
 
     caller: Caller
     message: AnyMessage

@@ -1,8 +1,9 @@
 """What a server does with pushes in asynchronous training: rules 4 and 5, and ps:0's tickets.
 
-Machine: no socket, no thread, no clock. Every server applies a batch on arrival, unless it has it already. ps:0 besides says who
-may push next, refuses what comes without its permission, judges what is too stale, and sees to it that all servers come to
-contain the same batches; see `protocol.repairs`.
+Machine: no socket, no thread, no clock. Every server applies a batch on arrival, unless it has it already.
+    ps:0 besides says who
+may push next, refuses what comes without its permission, judges what is too stale, and sees to it that all
+servers come to contain the same batches; see `protocol.repairs`.
 """
 
 from collections.abc import Collection, Hashable, Iterator, Sequence, Set
@@ -13,6 +14,7 @@ import numpy as np
 
 from dtrain.config import TrainingSection
 from dtrain.messages import Push, Reply, Verdict
+from dtrain.parameters.store import Store
 from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.protocol.async_updates import TicketGate
 from dtrain.protocol.delay_compensation import DelayCompensation
@@ -22,7 +24,6 @@ from dtrain.protocol.repairs import Repairs
 from dtrain.protocol.staleness import StalenessRule
 from dtrain.protocol.tally import Open, Tally
 from dtrain.roles.parameter_server.actions import Action, Caller, Send
-from dtrain.roles.parameter_server.store import Store
 
 Array = np.ndarray[Any, Any]
 Blocks = Sequence[Array]
@@ -47,8 +48,8 @@ class AsyncPushes:
         compensation: with ``stale_gradients: compensate``.
         retry: whether a batch whose gradient was too stale is to be computed again.
         missing: at ps:0: which replicas have gone, and how.
-        _doubtful: at ps:0: the batches of lost replicas, which may have reached other servers, and how often each is computed
-            again if its gradient is not finite now.
+        _doubtful: at ps:0: the batches of lost replicas, which may have reached other servers, and how often
+            each is computed again if its gradient is not finite now.
     """
 
     store: Store
@@ -103,7 +104,9 @@ class AsyncPushes:
             alone: whether the replica of rank 0 makes every step.
         """
         warmup_steps = max_steps if alone else training.warmup_steps
-        gate = TicketGate(version, max_steps, warmup_steps, training.staleness_bound, until=until, leader=leader)
+        gate = TicketGate(
+            version, max_steps, warmup_steps, training.staleness_bound, until=until, leader=leader
+        )
         compensate = training.stale_gradients == "compensate"
         return cls(
             store,
@@ -140,7 +143,9 @@ class AsyncPushes:
         return self.gate.held_back or self.gate.finished
 
     def hold(self) -> int:
-        """See `TicketGate.hold`. What waits to be dealt again may have reached other servers: it is under way as well."""
+        """See `TicketGate.hold`. What waits to be dealt again may have reached other servers: it is under way
+        as well.
+        """
         if self.gate is None or self.dealer is None:
             return self.version
         return self.gate.hold(len(self.dealer.due))
@@ -151,7 +156,9 @@ class AsyncPushes:
             self.gate.until = until
 
     def end_at(self, version: int, seen: SeenPushes) -> Iterator[Action]:
-        """This version is the last one; pushes that are under way make it, and not the one that the leader would have made."""
+        """This version is the last one; pushes that are under way make it, and not the one that the leader
+        would have made.
+        """
         self.max_steps = version
         if self.gate is not None and self.dealer is not None:
             self.gate.end_at(version)
@@ -166,7 +173,9 @@ class AsyncPushes:
         return self.store.shown(self.version, whole)
 
     def rows_for(self, rank: int | None, tables: Sequence[int], ids: Blocks) -> list[Array]:
-        """The newest rows of tables, for a replica that computes with them, or for anybody else; see `Store.look_up`."""
+        """The newest rows of tables, for a replica that computes with them, or for anybody else; see
+        `Store.look_up`.
+        """
         rows = self.store.look_up(tables, ids)
         if self.compensation is not None and rank is not None:
             for table, listed in zip(tables, ids, strict=True):
@@ -174,17 +183,29 @@ class AsyncPushes:
         return rows
 
     def push(
-        self, caller: Caller, replica: str, rank: int, push: Push, blocks: Blocks, seen: SeenPushes, now: float
+        self,
+        caller: Caller,
+        replica: str,
+        rank: int,
+        push: Push,
+        blocks: Blocks,
+        seen: SeenPushes,
+        now: float,
     ) -> Iterator[Action]:
         """Deal with a gradient that has passed every check and has not been seen before."""
         version, gate, dealer, batch = self.version, self.gate, self.dealer, push.part
-        permitted = gate is None or dealer is None or (rank in gate.holders and dealer.current.get(rank) == batch)
+        permitted = (
+            gate is None or dealer is None or (rank in gate.holders and dealer.current.get(rank) == batch)
+        )
         if permitted:
             verdict, staleness = self._judge_and_apply(rank, push, blocks)
         elif self.repairs is not None and self.repairs.given.get(rank) == batch:
             verdict, staleness = Verdict.ACCEPTED, 0
         else:  # its replica was thought dead: the batch is another one's
-            verdict, staleness = (Verdict.FINISHED if gate is not None and gate.finished else Verdict.STALE), 0
+            verdict, staleness = (
+                (Verdict.FINISHED if gate is not None and gate.finished else Verdict.STALE),
+                0,
+            )
         new = self.version > version
         seen.record(replica, Seen(push.incarnation, push.sequence, verdict, staleness))
         if gate is not None and dealer is not None:
@@ -216,7 +237,9 @@ class AsyncPushes:
                 return verdict, 0
             if self.compensation is not None and staleness:
                 tables = self.store.trained_tables
-                blocks = self.compensation.compensate(rank, push.base_version, blocks, self.store.values, tables)
+                blocks = self.compensation.compensate(
+                    rank, push.base_version, blocks, self.store.values, tables
+                )
             self.store.apply(blocks, self.version, rate_scale)
             self.version += 1
         return verdict, staleness
@@ -245,7 +268,8 @@ class AsyncPushes:
         return self.told() if rank == self.leader else ()
 
     def permit(self, rank: int) -> tuple[bool, int]:
-        """Return whether a replica may push next, and the part that it is to compute; other servers than ps:0 always say yes.
+        """Return whether a replica may push next, and the part that it is to compute; other servers than ps:0
+        always say yes.
 
         What has to be repaired comes before anything new, also where no step may be made.
         """
@@ -261,7 +285,9 @@ class AsyncPushes:
         return ticket, self.dealer.give(rank) if ticket else NO_PART
 
     def _may_repair(self, rank: int) -> bool:
-        """ps:0: return whether a replica may compute a repair: not one that has a ticket, and in the warm-up only rank 0."""
+        """ps:0: return whether a replica may compute a repair: not one that has a ticket, and in the warm-up
+        only rank 0.
+        """
         assert self.gate is not None
         return rank not in self.gate.holders and (rank == 0 or not (self.alone or self.gate.warms_up))
 
@@ -272,7 +298,9 @@ class AsyncPushes:
 
     @property
     def settled_below(self) -> int:
-        """ps:0: return a number below which every batch is settled, and on every server that is to have it."""
+        """ps:0: return a number below which every batch is settled, and on every server that is to have
+        it.
+        """
         assert self.dealer is not None
         open_ = [*self.dealer.due, *self.dealer.given]
         if self.repairs is not None:
@@ -282,13 +310,17 @@ class AsyncPushes:
 
     @property
     def again(self) -> tuple[int, ...]:
-        """ps:0: return the batches that are to be computed again, or are being computed: no replica is sending them now."""
+        """ps:0: return the batches that are to be computed again, or are being computed: no replica is
+        sending them now.
+        """
         assert self.dealer is not None
         repairs = () if self.repairs is None else (*self.repairs.due, *self.repairs.given.values())
         return (*self.dealer.due, *repairs)
 
     def refused(self, rank: int, part: int) -> tuple[bool, int]:
-        """Note that a push of `rank` was refused: its ticket comes back, and it may ask for another one behind those that wait."""
+        """Note that a push of `rank` was refused: its ticket comes back, and it may ask for another one
+        behind those that wait.
+        """
         if self.gate is not None and self.dealer is not None:
             if rank in self.gate.holders and self.dealer.current.get(rank) == part:
                 self.gate.settle(rank, accepted=False)
@@ -301,8 +333,12 @@ class AsyncPushes:
                 self.repairs.give_back(rank)
         return self.gate is None, NO_PART
 
-    def members_changed(self, live: Set[int], anew: Collection[int], seen: SeenPushes, now: float) -> Iterator[Action]:
-        """ps:0: only these ranks are alive or still expected; the tickets and parts of all others come back."""
+    def members_changed(
+        self, live: Set[int], anew: Collection[int], seen: SeenPushes, now: float
+    ) -> Iterator[Action]:
+        """ps:0: only these ranks are alive or still expected; the tickets and parts of all others come
+        back.
+        """
         if self.gate is not None and self.dealer is not None:
             for rank in (self.gate.holders | self.gate.clocks.keys()) - live:
                 self.gate.leave(rank)
@@ -329,7 +365,9 @@ class AsyncPushes:
         return self.decide(seen, now)
 
     def decide(self, seen: SeenPushes, now: float) -> Iterator[Action]:
-        """ps:0: gradients need no decision in common; but without anybody who could send one, training has failed."""
+        """ps:0: gradients need no decision in common; but without anybody who could send one, training has
+        failed.
+        """
         if self.gate is None or self.finished or self.held_back or self.gate.possible(self.live):
             self._too_few_since_s = None
         else:
@@ -348,7 +386,9 @@ class AsyncPushes:
         """A lost connection alone changes nothing: the replica comes back, or its lease runs out."""
 
     def awaited(self) -> tuple[Collection[int], Collection[int]]:
-        """Ranks for whom those without a ticket wait, and no servers: gradients themselves are applied on arrival."""
+        """Ranks for whom those without a ticket wait, and no servers: gradients themselves are applied on
+        arrival.
+        """
         if self.gate is None:
             return (), ()
         if self.repairs is not None and self.awaits_others:
@@ -357,7 +397,9 @@ class AsyncPushes:
 
     @property
     def standing(self) -> Hashable:
-        """All that `ticket` depends on beside what each rank has done: while it stays, those who were refused would be again."""
+        """All that `ticket` depends on beside what each rank has done: while it stays, those who were refused
+        would be again.
+        """
         if self.gate is None:
             return self.live
         repairs = self.repairs is not None and bool(self.repairs.due)

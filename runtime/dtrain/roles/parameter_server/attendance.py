@@ -1,4 +1,6 @@
-"""Who takes part in a run, who of them is alive, and who may go: rules 6, 7 and 12, as one server sees it. Machine."""
+"""Who takes part in a run, who of them is alive, and who may go: rules 6, 7 and 12, as one server sees it.
+Machine.
+"""
 
 from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass, field
@@ -50,7 +52,9 @@ class Attendance:
     def __post_init__(self) -> None:
         self.rank(self.chief_trains)
         evaluators = [str(TaskId(Role.EVALUATOR, index)) for index in range(self.evaluators)]
-        expected = dict.fromkeys([*self.ranks, self.leader, *evaluators] if self.index == 0 else [self.leader])
+        expected = dict.fromkeys(
+            [*self.ranks, self.leader, *evaluators] if self.index == 0 else [self.leader]
+        )
         self.membership = Membership(expected, lease_s=LEASE_S, join_s=self.wait.start_s, now=self.now)
 
     @property
@@ -69,15 +73,19 @@ class Attendance:
 
     def let_join(self, sender: TaskId) -> None:
         """A worker that the cluster does not name has been let in by the handshake: it joins."""
-        if sender.role is Role.WORKER and sender.index >= self.cluster.first_joined and str(sender) not in self.ranks:
+        if (
+            sender.role is Role.WORKER
+            and sender.index >= self.cluster.first_joined
+            and str(sender) not in self.ranks
+        ):
             self._joined.append(sender)
             self.rank(self.chief_trains)
 
     def heard(self, task: str, message: Heartbeat, now: float) -> tuple[int | None, bool]:
         """A task is alive: its incarnation from now on (None: another process has taken its place).
 
-        And whether it was not waited for before, or is no longer, or is another process: one that is expected is waited for as one
-        that is alive.
+        And whether it was not waited for before, or is no longer, or is another process: one that is expected
+        is waited for as one that is alive.
         """
         before, known_as = self.membership.state(task), self.membership.incarnation(task)
         incarnation = self.membership.heartbeat(task, message.process, message.incarnation, now)
@@ -107,7 +115,9 @@ class Attendance:
             term=held.term if held else 0,
             lineage=held.lineage if held else Lineage(),
             max_steps=held.max_steps if held else 0,
-            heard_of=self.membership.tasks(MemberState.LIVE, MemberState.LEFT, MemberState.LOST) if leads else (),
+            heard_of=self.membership.tasks(MemberState.LIVE, MemberState.LEFT, MemberState.LOST)
+            if leads
+            else (),
         )
 
     def awaited(self, held: Held | None) -> str | None:
@@ -139,7 +149,9 @@ class Attendance:
         return self.membership.gone & self.ranks.keys()
 
     def _missing(self) -> str:
-        """Return who has gone and how: ``worker:1 left at step 9, worker:2 has not been heard of for 5 s``."""
+        """Return who has gone and how: ``worker:1 left at step 9, worker:2 has not been heard of for 5
+        s``.
+        """
         gone = sorted(self._gone(), key=self.ranks.__getitem__)
         more = [f"{len(gone) - NAMED} more"] if len(gone) > NAMED else []
         return ", ".join([*map(self._how_it_went, gone[:NAMED]), *more])
@@ -148,7 +160,9 @@ class Attendance:
         if self.membership.state(task) is MemberState.LEFT:
             step = self.statuses.get(task, {}).get("step")
             return f"{task} left" + (f" at step {step}" if step is not None else "")
-        return f"{task} has not been heard of" + (f" for more than {LEASE_S:g} s" if task in self.statuses else "")
+        return f"{task} has not been heard of" + (
+            f" for more than {LEASE_S:g} s" if task in self.statuses else ""
+        )
 
     def conclude(self, message: Conclude) -> None:
         """Note that the last step of a generation is saved, and the numbers of its epochs."""
@@ -166,20 +180,29 @@ class Attendance:
     def _still_to_hear(self, held: Held | None, *states: MemberState) -> list[str]:
         if not self.farewell or held is None or held.pushes.version < held.max_steps:
             return []
-        servers = {str(TaskId(Role.PS, index)) for index in range(self.cluster.count(Role.PS))}  # they follow ps:0 to its end
-        return [task for task in self.membership.tasks(*states) if task != self.leader and task not in servers]
+        servers = {
+            str(TaskId(Role.PS, index)) for index in range(self.cluster.count(Role.PS))
+        }  # they follow ps:0 to its end
+        return [
+            task for task in self.membership.tasks(*states) if task != self.leader and task not in servers
+        ]
 
     def end(self, held: Held | None, now: float, connections: int) -> Iterator[Action]:
-        """The server ends when no task will talk to it any more: after the farewell, or long after the leader was lost. Rule 12.
+        """The server ends when no task will talk to it any more: after the farewell, or long after the leader
+        was lost. Rule 12.
 
         Args:
             held: what it holds.
             now: seconds.
-            connections: of all others to this server; on ps:0, which the other servers follow, theirs do not count, and with them
-                the one that is open to ps:0 counts as well.
+            connections: of all others to this server; on ps:0, which the other servers follow, theirs do not
+                count, and with them the one that is open to ps:0 counts as well.
         """
         # One that is alive without a connection was killed, and may be started again within its lease.
-        if self.farewell and connections == 0 and not self._still_to_hear(held, MemberState.EXPECTED, MemberState.LIVE):
+        if (
+            self.farewell
+            and connections == 0
+            and not self._still_to_hear(held, MemberState.EXPECTED, MemberState.LIVE)
+        ):
             yield End()
         if self.farewell or self.membership.state(self.leader) not in (MemberState.LOST, MemberState.LEFT):
             self._leader_lost_since_s = None

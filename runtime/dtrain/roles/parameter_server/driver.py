@@ -1,7 +1,7 @@
 """Runs a `ParameterServer`: its sockets, its threads, its clock. It decides nothing.
 
-One lock is held while the machine takes a message and while what it answered is cut into bytes, so a reply is one version of
-every shard, never a mixture (rule 8), and a push is applied whole or not at all.
+One lock is held while the machine takes a message and while what it answered is cut into bytes, so a reply is
+one version of every shard, never a mixture (rule 8), and a push is applied whole or not at all.
 """
 
 import resource
@@ -12,16 +12,27 @@ from functools import cache, partial
 
 import msgspec
 
-from dtrain.assignment import TaskAssignment
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import DtrainError, PeerError, PeerLostError, PeerRefusedError
-from dtrain.messages import AnyMessage, Commit, Complete, Heartbeat, Hello, Initialise, Load, Push, Release, Subscribe
-from dtrain.reporting import Reporter
+from dtrain.messages import (
+    AnyMessage,
+    Commit,
+    Complete,
+    Heartbeat,
+    Hello,
+    Initialise,
+    Load,
+    Push,
+    Release,
+    Subscribe,
+)
+from dtrain.parameters.shared_room import ReadRoom, SharedRoom
+from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.heartbeat import Connect, HeartbeatLink
 from dtrain.roles.parameter_server.actions import Action, End, Report, Send
 from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.roles.parameter_server.preemption import ThreadPolicy
-from dtrain.roles.parameter_server.shared_room import ReadRoom, SharedRoom
+from dtrain.runs.reporting import Reporter
 from dtrain.wire.channel import Answer, Caller, Channel
 from dtrain.wire.connecting import connect, heartbeat_transport
 from dtrain.wire.frames import Frame, Payload
@@ -48,7 +59,13 @@ class ServerHandler:
     """Joins a machine to a service; see `Handler`."""
 
     def __init__(
-        self, machine: ParameterServer, hello: Hello, reporter: Reporter, *, local: bool = False, to_first: Connect | None = None
+        self,
+        machine: ParameterServer,
+        hello: Hello,
+        reporter: Reporter,
+        *,
+        local: bool = False,
+        to_first: Connect | None = None,
     ) -> None:
         """Begin.
 
@@ -75,7 +92,9 @@ class ServerHandler:
 
     @property
     def limit_bytes(self) -> int:
-        """The variables of a plan may be of any size before there is one; afterwards a message holds a gradient at most."""
+        """The variables of a plan may be of any size before there is one; afterwards a message holds a
+        gradient at most.
+        """
         held = self.machine.held
         if held is None:
             return UNINITIALISED_LIMIT_BYTES
@@ -98,9 +117,15 @@ class ServerHandler:
             self._callers.add(caller)
             if isinstance(frame.message, Push) and self.answers_at_once:
                 caller.has_read()  # it waits for other values; the next version may be made in that place
-            if isinstance(frame.message, Heartbeat):  # its answer tells the leader of everybody, this server included
-                self.machine.attendance.statuses[self._hello.task] = msgspec.to_builtins(self.reporter.current(), str_keys=True)
-            self._carry_out(self.machine.receive(caller, sender, frame.message, frame.blocks, time.monotonic()))
+            if isinstance(
+                frame.message, Heartbeat
+            ):  # its answer tells the leader of everybody, this server included
+                self.machine.attendance.statuses[self._hello.task] = msgspec.to_builtins(
+                    self.reporter.current(), str_keys=True
+                )
+            self._carry_out(
+                self.machine.receive(caller, sender, frame.message, frame.blocks, time.monotonic())
+            )
             self.reporter.slow_down(begun_s)
             self._report_progress(frame.message)
             if isinstance(frame.message, Initialise | Load):
@@ -108,9 +133,16 @@ class ServerHandler:
         return UNANSWERED.get(type(frame.message), Answer.ONE)
 
     def _follow_decisions(self) -> None:
-        """Follow ps:0 from the first synchronous term on; the leader says which it is, for the program may have wished it."""
+        """Follow ps:0 from the first synchronous term on; the leader says which it is, for the program may
+        have wished it.
+        """
         held = self.machine.held
-        if self.link is None and self._to_first is not None and held is not None and held.training.updates == "sync":
+        if (
+            self.link is None
+            and self._to_first is not None
+            and held is not None
+            and held.training.updates == "sync"
+        ):
             self.link = DecisionLink(self, self._to_first)
 
     def disconnected(self, caller: Caller) -> None:
@@ -140,7 +172,9 @@ class ServerHandler:
             attendance = self.machine.attendance
             if self._late != (late := attendance.latecomers(self.machine.held)):
                 self._late = late
-                self.reporter.waiting(f"{', '.join(late)} to come and learn that training has ended" if late else None)
+                self.reporter.waiting(
+                    f"{', '.join(late)} to come and learn that training has ended" if late else None
+                )
             if self.first is not None and attendance.farewell:
                 self.first.hurry()  # it may have gone
             self._carry_out(self.machine.tick(time.monotonic(), self._connections()))
@@ -166,7 +200,8 @@ class ServerHandler:
                     version = self.machine.held.pushes.version if self.machine.held else 0
                     if payload is None or payload.blocks is not blocks or made != version:
                         payload, made = Payload(blocks), version
-                    caller.send(message, blocks, payload)  # type: ignore[attr-defined]  # opaque to the machine only
+                    # opaque to the machine only
+                    caller.send(message, blocks, payload)  # type: ignore[attr-defined]
                 case Send(caller, message):
                     caller.send(message)  # type: ignore[attr-defined]
                 case Report(message) if self.link is not None:
@@ -186,11 +221,15 @@ class ServerHandler:
             self.reporter.waiting(None)
             if held is not None and not self._begun:
                 self._begun = True
-                self.reporter.announce(f"{self.machine.cluster.leader} is there and training begins at step {held.pushes.version}")
+                self.reporter.announce(
+                    f"{self.machine.cluster.leader} is there and training begins at step "
+                    f"{held.pushes.version}"
+                )
 
 
 class DecisionLink:
-    """ps:i's way to ps:0: reports of complete contributions go out on one connection, commits come in on another. Rule 2.
+    """ps:i's way to ps:0: reports of complete contributions go out on one connection, commits come in on
+    another. Rule 2.
 
     When either breaks, both are opened again, and what ps:0 may have missed is sent again.
     """
@@ -214,7 +253,9 @@ class DecisionLink:
                     self._follow()
                 except PeerError:
                     self._handler.ended.wait(RECONNECT_PAUSE_S)
-        except Exception as error:  # without decisions every task would wait for this server, and none would know why
+        except (
+            Exception
+        ) as error:  # without decisions every task would wait for this server, and none would know why
             self._handler.fail(f"the decisions of ps:0 cannot be followed: {type(error).__name__}: {error}")
             raise
 
@@ -223,7 +264,8 @@ class DecisionLink:
         threading.Thread(target=_break_with, args=(reports, commits), name="reports", daemon=True).start()
         try:
             commits.send(self._handler.position()[0])
-            # From here on new reports go out; what was held before is sent again, which changes nothing if it was heard.
+            # From here on new reports go out; what was held before is sent again, which changes nothing if it
+            # was heard.
             self._reports = reports
             for message in self._handler.position()[1]:
                 reports.send(message)
@@ -265,7 +307,9 @@ def serve(assignment: TaskAssignment) -> None:
     hello = assignment.hello()
     spec, now_s = assignment.spec, time.monotonic()
     evaluators = spec.cluster.count(Role.EVALUATOR)
-    machine = ParameterServer(assignment.task.index, assignment.cluster, spec.training, now_s, evaluators, spec.wait)
+    machine = ParameterServer(
+        assignment.task.index, assignment.cluster, spec.training, now_s, evaluators, spec.wait
+    )
     by_grpc = assignment.spec.training.transport == "grpc"
     connect_by = partial(_connect_to_first, assignment, hello, reporter)
     to_first = partial(connect_by, assignment.spec.training.transport) if machine.index > 0 else None
@@ -291,7 +335,9 @@ def serve(assignment: TaskAssignment) -> None:
     finally:
         try:
             if handler.first is not None:
-                handler.first.close(patient=not machine.attendance.farewell)  # after it ps:0 may be gone for good
+                handler.first.close(
+                    patient=not machine.attendance.farewell
+                )  # after it ps:0 may be gone for good
             service.stop()
             if local is not None:
                 local.stop()
@@ -301,9 +347,13 @@ def serve(assignment: TaskAssignment) -> None:
         raise PeerLostError(handler.failure)
 
 
-def _connect_to_first(assignment: TaskAssignment, hello: Hello, reporter: Reporter, transport: str, timeout_s: float) -> Channel:
+def _connect_to_first(
+    assignment: TaskAssignment, hello: Hello, reporter: Reporter, transport: str, timeout_s: float
+) -> Channel:
     address = assignment.cluster.servers[0]
-    channel = connect("ps:0", address, hello, timeout_s, transport, partial(reporter.unreached, "ps:0", address))
+    channel = connect(
+        "ps:0", address, hello, timeout_s, transport, partial(reporter.unreached, "ps:0", address)
+    )
     return through_link(channel, assignment.spec.simulate, str(assignment.task))
 
 
@@ -317,12 +367,16 @@ def _join_first_server(assignment: TaskAssignment, hello: Hello, reporter: Repor
 
 
 def _allow_open_files() -> None:
-    """A connection is an open file, and two come of every replica: the soft limit is there for programs that call select()."""
+    """A connection is an open file, and two come of every replica: the soft limit is there for programs that
+    call select().
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _connections(assignment: TaskAssignment) -> int:
-    """Connections that may be open at once: every task has at most four (data, heartbeat, and their successors), and some air."""
+    """Connections that may be open at once: every task has at most four (data, heartbeat, and their
+    successors), and some air.
+    """
     tasks = sum(1 for _ in assignment.cluster.tasks()) + 2
     return 4 * tasks + 64

@@ -10,19 +10,19 @@ import numpy as np
 from dtrain.cluster import ClusterSpec, Role
 from dtrain.config import TrainingSection
 from dtrain.errors import InputError
-from dtrain.learning.drawn_table import DrawnTable
+from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.messages import Initialise, Lineage, Marked, Push, Reply, Row, Verdict
+from dtrain.parameters.compression import Compression
+from dtrain.parameters.placement import Plan
+from dtrain.parameters.published import Room
+from dtrain.parameters.store import Store
 from dtrain.protocol.applied_batches import NONE, AppliedBatches
-from dtrain.protocol.compression import Compression
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.part_dealer import Dealt, PartDealer
-from dtrain.protocol.placement import Plan
 from dtrain.protocol.sync_round import SyncDecision
 from dtrain.protocol.tally import Tally
 from dtrain.roles.parameter_server.actions import Caller
 from dtrain.roles.parameter_server.async_pushes import AsyncPushes
-from dtrain.roles.parameter_server.published import Room
-from dtrain.roles.parameter_server.store import Store
 from dtrain.roles.parameter_server.sync_pushes import SyncPushes
 from dtrain.roles.parameter_server.sync_step import SyncStep
 
@@ -59,7 +59,13 @@ class Held:
 
     @classmethod
     def of(
-        cls, message: Initialise, blocks: Blocks, cluster: ClusterSpec, server: int, subscribers: Sequence[Caller], room: Room
+        cls,
+        message: Initialise,
+        blocks: Blocks,
+        cluster: ClusterSpec,
+        server: int,
+        subscribers: Sequence[Caller],
+        room: Room,
     ) -> "Held":
         """As the leader says; `subscribers` are told of commits, the values are kept in `room`.
 
@@ -72,7 +78,15 @@ class Held:
             raise InputError(f"a plan for {plan.servers} servers, and the cluster has {servers}")
         layout = plan.layout(server)
         compression, dense = Compression.of(training.compression), len(layout.groups)
-        store = Store(layout, message.optimizer, blocks[:dense], message.lineage.origin, message.max_steps, room, compression)
+        store = Store(
+            layout,
+            message.optimizer,
+            blocks[:dense],
+            message.lineage.origin,
+            message.max_steps,
+            room,
+            compression,
+        )
         if message.slots:
             store.restore_slots(message.slots, blocks[dense:])
         for table in store.tables:
@@ -110,7 +124,8 @@ class Held:
             raise InputError(self.pushes.failed)
         if message.plan_hash != self.plan.hash:
             raise InputError(
-                f"{replica} pushes by plan {message.plan_hash}, the run's is {self.plan.hash}: do all tasks build the same model?"
+                f"{replica} pushes by plan {message.plan_hash}, the run's is {self.plan.hash}: do all tasks "
+                "build the same model?"
             )
         if not message.examples:
             return ()
@@ -119,12 +134,16 @@ class Held:
         except InputError as error:
             raise InputError(f"a gradient of {replica} does not fit: {error}") from None
         if message.base_version > self.pushes.version:
-            raise InputError(f"{replica} pushes from version {message.base_version}, the newest is {self.pushes.version}")
+            raise InputError(
+                f"{replica} pushes from version {message.base_version}, the newest is {self.pushes.version}"
+            )
         return blocks
 
     @property
     def awaits_others(self) -> bool:
-        """At ps:0: whether the version at which it stands has not been made on every server; see `protocol.repairs`."""
+        """At ps:0: whether the version at which it stands has not been made on every server; see
+        `protocol.repairs`.
+        """
         return isinstance(self.pushes, AsyncPushes) and self.pushes.awaits_others
 
     @property
@@ -173,7 +192,9 @@ class Held:
         reason = f"the gradient of {replica} from version {message.base_version} holds NaN or infinity"
         ticket, part = self.pushes.refused(rank, message.part)
         told = self.pushes.told_to(rank)
-        reply = Reply(Verdict.REFUSED, self.pushes.version, reason=reason, ticket=ticket, part=part, tally=told)
+        reply = Reply(
+            Verdict.REFUSED, self.pushes.version, reason=reason, ticket=ticket, part=part, tally=told
+        )
         return reply, self.pushes.values_for(rank)
 
     def repeat(self, rank: int, row: Seen) -> tuple[Reply, Blocks]:
@@ -198,15 +219,21 @@ class Held:
 
 
 def _dealer(message: Initialise, training: TrainingSection, cluster: ClusterSpec) -> PartDealer:
-    """Deal whole batches where no replica is a backup: the parts are then as many as the replicas, or more."""
+    """Deal whole batches where no replica is a backup: the parts are then as many as the replicas, or
+    more.
+    """
     replicas = len(cluster.replicas(training.chief_trains))
-    return PartDealer.of(Dealt(*message.dealt), whole=training.updates == "sync" and not training.has_backups(replicas))
+    return PartDealer.of(
+        Dealt(*message.dealt), whole=training.updates == "sync" and not training.has_backups(replicas)
+    )
 
 
 def _tally(message: Initialise) -> Tally:
     rows = {} if message.alone else message.history.get(message.generation, {})
     first_step = message.lineage.first_step
-    return Tally.of(first_step, message.steps_per_epoch, message.first_epoch, message.tally, rows, kept=not message.alone)
+    return Tally.of(
+        first_step, message.steps_per_epoch, message.first_epoch, message.tally, rows, kept=not message.alone
+    )
 
 
 def _rule(

@@ -1,9 +1,9 @@
 """The parameter server's machine: (message, now) -> actions. No socket, no thread, no clock.
 
-It joins the rules (`protocol`) to one server's memory (`store`): who may talk about which generation of variables, what becomes
-of a push (`sync_pushes`, `async_pushes`), what is asked (`questions`), who is alive and when the server may go (`attendance`),
-what a checkpoint contains (`snapshots`). The driver calls it under one lock and carries out what it returns before anything
-else happens.
+It joins the rules (`protocol`) to one server's memory (`store`): who may talk about which generation of
+variables, what becomes of a push (`sync_pushes`, `async_pushes`), what is asked (`questions`), who is alive
+and when the server may go (`attendance`), what a checkpoint contains (`snapshots`). The driver calls it under
+one lock and carries out what it returns before anything else happens.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,13 +41,13 @@ from dtrain.messages import (
     SnapshotRows,
     Subscribe,
 )
+from dtrain.parameters.published import Room
 from dtrain.protocol.membership import LEASE_S
 from dtrain.protocol.part_dealer import NO_RANK
 from dtrain.roles.parameter_server.actions import Action, Caller, End, Send
 from dtrain.roles.parameter_server.attendance import Attendance
 from dtrain.roles.parameter_server.held import Held
 from dtrain.roles.parameter_server.obedience import obey
-from dtrain.roles.parameter_server.published import Room
 from dtrain.roles.parameter_server.questions import Questions, moved_on
 from dtrain.roles.parameter_server.request import Question, Request
 from dtrain.roles.parameter_server.snapshots import Snapshots
@@ -94,12 +94,16 @@ class ParameterServer:
     _questions: Questions = field(init=False)
 
     def __post_init__(self) -> None:
-        self.attendance = Attendance(self.index, self.cluster, self.training.chief_trains, self.now, self.evaluators, self.wait)
+        self.attendance = Attendance(
+            self.index, self.cluster, self.training.chief_trains, self.now, self.evaluators, self.wait
+        )
         self._questions = Questions(self.attendance, self._snapshots)
 
     # What is held
 
-    def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks, now: float) -> Actions:
+    def receive(
+        self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks, now: float
+    ) -> Actions:
         """Deal with one message. The returned actions must all be carried out before the next call."""
         self.attendance.let_join(sender)
         if (deed := LEADERS_DEEDS.get(type(message))) and sender != self.cluster.leader:
@@ -121,15 +125,24 @@ class ParameterServer:
                 yield from self._on_push(caller, sender, push, blocks, now)
             yield from self._answers(now)
 
-    def _on_initialise(self, caller: Caller, sender: TaskId, message: Initialise, blocks: Blocks, now: float) -> Actions:
+    def _on_initialise(
+        self, caller: Caller, sender: TaskId, message: Initialise, blocks: Blocks, now: float
+    ) -> Actions:
         before = self.held
         if before is not None and (message.generation, message.term) <= (before.generation, before.term):
-            yield Send(caller, Refusal(f"ps:{self.index} holds term {before.term} of generation {before.generation} already"))
+            yield Send(
+                caller,
+                Refusal(
+                    f"ps:{self.index} holds term {before.term} of generation {before.generation} already"
+                ),
+            )
             return
         try:
             held = Held.of(message, blocks, self.cluster, self.index, self._subscribers, self.room)
         except (DtrainError, msgspec.ValidationError) as error:
-            yield Send(caller, Refusal(f"the leader's plan, optimizer and values do not fit together: {error}"))
+            yield Send(
+                caller, Refusal(f"the leader's plan, optimizer and values do not fit together: {error}")
+            )
             return
         self.attendance.membership.heard_before(message.heard_of, now)
         same = before is not None and before.generation == message.generation
@@ -157,7 +170,9 @@ class ParameterServer:
 
     # Reading
 
-    def _on_pull(self, caller: Caller, sender: TaskId, message: Question, blocks: Blocks, now: float) -> Actions:
+    def _on_pull(
+        self, caller: Caller, sender: TaskId, message: Question, blocks: Blocks, now: float
+    ) -> Actions:
         if isinstance(message, Pull) and message.answered and self.held is not None:
             self.held.confirm(self.attendance.ranks.get(str(sender), NO_RANK), message.answered)
         self._questions.ask(Request(caller, str(sender), message, now + message.wait_s, blocks))
@@ -173,11 +188,15 @@ class ParameterServer:
         self._snapshots.mark(message, now)
         yield Send(caller, held.marked())
 
-    def _on_snapshot(self, caller: Caller, sender: TaskId, message: Snapshot, blocks: Blocks, now: float) -> Actions:
+    def _on_snapshot(
+        self, caller: Caller, sender: TaskId, message: Snapshot, blocks: Blocks, now: float
+    ) -> Actions:
         self._snapshots.asked(message, now)
         return self._on_pull(caller, sender, message, blocks, now)
 
-    def _on_snapshotrows(self, caller: Caller, sender: TaskId, message: SnapshotRows, blocks: Blocks, now: float) -> Actions:
+    def _on_snapshotrows(
+        self, caller: Caller, sender: TaskId, message: SnapshotRows, blocks: Blocks, now: float
+    ) -> Actions:
         if message.number == self._snapshots.number:
             self._snapshots.read(now)
             yield Send(caller, *table_answer(self.held, message, blocks))
@@ -190,12 +209,18 @@ class ParameterServer:
         if self._snapshots.keeps((caller, sender, message, blocks), now):
             return
         replica, held, ranks = str(sender), self.held, self.attendance.ranks
-        if replica in ranks and (held is None or (held.generation, held.term) != (message.generation, message.term)):
+        if replica in ranks and (
+            held is None or (held.generation, held.term) != (message.generation, message.term)
+        ):
             # Its term is over, or this server has lost it and waits for a new one, of which it will be told.
-            yield from self._on_pull(caller, sender, Pull(message.generation, 0, LEASE_S, message.term), (), now)
+            yield from self._on_pull(
+                caller, sender, Pull(message.generation, 0, LEASE_S, message.term), (), now
+            )
             return
         if replica not in ranks:
-            yield Send(caller, Refusal(f"{replica} is not a replica of this run; replicas are {', '.join(ranks)}"))
+            yield Send(
+                caller, Refusal(f"{replica} is not a replica of this run; replicas are {', '.join(ranks)}")
+            )
             return
         assert held is not None
         try:
@@ -220,31 +245,43 @@ class ParameterServer:
     def _sync(self, generation: int, term: int) -> SyncPushes | None:
         """The synchronous rule of a term; None if it is not what this server holds."""
         held = self.held
-        rule = held.pushes if held is not None and (held.generation, held.term) == (generation, term) else None
+        rule = (
+            held.pushes if held is not None and (held.generation, held.term) == (generation, term) else None
+        )
         return rule if isinstance(rule, SyncPushes) else None
 
-    def _on_complete(self, caller: Caller, sender: TaskId, message: Complete, blocks: Blocks, now: float) -> Actions:
+    def _on_complete(
+        self, caller: Caller, sender: TaskId, message: Complete, blocks: Blocks, now: float
+    ) -> Actions:
         if (rule := self._sync(message.generation, message.term)) and self.held is not None:
             yield from rule.complete(sender.index, message, self.held.seen, now)
 
-    def _on_subscribe(self, caller: Caller, sender: TaskId, message: Subscribe, blocks: Blocks, now: float) -> Actions:
+    def _on_subscribe(
+        self, caller: Caller, sender: TaskId, message: Subscribe, blocks: Blocks, now: float
+    ) -> Actions:
         self._subscribers.append(caller)
         if self.held is not None and (rule := self._sync(self.held.generation, self.held.term)):
             yield from (Send(caller, said) for said in rule.said_since(message))
 
-    def _on_commit(self, caller: Caller, sender: TaskId, message: Commit, blocks: Blocks, now: float) -> Actions:
+    def _on_commit(
+        self, caller: Caller, sender: TaskId, message: Commit, blocks: Blocks, now: float
+    ) -> Actions:
         if (rule := self._sync(message.generation, message.term)) and self.held is not None:
             try:
                 yield from rule.commit(message, self.held.seen)
             except ValueError as error:
                 yield End(f"ps:{self.index} cannot follow ps:0: {error}")
 
-    def _on_release(self, caller: Caller, sender: TaskId, message: Release, blocks: Blocks, now: float) -> Actions:
+    def _on_release(
+        self, caller: Caller, sender: TaskId, message: Release, blocks: Blocks, now: float
+    ) -> Actions:
         if (rule := self._sync(message.generation, message.term)) and self.held is not None:
             yield from rule.release_replica(message, self.held.seen)
 
     def position(self) -> tuple[Subscribe, list[Complete]]:
-        """ps:i: what to tell ps:0 on connecting to it (again): where this server stands, and what it holds."""
+        """ps:i: what to tell ps:0 on connecting to it (again): where this server stands, and what it
+        holds.
+        """
         held = self.held
         rule = self._sync(held.generation, held.term) if held else None
         if held is None or rule is None:
@@ -253,14 +290,18 @@ class ParameterServer:
 
     # What the leader changes
 
-    def _on_hold(self, caller: Caller, sender: TaskId, message: Hold | Control, blocks: Blocks, now: float) -> Actions:
+    def _on_hold(
+        self, caller: Caller, sender: TaskId, message: Hold | Control, blocks: Blocks, now: float
+    ) -> Actions:
         yield from obey(caller, self.held, message, blocks, now)
 
     _on_control = _on_hold
 
     # Who is alive
 
-    def _on_heartbeat(self, caller: Caller, sender: TaskId, message: Heartbeat, blocks: Blocks, now: float) -> Actions:
+    def _on_heartbeat(
+        self, caller: Caller, sender: TaskId, message: Heartbeat, blocks: Blocks, now: float
+    ) -> Actions:
         incarnation, news = self.attendance.heard(str(sender), message, now)
         if incarnation is None:
             yield Send(caller, Refusal(f"another process has taken the place of {sender}"))
@@ -290,7 +331,9 @@ class ParameterServer:
         yield from self._answers(now)
         yield from self.attendance.end(self.held, now, connections)
 
-    def _on_record(self, caller: Caller, sender: TaskId, message: Record, blocks: Blocks, now: float) -> Actions:
+    def _on_record(
+        self, caller: Caller, sender: TaskId, message: Record, blocks: Blocks, now: float
+    ) -> Actions:
         held = self.held
         if held is None or held.tally is None or held.generation != message.generation:
             yield Send(caller, NotReady(f"ps:{self.index} does not hold generation {message.generation}"))
@@ -301,15 +344,21 @@ class ParameterServer:
                 held.tally.record(message.epoch, message.rows)
             yield Send(caller, Recorded(held.term, {}))
 
-    def _on_conclude(self, caller: Caller, sender: TaskId, message: Conclude, blocks: Blocks, now: float) -> Actions:
+    def _on_conclude(
+        self, caller: Caller, sender: TaskId, message: Conclude, blocks: Blocks, now: float
+    ) -> Actions:
         self.attendance.conclude(message)
         yield Send(caller, message)
 
-    def _on_farewell(self, caller: Caller, sender: TaskId, message: Farewell, blocks: Blocks, now: float) -> Actions:
+    def _on_farewell(
+        self, caller: Caller, sender: TaskId, message: Farewell, blocks: Blocks, now: float
+    ) -> Actions:
         self.attendance.farewell, held = True, self.held
         self.attendance.rows.update(message.rows)
         if self.index == 0 and held is not None and held.pushes.version < held.max_steps:
-            held.pushes.failed = f"{sender} has ended training at step {held.pushes.version} of {held.max_steps}"
+            held.pushes.failed = (
+                f"{sender} has ended training at step {held.pushes.version} of {held.max_steps}"
+            )
         yield Send(caller, Farewell())
 
 

@@ -7,21 +7,26 @@ import numpy as np
 
 from dtrain.errors import DtrainError
 from dtrain.messages import Control, Controlled, Hold, Holding, NotReady, Refusal
+from dtrain.parameters.change import Change
 from dtrain.roles.parameter_server.actions import Action, Caller, Send
-from dtrain.roles.parameter_server.change import Change
 from dtrain.roles.parameter_server.held import Held
 
 Blocks = Sequence[np.ndarray[Any, Any]]
 
 
-def obey(caller: Caller, held: Held | None, message: Hold | Control, blocks: Blocks, now: float) -> Iterator[Action]:
+def obey(
+    caller: Caller, held: Held | None, message: Hold | Control, blocks: Blocks, now: float
+) -> Iterator[Action]:
     """Hold, or change; what comes late, or a second time, changes nothing."""
     if held is None or held.generation != message.generation:
         yield Send(caller, NotReady("this server holds no such variables"))
     elif isinstance(message, Hold):
         late = message.number <= held.order
         version = held.pushes.version if late else held.pushes.hold()
-        yield Send(caller, Holding(held.term, version, held.store.optimizer_config, held.stopped, held.store.heard_assigned))
+        yield Send(
+            caller,
+            Holding(held.term, version, held.store.optimizer_config, held.stopped, held.store.heard_assigned),
+        )
     elif held.term != message.term:
         yield Send(caller, NotReady(f"this server does not hold term {message.term}"))
     else:
@@ -34,7 +39,9 @@ def _change(caller: Caller, held: Held, message: Control, blocks: Blocks, now: f
             held.stopped, held.max_steps = True, message.version
             held.store.end_at(message.version, held.pushes.version)
         try:
-            held.store.change(Change(message.version, message.optimizer, blocks, message.number), held.pushes.version)
+            held.store.change(
+                Change(message.version, message.optimizer, blocks, message.number), held.pushes.version
+            )
         except DtrainError as error:
             yield Send(caller, Refusal(str(error)))
             return

@@ -1,8 +1,10 @@
-"""Whether a server that is woken interrupts who runs on its core. `Preemption` decides, purely; `ThreadPolicy` reads and does it.
+"""Whether a server that is woken interrupts who runs on its core. `Preemption` decides, purely;
+`ThreadPolicy` reads and does it.
 
-One that does not (Linux' SCHED_BATCH) lets the replica that has woken it say all that it has to say, and is woken less often: the
-smallest steps are a tenth faster. But beside programs that compute without a pause it would wait for a whole slice of their time,
-again and again, and steps take twice as long: then it interrupts, as processes do, and tries now and then whether it still has to.
+One that does not (Linux' SCHED_BATCH) lets the replica that has woken it say all that it has to say, and is
+woken less often: the smallest steps are a tenth faster. But beside programs that compute without a pause it
+would wait for a whole slice of their time, again and again, and steps take twice as long: then it interrupts,
+as processes do, and tries now and then whether it still has to.
 """
 
 import contextlib
@@ -12,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WAIT_LIMIT_S = 0.2e-3
-"""On average, from being woken to running: 0.03 to 0.06 ms where replicas hardly compute, 0.3 to 0.9 beside those that do."""
+"""On average, from being woken to running: 0.03 to 0.06 ms where replicas hardly compute, 0.3 to 0.9 beside
+those that do.
+"""
 ENOUGH_SLICES = 20
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 8.0, 64.0
 
@@ -23,7 +27,8 @@ class Preemption:
 
     Attributes:
         interrupts: whether it does at present.
-        pause_s: how long it will, the next time: twice as long each time, until all has been well for a minute.
+        pause_s: how long it will, the next time: twice as long each time, until all has been well for a
+            minute.
         since_s: when that has changed last.
     """
 
@@ -34,7 +39,8 @@ class Preemption:
     _slices: int | None = None
 
     def look(self, waited_s: float, slices: int, now: float) -> bool:
-        """Whether it interrupts from now on. The first look only takes the account: while all start, everybody waits.
+        """Whether it interrupts from now on. The first look only takes the account: while all start,
+        everybody waits.
 
         Args:
             waited_s: how long it has waited for a core so far, ready to run.
@@ -58,7 +64,9 @@ class Preemption:
 
 
 class ThreadPolicy:
-    """The kernel's for all threads of this process, unless it has been given one, or the kernel keeps no account of waits."""
+    """The kernel's for all threads of this process, unless it has been given one, or the kernel keeps no
+    account of waits.
+    """
 
     def __init__(self, now: float) -> None:
         """From now on let the threads that are there, and those that they start, interrupt no others."""
@@ -81,7 +89,9 @@ class ThreadPolicy:
 
 
 def _accounts() -> Iterator[tuple[float, int]]:
-    """Of each thread: seconds that it has waited for a core, and how often it got one. Source: proc_pid_schedstat(5)."""
+    """Of each thread: seconds that it has waited for a core, and how often it got one. Source:
+    proc_pid_schedstat(5).
+    """
     for thread in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError, ValueError):  # it has ended; this kernel keeps no such account
             _, waited_ns, slices = (thread / "schedstat").read_text().split()

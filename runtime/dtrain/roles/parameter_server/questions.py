@@ -1,4 +1,6 @@
-"""What is asked of a parameter server, each question answered as soon as it can be and at its deadline at the latest. Machine."""
+"""What is asked of a parameter server, each question answered as soon as it can be and at its deadline at the
+latest. Machine.
+"""
 
 import heapq
 import math
@@ -14,15 +16,17 @@ from dtrain.roles.parameter_server.snapshots import Snapshots
 from dtrain.roles.parameter_server.table_answers import table_answer
 
 FEW = 3
-"""So many open questions are looked at each time: that costs less than to find out whether anything has changed."""
+"""So many open questions are looked at each time: that costs less than to find out whether anything has
+changed.
+"""
 NOT_KNOWN = object()
 
 
 class Questions:
     """Those of one server, by the order in which they were asked.
 
-    While nothing has changed on which answers depend, only those are looked at that are new, that have reached their deadline, or
-    that want a snapshot. So a message costs the same however many replicas wait.
+    While nothing has changed on which answers depend, only those are looked at that are new, that have
+    reached their deadline, or that want a snapshot. So a message costs the same however many replicas wait.
 
     Attributes:
         open: by number, the ones that are not answered yet.
@@ -59,7 +63,11 @@ class Questions:
                 yield answer
             elif isinstance(request.message, Snapshot):
                 self._look_at.append(number)
-            elif isinstance(request.message, Pull) and held is not None and held.pushes.version < request.message.at_least:
+            elif (
+                isinstance(request.message, Pull)
+                and held is not None
+                and held.pushes.version < request.message.at_least
+            ):
                 self._next_version = min(self._next_version, request.message.at_least)
         self._standing_then = self._standing(held) if len(self.open) > FEW else NOT_KNOWN
 
@@ -84,8 +92,14 @@ class Questions:
 
     def _answer(self, request: Request, held: Held | None, late: bool) -> Send | None:
         message, attendance = request.message, self._attendance
-        later = held is not None and held.generation > message.generation if isinstance(message, Pull) else False
-        if isinstance(message, Pull) and message.concluded and (later or attendance.concluded(message.generation)):
+        later = (
+            held is not None and held.generation > message.generation if isinstance(message, Pull) else False
+        )
+        if (
+            isinstance(message, Pull)
+            and message.concluded
+            and (later or attendance.concluded(message.generation))
+        ):
             history = held.history if held is not None else {}  # a server that was started again holds none
             rows = history.get(message.generation) or attendance.rows.get(message.generation, {})
             return Send(request.caller, Conclude(message.generation, rows))
@@ -106,7 +120,11 @@ class Questions:
         if held.pushes.version < message.at_least and not late:
             return None
         if message.concluded:
-            return Send(request.caller, NotReady(f"{attendance.leader} has not saved the last step")) if late else None
+            return (
+                Send(request.caller, NotReady(f"{attendance.leader} has not saved the last step"))
+                if late
+                else None
+            )
         return self._values(request, message, held, late)
 
     def _values(self, request: Request, message: Pull, held: Held, late: bool) -> Send | None:
@@ -137,9 +155,15 @@ class Questions:
             rank is not None and held.repairs(rank),
             not held.awaits_others,
         )
-        return Send(request.caller, values, held.store.values if rank is None else held.pushes.values_for(rank, leads))
+        return Send(
+            request.caller, values, held.store.values if rank is None else held.pushes.values_for(rank, leads)
+        )
 
 
 def moved_on(caller: Caller, held: Held) -> Send:
-    """To one who is a generation or a term behind: there is another one now. Its values may be of another shape."""
-    return Send(caller, Values(held.generation, held.pushes.version, held.max_steps, {}, ticket=False, term=held.term))
+    """To one who is a generation or a term behind: there is another one now. Its values may be of another
+    shape.
+    """
+    return Send(
+        caller, Values(held.generation, held.pushes.version, held.max_steps, {}, ticket=False, term=held.term)
+    )

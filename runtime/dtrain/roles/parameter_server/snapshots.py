@@ -1,10 +1,11 @@
 """What a server gives for a checkpoint, and for how long training waits for it. Machine. Rule 11.
 
-In sync a checkpoint is one version, and nothing waits. In async every server counts its own versions; a checkpoint is one cut when
-all servers have applied the same batches. So the leader marks every server: from then on new pushes wait. What any of them had
-applied when it was marked is on its way to the others, who let it pass; when a server has all of it, it remembers its state, and
-the pushes that waited are dealt with. It waits for no replica that computes, only for a push to arrive everywhere. One that
-never does, of a replica that died halfway, is not waited for long, nor is a leader that is gone: the mark runs out. Then the
+In sync a checkpoint is one version, and nothing waits. In async every server counts its own versions; a
+checkpoint is one cut when all servers have applied the same batches. So the leader marks every server: from
+then on new pushes wait. What any of them had applied when it was marked is on its way to the others, who let
+it pass; when a server has all of it, it remembers its state, and the pushes that waited are dealt with. It
+waits for no replica that computes, only for a push to arrive everywhere. One that never does, of a replica
+that died halfway, is not waited for long, nor is a leader that is gone: the mark runs out. Then the
 checkpoint is no cut, but says of every server which batches it contains; see `protocol.applied_batches`.
 """
 
@@ -76,7 +77,9 @@ class Snapshots:
         return waits
 
     def released(self, now: float) -> list[Delivery]:
-        """The pushes that have waited and need not any more: they are to be dealt with as if they came now."""
+        """The pushes that have waited and need not any more: they are to be dealt with as if they came
+        now.
+        """
         if now < self._marked_until_s and not self._covers_more:
             return []
         self._covers_more = False
@@ -88,9 +91,13 @@ class Snapshots:
         self.waiting = [delivery for delivery in self.waiting if delivery[0] != caller]
 
     def answer(self, held: Held, question: Snapshot, late: bool) -> SnapshotReply | None:
-        """The state, as soon as it is what was asked for, or when it is late; pushes need not wait any more."""
+        """The state, as soon as it is what was asked for, or when it is late; pushes need not wait any
+        more.
+        """
         applied = held.applied
-        whole = held.pushes.version >= question.at_least and (applied is None or applied.covers(question.covers))
+        whole = held.pushes.version >= question.at_least and (
+            applied is None or applied.covers(question.covers)
+        )
         if not (whole or late):
             return None
         if applied is not None:

@@ -1,10 +1,11 @@
 """What a server does with pushes in synchronous training: rules 1 to 3, 5 and 10, and ps:0's part of rule 2.
 
-Machine: no socket, no thread, no clock. The rules themselves stand in `protocol.sync_round`, `protocol.part_dealer` and
+Machine: no socket, no thread, no clock. The rules themselves stand in `protocol.sync_round`,
+    `protocol.part_dealer` and
 `protocol.exactly_once`; here they are joined to a server's memory and to its callers.
 
-A push is answered when the version that it contributes to has been made, or as soon as ps:0 has another part for its replica: ps:0
-then says `Release` to the other servers, so that all of them answer it as pending.
+A push is answered when the version that it contributes to has been made, or as soon as ps:0 has another part
+for its replica: ps:0 then says `Release` to the other servers, so that all of them answer it as pending.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence, Set
@@ -15,13 +16,13 @@ import numpy as np
 
 from dtrain.config import TrainingSection
 from dtrain.messages import Commit, Complete, Push, Release, Reply, Subscribe, Verdict
+from dtrain.parameters.means import mean
+from dtrain.parameters.store import Store
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.protocol.sync_round import Contribution, SyncRound
 from dtrain.protocol.tally import Open
 from dtrain.roles.parameter_server.actions import Action, Caller, Report, Send
-from dtrain.roles.parameter_server.means import mean
-from dtrain.roles.parameter_server.store import Store
 from dtrain.roles.parameter_server.sync_step import SyncStep
 
 Blocks = Sequence[np.ndarray[Any, Any]]
@@ -29,7 +30,9 @@ Blocks = Sequence[np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Waiting:
-    """A connection on which the version being made is waited for; after a break there may be an old and a new one for a while."""
+    """A connection on which the version being made is waited for; after a break there may be an old and a new
+    one for a while.
+    """
 
     caller: Caller
     duplicate: bool = False
@@ -137,7 +140,8 @@ class SyncPushes:
         self._forget_pushes()
 
     def permit(self, rank: int) -> tuple[bool, int]:
-        """Return whether a replica may push next, and the part that it is to compute; other servers than ps:0 always say yes.
+        """Return whether a replica may push next, and the part that it is to compute; other servers than ps:0
+        always say yes.
 
         With `deterministic` no replica begins with values that the leader may be about to change.
         """
@@ -156,9 +160,18 @@ class SyncPushes:
     # Pushes
 
     def push(
-        self, caller: Caller, replica: str, rank: int, push: Push, blocks: Blocks, seen: SeenPushes, now: float
+        self,
+        caller: Caller,
+        replica: str,
+        rank: int,
+        push: Push,
+        blocks: Blocks,
+        seen: SeenPushes,
+        now: float,
     ) -> Iterator[Action]:
-        """Deal with a gradient that has passed every check and has not been seen before, or whose verdict is still open."""
+        """Deal with a gradient that has passed every check and has not been seen before, or whose verdict is
+        still open.
+        """
         contribution = (rank, push.incarnation, push.ordinal)
         if seen.lookup(replica, push.incarnation, push.sequence) is not None:
             self._waiting.setdefault(contribution, []).append(Waiting(caller, duplicate=True))
@@ -193,7 +206,9 @@ class SyncPushes:
         verdict = Verdict.STALE if late else Verdict.FINISHED if push.examples else Verdict.ACCEPTED
         seen.record(replica, Seen(push.incarnation, push.sequence, verdict))
         ticket, part = self.permit(rank)
-        reply = Reply(verdict, self.version, stale=int(late), ticket=ticket, part=part, tally=self.told_to(rank))
+        reply = Reply(
+            verdict, self.version, stale=int(late), ticket=ticket, part=part, tally=self.told_to(rank)
+        )
         return Send(caller, reply, self._shown())
 
     def _deal_to(self, contribution: Contribution, seen: SeenPushes) -> Iterator[Action]:
@@ -225,7 +240,10 @@ class SyncPushes:
             seen.decide(replica, Verdict.PENDING)
             del self._undecided[replica]
         for waiting in self._waiting.pop(contribution):
-            yield Send(waiting.caller, Reply(Verdict.PENDING, self.version, duplicate=waiting.duplicate, ticket=True, part=part))
+            yield Send(
+                waiting.caller,
+                Reply(Verdict.PENDING, self.version, duplicate=waiting.duplicate, ticket=True, part=part),
+            )
 
     # The decision
 
@@ -237,13 +255,18 @@ class SyncPushes:
             yield from self.decide(seen, now)
 
     def said_since(self, message: Subscribe) -> list[Commit | Release]:
-        """ps:0: what a server that connects (again) has missed; servers are never more than one version apart.
+        """ps:0: what a server that connects (again) has missed; servers are never more than one version
+        apart.
 
         Where it stood when it asked may be long ago: it may have been initialised since.
         """
         last = self._last_commit
         said: list[Commit | Release] = []
-        if last is not None and (message.generation, message.term, message.version) <= (last.generation, last.term, last.version):
+        if last is not None and (message.generation, message.term, message.version) <= (
+            last.generation,
+            last.term,
+            last.version,
+        ):
             said.append(last)
         return said + [self._release(contribution) for contribution in sorted(self._released)]
 
@@ -259,14 +282,18 @@ class SyncPushes:
         """ps:i: the decision has arrived."""
         yield from self._carry_out(message, seen)
 
-    def members_changed(self, live: Set[int], anew: Collection[int], seen: SeenPushes, now: float) -> Iterator[Action]:
+    def members_changed(
+        self, live: Set[int], anew: Collection[int], seen: SeenPushes, now: float
+    ) -> Iterator[Action]:
         """ps:0: these ranks are alive or still expected; of those in `anew` another process has come."""
         if self._step is not None:
             self._step.members_changed(live, anew)
             yield from self.share_out(seen, now)
 
     def share_out(self, seen: SeenPushes, now: float) -> Iterator[Action]:
-        """ps:0: parts may have come back, or a batch may have begun: replicas that wait may have another part."""
+        """ps:0: parts may have come back, or a batch may have begun: replicas that wait may have another
+        part.
+        """
         if self._step is None:
             return
         self._step.shared_out += 1
@@ -275,7 +302,9 @@ class SyncPushes:
         yield from self.judge(seen, now)
 
     def judge(self, seen: SeenPushes, now: float) -> Iterator[Action]:
-        """ps:0: time has passed, or members have changed: decide, or give up waiting for those who are not there."""
+        """ps:0: time has passed, or members have changed: decide, or give up waiting for those who are not
+        there.
+        """
         yield from self.decide(seen, now)
         if self._step is None or self.failed or self.finished or self.held_back:
             return
@@ -285,8 +314,10 @@ class SyncPushes:
         waited_s = now - found.since_s
         if self._training.too_few == "fail" or waited_s >= self._training.too_few_timeout_s:
             self.failed = (
-                f"too few replicas: {found.needed} contributions are needed for version {self.version + 1} and at most "
-                f"{found.possible} can come, for {waited_s:.1f} s (training.too_few: {self._training.too_few}): {self.missing}"
+                f"too few replicas: {found.needed} contributions are needed for version {self.version + 1} "
+                "and at most "
+                f"{found.possible} can come, for {waited_s:.1f} s (training.too_few: "
+                f"{self._training.too_few}): {self.missing}"
             )
 
     def decide(self, seen: SeenPushes, now: float) -> Iterator[Action]:
@@ -370,7 +401,9 @@ class SyncPushes:
         return self._store.look_up(tables, ids)
 
     def disconnected(self, caller: Caller) -> None:
-        """Answer nothing on this connection any more; what was contributed stays (it may be complete everywhere)."""
+        """Answer nothing on this connection any more; what was contributed stays (it may be complete
+        everywhere).
+        """
         for contribution, each in list(self._waiting.items()):
             self._waiting[contribution] = [waiting for waiting in each if waiting.caller != caller]
 
@@ -379,12 +412,16 @@ class SyncPushes:
         return [waiting.caller for each in self._waiting.values() for waiting in each]
 
     def awaited(self) -> tuple[Collection[int], Collection[int]]:
-        """Return the ranks whose contribution the next version still lacks, and the servers that lack one which ps:0 has."""
+        """Return the ranks whose contribution the next version still lacks, and the servers that lack one
+        which ps:0 has.
+        """
         return self._step.awaited() if self._step is not None else ((), ())
 
     @property
     def standing(self) -> Hashable:
-        """All that `permit` depends on beside what each rank has done: while it stays, those who were refused would be again."""
+        """All that `permit` depends on beside what each rank has done: while it stays, those who were refused
+        would be again.
+        """
         return self.version, self._step.shared_out if self._step is not None else 0
 
 

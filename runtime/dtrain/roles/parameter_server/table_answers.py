@@ -13,9 +13,14 @@ Blocks = Sequence[np.ndarray[Any, Any]]
 
 
 def table_answer(
-    held: Held | None, message: Load | Lookup | SnapshotRows, blocks: Blocks, rank: int | None = None, whole: bool = True
+    held: Held | None,
+    message: Load | Lookup | SnapshotRows,
+    blocks: Blocks,
+    rank: int | None = None,
+    whole: bool = True,
 ) -> tuple[AnyMessage, Blocks]:
-    """The answer and its blocks, to a replica of this rank or to anybody; a refusal where there are no such variables or rows.
+    """The answer and its blocks, to a replica of this rank or to anybody; a refusal where there are no such
+    variables or rows.
 
     Rows that are looked up are compressed unless they are to be `whole`.
     """

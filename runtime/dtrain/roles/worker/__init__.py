@@ -1,1 +1,3 @@
-"""A replica, in a worker or in the chief: `machine` decides what it tells the servers, `driver` runs it in the training thread."""
+"""A replica, in a worker or in the chief: `machine` decides what it tells the servers, `driver` runs it in
+the training thread.
+"""

@@ -1,4 +1,6 @@
-"""Values that a step may begin with while the last of them are still on their way: its first layer needs only its own."""
+"""Values that a step may begin with while the last of them are still on their way: its first layer needs only
+its own.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -6,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import PeerLostError
-from dtrain.protocol.replica_memory import ReplicaMemory
+from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.wire.arriving import Arriving
 
 Array = np.ndarray[Any, Any]
@@ -14,8 +16,10 @@ Array = np.ndarray[Any, Any]
 LATE_BYTES = 4 * 1024 * 1024
 """From this size on, of a server's values, a step begins before they are there.
 
-They come in chunks of 2 MiB: below there is little to begin with. With 8 layers of 4 MB on 2 servers a step takes 0.94 of the time
-over links of 1 Gbit/s at batch 512, and as long as without, more or less, where two cores do all of the work and no link is slow.
+They come in chunks of 2 MiB: below there is little to begin with. With 8 layers of 4 MB on 2 servers a step
+    takes 0.94 of the time
+over links of 1 Gbit/s at batch 512, and as long as without, more or less, where two cores do all of the work
+and no link is slow.
 """
 
 

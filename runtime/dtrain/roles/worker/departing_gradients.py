@@ -1,16 +1,19 @@
-"""Gradients that leave layer by layer, the last layer's first, while those of earlier layers are still being computed."""
+"""Gradients that leave layer by layer, the last layer's first, while those of earlier layers are still being
+computed.
+"""
 
 from collections.abc import Sequence
 
-from dtrain.protocol.replica_memory import ReplicaMemory
+from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.wire.channel import Channel
 from dtrain.wire.frames import CHUNK_BYTES
 
 EARLY_BYTES = 4 * 1024 * 1024
 """From this size on, of the gradient for a server, its layers leave as soon as they are known.
 
-They leave in chunks of 2 MiB at least. With 8 layers of 4 MB, 2 workers and 2 servers a step takes 0.91 of the time over links of 1
-Gbit/s at batch 512, and 0.87 with late values as well; where two cores do all of the work, and no link is slow, 1.04.
+They leave in chunks of 2 MiB at least. With 8 layers of 4 MB, 2 workers and 2 servers a step takes 0.91 of
+the time over links of 1 Gbit/s at batch 512, and 0.87 with late values as well; where two cores do all of the
+work, and no link is slow, 1.04.
 """
 
 
@@ -54,6 +57,8 @@ class DepartingGradients:
                 self._sent[server] = channel, start
 
     def ahead(self, server: int, channel: Channel) -> int | None:
-        """From where on this connection has brought the elements of the server's first block; None: it has not."""
+        """From where on this connection has brought the elements of the server's first block; None: it has
+        not.
+        """
         sent_on, start = self._sent.get(server, (None, None))
         return start if sent_on is channel else None

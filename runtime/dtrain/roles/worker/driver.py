@@ -1,6 +1,7 @@
 """Runs a `Replica`: one connection to each server, in the training loop's own thread. It decides nothing.
 
-A connection that breaks is opened again and what was unanswered is said again, until the server has been away for too long.
+A connection that breaks is opened again and what was unanswered is said again, until the server has been away
+for too long.
 """
 
 import contextlib
@@ -15,16 +16,16 @@ import numpy as np
 
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import PeerLostError, ProgramError, WaitTimeoutError
-from dtrain.learning.sparse_rows import SparseRows
+from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Reply, Rows, Sums
-from dtrain.protocol.packing import Packing
-from dtrain.protocol.replica_memory import ReplicaMemory
-from dtrain.reporting import Reporter
-from dtrain.roles.parameter_server.store import any_non_finite
+from dtrain.parameters.packing import Packing
+from dtrain.parameters.replica_memory import ReplicaMemory
+from dtrain.parameters.row_routes import RowRoutes
+from dtrain.parameters.store import any_non_finite
 from dtrain.roles.worker.arriving_values import ArrivingValues
 from dtrain.roles.worker.departing_gradients import DepartingGradients
 from dtrain.roles.worker.machine import Outcome, Outgoing, Phase, Replica
-from dtrain.roles.worker.row_routes import RowRoutes
+from dtrain.runs.reporting import Reporter
 from dtrain.variables import VariableSpec
 from dtrain.variables.lazy_table import LazyTable
 from dtrain.wire.channel import Channel
@@ -47,9 +48,10 @@ class ReplicaDriver:
     Attributes:
         tables: the sparse variables, by name: what is read of them is fetched.
         row_gradients: of these, sent with the next push; ids int64, ascending, each once.
-        arriving: every variable by name, to be read while values may still be on their way; `arrive` waits for all.
-        overtaken: the servers went back to a checkpoint while rows were fetched, or a connection broke while values came: what is
-            computed with them is void.
+        arriving: every variable by name, to be read while values may still be on their way; `arrive` waits
+            for all.
+        overtaken: the servers went back to a checkpoint while rows were fetched, or a connection broke while
+            values came: what is computed with them is void.
     """
 
     def __init__(
@@ -114,7 +116,8 @@ class ReplicaDriver:
         self._exchange(self.machine.wait_for(version))
 
     def push(self, examples: int, empty: int, sums: Sums | None) -> Outcome:
-        """Send the gradients in memory; returns when computing may go on: the next values are there, or are `arriving`.
+        """Send the gradients in memory; returns when computing may go on: the next values are there, or are
+        `arriving`.
 
         Arguments as in `Replica.push`.
         """
@@ -140,7 +143,9 @@ class ReplicaDriver:
 
     @property
     def sends_ahead(self) -> bool:
-        """Whether gradients may leave one by one (`complete`). An asynchronous server receives one large message at a time."""
+        """Whether gradients may leave one by one (`complete`). An asynchronous server receives one large
+        message at a time.
+        """
         return self.machine.sync and self._packing.in_place
 
     def complete(self, names: tuple[str, ...]) -> None:
@@ -170,17 +175,26 @@ class ReplicaDriver:
         rows, found = np.empty((len(ids), *spec.shape[1:]), spec.dtype), False
         over = self.machine.phase is Phase.FINISHED
         while not found:
-            self._outgoing = [[each.ids for each in servers.get(server, ())] for server in range(self.machine.servers)]
-            answers = self._exchange(self.machine.look_up({s: tuple(each.table for each in servers[s]) for s in servers}))
+            self._outgoing = [
+                [each.ids for each in servers.get(server, ())] for server in range(self.machine.servers)
+            ]
+            answers = self._exchange(
+                self.machine.look_up({s: tuple(each.table for each in servers[s]) for s in servers})
+            )
             found = all(isinstance(answers[server].message, Rows) for server in servers)
             self.overtaken |= not found
             if not found and self.machine.phase is Phase.FINISHED:
                 if over:
-                    raise ProgramError(f"{spec.name} cannot be read any more: another model or a later fit has the servers now")
+                    raise ProgramError(
+                        f"{spec.name} cannot be read any more: another model or a later fit has the "
+                        "servers now"
+                    )
                 return np.zeros_like(rows)  # training has ended without this replica
             for server in servers if found else ():
                 for piece, block in zip(servers[server], answers[server].blocks, strict=True):
-                    rows[piece.where] = self._packing.unpack_rows(block, spec.dtype).reshape(len(piece.ids), *spec.shape[1:])
+                    rows[piece.where] = self._packing.unpack_rows(block, spec.dtype).reshape(
+                        len(piece.ids), *spec.shape[1:]
+                    )
         return rows
 
     @property
@@ -212,7 +226,9 @@ class ReplicaDriver:
             if isinstance(message, Reply) and self._outgoing[server]:
                 self._packing.judged(server, message.verdict)
             elif isinstance(message, NotReady) and self.machine.phase is Phase.FINISHED:
-                raise PeerLostError(f"ps:{server} has lost what was trained: read it from the last checkpoint")
+                raise PeerLostError(
+                    f"ps:{server} has lost what was trained: read it from the last checkpoint"
+                )
             read = read or not isinstance(message, Rows)
             for next_server, answer in self.machine.receive(server, message):
                 self._send(next_server, answer)
@@ -227,7 +243,10 @@ class ReplicaDriver:
 
     def _send(self, server: int, message: AnyMessage) -> None:
         """A push that is said again is the same, to the bit."""
-        channel, blocks = self._channels[server], self._outgoing[server] if isinstance(message, WITH_BLOCKS) else ()
+        channel, blocks = (
+            self._channels[server],
+            self._outgoing[server] if isinstance(message, WITH_BLOCKS) else (),
+        )
         ahead = self._departing.ahead(server, channel) if isinstance(message, Push) else None
         if ahead is None:
             channel.send(message, blocks)
@@ -240,8 +259,14 @@ class ReplicaDriver:
         while True:
             try:
                 lookup = isinstance(self.machine.unanswered[server], Lookup)
-                offered, early = ((), False) if lookup else (self._packing.offered[server], self.arriving.may_be_late(server))
-                frame = self._channels[server].receive(offered, early=early, meanwhile=self._look_after_others)
+                offered, early = (
+                    ((), False)
+                    if lookup
+                    else (self._packing.offered[server], self.arriving.may_be_late(server))
+                )
+                frame = self._channels[server].receive(
+                    offered, early=early, meanwhile=self._look_after_others
+                )
                 if frame.arriving is not None:
                     self.arriving.begin(server, frame.arriving)
                 if frame.blocks and not lookup:
@@ -255,7 +280,9 @@ class ReplicaDriver:
                 opened_s = time.monotonic()
 
     def _look_after_others(self) -> None:
-        """What broke while another server's answer is waited for is opened again: that answer may wait for what was not heard."""
+        """What broke while another server's answer is waited for is opened again: that answer may wait for
+        what was not heard.
+        """
         for server in self.machine.unanswered:
             if self._channels[server].lost:
                 lost = PeerLostError(f"lost {self._names[server]}")
@@ -271,7 +298,9 @@ class ReplicaDriver:
                 raise PeerLostError(f"{lost}; it did not come back within {self._patience_s:g} s")
             time.sleep(RECONNECT_PAUSE_S)
             with contextlib.suppress(WaitTimeoutError):
-                self._channels[server] = self._connect(server, min(1.0, max(0.0, deadline - time.monotonic())))
+                self._channels[server] = self._connect(
+                    server, min(1.0, max(0.0, deadline - time.monotonic()))
+                )
                 break
         if self._aborted:
             raise PeerLostError(self._aborted)

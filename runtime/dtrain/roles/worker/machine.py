@@ -1,4 +1,5 @@
-"""The replica's machine: what a training task says to the parameter servers, and when it may compute. (message) -> messages.
+"""The replica's machine: what a training task says to the parameter servers, and when it may compute.
+(message) -> messages.
 
     pulling   every server has been asked for its values; in sync all must be of one version, the newest
     ready     the values are there (and, in async, ps:0's ticket): compute a gradient
@@ -6,16 +7,18 @@
     closing   the last step has been made and the final values are here; the leader has not saved them yet
     finished  it has
 
-When a server loses its memory, the leader gives all servers the newest checkpoint again, in a new term. A replica that hears of a
-new term drops what it has, waits until every server has answered what was asked before, and begins again by pulling; its pushes
-go on with the next number, so that nothing counts twice. Until its last step is saved it may be needed again, so it stays.
+When a server loses its memory, the leader gives all servers the newest checkpoint again, in a new term. A
+replica that hears of a new term drops what it has, waits until every server has answered what was asked
+before, and begins again by pulling; its pushes go on with the next number, so that nothing counts twice.
+Until its last step is saved it may be needed again, so it stays.
 
-A connection that broke is opened again by the driver, which then repeats what is unanswered: `unanswered`. A push that was
-applied before the break is answered as a duplicate (rule 5), so repeating is always right.
+A connection that broke is opened again by the driver, which then repeats what is unanswered: `unanswered`. A
+push that was applied before the break is answered as a duplicate (rule 5), so repeating is always right.
 
-In async a pull tells ps:0 which push all servers have answered. Until then ps:0 takes the batch for one that others may lack, and
-neither ends training nor lets the leader end an epoch; if the replica dies, another one is given the batch again, to repair it.
-Where gradients may be too stale, ps:0 judges alone: the other servers are sent a push when ps:0 has accepted it.
+In async a pull tells ps:0 which push all servers have answered. Until then ps:0 takes the batch for one that
+others may lack, and neither ends training nor lets the leader end an epoch; if the replica dies, another one
+is given the batch again, to repair it. Where gradients may be too stale, ps:0 judges alone: the other servers
+are sent a push when ps:0 has accepted it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +45,9 @@ from dtrain.messages import (
 )
 
 Outgoing = tuple[int, AnyMessage]
-"""A server's index and what it is told. A Push is accompanied by that server's gradient blocks, a Lookup by ids."""
+"""A server's index and what it is told. A Push is accompanied by that server's gradient blocks, a Lookup by
+ids.
+"""
 
 SEVERITY = (Verdict.PENDING, Verdict.ACCEPTED, Verdict.STALE, Verdict.FINISHED, Verdict.REFUSED)
 
@@ -143,7 +148,9 @@ class Replica:
         return self.versions[0]
 
     def start(self) -> Iterator[Outgoing]:
-        """Ask ps:0 for its values and permission to begin; the other servers are asked once it has said yes."""
+        """Ask ps:0 for its values and permission to begin; the other servers are asked once it has said
+        yes.
+        """
         self.phase, self._void, self._replies, self._for_others = Phase.PULLING, False, {}, []
         self._contributed_to, self._ticket, self._refresh, self._final_pulls = -1, True, True, 0
         self.versions = [0] * self.servers
@@ -159,7 +166,9 @@ class Replica:
         self.phase = Phase.PULLING
         yield self._ask(server, self.versions[server])
 
-    def push(self, finite: bool = True, *, examples: int = 1, empty: int = 0, sums: Sums | None = None) -> Iterator[Outgoing]:
+    def push(
+        self, finite: bool = True, *, examples: int = 1, empty: int = 0, sums: Sums | None = None
+    ) -> Iterator[Outgoing]:
         """Contribute the gradient from the values at hand; other arguments as in `Push`.
 
         Args:
@@ -196,7 +205,9 @@ class Replica:
                 yield server, message
 
     def look_up(self, tables: Mapping[int, tuple[int, ...]]) -> Iterator[Outgoing]:
-        """Rows are needed: by server, the numbers of tables. If what is heard is a new term, that begins with values instead."""
+        """Rows are needed: by server, the numbers of tables. If what is heard is a new term, that begins with
+        values instead.
+        """
         for server, numbers in tables.items():
             yield self._repeat(server, Lookup(self.generation, numbers, self.patience_s, self.term))
 
@@ -224,11 +235,17 @@ class Replica:
             case Rows() if isinstance(asked, Lookup):
                 pass
             case NotReady() if asked is not None:
-                yield self._ask(server, at_least=0) if isinstance(asked, Push) else self._repeat(server, asked)
+                yield (
+                    self._ask(server, at_least=0) if isinstance(asked, Push) else self._repeat(server, asked)
+                )
             case Refusal(reason):
-                raise TooFewReplicasError(reason) if reason.startswith("too few") else PeerRefusedError(reason)
+                raise (
+                    TooFewReplicasError(reason) if reason.startswith("too few") else PeerRefusedError(reason)
+                )
             case _:
-                raise PeerRefusedError(f"ps:{server} answered {type(asked).__name__} with {type(message).__name__}")
+                raise PeerRefusedError(
+                    f"ps:{server} answered {type(asked).__name__} with {type(message).__name__}"
+                )
 
     def _in_later_term(self, message: AnyMessage) -> bool:
         """Whether the servers have begun a new term since the open questions were asked."""
@@ -245,16 +262,23 @@ class Replica:
             yield from self.start()
 
     def _ask(self, server: int, at_least: int, concluded: bool = False) -> Outgoing:
-        return self._repeat(server, Pull(self.generation, at_least, self.patience_s, self.term, concluded, self._answered))
+        return self._repeat(
+            server, Pull(self.generation, at_least, self.patience_s, self.term, concluded, self._answered)
+        )
 
     def _repeat(self, server: int, message: AnyMessage) -> Outgoing:
         self.unanswered[server] = message
         return server, message
 
     def _end(self, server: int) -> Iterator[Outgoing]:
-        """End without having seen the end: the servers train the next generation, and ps:0 still knows what came of this one."""
+        """End without having seen the end: the servers train the next generation, and ps:0 still knows what
+        came of this one.
+        """
         known = self.phase is Phase.FINISHED
-        self.phase, self.outcome = Phase.FINISHED if known else Phase.CLOSING, Outcome(Verdict.FINISHED, 0, 0, 0)
+        self.phase, self.outcome = (
+            Phase.FINISHED if known else Phase.CLOSING,
+            Outcome(Verdict.FINISHED, 0, 0, 0),
+        )
         self.versions = [self.max_steps] * self.servers
         asked = self.unanswered.get(0)
         self.unanswered.clear()
@@ -268,7 +292,11 @@ class Replica:
         self._ended_early |= 0 < message.max_steps < self.max_steps
         self.max_steps, self.first_step = message.max_steps, message.first_step
         if server == 0:
-            self._ticket, self.part, self.held = message.ticket, message.part, message.held and not message.ticket
+            self._ticket, self.part, self.held = (
+                message.ticket,
+                message.part,
+                message.held and not message.ticket,
+            )
             self.parts, self.tally = message.parts, message.tally
             self.repairs, self._settled = message.repairs, message.settled
         if not self.unanswered:
@@ -297,7 +325,9 @@ class Replica:
         yield from self._settle()
 
     def _pass_on(self, verdict: Verdict) -> Iterator[Outgoing]:
-        """Send the other servers what ps:0 has judged; where it was not accepted they have only newer values to give."""
+        """Send the other servers what ps:0 has judged; where it was not accepted they have only newer values
+        to give.
+        """
         outgoing, self._for_others = self._for_others, []
         self._refresh |= verdict is not Verdict.ACCEPTED
         for server, message in outgoing if verdict is Verdict.ACCEPTED else ():
@@ -310,8 +340,11 @@ class Replica:
             self._refresh = True
             yield from self._pull([0], self.max_steps)
         elif (over and not self.repairs) or (self.sync and newest >= self.max_steps):
-            # Where the leader has ended training it may also have changed the last version, after it was answered with.
-            old = [s for s, v in enumerate(self.versions) if v < self.max_steps or (self._ended_early and s > 0)]
+            # Where the leader has ended training it may also have changed the last version, after it was
+            # answered with.
+            old = [
+                s for s, v in enumerate(self.versions) if v < self.max_steps or (self._ended_early and s > 0)
+            ]
             behind = old if self._final_pulls == 0 else []
             self._final_pulls += 1
             yield from self._pull(behind, self.max_steps, then=Phase.CLOSING)
@@ -328,7 +361,9 @@ class Replica:
         elif self._refresh:
             # The other servers' values have aged while ps:0 made us wait.
             self._refresh = False
-            yield from self._pull(range(1, self.servers), newest if self.sync else self.versions[0] if self.held else 0)
+            yield from self._pull(
+                range(1, self.servers), newest if self.sync else self.versions[0] if self.held else 0
+            )
         else:
             behind = [s for s, v in enumerate(self.versions) if v < newest] if self.sync else []
             yield from self._pull(behind, newest)
@@ -343,7 +378,13 @@ def _together(replies: Sequence[Reply]) -> Outcome:
     """Return what the servers' answers to one push come to."""
     gravest, staleness, accepted, stale = replies[0], 0, replies[0].accepted, 0
     for reply in replies:
-        if reply.verdict is not gravest.verdict and SEVERITY.index(reply.verdict) > SEVERITY.index(gravest.verdict):
+        if reply.verdict is not gravest.verdict and SEVERITY.index(reply.verdict) > SEVERITY.index(
+            gravest.verdict
+        ):
             gravest = reply
-        staleness, accepted, stale = max(staleness, reply.staleness), min(accepted, reply.accepted), max(stale, reply.stale)
+        staleness, accepted, stale = (
+            max(staleness, reply.staleness),
+            min(accepted, reply.accepted),
+            max(stale, reply.stale),
+        )
     return Outcome(gravest.verdict, staleness, accepted, stale, gravest.reason)

@@ -1,6 +1,8 @@
-"""Models for other programs: ONNX. `exporter` walks a network; each other file says how one family of layers is written.
+"""Models for other programs: ONNX. `exporter` walks a network; each other file says how one family of layers
+is written.
 
-A converter gets a `Use` of its layer and adds operators of opset 21 to an `OnnxGraph`. Arrays stay as dtrain has them, channels
-last; where ONNX wants them first, transpositions stand around the operator, and a runtime merges those that meet.
+A converter gets a `Use` of its layer and adds operators of opset 21 to an `OnnxGraph`. Arrays stay as dtrain
+has them, channels last; where ONNX wants them first, transpositions stand around the operator, and a runtime
+merges those that meet.
 Source: https://onnx.ai/onnx/operators/
 """

@@ -3,7 +3,7 @@
 import numpy as np
 from onnx import TensorProto
 
-from dtrain.learning.arrays import Array
+from dtrain.learning.core.arrays import Array
 from dtrain.learning.layers.normalization import along
 from dtrain.saving.onnx_export.graph import OnnxGraph, Use, integers, numbers
 
@@ -30,7 +30,9 @@ def permute(graph: OnnxGraph, use: Use) -> str:
 
 def repeat_vector(graph: OnnxGraph, use: Use) -> str:
     """A new axis along which everything repeats."""
-    return graph.operator("Expand", graph.operator("Unsqueeze", use.x, integers(1)), integers(1, use.layer.n, 1))
+    return graph.operator(
+        "Expand", graph.operator("Unsqueeze", use.x, integers(1)), integers(1, use.layer.n, 1)
+    )
 
 
 def zero_padding(graph: OnnxGraph, use: Use) -> str:
@@ -45,13 +47,21 @@ def up_sampling(graph: OnnxGraph, use: Use) -> str:
     height, width = (size, size) if isinstance(size, int) else size
     scales = numbers(1, height, width, 1)
     return graph.operator(
-        "Resize", use.x, "", scales, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"
+        "Resize",
+        use.x,
+        "",
+        scales,
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
     )
 
 
 def embedding(graph: OnnxGraph, use: Use) -> str:
     """Rows of a table."""
-    return graph.operator("Gather", use.weights["embeddings"], graph.operator("Cast", use.x, to=TensorProto.INT64))
+    return graph.operator(
+        "Gather", use.weights["embeddings"], graph.operator("Cast", use.x, to=TensorProto.INT64)
+    )
 
 
 def batch_normalization(graph: OnnxGraph, use: Use) -> str:
@@ -69,7 +79,9 @@ def layer_normalization(graph: OnnxGraph, use: Use) -> str:
     layer, axes = use.layer, use.layer.axes_of(use.layer.axis, use.rank)
     centred = graph.operator("Sub", use.x, graph.operator("ReduceMean", use.x, integers(*axes)))
     variance = graph.operator("ReduceMean", graph.operator("Mul", centred, centred), integers(*axes))
-    y = graph.operator("Div", centred, graph.operator("Sqrt", graph.operator("Add", variance, numbers(layer.epsilon))))
+    y = graph.operator(
+        "Div", centred, graph.operator("Sqrt", graph.operator("Add", variance, numbers(layer.epsilon)))
+    )
     if layer.scale:
         y = graph.operator("Mul", y, along(use.weights["gamma"], axes, use.rank))
     return graph.operator("Add", y, along(use.weights["beta"], axes, use.rank)) if layer.center else y

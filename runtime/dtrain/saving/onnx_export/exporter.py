@@ -8,10 +8,10 @@ from onnx import ModelProto, TensorProto, checker, helper
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import layers as known
-from dtrain.learning.arrays import Array, Shape
-from dtrain.learning.graph import Graph
+from dtrain.learning.core.arrays import Array, Shape
+from dtrain.learning.graphs.graph import Graph
+from dtrain.learning.graphs.wiring import Slot, Step
 from dtrain.learning.layers import Embedding, InputLayer, IntegerLookup, Layer, StringLookup
-from dtrain.learning.wiring import Slot, Step
 from dtrain.saving.onnx_export import arranging, functions, lookups, merging, recurrent, windows
 from dtrain.saving.onnx_export.graph import OnnxGraph, Use
 
@@ -69,18 +69,25 @@ CONVERTERS: dict[type[Layer], Converter] = {
 
 
 def onnx_model(graph: Graph, weights: Mapping[str, Array], name: str) -> ModelProto:
-    """A network in inference mode. Inputs and outputs are called as their layers are; the batch's length is free.
+    """A network in inference mode. Inputs and outputs are called as their layers are; the batch's length is
+    free.
 
     Raises:
         InputError: shapes are not known.
         SpecError: ONNX has no form of a layer; it is named.
     """
     if not graph.built:
-        raise InputError(f"{name}: its shapes are unknown; give the first layer an input_shape, or call build or fit first")
+        raise InputError(
+            f"{name}: its shapes are unknown; give the first layer an input_shape, or call build or fit first"
+        )
     written = _Writer(graph, weights)
     model = helper.make_model(
         helper.make_graph(
-            written.onnx.nodes, name, written.inputs, written.outputs, initializer=list(written.onnx.constants.values())
+            written.onnx.nodes,
+            name,
+            written.inputs,
+            written.outputs,
+            initializer=list(written.onnx.constants.values()),
         ),
         producer_name="dtrain",
         ir_version=IR_VERSION,
@@ -102,7 +109,9 @@ class _Writer:
         self.inputs = [self._input(step) for step in graph.steps if isinstance(step.layer, InputLayer)]
         for step in graph.steps:
             self._names.append([step.path] if isinstance(step.layer, InputLayer) else self._step(step))
-        self.outputs = [self._output(slot, name) for slot, name in zip(graph.outputs, graph.output_names, strict=True)]
+        self.outputs = [
+            self._output(slot, name) for slot, name in zip(graph.outputs, graph.output_names, strict=True)
+        ]
 
     def _input(self, step: Step) -> Any:
         name, onnx_type = step.path, self._input_type(step)
@@ -113,13 +122,23 @@ class _Writer:
         """As the layer says; else what its readers want."""
         dtype = getattr(step.layer, "dtype", None)
         if dtype is not None:
-            return TensorProto.STRING if dtype == "string" else int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+            return (
+                TensorProto.STRING
+                if dtype == "string"
+                else int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+            )
         number = self._graph.steps.index(step)
-        readers = [each.layer for each in self._graph.steps if any(slot.step == number for slot in each.inputs)]
+        readers = [
+            each.layer for each in self._graph.steps if any(slot.step == number for slot in each.inputs)
+        ]
         if readers and all(isinstance(layer, StringLookup) and not layer.invert for layer in readers):
             return int(TensorProto.STRING)
         integers = (Embedding, IntegerLookup, StringLookup)
-        return int(TensorProto.INT64 if readers and all(isinstance(layer, integers) for layer in readers) else TensorProto.FLOAT)
+        return int(
+            TensorProto.INT64
+            if readers and all(isinstance(layer, integers) for layer in readers)
+            else TensorProto.FLOAT
+        )
 
     def _step(self, step: Step) -> list[str]:
         """One use of a layer; returns the names of its outputs."""
@@ -127,7 +146,9 @@ class _Writer:
         if type(layer) not in CONVERTERS:
             raise SpecError(f"{layer.label}: cannot be exported: ONNX has no form of this layer")
         if step.training:
-            raise SpecError(f"{layer.label}: cannot be exported: it was called with training=True, and ONNX files infer")
+            raise SpecError(
+                f"{layer.label}: cannot be exported: it was called with training=True, and ONNX files infer"
+            )
         self.onnx.scope = step.path
         arriving = [self._names[slot.step][slot.output] for slot in step.inputs]
         if not layer.any_dtype:
@@ -156,16 +177,31 @@ class _Writer:
             if layer.invert:
                 return int(TensorProto.STRING if isinstance(layer, StringLookup) else TensorProto.INT64)
             return int(TensorProto.INT64 if layer.output_mode == "int" else TensorProto.FLOAT)
-        return int(TensorProto.FLOAT) if not layer.any_dtype or isinstance(layer, Embedding) else self._types[arriving]
+        return (
+            int(TensorProto.FLOAT)
+            if not layer.any_dtype or isinstance(layer, Embedding)
+            else self._types[arriving]
+        )
 
     def _output(self, slot: Slot, wanted: str) -> Any:
         step, value = self._graph.steps[slot.step], self._names[slot.step][slot.output]
-        taken = {name for node in self.onnx.nodes for name in node.output} | {each.name for each in self.inputs}
-        name = next(each for each in (wanted, *(f"{wanted}_{number}" for number in range(1, len(taken) + 2))) if each not in taken)
+        taken = {name for node in self.onnx.nodes for name in node.output} | {
+            each.name for each in self.inputs
+        }
+        name = next(
+            each
+            for each in (wanted, *(f"{wanted}_{number}" for number in range(1, len(taken) + 2)))
+            if each not in taken
+        )
         self.onnx.nodes.append(helper.make_node("Identity", [value], [name], name=f"{name}/output"))
-        return helper.make_tensor_value_info(name, self._types[value], _lengths(name, step.shapes[slot.output]))
+        return helper.make_tensor_value_info(
+            name, self._types[value], _lengths(name, step.shapes[slot.output])
+        )
 
 
 def _lengths(name: str, shape: Shape) -> Sequence[int | str]:
     """A name stands for each length that is free."""
-    return ["batch", *(f"{name}_{axis}" if length is None else length for axis, length in enumerate(shape, start=1))]
+    return [
+        "batch",
+        *(f"{name}_{axis}" if length is None else length for axis, length in enumerate(shape, start=1)),
+    ]

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from dtrain.errors import SpecError
-from dtrain.learning import activations
-from dtrain.learning.activations import ActivationLike
+from dtrain.learning.core import activations
+from dtrain.learning.core.activations import ActivationLike
 from dtrain.saving.onnx_export.graph import OnnxGraph, Use, numbers
 
 _SELU = {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805}
@@ -41,7 +41,10 @@ def activated(graph: OnnxGraph, use: Use, x: str, activation: ActivationLike) ->
     """
     function = activations.get(activation)
     if function is not activations.get(function.name if function.name in FUNCTIONS else None):
-        raise SpecError(f"{use.label}: ONNX does not know the activation {function.name!r}; it knows {', '.join(FUNCTIONS)}")
+        raise SpecError(
+            f"{use.label}: ONNX does not know the activation {function.name!r}; it knows "
+            f"{', '.join(FUNCTIONS)}"
+        )
     return FUNCTIONS[function.name](graph, x)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from dtrain.learning.arrays import Array, Shape
+from dtrain.learning.core.arrays import Array, Shape
 from dtrain.learning.layers import Layer
 
 Value = str | Array

@@ -29,7 +29,8 @@ def lookup(graph: OnnxGraph, use: Use) -> str:
         return _translated(graph, ids, list(range(len(table))), table, layer.oov_token)
     if layer.num_oov_indices != 1:
         raise SpecError(
-            f"{use.label}: in ONNX unknown tokens have one integer; expected num_oov_indices 1, found {layer.num_oov_indices}"
+            f"{use.label}: in ONNX unknown tokens have one integer; expected num_oov_indices 1, found "
+            f"{layer.num_oov_indices}"
         )
     first = layer.vocabulary_size() - len(tokens)
     keys, ids_of = list(tokens), [first + index for index in range(len(tokens))]
@@ -41,14 +42,22 @@ def lookup(graph: OnnxGraph, use: Use) -> str:
 
 
 def _translated(graph: OnnxGraph, x: str, keys: list[Any], values: list[Any], default: Any) -> str:
-    attributes = {f"keys_{_kind(keys[0])}s": keys, f"values_{_kind(values[0])}s": values, f"default_{_kind(values[0])}": default}
+    attributes = {
+        f"keys_{_kind(keys[0])}s": keys,
+        f"values_{_kind(values[0])}s": values,
+        f"default_{_kind(values[0])}": default,
+    }
     return graph.operator("LabelEncoder", x, domain=DOMAIN, **attributes)
 
 
 def _encoded(graph: OnnxGraph, use: Use, ids: str) -> str:
-    """0 and 1, or counts, over the vocabulary; the last axis is summed up (one_hot: only if its length is 1)."""
+    """0 and 1, or counts, over the vocabulary; the last axis is summed up (one_hot: only if its length is
+    1).
+    """
     layer = use.layer
-    hits = graph.operator("Equal", graph.operator("Unsqueeze", ids, integers(-1)), np.arange(layer.vocabulary_size()))
+    hits = graph.operator(
+        "Equal", graph.operator("Unsqueeze", ids, integers(-1)), np.arange(layer.vocabulary_size())
+    )
     encoded = graph.operator("Cast", hits, to=TensorProto.FLOAT)
     if use.rank > 1 and (layer.output_mode != "one_hot" or use.shape[-1] == 1):
         encoded = graph.operator("ReduceSum", encoded, integers(-2), keepdims=0)

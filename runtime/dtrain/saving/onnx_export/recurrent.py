@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import SpecError
-from dtrain.learning import activations
-from dtrain.learning.activations import ActivationLike
-from dtrain.learning.arrays import Array
+from dtrain.learning.core import activations
+from dtrain.learning.core.activations import ActivationLike
+from dtrain.learning.core.arrays import Array
 from dtrain.saving.onnx_export.graph import OnnxGraph, Use, integers
 
 # Name, alpha, beta of ONNX's functions within cells.
@@ -32,7 +32,9 @@ def simple_rnn(graph: OnnxGraph, use: Use) -> str | list[str]:
 def lstm(graph: OnnxGraph, use: Use) -> str | list[str]:
     """Gates i, f, c, o here, i, o, f, c there."""
     layer = use.layer
-    return _cell(graph, use, "LSTM", [0, 3, 1, 2], [layer.recurrent_activation, layer.activation, layer.activation])
+    return _cell(
+        graph, use, "LSTM", [0, 3, 1, 2], [layer.recurrent_activation, layer.activation, layer.activation]
+    )
 
 
 def gru(graph: OnnxGraph, use: Use) -> str | list[str]:
@@ -43,13 +45,22 @@ def gru(graph: OnnxGraph, use: Use) -> str | list[str]:
 
 
 def _cell(
-    graph: OnnxGraph, use: Use, kind: str, gates: Sequence[int], functions: Sequence[ActivationLike], **attributes: Any
+    graph: OnnxGraph,
+    use: Use,
+    kind: str,
+    gates: Sequence[int],
+    functions: Sequence[ActivationLike],
+    **attributes: Any,
 ) -> str | list[str]:
-    """The loop over time: [time, batch, features] in, [time, 1, batch, units] and final states [1, batch, units] out."""
+    """The loop over time: [time, batch, features] in, [time, 1, batch, units] and final states [1, batch,
+    units] out.
+    """
     layer, known = use.layer, [_function(use, each) for each in functions]
     steps = graph.operator("Transpose", use.x, perm=[1, 0, 2])
     if layer.go_backwards:
-        steps = graph.operator("Slice", steps, integers(-1), integers(np.iinfo(np.int64).min), integers(0), integers(-1))
+        steps = graph.operator(
+            "Slice", steps, integers(-1), integers(np.iinfo(np.int64).min), integers(0), integers(-1)
+        )
     y, *states = graph.operators(
         kind,
         steps,
@@ -87,6 +98,7 @@ def _function(use: Use, activation: ActivationLike) -> tuple[str, float, float]:
     function = activations.get(activation)
     if function.name not in _FUNCTIONS or function is not activations.get(function.name):
         raise SpecError(
-            f"{use.label}: ONNX does not know the activation {function.name!r} within a cell; it knows {', '.join(_FUNCTIONS)}"
+            f"{use.label}: ONNX does not know the activation {function.name!r} within a cell; it knows "
+            f"{', '.join(_FUNCTIONS)}"
         )
     return _FUNCTIONS[function.name]

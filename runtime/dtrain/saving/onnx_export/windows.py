@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dtrain.errors import SpecError
-from dtrain.learning.arrays import Array, Shape
+from dtrain.learning.core.arrays import Array, Shape
 from dtrain.learning.layers.windows import Windows
 from dtrain.saving.onnx_export.functions import activated
 from dtrain.saving.onnx_export.graph import OnnxGraph, Use, integers
@@ -30,12 +30,17 @@ def depthwise(graph: OnnxGraph, use: Use) -> str:
 def transposed(graph: OnnxGraph, use: Use) -> str:
     """What `Conv2DTranspose` computes; kernels are [height, width, filters, channels]."""
     windows = _windows(use, use.layer.kernel_size)
-    totals = [max(0, e - s) if windows.padding == "same" else 0 for e, s in zip(windows.extent, windows.strides, strict=True)]
+    totals = [
+        max(0, e - s) if windows.padding == "same" else 0
+        for e, s in zip(windows.extent, windows.strides, strict=True)
+    ]
     attributes = {
         "pads": [*(total // 2 for total in totals), *(total - total // 2 for total in totals)],
         "output_padding": [max(0, s - e) for e, s in zip(windows.extent, windows.strides, strict=True)],
     }
-    return _convolved(graph, use, "ConvTranspose", use.weights["kernel"].transpose(3, 2, 0, 1), windows, 1, **attributes)
+    return _convolved(
+        graph, use, "ConvTranspose", use.weights["kernel"].transpose(3, 2, 0, 1), windows, 1, **attributes
+    )
 
 
 def pooling(kind: str) -> Converter:
@@ -46,7 +51,9 @@ def pooling(kind: str) -> Converter:
         strides = layer.pool_size if layer.strides is None else layer.strides
         windows = Windows.of(layer.RANK, use.label, layer.pool_size, strides, layer.padding)
         x = channels_first(graph, use.x, use.rank)
-        y = graph.operator(kind, x, kernel_shape=windows.size, strides=windows.strides, **_margins(windows, use))
+        y = graph.operator(
+            kind, x, kernel_shape=windows.size, strides=windows.strides, **_margins(windows, use)
+        )
         return channels_last(graph, y, use.rank)
 
     return convert
@@ -56,7 +63,9 @@ def global_pooling(kind: str) -> Converter:
     """``ReduceMax`` or ``ReduceMean`` over all inner axes."""
 
     def convert(graph: OnnxGraph, use: Use) -> str:
-        return graph.operator(kind, use.x, integers(*range(1, use.rank - 1)), keepdims=int(use.layer.keepdims))
+        return graph.operator(
+            kind, use.x, integers(*range(1, use.rank - 1)), keepdims=int(use.layer.keepdims)
+        )
 
     return convert
 
@@ -76,7 +85,9 @@ def _windows(use: Use, size: Any) -> Windows:
     return Windows.of(use.rank - 2, use.label, size, layer.strides, layer.padding, layer.dilation_rate)
 
 
-def _convolved(graph: OnnxGraph, use: Use, kind: str, kernel: Array, windows: Windows, groups: int, **attributes: Any) -> str:
+def _convolved(
+    graph: OnnxGraph, use: Use, kind: str, kernel: Array, windows: Windows, groups: int, **attributes: Any
+) -> str:
     operands = [kernel, use.weights["bias"]] if use.layer.use_bias else [kernel]
     y = graph.operator(
         kind,
@@ -97,7 +108,12 @@ def _margins(windows: Windows, use: Use) -> dict[str, Sequence[int]]:
     known = tuple(length for length in lengths if length is not None)
     if len(known) < len(lengths):
         if windows.padding == "same" and any(stride > 1 for stride in windows.strides):
-            raise SpecError(f"{use.label}: padding 'same' with strides needs known lengths to be exported, found {lengths}")
-        known = tuple(length or max(windows.extent) for length in lengths)  # without strides the margins are those of any length
+            raise SpecError(
+                f"{use.label}: padding 'same' with strides needs known lengths to be exported, found "
+                f"{lengths}"
+            )
+        known = tuple(
+            length or max(windows.extent) for length in lengths
+        )  # without strides the margins are those of any length
     margins = windows.margins(known)
     return {"pads": [*(before for before, _ in margins), *(after for _, after in margins)]}

@@ -1,0 +1,206 @@
+"""What the person who launched a run sees of it while it runs.
+
+The tasks' lines go to stdout, everything of dtrain's own to stderr. On a terminal a live table stands under
+the lines (unless another program shows them there), and lines that several tasks print at once are shown
+once. Nothing here ever waits for a reader (see `outlet`).
+"""
+
+import os
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dtrain.cluster import TaskId
+from dtrain.runs.files import FailureRecord
+from dtrain_cli.console import failure_box
+from dtrain_cli.console.log_lines import LINE_BYTES_MAX, LogTail, collapse, without_colours
+from dtrain_cli.console.outlet import Outlet
+
+BATCH_S = 0.2
+TABLE_EVERY_S = 0.5
+LAST_WORDS_S = {True: 20.0, False: 3.0}
+"""How long the end waits for a slow reader: a terminal (True) that a person has stopped, anything else
+(False).
+"""
+_LABEL_COLOURS = {"chief": 36, "worker": 32, "ps": 34, "evaluator": 35}
+_PUMP_S = 0.05
+
+Table = Callable[[int, int, bool], str]
+"""Renders the live table for a width, a height, and with or without colour."""
+
+
+class Console:
+    """Lines, words and table of one launch."""
+
+    def __init__(self, stdout: Outlet, stderr: Outlet, table: Table | None = None) -> None:
+        live = stderr.is_terminal and os.environ.get("TERM") != "dumb"
+        both = live and stdout.is_terminal
+        self._out = stdout
+        self._err = stdout if both else stderr  # one queue keeps lines and table in order
+        self._colour = live and not os.environ.get("NO_COLOR")
+        self._lines_to_terminal = stdout.is_terminal
+        self._table = table if live and not stdout.is_pipe else None
+        self._table_widths: list[int] = []
+        self._next_batch_s = self._next_table_s = 0.0
+        self._label_width = 0
+        self._tails: dict[TaskId, list[LogTail]] = {}
+
+    def follow(self, task: TaskId, log: Path) -> None:
+        """Show what is appended to `log`, after what is left of the task's earlier logs."""
+        self._label_width = max(self._label_width, len(str(task)))
+        line_bytes_max = (
+            LINE_BYTES_MAX if self._lines_to_terminal else None
+        )  # a program reads a JSON object only whole
+        self._tails.setdefault(task, []).append(LogTail(task, log, line_bytes_max=line_bytes_max))
+
+    def say(self, text: str) -> None:
+        """A word of dtrain's own, after what the tasks have printed before it."""
+        self._show_lines(until_s=0.0)
+        self._erase_table()
+        self._err.write(self._between_words(f"dtrain: {text}") + "\n")
+
+    def leave_out_stacks(self) -> None:
+        """From now on the tasks' stacks are left to the log files: those of a cluster are thousands of
+        lines.
+        """
+        for tail in (tail for tails in self._tails.values() for tail in tails):
+            tail.without_stacks = True
+
+    def forget_screen(self) -> None:
+        """Erase nothing of what stands on the terminal, because another program has written there; the table
+        begins anew below.
+        """
+        self._table_widths = []
+
+    def pump(self) -> None:
+        """Show what has been printed since the last call, and the table when it is due."""
+        now_s = time.monotonic()
+        self._out.flush()
+        self._err.flush()
+        self._tell_trouble()
+        if now_s >= self._next_batch_s:
+            self._next_batch_s = now_s + (BATCH_S if self._lines_to_terminal else 0.0)
+            self._show_lines(until_s=now_s + _PUMP_S)
+        if self._table and now_s >= self._next_table_s and self._err.idle:
+            self._next_table_s = now_s + TABLE_EVERY_S
+            self._draw_table()
+
+    def finish(
+        self,
+        failure: FailureRecord | None,
+        last_word: str | None,
+        report: str | None,
+        way_on: str | None = None,
+    ) -> None:
+        """Show all that is left of the logs, a last table, and what there is to say at the end.
+
+        Args:
+            failure: what the box tells, the last thing on stderr.
+            last_word: dtrain's own.
+            report: a last line on stdout.
+            way_on: a command line that goes on with the run; in one piece, for people copy it.
+        """
+        deadline_s = time.monotonic() + LAST_WORDS_S[self._err.is_terminal]
+        while (
+            more := self._show_lines(until_s=deadline_s, to_the_end=True)
+        ) and time.monotonic() < deadline_s:
+            self._out.flush()
+            if self._out.clogged:
+                time.sleep(0.005)
+        if more and not self._out.closed:
+            self.say("the reader of the output is too slow: the last lines are only in the log files")
+        self._tell_trouble()
+        if self._table:
+            self._draw_table()
+            self._table_widths = []
+        if last_word:
+            self.say(last_word)
+        if way_on:
+            self._err.write(f"dtrain: go on with  {way_on}\n")
+        if report is not None:
+            self._out.write(report + "\n")
+        if failure is not None:
+            self._err.write(failure_box.render(failure, self._size().columns, self._colour))
+        while not (self._out.idle and self._err.idle) and time.monotonic() < deadline_s:
+            self._out.flush()
+            self._err.flush()
+            time.sleep(0.005)
+
+    def _show_lines(self, until_s: float, to_the_end: bool = False) -> bool:
+        """Show what there is; whether there is more."""
+        more = False
+        while not self._out.clogged or self._out.closed:
+            batch = [(task, line) for task in self._tails for line in self._read(task, to_the_end)]
+            more = bool(batch)
+            self._print(batch)
+            if not more or time.monotonic() >= until_s:
+                break
+        else:
+            more = True
+        return more
+
+    def _read(self, task: TaskId, to_the_end: bool) -> list[str]:
+        """New lines of a task; the log of an earlier attempt is read to its end first."""
+        tails = self._tails[task]
+        while not (lines := tails[0].read(to_the_end or len(tails) > 1)) and len(tails) > 1:
+            del tails[0]
+        return lines
+
+    def _print(self, batch: list[tuple[TaskId, str]]) -> None:
+        if not batch:
+            return
+        if self._lines_to_terminal:
+            self._erase_table()
+            text = "".join(f"{self._label(label)} {line}\n" for label, line in collapse(batch))
+        else:
+            text = "".join(f"{task} | {without_colours(line)}\n" for task, line in batch)
+        self._out.write(text)
+
+    def _tell_trouble(self) -> None:
+        if self._out.trouble:
+            text, self._out.trouble = self._out.trouble, None
+            self.say(f"stdout: {text}; what it does not get is in the log files")
+
+    def _label(self, label: str) -> str:
+        padded = f"{label:<{self._label_width}} |"
+        if not self._colour:
+            return padded
+        colour = _LABEL_COLOURS.get(label.partition(":")[0].partition(" ")[0], 37)
+        return f"\x1b[{colour}m{padded}\x1b[0m"
+
+    def _erase_table(self) -> None:
+        if self._table_widths:
+            columns = (
+                self._size().columns
+            )  # where it has become narrower, the terminal has broken the long lines
+            height = sum(max(1, -(-width // columns)) for width in self._table_widths)
+            self._err.write(f"\r\x1b[{height}A\x1b[J")  # the terminal itself may have written ^C
+            self._table_widths = []
+            self._next_table_s = 0.0
+
+    def _draw_table(self) -> None:
+        if self._table is None:
+            return
+        size = self._size()
+        lines = [line.rstrip() for line in self._table(size.columns, size.lines, self._colour).splitlines()]
+        self._erase_table()
+        self._err.write("".join(f"{line}\n" for line in lines))
+        self._table_widths = [len(without_colours(line)) for line in lines]
+        self._next_table_s = time.monotonic() + TABLE_EVERY_S
+
+    def _between_words(self, text: str) -> str:
+        """Lines that a terminal need not cut; a path that is too long stays whole."""
+        if not self._err.is_terminal:
+            return text
+        width = self._size().columns
+        return textwrap.fill(
+            text, width, subsequent_indent="        ", break_long_words=False, break_on_hyphens=False
+        )
+
+    def _size(self) -> os.terminal_size:
+        try:
+            columns, lines = os.get_terminal_size(self._err.fd)
+        except OSError:
+            return os.terminal_size((failure_box.WIDTH_MAX, 24))
+        return os.terminal_size((columns or 80, lines or 24))  # a terminal whose size was never set says 0

@@ -1,0 +1,231 @@
+"""The table under the log lines of a terminal: every task's state, and the run's progress."""
+
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import StringIO
+
+from dtrain.cluster import Role, TaskId
+from dtrain.runs.files import TaskStatus, global_step
+
+SPARKS = "▁▂▃▄▅▆▇█"
+STYLES = {
+    "running": "green",
+    "starting": "yellow",
+    "restarting": "yellow",
+    "stopping": "yellow",
+    "failed": "bold red",
+    "succeeded": "dim green",
+}
+SLOW = 2.0
+"""A replica that takes so many times the time of the others is called slow."""
+REMARK = ""
+NUMBERS = {"step": "{}", "loss": "{:.4f}", "ex/s": "{:,.0f}", "staleness": "{:.2f}"}
+_SMALL_LOSS = "{:.2e}"
+_FIRST_TO_GO = ("staleness", "ex/s", "loss", REMARK)
+_GAP = 2
+_LOSSES_MAX = 24
+_OTHER_LINES = 4
+"""Those of the heading, the progress, and one that is not the table's."""
+_BAR_MIN, _BAR_MAX = 10, 30
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the table shows of one task."""
+
+    task: TaskId
+    state: str
+    restarts: int
+    status: TaskStatus | None
+
+
+class LiveTable:
+    """Renders the table under a run's name; remembers the losses for the sparkline, and the first step for
+    the rest of the time.
+    """
+
+    def __init__(self, headline: str) -> None:
+        self._headline = headline
+        self._started_s = time.monotonic()
+        self._losses: list[float] = []
+        self._losses_step = -1
+        self._first: tuple[float, int] | None = None
+
+    def render(self, rows: list[Row], width: int, height: int, colour: bool) -> str:
+        """The table as text with escape codes.
+
+        Args:
+            rows: the tasks, in the order of display.
+            width: of the terminal, in columns.
+            height: of the terminal, in lines; the most telling tasks are shown if not all fit.
+            colour: whether escape codes for colour may be used.
+        """
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        shown = most_telling(rows, height - _OTHER_LINES)
+        slow = slow_replicas(rows)
+        cells = [_cells(row, slow.get(row.task)) for row in shown]
+        names = _columns_that_fit(cells, width - 1)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, _GAP - 1, 0, 0), show_edge=False)
+        for name in names:
+            table.add_column(
+                name, justify="right" if name in NUMBERS else "left", no_wrap=True, overflow="ellipsis"
+            )
+        for row, cell in zip(shown, cells, strict=True):
+            styles = {"state": STYLES.get(row.state, ""), REMARK: "yellow"}
+            table.add_row(*(Text(cell[name], style=styles.get(name, "")) for name in names))
+        out = StringIO()
+        console = Console(
+            file=out, width=width - 1, force_terminal=True, no_color=not colour, highlight=False
+        )
+        console.print(table)
+        if len(shown) < len(rows):
+            console.print(Text(f"and {len(rows) - len(shown)} tasks more", style="dim"))
+        console.print(self._progress(rows, width - 1), no_wrap=True, overflow="ellipsis", crop=True)
+        return out.getvalue()
+
+    def _progress(self, rows: list[Row], width: int) -> str:
+        statuses = [row.status for row in rows if row.status is not None]
+        step = global_step(statuses)
+        last = max((status.max_steps for status in statuses if status.max_steps is not None), default=None)
+        self._note_loss(statuses, step)
+        elapsed_s = time.monotonic() - self._started_s
+        text = f"{self._headline}  {duration_text(elapsed_s)}"
+        if step is not None:
+            text += f"  step {step}" + (f"/{last}" if last else "")
+        under_way = any(row.state == "running" for row in rows)
+        left = self._time_left(step, last, elapsed_s) if step is not None and last and under_way else ""
+        shown = min(len(self._losses), width - len(text) - len(left) - len("  loss   ") - _BAR_MIN)
+        if shown > 1:
+            text += f"  loss {sparkline(_logarithms(self._losses[-shown:]))}"
+        bar = min(width - len(text) - len(left) - 2, _BAR_MAX)
+        if step is not None and last and bar >= _BAR_MIN:
+            filled = round(bar * min(1.0, step / last))
+            text += f"  {'━' * filled}{'─' * (bar - filled)}"
+        return text + left
+
+    def _time_left(self, step: int, last: int, elapsed_s: float) -> str:
+        """``  1:05 left``, at the rate since the first step that was seen; nothing before there is one, or
+        after the last.
+        """
+        self._first = self._first or (elapsed_s, step)
+        done = step - self._first[1]
+        if done <= 0 or step >= last:
+            return ""
+        return f"  {duration_text((last - step) * (elapsed_s - self._first[0]) / done)} left"
+
+    def _note_loss(self, statuses: list[TaskStatus], step: int | None) -> None:
+        losses = [status.loss for status in statuses if status.loss is not None]
+        if losses and step is not None and step > self._losses_step:
+            self._losses_step = step
+            self._losses = [*self._losses, sum(losses) / len(losses)][-_LOSSES_MAX:]
+
+
+def duration_text(seconds: float) -> str:
+    """``1:05``, ``2:00:05``."""
+    minutes, rest_s = divmod(int(seconds), 60)
+    return f"{minutes}:{rest_s:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest_s:02d}"
+
+
+def evaluation_text(evaluation: Mapping[str, float], step: int | None) -> str:
+    """``loss 0.035, accuracy 0.991``, and of which step if that is not where the run stands."""
+    numbers = ", ".join(f"{name} {value:.4g}" for name, value in evaluation.items() if name != "global_step")
+    of = evaluation.get("global_step", step)
+    return numbers if of == step else f"{numbers} when evaluated at step {of:.0f}"
+
+
+def sparkline(values: list[float]) -> str:
+    """A line of bars from the least to the greatest finite value; a space where there is no number."""
+    finite = [value for value in values if abs(value) < float("inf")]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    span = (high - low) or 1.0
+    return "".join(
+        SPARKS[int((value - low) / span * (len(SPARKS) - 1))] if abs(value) < float("inf") else " "
+        for value in values
+    )
+
+
+def _logarithms(losses: list[float]) -> list[float]:
+    """So that a sparkline shows more than the first fall; as they are if one is not positive."""
+    return [math.log(loss) for loss in losses] if min(losses) > 0 else losses
+
+
+def slow_replicas(rows: list[Row]) -> dict[TaskId, float]:
+    """How many times as long as the others' a slow replica's examples take it, the time left out in which it
+    waits for others.
+    """
+    took_s = {
+        row.task: (1 - (row.status.waiting_share or 0.0)) / row.status.examples_per_s
+        for row in rows
+        if row.task.trains and row.state == "running" and row.status is not None and row.status.examples_per_s
+    }
+    factors = {}
+    for task, own_s in took_s.items():
+        others_s = statistics.median(
+            [other_s for other, other_s in took_s.items() if other != task] or [own_s]
+        )
+        if others_s > 0 and own_s >= SLOW * others_s:
+            factors[task] = own_s / others_s
+    return factors
+
+
+def most_telling(rows: list[Row], lines: int) -> list[Row]:
+    """Choose the rows for so many lines; where not all fit, one of these is for the number of the others.
+
+    First those in trouble, then those that wait, then one of each role in turn: of the workers the one that
+    is furthest behind.
+    """
+    if len(rows) <= lines:
+        return rows
+    taken: dict[Role, int] = defaultdict(int)
+    turns: dict[TaskId, tuple[int, tuple[int, int]]] = {}
+    for row in sorted(rows, key=lambda row: (_step(row) if row.task.role is Role.WORKER else 0, row.task)):
+        turns[row.task] = taken[row.task.role], row.task.sort_key
+        taken[row.task.role] += 1
+
+    def calmness(row: Row) -> tuple[bool, bool, tuple[int, tuple[int, int]]]:
+        waits = row.status is not None and row.status.waiting_for is not None
+        return row.state == "running", not waits, turns[row.task]
+
+    chosen = {row.task for row in sorted(rows, key=calmness)[: max(1, lines - 1)]}
+    return [row for row in rows if row.task in chosen]
+
+
+def _step(row: Row) -> int:
+    return row.status.step if row.status is not None and row.status.step is not None else 1 << 62
+
+
+def _cells(row: Row, slowness: float | None) -> dict[str, str]:
+    """What the table says of a task, by column."""
+    status = row.status or TaskStatus(str(row.task), 0, "")
+    values = (status.step, status.loss, status.examples_per_s, status.staleness_mean)
+    forms = NUMBERS | ({} if status.loss is None or 1e-3 <= abs(status.loss) < 1e3 else {"loss": _SMALL_LOSS})
+    cells = {
+        name: "" if value is None else forms[name].format(value)
+        for name, value in zip(NUMBERS, values, strict=True)
+    }
+    state = f"{row.state} ({row.restarts}x)" if row.restarts else row.state
+    return {"task": str(row.task), "state": state, **cells, REMARK: _remark(row, slowness)}
+
+
+def _columns_that_fit(cells: list[dict[str, str]], width: int) -> list[str]:
+    """All columns, or in a narrow terminal those that tell the most."""
+    names = ["task", "state", *NUMBERS, REMARK]
+    room = {name: max([len(name), *(len(cell[name]) for cell in cells)]) + _GAP for name in names}
+    for name in _FIRST_TO_GO:
+        if sum(room[kept] for kept in names) - _GAP > width:
+            names.remove(name)
+    return names
+
+
+def _remark(row: Row, slowness: float | None) -> str:
+    if row.status is not None and row.status.waiting_for and row.state in ("starting", "running", "stopping"):
+        return f"waits for {row.status.waiting_for}"
+    return f"{slowness:.1f} x slower" if slowness else ""

@@ -1,0 +1,147 @@
+"""Following the tasks' log files: whole lines, whatever the bytes, with what is left out counted.
+
+The files are the truth and are written by the tasks alone; the console follows them as far as its reader
+keeps up.
+"""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dtrain.cluster import TaskId
+
+LAG_BYTES_MAX = 8 << 20
+LINE_BYTES_MAX = 8 << 10
+_CHUNK_BYTES = 1 << 18
+_STACK = re.compile(rb"(Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0a-\x1f\x7f]")
+
+
+@dataclass
+class LogTail:
+    """Where the console is in one attempt's log.
+
+    Attributes:
+        task: whose it is.
+        path: the file.
+        without_stacks: whether stacks, which all tasks write when training stands still, are left to the
+            file.
+        line_bytes_max: how much of a line is shown; None: all of it.
+    """
+
+    task: TaskId
+    path: Path
+    without_stacks: bool = False
+    line_bytes_max: int | None = LINE_BYTES_MAX
+    _in_stack: bool = False
+    _offset: int = 0
+    _partial: bytearray = field(default_factory=bytearray, repr=False)
+
+    def read(self, to_the_end: bool = False) -> list[str]:
+        """The lines that have become complete, at most some hundred thousand bytes of them, or one that is
+        longer.
+
+        If the reader of the console is too slow, most are left out, and the first line says how many.
+
+        Args:
+            to_the_end: the task is gone: when there is no more, the last line counts also if no newline has
+                ended it.
+        """
+        size, shown = self._size(), []
+        if size - self._offset > LAG_BYTES_MAX and (left_out := self._skip(size - LAG_BYTES_MAX // 2)):
+            shown = [f"[{left_out} lines not shown; see {self.path}]"]
+        while not shown and size > self._offset and (data := self._take(_CHUNK_BYTES)):
+            ended, newline, rest = data.rpartition(b"\n")
+            if newline:
+                shown = self._shown(bytes(self._partial + ended).split(b"\n"))
+                self._partial.clear()
+            self._partial += rest  # in place: a line of many megabytes comes in many pieces
+        if to_the_end and not shown and self._partial:
+            shown = self._shown([bytes(self._partial)])
+            self._partial.clear()
+        return shown
+
+    def _shown(self, lines: list[bytes]) -> list[str]:
+        return [_text(line, self.line_bytes_max) for line in lines if not self._is_stack(line)]
+
+    def _is_stack(self, line: bytes) -> bool:
+        if line.startswith(
+            b"Fatal Python error"
+        ):  # a stack that the task did not write because it was asked to
+            self.without_stacks = False
+        frame = self._in_stack and (not line or line.startswith(b"  File "))
+        self._in_stack = self.without_stacks and (frame or _STACK.match(line) is not None)
+        return self._in_stack
+
+    def _size(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
+
+    def _take(self, count: int) -> bytes:
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self._offset)
+                data = file.read(count)
+        except OSError:
+            return b""
+        self._offset += len(data)
+        return data
+
+    def _skip(self, until: int) -> int:
+        """Leave lines out up to the first that begins after `until`; how many."""
+        left_out = 0
+        while self._offset < until and (data := self._take(1 << 20)):
+            if count := data.count(b"\n"):
+                left_out += count
+                self._partial.clear()
+            self._partial += data.rpartition(b"\n")[2]
+        return left_out
+
+
+def _text(line: bytes, bytes_max: int | None) -> str:
+    """A line as a terminal would show it in the end: after the last carriage return, without anything that
+    moves the cursor.
+    """
+    shown = line.rstrip(b"\r").rpartition(b"\r")[2]
+    cut = (
+        f" ... ({len(shown) - bytes_max} bytes more)"
+        if bytes_max is not None and len(shown) > bytes_max
+        else ""
+    )
+    text = shown[:bytes_max].decode(errors="replace")
+    return _CONTROLS.sub(lambda match: match[0] if _COLOURS.fullmatch(match[0]) else "", text) + cut
+
+
+def without_colours(text: str) -> str:
+    """For a reader that is not a terminal."""
+    return _COLOURS.sub("", text)
+
+
+def collapse(lines: list[tuple[TaskId, str]]) -> list[tuple[str, str]]:
+    """Show a line that several tasks printed at about the same time once: ``worker x4``, or ``tasks x6`` of
+    several roles.
+
+    Args:
+        lines: task and line, in the order of arrival.
+
+    Returns:
+        Label and line, each where it first appeared. The n-th occurrence in one task is matched with the n-th
+        of another.
+    """
+    counts: dict[tuple[TaskId, str], int] = defaultdict(int)
+    tasks: dict[tuple[str, int], list[TaskId]] = defaultdict(list)
+    for task, line in lines:
+        counts[task, line] += 1
+        tasks[line, counts[task, line]].append(task)
+    return [(_label(who), line) for (line, _), who in tasks.items()]
+
+
+def _label(who: list[TaskId]) -> str:
+    if len(who) == 1:
+        return str(who[0])
+    roles = {task.role for task in who}
+    return f"{min(roles) if len(roles) == 1 else 'tasks'} x{len(who)}"

@@ -1,0 +1,206 @@
+"""A run's report, and the list of runs, as tables for people. Which columns there are depends on the room."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from dtrain.cluster import TaskId
+from dtrain.runs.files import TaskStatus
+from dtrain_cli.console.live_table import Row, duration_text, evaluation_text, most_telling
+from dtrain_cli.launch.policies.lost_tasks import lost_tasks, lost_texts
+from dtrain_cli.runs.report import LIVE_RUN_STATES
+
+STYLES = {
+    "running": "green",
+    "succeeded": "green",
+    "failed": "bold red",
+    "stale": "bold red",
+    "stopped": "yellow",
+    "starting": "yellow",
+    "restarting": "yellow",
+    "stopping": "yellow",
+}
+_GAP = 2
+_LINES_BESIDE_ROWS = 3
+"""The two of a table's heading, and the last of the screen, where the cursor stands."""
+PIPE_WIDTH = 1000
+
+
+def stdout_console() -> Console:
+    """As wide as the terminal, or as COLUMNS says; in a pipe there is room for everything."""
+    console = Console(highlight=False)
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        console.width = PIPE_WIDTH
+    return console
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes as people read it: ``12.3 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+COLUMNS: Mapping[str, tuple[int, str, Callable[[Any], str]]] = {
+    # field of the report: how soon it gives way to others (0: never), heading, how it is written
+    "task": (0, "task", str),
+    "state": (0, "state", str),
+    "pid": (11, "pid", str),
+    "host": (12, "host", str),
+    "step": (1, "step", str),
+    "loss": (2, "loss", _number),
+    "examples_per_s": (3, "ex/s", lambda value: f"{value:,.0f}"),
+    "staleness_mean": (5, "staleness", lambda value: f"{value:.2f}"),
+    "stale_gradients": (6, "stale", str),
+    "bytes_sent": (13, "sent", bytes_text),
+    "bytes_received": (14, "received", bytes_text),
+    "cpu_percent": (7, "cpu", lambda value: f"{value:.0f}%"),
+    "memory_bytes": (8, "memory", bytes_text),
+    "restarts": (9, "restarts", lambda count: str(count) if count else ""),
+    "heartbeat_age_s": (10, "heartbeat", lambda age: f"{age:.1f} s"),
+    "waiting_for": (4, "waiting for", str),
+    "exit_code": (9, "exit", str),
+}
+_LEFT = {"task", "state", "host", "waiting_for"}
+
+
+def screen_of(report: Mapping[str, Any], console: Console) -> Group:
+    """The report as far as a terminal has lines for it; of the tasks those that the live table would
+    choose.
+    """
+    lines = len(console.render_lines(status_table(report, console.width, tasks=()), pad=False))
+    rows = [
+        Row(
+            TaskId.parse(task["task"]),
+            task["state"],
+            task["restarts"],
+            TaskStatus(task["task"], 0, "", step=task["step"], waiting_for=task["waiting_for"]),
+        )
+        for task in report["tasks"]
+    ]
+    chosen = {str(row.task) for row in most_telling(rows, console.height - lines - _LINES_BESIDE_ROWS)}
+    return status_table(report, console.width, [task for task in report["tasks"] if task["task"] in chosen])
+
+
+def status_table(
+    report: Mapping[str, Any], width: int, tasks: Sequence[Mapping[str, Any]] | None = None
+) -> Group:
+    """The whole report, at most `width` columns wide.
+
+    Args:
+        report: of `run_report`.
+        width: in columns.
+        tasks: those that have a row, the others being counted; None: all. Without any there is no table at
+            all.
+    """
+    parts: list[Any] = [_headline(report)]
+    tasks = report["tasks"] if tasks is None else tasks
+    rows = [{name: _cell(task, name) for name in COLUMNS} for task in tasks]
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
+    shown = _columns_that_fit(rows, width)
+    for name in shown:
+        justify: Any = "left" if name in _LEFT else "right"
+        table.add_column(COLUMNS[name][1], justify=justify, no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        table.add_row(
+            *(Text(row[name], style=STYLES.get(row[name], "") if name == "state" else "") for name in shown)
+        )
+    parts += [table] if rows else []
+    if rows and len(rows) < len(report["tasks"]):
+        parts.append(Text(f"and {len(report['tasks']) - len(rows)} tasks more", style="dim"))
+    if report["evaluation"]:
+        parts.append(Text(f"evaluation: {evaluation_text(report['evaluation'], report['global_step'])}"))
+    if report["unsaved"]:
+        parts.append(
+            Text(f"nothing is saved any more: {report['unsaved']}", style="bold red", overflow="fold")
+        )
+    lost = lost_tasks(report)
+    parts += [Text(text, style="red", overflow="fold") for text in lost_texts(lost)]
+    if report["failure"] and report["failure"]["task"] not in {task["task"] for task in lost}:
+        parts.append(Text(f"{report['failure']['task']} failed: {report['failure']['message']}", style="red"))
+    parts.append(Text(f"files in {report['run_dir']}", style="dim", overflow="fold"))
+    return Group(*parts)
+
+
+def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
+    """The list of runs."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
+    rows = [_run_row(run) for run in runs]
+    for heading, *cells in zip(("run", "name", "state", "step", "started", "took"), *rows, strict=True):
+        whole = max(len(heading), *map(len, cells))
+        # The run says the name too: that alone gives way where there is little room.
+        narrow = min(whole, len(heading)) if heading == "name" else whole
+        justify: Any = "right" if heading in ("step", "took") else "left"
+        table.add_column(heading, justify=justify, no_wrap=True, overflow="ellipsis", min_width=narrow)
+    for run_id, name, state, *rest in rows:
+        table.add_row(Text(run_id), Text(name), Text(state, style=STYLES.get(state, "")), *rest)
+    return table
+
+
+def _run_row(run: Mapping[str, Any]) -> tuple[str, ...]:
+    step = "" if run["global_step"] is None else str(run["global_step"])
+    started = (
+        datetime.fromisoformat(run["started"]).astimezone().strftime("%Y-%m-%d %H:%M")
+        if run["started"]
+        else ""
+    )
+    return run["run"], run["name"], run["state"], step, started, _took(run)
+
+
+def _took(run: Mapping[str, Any]) -> str:
+    """How long a run took, or has been under way; nothing where its end is not written down."""
+    if not run["started"] or not (run["ended"] or run["state"] in LIVE_RUN_STATES):
+        return ""
+    end = datetime.fromisoformat(run["ended"]) if run["ended"] else datetime.now(UTC)
+    return duration_text(max(0.0, (end - datetime.fromisoformat(run["started"])).total_seconds()))
+
+
+def _headline(report: Mapping[str, Any]) -> Text:
+    text = Text.assemble(f"run {report['run']}  ", (report["state"], STYLES.get(report["state"], "")))
+    if report["exit_code"]:
+        text.append(f" (exit code {report['exit_code']})")
+    if report["global_step"] is not None:
+        text.append(
+            f"  step {report['global_step']}" + (f" of {report['max_steps']}" if report["max_steps"] else "")
+        )
+    if took := _took(report):
+        text.append(f"  {took}")
+    if report["stalled"]:
+        text.append(f"  {report['stalled']}", style="bold red")
+    if report["rolled_back_steps"]:
+        text.append(f"  rolled back {report['rolled_back_steps']} steps")
+    return text
+
+
+def _cell(task: Mapping[str, Any], name: str) -> str:
+    if name == "exit_code" and (task["state"] == "succeeded" or not (task[name] or task["message"])):
+        return ""  # a task that is stopped after the run's success ends with 143
+    return "" if task[name] is None else COLUMNS[name][2](task[name])
+
+
+def _columns_that_fit(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
+    """The columns in their order: none that says nothing, and of the rest the most important."""
+    telling = {name for name in COLUMNS if any(row[name] for row in rows)} | {"task", "state"}
+    if len({row["host"] for row in rows}) == 1:
+        telling.discard("host")
+    filled = [name for name in COLUMNS if name in telling]
+    chosen, room = set(), width
+    for name in sorted(filled, key=lambda name: COLUMNS[name][0]):
+        room -= max(len(COLUMNS[name][1]), *(len(row[name]) for row in rows), 0) + _GAP
+        if room + _GAP < 0 and COLUMNS[name][0]:
+            break
+        chosen.add(name)
+    return [name for name in filled if name in chosen]

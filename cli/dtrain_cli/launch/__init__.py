@@ -1,0 +1,1 @@
+"""One launch, from the first port to the exit code."""

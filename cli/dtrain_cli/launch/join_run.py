@@ -1,0 +1,216 @@
+"""The life of a worker that joins a run, from the command that starts it: it owns the worker as a launcher
+owns its tasks.
+
+The worker's output goes to its log, where `dtrain logs` finds it, and from there to this terminal. It is
+started again by the run's restart rule, ends with this command, and this command ends with the run's
+launcher.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from dtrain.cluster import Role
+from dtrain.config import RestartSection
+from dtrain.errors import RunError
+from dtrain.process.assignment import TaskAssignment
+from dtrain.process.living import started_s
+from dtrain.process.start_orders import Exited, Refused, Started
+from dtrain.process.tf_config import write_tf_config
+from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, TaskStatus, read_record, write_record
+from dtrain.runs.task_states import why_lost
+from dtrain_cli.console.outlet import Outlet
+from dtrain_cli.launch.policies import restart_policy
+from dtrain_cli.launch.root_cause import failure_of
+from dtrain_cli.plan.join_start import threads_beside
+from dtrain_cli.plan.plan import TaskLaunch
+from dtrain_cli.runs.joined_tasks import JoinedRecord
+from dtrain_cli.runs.log_files import TaskOutput
+from dtrain_cli.runs.report import launcher_lives
+from dtrain_cli.targets.fork_server import LifeLine
+from dtrain_cli.targets.processes import Event, SignalArrived, SignalInbox, TaskProcesses
+
+TICK_S = 0.1
+LAST_LINES_S = 5.0
+"""How long a slow reader of the last lines is waited for; the log has them all."""
+NOT_EXECUTED = 127
+KILLED = 128 + signal.SIGKILL
+
+
+class JoinRun:
+    """One worker that has joined a run; `run` is the loop."""
+
+    def __init__(
+        self, assignment: TaskAssignment, run: RunRecord, program: Path, arguments: tuple[str, ...]
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            assignment: the worker's place, from `joining_worker`.
+            run: the run's record; its keeper is watched where that is a launcher.
+            program: what the worker runs.
+            arguments: the program's own.
+        """
+        self.launch = _launch(assignment, program, arguments)
+        self._files = RunFiles(self.launch.run_dir)
+        self._run = run
+        self._watched = assignment.launched
+        self._rule = (
+            assignment.spec.restart_of(Role.WORKER) if assignment.launched else RestartSection(policy="never")
+        )
+        self._grace_s = assignment.spec.wait.grace(assignment.launched)
+        self._processes = TaskProcesses(LifeLine(), None, SignalInbox())
+        self._output = TaskOutput(self._files, self.launch.task)
+        self._outlet = Outlet(1)
+        self._restarts = 0
+        self._restart_s: float | None = None
+        self._started_s = 0.0
+        self._told: int | None = None
+        self._told_with_all = False
+        self._kill_s = float("inf")
+        self._exit_code: int | None = None
+        record = TaskRecord(str(self.launch.task), host=socket.gethostname())
+        self._record = JoinedRecord(os.getpid(), started_s(os.getpid()) or 0.0, record)
+
+    def run(self) -> int:
+        """Own the worker to its end; return the exit code."""
+        self._say(f"joins run {self._run.run}; its log is {self.launch.log}")
+        self._start()
+        while self._exit_code is None:
+            for event in self._processes.wait(time.monotonic() + TICK_S):
+                self._handle(event, time.monotonic())
+            self._tick(time.monotonic())
+            self._show()
+        self._processes.close()
+        self._show_the_rest()
+        return self._exit_code
+
+    def _start(self) -> None:
+        self._restart_s, self._started_s = None, time.monotonic()
+        self._write("starting")
+        try:
+            self._processes.start(self.launch)
+        except OSError as error:
+            self._say(f"cannot be started: {error.strerror} ({error.filename or 'fork'})")
+            self._end("failed", NOT_EXECUTED)
+
+    def _handle(self, event: Event, now_s: float) -> None:
+        if isinstance(event, SignalArrived):
+            self._interrupted(event.number, now_s)
+        elif isinstance(event, Started):
+            self._record.task.pid, self._record.task.message = event.pid, None
+            self._write("running")
+            if self._told is not None:  # while it was being started
+                self._processes.signal(self.launch.task, signal.SIGTERM)
+        elif isinstance(event, Refused):
+            self._say(event.reason)
+            self._end("failed", NOT_EXECUTED)
+        elif isinstance(event, Exited):
+            self._exited(event, now_s)
+
+    def _interrupted(self, number: int, now_s: float) -> None:
+        """As a launcher: the first one is passed on as the order to stop, one more kills."""
+        if number == signal.SIGCONT:
+            return
+        if self._told is not None:
+            self._kill_s = now_s
+            return
+        self._told, self._kill_s = number, now_s + self._grace_s
+        self._told_with_all = self._run_is_stopping()
+        if self._record.task.state == "restarting":
+            self._end("stopped", 128 + number)
+            return
+        self._write("stopping")
+        self._processes.signal(self.launch.task, signal.SIGTERM)
+        self._processes.signal(self.launch.task, signal.SIGCONT)
+
+    def _exited(self, end: Exited, now_s: float) -> None:
+        code = restart_policy.exit_code(end.status)
+        self._record.task.pid = None
+        message = self._why(end)
+        self._record.task.message = None if self._told_with_all else message
+        if self._told is not None:
+            self._end("stopped" if code else "succeeded", 128 + self._told if code else 0)
+            return
+        ran_s = now_s - self._started_s
+        restart = restart_policy.decide(self._rule, end.status, self._restarts, ran_s, now_s, message)
+        if message is None or restart is None:
+            if message:
+                self._say(message)
+            self._end("failed" if message else "succeeded", code)
+            return
+        self._restart_s, self._restarts = restart.at_s, restart.count
+        self._say(
+            f"{message}; restarting in {restart.at_s - now_s:g} s ({restart.count} of {self._rule.max})"
+        )
+        self._write("restarting")
+
+    def _run_is_stopping(self) -> bool:
+        """Whether the whole run is being stopped: then no task was lost."""
+        with contextlib.suppress(RunError):
+            run = read_record(self._files.run, RunRecord)
+            return run is not None and run.state == "stopping"
+        return False
+
+    def _why(self, end: Exited) -> str | None:
+        """Return in one line why the worker was lost; None: it ended well."""
+        if end.status != 0:
+            return failure_of(self.launch, end, memory_kill=False).message.partition("\n")[0]
+        said = read_record(self._files.status(self.launch.task), TaskStatus)
+        return why_lost(said) if said is not None else None
+
+    def _tick(self, now_s: float) -> None:
+        if self._exit_code is None and self._watched and not launcher_lives(self._run):
+            self._say(f"the launcher of run {self._run.run} is gone, and its tasks with it")
+            self._end("stopped", KILLED)
+        elif now_s >= self._kill_s:
+            self._processes.signal(self.launch.task, signal.SIGKILL)
+        elif self._restart_s is not None and now_s >= self._restart_s:
+            self.launch = self.launch.for_attempt(self.launch.attempt + 1)
+            self._record.task.attempt = self._record.task.restarts = self.launch.attempt
+            self._start()
+
+    def _end(self, state: str, code: int) -> None:
+        self._exit_code = self._record.task.exit_code = code
+        self._write(state)
+
+    def _write(self, state: str) -> None:
+        self._record.task.state = state
+        with contextlib.suppress(OSError):  # a full disk must not stop training
+            write_record(self._files.joined(self.launch.task), self._record)
+
+    def _show(self) -> None:
+        self._outlet.flush()
+        if not self._outlet.clogged:
+            for block in self._output.blocks():
+                self._outlet.write_bytes(block)
+
+    def _show_the_rest(self) -> None:
+        deadline_s = time.monotonic() + LAST_LINES_S
+        self._show()
+        while not self._outlet.idle and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+            self._show()
+
+    def _say(self, text: str) -> None:
+        print(f"dtrain: {self.launch.task}: {text}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _launch(assignment: TaskAssignment, program: Path, arguments: tuple[str, ...]) -> TaskLaunch:
+    assert assignment.run_dir is not None
+    environment = assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
+    return TaskLaunch(
+        task=assignment.task,
+        address=None,
+        program=program,
+        command=(sys.executable, "-m", "dtrain.task", str(program), *arguments),
+        arguments=arguments,
+        environment=environment | threads_beside(assignment, os.environ),
+        cwd=Path.cwd(),
+        run_dir=assignment.run_dir,
+        needs_grpc=False,
+    )

@@ -1,0 +1,35 @@
+"""`dtrain launch`: the warm process first, then everything else (`launch_walk`) while its imports run."""
+
+import os
+
+from dtrain_cli.launch.options import LaunchOptions
+from dtrain_cli.targets.fork_server import ForkServer, LifeLine
+
+
+def launch(options: LaunchOptions) -> int:
+    """Start the whole cluster here, watch it, stop it; return the exit code. The calling process must have no
+    other children.
+
+    Raises:
+        SpecError: the spec, the program or the command is wrong; nothing has been started or left behind.
+        RunError: the run directory cannot be used, or another launch uses it.
+    """
+    _occupy_standard_files()
+    line = LifeLine()
+    fork_server = None if options.foreign else ForkServer(line)
+    try:
+        from dtrain_cli.launch import walk  # not above: what it imports would delay the warm process
+
+        return walk.run(options, line, fork_server)
+    finally:
+        if fork_server is not None:
+            fork_server.kill()
+
+
+def _occupy_standard_files() -> None:
+    """Where the caller has closed stdin, stdout or stderr, a pipe of ours would get its number and the tasks'
+    output.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)

@@ -1,0 +1,53 @@
+"""What the user asked of `dtrain launch`, as the command line said it: nothing is read or checked yet."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """The options and arguments of `dtrain launch`.
+
+    Attributes:
+        spec: the spec file; None for the embedded default.
+        sets: each `--set KEY=VALUE`.
+        shortcuts: the values of `dtrain_cli.spec.file.SHORTCUTS`, None where not given.
+        program: the Python program; None for a foreign command.
+        arguments: the program's arguments, or the whole argv of the foreign command.
+        runs_dir: the directory below which a new run directory is made.
+        run_dir: the run directory itself.
+        resume: None: start anew; "": resume the newest run of this name; else the run to resume.
+        timeout: seconds until the run is stopped; None for never.
+        stall_timeout: seconds without progress after which the tasks show their stacks.
+        json: print the final status as the last line of stdout.
+        given: all of this as it was written, for a command line that goes on with the run.
+    """
+
+    spec: Path | None = None
+    sets: tuple[str, ...] = ()
+    shortcuts: Mapping[str, Any] = field(default_factory=dict)
+    program: Path | None = None
+    arguments: tuple[str, ...] = ()
+    runs_dir: Path | None = None
+    run_dir: Path | None = None
+    resume: str | None = None
+    timeout: float | None = None
+    stall_timeout: float = 300.0
+    json: bool = False
+    given: tuple[str, ...] = ()
+
+    def line_to_resume(self, run_id: str) -> str:
+        """The command line that goes on with a run which this one has started."""
+        kept = list(self.given)
+        if self.resume is not None:
+            kept.remove(f"--resume={self.resume}")
+        resume = ["--resume"] if self.run_dir is not None else ["--resume", run_id]
+        return shlex.join(["dtrain", "launch", *resume, *kept])
+
+    @property
+    def foreign(self) -> bool:
+        """Whether a foreign command is launched (`-- COMMAND`)."""
+        return self.program is None

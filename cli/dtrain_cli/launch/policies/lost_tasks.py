@@ -1,0 +1,66 @@
+"""The words for tasks that were lost on the way: ``worker:1 failed at step 137: ValueError: bad batch``.
+Pure.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dtrain_cli.launch.task_life import TaskLife
+
+NAMED_MAX = 5
+WORD_MAX = 200
+CONTROLS = {code: f"\\x{code:02x}" for code in range(32) if chr(code) not in "\n\t"}
+"""For `str.translate`: what would change the terminal, as an escape."""
+
+
+def first_line(message: str) -> str:
+    """Return the first line of a message, short enough for a line of the console."""
+    line = message.partition("\n")[0].translate(CONTROLS)
+    return line if len(line) <= WORD_MAX else f"{line[:WORD_MAX]} ..."
+
+
+def lost_tasks(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the tasks of a report that were lost for good."""
+    return [task for task in report["tasks"] if task["message"] and task["state"] in ("failed", "stopped")]
+
+
+def lost_texts(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return what became of lost tasks of a report, one text for all that were lost for the same reason."""
+    alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for task in tasks:
+        alike.setdefault((task["state"], task["message"]), []).append(task)
+    return [_text(group) for group in alike.values()]
+
+
+def lost_on_the_way(lives: Iterable[TaskLife], joined: Iterable[Mapping[str, Any]] = ()) -> str:
+    """Return all tasks that a run has lost, the first one first; empty if it has lost none.
+
+    Args:
+        lives: of the tasks that the launcher has started.
+        joined: the workers that have joined the run and were lost, as a report has them; they come last.
+    """
+    lost = sorted(
+        ((life.lost.monotonic_s, life.state, life.lost) for life in lives if life.lost),
+        key=lambda entry: entry[0],
+    )
+    own = [
+        {"task": why.task, "state": state, "step": why.step, "message": why.message, "log": why.log}
+        for _, state, why in lost
+    ]
+    texts = lost_texts([*own, *joined])
+    more = len(texts) - NAMED_MAX
+    return "; ".join(
+        [*texts[:NAMED_MAX], *([f"{more} reasons more: `dtrain status` shows them"] if more > 0 else [])]
+    )
+
+
+def _text(tasks: Sequence[Mapping[str, Any]]) -> str:
+    """Return ``worker:1 failed at step 137: ValueError: bad batch (log: ...), likewise worker:2``."""
+    first, *others = tasks
+    state = "was stopped" if first["state"] == "stopped" else "failed"
+    where = "" if first["step"] is None else f" at step {first['step']}"
+    log = f" (log: {first['log']})" if first["log"] else ""
+    text = f"{first['task']} {state}{where}: {first_line(first['message'])}{log}"
+    names = ", ".join(str(task["task"]) for task in others[:NAMED_MAX])
+    more = f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else ""
+    return f"{text}, likewise {names}{more}" if others else text

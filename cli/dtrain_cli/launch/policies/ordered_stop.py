@@ -1,0 +1,94 @@
+"""Which task gets the order to stop when, and which is killed when. Pure: `due` is called again until no task
+is left.
+
+The order is: workers, evaluator, chief, servers. Each begins when those before it are gone, so that the chief
+    can still save and
+the evaluator still read, and the servers outlive everyone who talks to them. Deadlines run from the order to
+stop, not from the first task that stops.
+
+After success the others may leave by themselves first: the workers finish their last lines, the evaluator
+evaluates the final checkpoint. After anything else all must be gone `grace_s` after the order, and a slow
+task does not use up the time of those behind it: a stage begins at the latest at its share of the grace.
+"""
+
+import math
+import signal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dtrain.cluster import Role, TaskId
+
+STAGES = (Role.WORKER, Role.EVALUATOR, Role.CHIEF, Role.PS)
+_SHARE = {Role.WORKER: 0.0, Role.EVALUATOR: 0.0, Role.CHIEF: 0.3, Role.PS: 0.9}
+
+
+@dataclass(frozen=True)
+class StopOrder:
+    """The order to stop a run.
+
+    Attributes:
+        state: what the run will be: ``succeeded`` | ``failed`` | ``stopped``.
+        exit_code: what the launcher will exit with, unless the cause of a failure says otherwise.
+        at_s: when it was given (monotonic).
+        grace_s: from a task's SIGTERM (after success) or from the order (else) to SIGKILL.
+        leave_s: how long the tasks of a role may take to end by themselves; absent: not at all.
+    """
+
+    state: str
+    exit_code: int
+    at_s: float
+    grace_s: float
+    leave_s: Mapping[Role, float]
+
+    @property
+    def patient(self) -> bool:
+        """Whether the tasks have all the time they need, one stage after the other."""
+        return self.state == "succeeded"
+
+    def may_start_again(self, role: Role, at_s: float) -> bool:
+        """Return whether a task of a role may still be started at a moment: after success the evaluator,
+        while it has time.
+        """
+        return self.patient and role is Role.EVALUATOR and at_s < self.at_s + self.leave_s.get(role, 0.0)
+
+    def kill_s(self, told: "Told") -> float:
+        """When a task's time to leave is over."""
+        if not self.patient:
+            return self.at_s + self.grace_s
+        return math.inf if told.stop_s is None else told.stop_s + self.grace_s
+
+
+@dataclass(frozen=True)
+class Told:
+    """A task that is still there, and when it got the order to stop (None: not yet)."""
+
+    task: TaskId
+    stop_s: float | None = None
+
+
+def due(order: StopOrder, there: Iterable[Told], now_s: float) -> list[tuple[TaskId, int]]:
+    """The signals to send now. Repeated calls repeat the SIGKILL of who has not gone yet, never a SIGTERM."""
+    signals: list[tuple[TaskId, int]] = []
+    waiting = sorted(there, key=lambda told: (STAGES.index(told.task.role), told.task.index))
+    first_role = waiting[0].task.role if waiting else None
+    for told in waiting:
+        role = told.task.role
+        if now_s >= order.kill_s(told):
+            signals.append((told.task, signal.SIGKILL))
+        elif told.stop_s is None and _begins(order, role, first_role, now_s):
+            signals.append((told.task, signal.SIGTERM))
+    return signals
+
+
+def reluctant(order: StopOrder, there: Iterable[Told], now_s: float) -> list[TaskId]:
+    """Return the tasks that have used half of their time to stop: the user who waits wants to know what keeps
+    them.
+    """
+    told_to = ((told.task, told.stop_s, order.kill_s(told)) for told in there if told.stop_s is not None)
+    return [task for task, stop_s, kill_s in told_to if (stop_s + kill_s) / 2 <= now_s < kill_s]
+
+
+def _begins(order: StopOrder, role: Role, first_role: Role | None, now_s: float) -> bool:
+    if order.patient:
+        return role is first_role and now_s >= order.at_s + order.leave_s.get(role, 0.0)
+    return role is first_role or now_s >= order.at_s + order.grace_s * _SHARE[role]

@@ -1,0 +1,100 @@
+"""How long a launch waits for what: for tasks to be up, for the next step, for the end. Pure: the clock is an
+argument.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dtrain.cluster import TaskId
+from dtrain_cli.launch.policies.ordered_stop import StopOrder
+from dtrain_cli.launch.policies.stall_watch import StallWatch
+from dtrain_cli.launch.policies.start_watch import StartWatch
+from dtrain_cli.launch.task_life import TaskLife
+
+TIMEOUT, START_TIMEOUT = 124, 125
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The times of one launch, in seconds; `timeout_s` is None for no limit."""
+
+    timeout_s: float | None
+    start_timeout_s: float
+    stall_timeout_s: float
+    grace_s: float
+    evaluator_grace_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class Late:
+    """A run has to be given up.
+
+    Attributes:
+        kind: of the failure; see `FailureRecord`.
+        text: why.
+        code: the exit code.
+        tasks: those that are late.
+    """
+
+    kind: str
+    text: str
+    code: int
+    tasks: Sequence[TaskLife]
+
+
+class Patience:
+    """Looks at the lives of tasks and says what takes too long."""
+
+    def __init__(self, limits: Limits, lives: Mapping[TaskId, TaskLife], started_s: float) -> None:
+        self._limits = limits
+        self._lives = lives
+        self._started_s = started_s
+        self._start_watch = StartWatch(limits.start_timeout_s, started_s)
+        self._stall_watch = StallWatch(limits.stall_timeout_s)
+
+    @property
+    def stalled(self) -> str | None:
+        """Where training stands still and for whom it waits; None: it goes on."""
+        return self._stall_watch.stalled
+
+    def late(self, now_s: float, starting: bool, order: StopOrder | None) -> Late | None:
+        """Return why the run must be given up, if it must.
+
+        Args:
+            now_s: the monotonic clock.
+            starting: whether some task has not been up yet.
+            order: by which the run is being stopped, if it is. After a success the limit of the whole run
+                still holds.
+        """
+        limits = self._limits
+        if order is not None and not order.patient:
+            return None
+        if limits.timeout_s is not None and now_s - self._started_s >= limits.timeout_s:
+            stalled = f"; {self.stalled}" if self.stalled else ""
+            text = f"not finished within {limits.timeout_s:g} s (--timeout){stalled}"
+            return Late("timeout", text, TIMEOUT, [life for life in self._lives.values() if life.has_process])
+        if (
+            order is None
+            and starting
+            and (text := self._start_watch.failure(missing := self._missing(), now_s) or "")
+        ):
+            return Late("start_timeout", text, START_TIMEOUT, [self._lives[task] for task in missing])
+        return None
+
+    def word(self, now_s: float) -> str | None:
+        """Return what to say about a start that takes long, when it is time to."""
+        return self._start_watch.word(self._missing(), now_s)
+
+    def stall(self, now_s: float) -> str | None:
+        """Return what to say about a stall that has just become one."""
+        lives = self._lives.items()
+        return self._stall_watch.look(
+            {str(task): life.status for task, life in lives if life.state == "running" and life.status}, now_s
+        )
+
+    def _missing(self) -> dict[TaskId, str | None]:
+        """Return the tasks that are not up, each with whom it says it waits for."""
+        lives = self._lives.items()
+        return {
+            task: life.status.waiting_for if life.status else None for task, life in lives if not life.is_up
+        }

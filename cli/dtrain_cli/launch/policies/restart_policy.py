@@ -1,0 +1,63 @@
+"""Whether a task that ended is started again, and when. Pure: the clock is an argument.
+
+A death by signal, or an exit code of 128 and more, may be chance; an exit code from 1 to 127 is the program's
+own word and stays (Kubernetes' ExitCode rule), and so does 255, which ``sys.exit(-1)`` gives. The backoff
+doubles with every restart, and both are forgotten after a healthy minute.
+"""
+
+from dataclasses import dataclass
+
+from dtrain.config import RestartSection
+
+HEALTHY_S = 60.0
+SIGNALLED, MINUS_ONE = 128, 255
+PERMANENT_ERRORS = (
+    "ImportError",
+    "ModuleNotFoundError",
+    "SyntaxError",
+    "IndentationError",
+    "SpecError",
+    "ProgramError",
+)
+"""Failures that the next attempt would repeat, whatever the policy says."""
+
+
+def exit_code(status: int) -> int:
+    """The exit code that a shell reports for a status: 128 + n for signal n."""
+    return 128 - status if status < 0 else status
+
+
+def may_be_chance(status: int) -> bool:
+    """Whether an end is a death by signal, or reported as one: another attempt may go better."""
+    return status < 0 or SIGNALLED <= status < MINUS_ONE
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Start it again at `at_s`; `count` restarts will then have been used up."""
+
+    at_s: float
+    count: int
+
+
+def decide(
+    rule: RestartSection, status: int, count: int, ran_s: float, now_s: float, message: str | None = None
+) -> Restart | None:
+    """What follows from the end of an attempt; None: it has ended for good.
+
+    Args:
+        rule: the role's restart rule.
+        status: of the attempt; negative for a signal.
+        count: restarts used up so far.
+        ran_s: how long the attempt ran.
+        now_s: the monotonic clock.
+        message: of the failure record, which begins with the exception's name.
+    """
+    if (message or "").partition(":")[0] in PERMANENT_ERRORS:
+        return None
+    if rule.policy == "never" or (rule.policy == "on_failure" and not may_be_chance(status)):
+        return None
+    used = 0 if ran_s >= HEALTHY_S else count
+    if used >= rule.max:
+        return None
+    return Restart(at_s=now_s + rule.backoff_s * 2**used, count=used + 1)

@@ -1,0 +1,46 @@
+"""When a run has succeeded, and which failures it survives. Pure.
+
+The leader (the chief, else worker 0) decides; with `success: all_workers` every worker too. A failure for
+good ends the run, except of the evaluator, and of a replica on parameter servers while enough others live.
+"""
+
+from collections.abc import Mapping
+
+from dtrain.cluster import Role, TaskId
+from dtrain.config import RunSpec
+
+ENDED = ("succeeded", "failed", "stopped")
+
+
+def leader(spec: RunSpec) -> TaskId:
+    """Whose success is the run's."""
+    return TaskId(Role.CHIEF if spec.cluster.count(Role.CHIEF) else Role.WORKER, 0)
+
+
+def has_succeeded(spec: RunSpec, states: Mapping[TaskId, str]) -> bool:
+    """Whether everybody on whom success depends has succeeded."""
+    needed = {leader(spec)}
+    if spec.success == "all_workers":
+        needed |= {task for task in states if task.role is Role.WORKER}
+    return all(states.get(task) == "succeeded" for task in needed)
+
+
+def survives_without(spec: RunSpec, lost: TaskId, states: Mapping[TaskId, str], foreign: bool) -> bool:
+    """Whether the run goes on although `lost` has failed for good; `states` already says so."""
+    if lost.role is Role.EVALUATOR or has_succeeded(
+        spec, states
+    ):  # what dies after the leader's success changes nothing
+        return True
+    if lost.role is not Role.WORKER or foreign or lost == leader(spec):
+        return False
+    if spec.success == "all_workers" or spec.training.strategy != "parameter_server":
+        return False
+    live = [task for task, state in states.items() if _is_replica(spec, task) and state not in ENDED]
+    needed = 1
+    if spec.training.updates == "sync" and spec.training.too_few != "shrink":
+        needed = min(spec.replicas, spec.training.replicas_needed(spec.replicas))
+    return len(live) >= needed
+
+
+def _is_replica(spec: RunSpec, task: TaskId) -> bool:
+    return task.role is Role.WORKER or (task.role is Role.CHIEF and spec.training.chief_trains)

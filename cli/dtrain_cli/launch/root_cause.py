@@ -1,0 +1,143 @@
+"""Why a task failed, and which failure of a run came first.
+
+A task that dies of an exception leaves a record. For every other death the launcher writes one: the signal by
+name, the last lines of the output, and whether the kernel killed it for memory.
+"""
+
+import contextlib
+import math
+import signal
+import time
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+from dtrain.errors import RunError
+from dtrain.process.start_orders import Exited
+from dtrain.runs.files import FailureRecord, RunFiles, read_record
+from dtrain_cli.launch.policies.restart_policy import exit_code
+from dtrain_cli.plan.plan import TaskLaunch
+from dtrain_cli.runs.journal import now_text
+
+LATELY_S = 5.0
+"""A process that is killed for memory may need so long to give it back and end."""
+LAST_LINES = 20
+LINE_MAX = 400
+_TAIL_BYTES = 1 << 16
+_CGROUPS, _OWN_GROUPS, _MACHINE = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/vmstat")
+
+
+class MemoryKills:
+    """Watches the kernel's counts of processes that it has killed for memory, here and in the whole
+    machine.
+    """
+
+    def __init__(self) -> None:
+        self._counted = self._count()
+        self._rose_s = -math.inf
+
+    def look(self, now_s: float) -> None:
+        """Call it often: a kill is as recent as the look that saw it."""
+        before, self._counted = self._counted, self._count()
+        if self._counted > before:
+            self._rose_s = now_s
+
+    def lately(self, now_s: float) -> bool:
+        """Whether there has been one about now."""
+        self.look(now_s)
+        return now_s - self._rose_s <= LATELY_S
+
+    def _count(self) -> int:
+        counts = [0]
+        for path in (*_memory_files(), _MACHINE):
+            with contextlib.suppress(OSError):
+                words = path.read_text().split()
+                counts += [int(value) for name, value in pairwise(words) if name == "oom_kill"]
+        return sum(counts)
+
+
+def _memory_files() -> Iterable[Path]:
+    """Where this process's control group counts kills: memory.events (version 2), memory.oom_control (version
+    1).
+    """
+    with contextlib.suppress(OSError):
+        for line in _OWN_GROUPS.read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if not controllers:
+                yield _CGROUPS / group.lstrip("/") / "memory.events"
+            elif "memory" in controllers.split(","):
+                yield _CGROUPS / "memory" / group.lstrip("/") / "memory.oom_control"
+
+
+def failure_of(launch: TaskLaunch, end: Exited, memory_kill: bool) -> FailureRecord:
+    """The record of an attempt that failed: its own, else one made from what is known; and the end of its
+    output. It is kept.
+
+    Args:
+        launch: the attempt.
+        end: how it ended.
+        memory_kill: whether the kernel has killed a process for memory about now.
+    """
+    record = own_record(launch)
+    if record is None or (end.status < 0 and record.kind == "signal"):
+        killed_for_memory = memory_kill and exit_code(end.status) == 128 + signal.SIGKILL
+        record = FailureRecord(
+            task=str(launch.task),
+            message=describe(end, killed_for_memory),
+            kind="signal" if end.status < 0 else "exit",
+            time=now_text(),
+            monotonic_s=time.monotonic(),
+            attempt=launch.attempt,
+            exit_code=exit_code(end.status),
+            peak_memory_bytes=end.peak_memory_bytes or None,
+            log=str(launch.log),
+        )
+    record.last_lines = last_lines(launch.log)
+    with contextlib.suppress(OSError):
+        files = RunFiles(launch.run_dir)
+        files.write_last_words(files.failure(launch.task, launch.attempt), record)
+    return record
+
+
+def own_record(launch: TaskLaunch) -> FailureRecord | None:
+    """What the attempt itself has left."""
+    with contextlib.suppress(RunError):  # half written on a full disk
+        return read_record(RunFiles(launch.run_dir).failure(launch.task, launch.attempt), FailureRecord)
+    return None
+
+
+def describe(end: Exited, killed_for_memory: bool) -> str:
+    """An end in words: ``killed by SIGSEGV (signal 11)``, ``exited with code 139 (128 + SIGSEGV)`` as shells
+    do after it.
+    """
+    peak = f"(peak {end.peak_memory_bytes / 2**30:.1f} GiB)"
+    if end.status >= 0:
+        name = _signal_name(end.status - 128)
+        memory = f"; the kernel has killed what it ran for memory {peak}" if killed_for_memory else ""
+        return f"exited with code {end.status}" + (f" (128 + {name})" if name else "") + memory
+    if killed_for_memory:
+        return f"killed by the kernel for memory {peak}"
+    return f"killed by {_signal_name(-end.status) or 'a signal'} (signal {-end.status})"
+
+
+def _signal_name(number: int) -> str | None:
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return None
+
+
+def earliest(failures: Iterable[FailureRecord]) -> FailureRecord | None:
+    """The first cause: a lost peer is a consequence, and never beats anything else."""
+    return min(failures, key=lambda failure: (failure.kind == "peer_lost", failure.monotonic_s), default=None)
+
+
+def last_lines(log: Path) -> list[str]:
+    """The end of a log."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    lines = text.splitlines()[-LAST_LINES:]
+    return [line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]} ..." for line in lines]

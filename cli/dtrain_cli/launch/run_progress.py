@@ -1,0 +1,51 @@
+"""How far a run has come, by what its tasks last said of themselves."""
+
+from collections.abc import Mapping
+
+from dtrain.cluster import TaskId
+from dtrain.runs.files import TaskStatus, global_step
+from dtrain_cli.console.live_table import Row
+from dtrain_cli.launch.task_life import TaskLife
+
+
+class RunProgress:
+    """Looks at the supervisor's lives of tasks whenever it is asked."""
+
+    def __init__(self, lives: Mapping[TaskId, TaskLife]) -> None:
+        self._lives = lives
+
+    def rows(self) -> list[Row]:
+        """What the live table shows."""
+        lives = sorted(self._lives.values(), key=lambda life: life.task)
+        return [Row(life.task, life.state, life.restarts, life.status) for life in lives]
+
+    @property
+    def step(self) -> int | None:
+        """The global step; None before anybody has told of one."""
+        return global_step(self._statuses())
+
+    @property
+    def unsaved(self) -> str | None:
+        """Why no checkpoint is saved any more; None: the last one was."""
+        return next((status.unsaved for status in self._statuses() if status.unsaved), None)
+
+    @property
+    def saved_step(self) -> int | None:
+        """The step of the last checkpoint, as the leader's present attempt says; None before it has written
+        one.
+        """
+        return next((status.saved_step for status in self._statuses() if status.saved_step is not None), None)
+
+    @property
+    def stale_gradients(self) -> int:
+        """How many gradients came too late to count."""
+        return sum(status.stale_gradients or 0 for status in self._statuses())
+
+    @property
+    def evaluation(self) -> dict[str, float] | None:
+        """The evaluation at the furthest step that any task has told of."""
+        told = [status.evaluation for status in self._statuses() if status.evaluation]
+        return max(told, key=lambda evaluation: evaluation.get("global_step", 0), default=None)
+
+    def _statuses(self) -> list[TaskStatus]:
+        return [life.status for life in self._lives.values() if life.status is not None]

@@ -1,0 +1,407 @@
+"""The supervisor of a run: one queue, one loop, one owner of all state.
+
+An event comes (a process started or ended, a signal, a moment has passed), a pure policy decides
+(`task_ends`, `success_rule`, `ordered_stop`, `patience`), and only here something is done about it.
+"""
+
+import contextlib
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from dtrain.cluster import Role, TaskId
+from dtrain.config import RunSpec
+from dtrain.errors import RunError
+from dtrain.process.start_orders import Exited, Refused, Started
+from dtrain.runs.files import FailureRecord, RunFiles, read_record
+from dtrain_cli.console.console import Console
+from dtrain_cli.launch.policies import ordered_stop, success_rule
+from dtrain_cli.launch.policies.fault_schedule import FaultSchedule
+from dtrain_cli.launch.policies.lost_tasks import first_line
+from dtrain_cli.launch.policies.ordered_stop import StopOrder, Told
+from dtrain_cli.launch.policies.outcome import Outcome, outcome_of
+from dtrain_cli.launch.policies.patience import Late, Limits, Patience
+from dtrain_cli.launch.policies.standing import Standing
+from dtrain_cli.launch.root_cause import MemoryKills
+from dtrain_cli.launch.run_progress import RunProgress
+from dtrain_cli.launch.task_ends import TaskEnds
+from dtrain_cli.launch.task_life import TaskLife
+from dtrain_cli.plan.plan import RunPlan
+from dtrain_cli.runs.joined_tasks import JoinedTasks
+from dtrain_cli.runs.journal import Journal, now_text
+from dtrain_cli.targets.processes import (
+    Event,
+    SignalArrived,
+    TaskProcesses,
+    WarmProcessDied,
+    needs_own_interpreter,
+)
+
+TICK_S = 0.2
+STATUS_EVERY_S = 0.5
+NOT_EXECUTED = 127
+LAST_LINES_S = {True: 5.0, False: 1.0}
+"""How long the workers of a program (True) or foreign command may take to end by themselves after the
+leader's success.
+"""
+
+
+class Supervisor:
+    """Runs a plan to its end. `run` is the loop; everything else is called from it."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        processes: TaskProcesses,
+        journal: Journal,
+        console: Console,
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.lives = {launch.task: TaskLife(launch, first_attempt=launch.attempt) for launch in plan.tasks}
+        self.progress = RunProgress(self.lives)
+        self.spec = plan.spec
+        self._spec_file = RunFiles(plan.run.run_dir).spec
+        self.foreign = plan.tasks[0].program is None
+        self.started_s = clock()
+        self._clock = clock
+        self._processes = processes
+        self._journal = journal
+        self._console = console
+        self._limits = limits
+        self._host = socket.gethostname()
+        self._order: StopOrder | None = None
+        self._causes: list[FailureRecord] = []
+        self._next_status_s = 0.0
+        self._unsaved = False
+        self._joined = JoinedTasks(RunFiles(plan.run.run_dir))
+        self._memory_kills = MemoryKills()
+        self._ends = TaskEnds(self.spec, self.foreign, self.lives, self._memory_kills)
+        self._standing: Standing | None = None
+        self._patience = Patience(limits, self.lives, self.started_s)
+        self._faults = FaultSchedule(plan.spec.simulate)
+
+    def run(self) -> Outcome:
+        """Start every task, watch until the run has ended, and leave no process of it."""
+        self._journal.record.state = "starting"
+        self._record_tasks()
+        for life in self.lives.values():
+            if self._order is None:
+                self._start(life)
+                self._hear(0.0)  # hundreds of tasks take a while: Ctrl-C counts meanwhile
+        while not self._over():
+            self._hear(TICK_S)
+            self._tick(self._clock())
+        self._processes.close()
+        return self._conclude()
+
+    @property
+    def state(self) -> str:
+        """The run's state as CONTRACT names it."""
+        return self._journal.record.state
+
+    # What follows from an event
+
+    def _hear(self, patience_s: float) -> None:
+        for event in self._processes.wait(self._clock() + patience_s):
+            self._handle(event, self._clock())
+
+    def _handle(self, event: Event, now_s: float) -> None:
+        if isinstance(event, SignalArrived):
+            if event.number == signal.SIGCONT:  # after Ctrl-Z the shell has written to the terminal
+                self._console.forget_screen()
+            else:
+                self._interrupted(event.number, now_s)
+        elif isinstance(event, WarmProcessDied):
+            if self._order is None:
+                text = f"the warm process (pid {event.pid}), from which every program is forked, has died"
+                self._give_up(Late("launcher", text, 1, ()), now_s)
+        else:
+            life = self.lives[TaskId.parse(event.task)]
+            if event.attempt != life.launch.attempt or not life.has_process:
+                return
+            if isinstance(event, Started):
+                life.pid = event.pid
+                self._journal.event("started", task=event.task, attempt=event.attempt, pid=event.pid)
+            elif isinstance(event, Refused):
+                self._refused(life, event, now_s)
+            else:
+                self._exited(life, event, now_s)
+
+    def _refused(self, life: TaskLife, event: Refused, now_s: float) -> None:
+        life.exit_status = NOT_EXECUTED
+        if self._order is not None:
+            life.state = "stopped"
+            return
+        life.failure = self._launcher_failure("exit", event.reason, NOT_EXECUTED, str(life.task))
+        life.state = "failed"
+        self._lose(life, life.failure, now_s)
+
+    def _exited(self, life: TaskLife, end: Exited, now_s: float) -> None:
+        self._journal.event("exited", task=end.task, attempt=end.attempt, status=end.status)
+        life.read_status()  # its last words
+        life.exit_status, life.pid = end.status, None
+        found = self._ends.judge(life, end, self._order, now_s)
+        life.state, life.failure = found.state, found.failure or life.failure
+        if found.restart is not None:
+            life.restart_s, life.restarts_used = found.restart.at_s, found.restart.count
+            message = first_line(found.failure.message) if found.failure else "ended"
+            count = f"{found.restart.count} of {self._ends.rule(life.task).max}"
+            self._console.say(
+                f"{life.task} {message}; restarting in {found.restart.at_s - now_s:g} s ({count})"
+            )
+        elif found.failure is not None:
+            self._lose(life, found.failure, now_s)
+
+    def _lose(self, life: TaskLife, why: FailureRecord, now_s: float) -> None:
+        """Say that a task will not run again, and stop the run if it cannot do without."""
+        life.lost = why
+        self._journal.event(life.state, task=str(life.task), message=why.message)
+        word = f"{life.task} has failed: {first_line(why.message)}"
+        if life.state == "stopped":
+            word = f"{life.task} got a SIGTERM that this launcher did not send, and has left"
+        states = {task: other.state for task, other in self.lives.items()}
+        if self._order is not None:
+            if self._order.patient:
+                self._console.say(f"{word}; the run has succeeded without it")
+        elif success_rule.survives_without(self._spec_in_force(), life.task, states, self.foreign):
+            without = (
+                "evaluation will be missing"
+                if life.task.role is Role.EVALUATOR
+                else "training goes on without it"
+            )
+            self._console.say(f"{word}; {without}")
+        else:
+            self._causes.append(why)
+            order = StopOrder("failed", 1, now_s, self._limits.grace_s, {})
+            self._stop(order, f"{word.replace(' has failed:', ' failed:')}; stopping the others")
+
+    def _lose_those_left_behind(self, now_s: float) -> None:
+        for life in self.lives.values():
+            if self._order is None and (why := self._ends.left_behind(life)):
+                life.state, life.failure = "failed", why
+                self._lose(life, why, now_s)
+
+    def _spec_in_force(self) -> RunSpec:
+        """Return the spec with what the program has wished, as its leader writes it down; before that the
+        launcher's own.
+        """
+        with contextlib.suppress(RunError, OSError):
+            return read_record(self._spec_file, RunSpec) or self.spec
+        return self.spec
+
+    def _interrupted(self, number: int, now_s: float) -> None:
+        name = "SIGINT (Ctrl-C)" if number == signal.SIGINT else signal.Signals(number).name
+        if self._order is None or self._order.state == "succeeded":
+            order = StopOrder("stopped", 128 + number, now_s, self._limits.grace_s, {})
+            self._stop(order, f"{name}: stopping in order; once more kills at once")
+        else:
+            self._order = replace(self._order, at_s=now_s, grace_s=0.0)
+            self._console.say(f"{name} again: killing what is left")
+
+    # What follows from the passing of time
+
+    def _tick(self, now_s: float) -> None:
+        if now_s >= self._next_status_s:
+            self._next_status_s = now_s + STATUS_EVERY_S
+            self._memory_kills.look(now_s)
+            self._read_statuses()
+            self._carry_out_kill_orders()
+        self._restart_those_due(now_s)
+        if self._order is None:
+            self._bring_about_faults(now_s)
+            self._lose_those_left_behind(now_s)
+            self._check_success(now_s)
+        self._check_patience(now_s)
+        if self._order is not None:
+            self._advance_stop(self._order, now_s)
+        self._console.pump()
+        self._record_tasks()
+
+    def _read_statuses(self) -> None:
+        for life in self.lives.values():
+            life.read_status()
+            if life.state == "starting" and life.is_up:
+                life.state = "running"
+        self._say_whether_checkpoints_are_saved()
+        if self.state == "starting" and all(life.is_up for life in self.lives.values()):
+            self._journal.record.state = "running"
+            self._journal.event("up")
+
+    def _say_whether_checkpoints_are_saved(self) -> None:
+        """Say it when it changes. The leader's own warning is lost where its log is on the same full disk."""
+        unsaved, saved_step = self.progress.unsaved, self.progress.saved_step
+        if unsaved and not self._unsaved:
+            self._unsaved = True
+            self._console.say(f"nothing is saved any more: {unsaved}")
+            self._journal.event("unsaved", message=unsaved)
+        elif (
+            self._unsaved and not unsaved and saved_step is not None
+        ):  # None: a leader that has just been started again
+            self._unsaved = False
+            self._console.say(f"checkpoints are saved again: the last one is of step {saved_step}")
+            self._journal.event("saved again", step=saved_step)
+
+    def _carry_out_kill_orders(self) -> None:
+        for life in self.lives.values():
+            if life.task.role is Role.PS and life.state == "running" and (order := life.kill_order()):
+                self._console.say(f"{life.task} is killed: {order.reason}")
+                self._journal.event("kill order", task=str(life.task), reason=order.reason)
+                self._processes.signal(life.task, signal.SIGKILL)
+
+    def _restart_those_due(self, now_s: float) -> None:
+        for life in self.lives.values():
+            if life.restart_s is not None and now_s >= life.restart_s:
+                life.launch = life.launch.for_attempt(life.launch.attempt + 1)
+                self._start(life)
+
+    def _bring_about_faults(self, now_s: float) -> None:
+        there = [life.task for life in self.lives.values() if life.pid is not None]
+        for fault in self._faults.due(now_s - self.started_s, self.progress.step, there):
+            self._console.say(f"simulate: {fault.task} {fault.text}")
+            self._journal.event("fault", task=str(fault.task), signal=signal.Signals(fault.signal).name)
+            self._processes.signal(fault.task, fault.signal)
+
+    def _check_success(self, now_s: float) -> None:
+        if success_rule.has_succeeded(self.spec, {task: life.state for task, life in self.lives.items()}):
+            limits = self._limits
+            leave_s = {
+                Role.WORKER: min(limits.grace_s, LAST_LINES_S[not self.foreign]),
+                Role.EVALUATOR: limits.evaluator_grace_s,
+            }
+            self._stop(StopOrder("succeeded", 0, now_s, limits.grace_s, leave_s), None)
+
+    def _check_patience(self, now_s: float) -> None:
+        starting = self.state == "starting"
+        if late := self._patience.late(now_s, starting, self._order):
+            self._give_up(late, now_s)
+        elif self._order is None and starting:
+            if word := self._patience.word(now_s):
+                self._console.say(word)
+        elif self._order is None:
+            text = self._patience.stall(now_s)
+            self._journal.record.stalled = self._patience.stalled
+            if text:
+                self._console.say(text)
+                self._journal.event("stalled", message=text)
+                self._ask_for_stacks([life for life in self.lives.values() if life.state == "running"])
+
+    def _ask_for_stacks(self, lives: Iterable[TaskLife]) -> None:
+        """Tasks write the stacks of their threads to their logs; a foreign command, and who is no task yet,
+        would die of it.
+        """
+        self._console.leave_out_stacks()
+        for life in lives:
+            if life.status is not None or not needs_own_interpreter(life.launch):
+                self._processes.signal(life.task, signal.SIGUSR1)
+
+    def _advance_stop(self, order: StopOrder, now_s: float) -> None:
+        there = [Told(life.task, life.stop_s) for life in self.lives.values() if not life.ended]
+        self._warn_of(ordered_stop.reluctant(order, there, now_s))
+        for task, number in ordered_stop.due(order, [*there, *self._joined.there()], now_s):
+            if (life := self.lives.get(task)) is None:
+                self._joined.signal(task, number, now_s)
+                continue
+            if life.pid is None:  # still being started: the signal is sent as soon as it is there
+                life.state = "stopped" if number == signal.SIGKILL else life.state
+                continue
+            if life.stop_s is None:
+                life.stop_s, life.state = now_s, "stopping"
+                self._journal.event("told to stop", task=str(task), signal=signal.Signals(number).name)
+                if order.patient and task.role is Role.EVALUATOR and not self.foreign:
+                    late = f"{self._limits.evaluator_grace_s:g} s after the leader"
+                    self._console.say(
+                        f"{task} is being stopped: it has not ended {late}; its last evaluation may be "
+                        "missing"
+                    )
+            self._processes.signal(task, number)
+            self._processes.signal(task, signal.SIGCONT)  # a paused task cannot leave
+
+    def _warn_of(self, reluctant: list[TaskId]) -> None:
+        slow = [self.lives[task] for task in reluctant if not self.lives[task].reluctant]
+        for life in slow:
+            life.reluctant = True
+            where = "" if self.foreign else "; its stacks are in its log"
+            self._console.say(f"{life.task} has not left yet{where}")
+        if slow:
+            self._ask_for_stacks(slow)
+
+    # What is done
+
+    def _start(self, life: TaskLife) -> None:
+        life.state, life.restart_s, life.status = "starting", None, None
+        life.started_s = self._clock()
+        try:
+            RunFiles(life.launch.run_dir).status(life.task).unlink(missing_ok=True)
+            self._processes.start(life.launch)
+        except OSError as error:
+            reason = f"cannot be started: {error.strerror} ({error.filename or 'fork'})"
+            self._refused(life, Refused(str(life.task), life.launch.attempt, reason), life.started_s)
+            return
+        self._console.follow(life.task, life.launch.log)
+
+    def _stop(self, order: StopOrder, word: str | None) -> None:
+        self._order = order
+        self._journal.record.state = "stopping"
+        self._journal.event("stopping", because=order.state)
+        # before any signal is sent: a worker that has joined looks whether the whole run is stopping
+        self._journal.save()
+        if word:
+            self._console.say(word)
+        for life in self.lives.values():
+            if life.state in ("pending", "restarting"):
+                self._start_no_more(life, order)
+
+    def _start_no_more(self, life: TaskLife, order: StopOrder) -> None:
+        """End a task that has no process, unless it is an evaluator that can still make the final
+        evaluation.
+        """
+        if life.restart_s is not None and order.may_start_again(life.task.role, life.restart_s):
+            return
+        life.restart_s = None
+        life.state = "succeeded" if order.patient else "stopped"
+        if order.patient and life.task.role is Role.EVALUATOR and life.failure is not None:
+            life.state = "failed"
+            self._lose(life, life.failure, order.at_s)
+
+    def _give_up(self, late: Late, now_s: float) -> None:
+        """End the run for a reason of the launcher's own, which no later failure of a task replaces."""
+        failure, text = self._launcher_failure(late.kind, late.text, late.code), late.text
+        failure.monotonic_s = 0.0
+        self._causes.append(failure)
+        if late.tasks:
+            self._standing = Standing(self.lives.values(), late.tasks)
+            self._ask_for_stacks(late.tasks)
+            text += "" if self.foreign else "; the tasks' stacks are in their logs"
+        self._stop(StopOrder("failed", late.code, now_s, self._limits.grace_s, {}), text)
+
+    def _launcher_failure(self, kind: str, text: str, code: int, task: str = "launcher") -> FailureRecord:
+        return FailureRecord(
+            task, text, kind=kind, time=now_text(), monotonic_s=self._clock(), exit_code=code
+        )
+
+    def _over(self) -> bool:
+        if self._order is None or not all(life.ended for life in self.lives.values()):
+            return False
+        return not self._joined.there()
+
+    def _conclude(self) -> Outcome:
+        assert self._order is not None
+        if self._standing is not None:
+            self._causes[-1].standing = self._standing.lines()
+        self._say_whether_checkpoints_are_saved()
+        outcome = outcome_of(self._order, self.lives.values(), self._causes)
+        for text in self._faults.missed() if outcome.state == "succeeded" else ():
+            self._console.say(f"simulate: {text}: the run was over before that was due, or seen to be")
+        record = self._journal.record
+        record.state, record.exit_code, record.failure = outcome.state, outcome.exit_code, outcome.failure
+        record.ended, record.stalled = now_text(), None
+        self._journal.event("ended", state=outcome.state, exit_code=outcome.exit_code)
+        self._record_tasks()
+        return outcome
+
+    def _record_tasks(self) -> None:
+        self._journal.record.tasks = [life.to_record(self._host) for life in self.lives.values()]
+        self._journal.save()

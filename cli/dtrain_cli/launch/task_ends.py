@@ -1,0 +1,157 @@
+"""What follows from the end of a task's process: success, failure, a stop, or another attempt."""
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dtrain.cluster import Role, TaskId
+from dtrain.config import RestartSection, RunSpec
+from dtrain.process.start_orders import Exited
+from dtrain.runs.files import FailureRecord, RunFiles, TaskStatus
+from dtrain.runs.task_states import where_in_training
+from dtrain_cli.launch.policies import restart_policy, success_rule
+from dtrain_cli.launch.policies.ordered_stop import StopOrder
+from dtrain_cli.launch.policies.restart_policy import Restart
+from dtrain_cli.launch.root_cause import MemoryKills, failure_of, last_lines, own_record
+from dtrain_cli.launch.task_life import TaskLife
+from dtrain_cli.runs.journal import now_text
+
+TOLD_TO_STOP = 143
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What follows from the end of a process.
+
+    Attributes:
+        state: the task's from now on.
+        failure: why it ended, if it did not end well.
+        restart: when it is started again; None: it is not.
+    """
+
+    state: str
+    failure: FailureRecord | None = None
+    restart: Restart | None = None
+
+
+class TaskEnds:
+    """Judges every end of one run."""
+
+    def __init__(
+        self, spec: RunSpec, foreign: bool, lives: Mapping[TaskId, TaskLife], memory_kills: MemoryKills
+    ) -> None:
+        self._spec = spec
+        self._foreign = foreign
+        self._lives = lives
+        self._memory_kills = memory_kills
+
+    def judge(self, life: TaskLife, end: Exited, order: StopOrder | None, now_s: float) -> Judgement:
+        """Return what follows from an end; `order` is by which the run is being stopped, if it is."""
+        if order is not None:
+            return self._while_stopping(life, end, order, now_s)
+        failure = self._failure(life, end, now_s)
+        if failure is not None and self._was_told(life, end, failure):
+            return Judgement("stopped", failure)
+        leads = life.task == success_rule.leader(self._spec)
+        restart = self._restart(life, end, failure, now_s)
+        if restart is not None and (failure is not None or not leads):
+            return Judgement("restarting", failure, restart)
+        return Judgement("failed" if failure else "succeeded", failure)
+
+    def _while_stopping(self, life: TaskLife, end: Exited, order: StopOrder, now_s: float) -> Judgement:
+        """Judge by the time: what a task did before the order to stop is its own end, also after a
+        success.
+        """
+        own = own_record(life.launch)
+        by_itself = life.stop_s is None or (own is not None and own.monotonic_s < life.stop_s)
+        if by_itself and (failure := self._failure(life, end, now_s)):
+            if self._was_told(life, end, failure):
+                return Judgement("stopped", failure)
+            restart = self._restart(life, end, failure, now_s)
+            if (
+                restart is not None
+                and life.stop_s is None
+                and order.may_start_again(life.task.role, restart.at_s)
+            ):
+                return Judgement("restarting", failure, restart)
+            return Judgement("failed", failure)
+        return Judgement("succeeded" if end.status == 0 or order.state == "succeeded" else "stopped")
+
+    def left_behind(self, life: TaskLife) -> FailureRecord | None:
+        """Return why a worker has failed that ended well, but before a `fit` of the others; None: it has
+        not.
+        """
+        if life.task.role is Role.WORKER and life.state == "succeeded" and self._left_early(life):
+            return self._early_end(life)
+        return None
+
+    def rule(self, task: TaskId) -> RestartSection:
+        """Return the restart rule of a task."""
+        if self._foreign:
+            return self._spec.restart.get(task.role.value, RestartSection(policy="never"))
+        return self._spec.restart_of(task.role)
+
+    def _restart(
+        self, life: TaskLife, end: Exited, failure: FailureRecord | None, now_s: float
+    ) -> Restart | None:
+        message = None if failure is None else failure.message
+        ran_s = now_s - life.started_s
+        return restart_policy.decide(
+            self.rule(life.task), end.status, life.restarts_used, ran_s, now_s, message
+        )
+
+    def _failure(self, life: TaskLife, end: Exited, now_s: float) -> FailureRecord | None:
+        failure = None
+        if end.status != 0:
+            failure = failure_of(life.launch, end, self._memory_kills.lately(now_s))
+        elif life.task.trains and self._left_early(life):
+            failure = self._early_end(life)
+        if failure is not None:
+            failure.step = life.status.step if life.status else None
+        return failure
+
+    def _left_early(self, life: TaskLife) -> bool:
+        return left_early(
+            life.status,
+            (other.status for other in self._lives.values() if other.task.trains and other.status),
+        )
+
+    def _early_end(self, life: TaskLife) -> FailureRecord:
+        """Make and keep the record of a replica that ended with exit code 0 although there were steps to
+        make.
+        """
+        launch, status = life.launch, life.status
+        record = FailureRecord(
+            str(launch.task),
+            f"left {where_in_training(status)}, with exit code 0",
+            kind="exit",
+            time=now_text(),
+            monotonic_s=time.monotonic(),
+            attempt=launch.attempt,
+            exit_code=0,
+            log=str(launch.log),
+            last_lines=last_lines(launch.log),
+            step=status.step if status else None,
+        )
+        with contextlib.suppress(OSError):
+            files = RunFiles(launch.run_dir)
+            files.write_last_words(files.failure(launch.task, launch.attempt), record)
+        return record
+
+    def _was_told(self, life: TaskLife, end: Exited, failure: FailureRecord) -> bool:
+        """Return whether this task left in order after a SIGTERM from another process; a leader's run ends
+        with it.
+        """
+        leaves = life.task.role in (Role.WORKER, Role.EVALUATOR) and life.task != success_rule.leader(
+            self._spec
+        )
+        return leaves and failure.kind == "signal" and end.status == TOLD_TO_STOP
+
+
+def left_early(said: TaskStatus | None, others: Iterable[TaskStatus]) -> bool:
+    """Return whether a replica that ended with exit code 0 had a step to make, in its own `fit` or
+    another's.
+    """
+    ended = said.fits_ended if said else 0
+    return ended < max((status.fits_begun for status in (said, *others) if status), default=0)

@@ -1,0 +1,113 @@
+"""One task's life in a run, over all its attempts: what the supervisor knows of it."""
+
+import contextlib
+from dataclasses import dataclass
+
+from dtrain.cluster import TaskId
+from dtrain.errors import RunError
+from dtrain.runs.files import (
+    FailureRecord,
+    KillOrder,
+    RunFiles,
+    TaskRecord,
+    TaskStatus,
+    read_record,
+)
+from dtrain_cli.launch.policies.restart_policy import exit_code
+from dtrain_cli.launch.policies.success_rule import ENDED
+from dtrain_cli.plan.plan import TaskLaunch
+
+
+@dataclass
+class TaskLife:
+    """Mutable, and owned by the supervisor alone.
+
+    Attributes:
+        launch: the present attempt.
+        first_attempt: where this launch began to count; a resumed run directory holds earlier ones.
+        state: CONTRACT section 2's.
+        started_s: when the present attempt was started (monotonic).
+        status: what the present attempt last said of itself.
+        stop_s: when it got the order to stop; None: it did not.
+        reluctant: it got the order and has not left in time, so its stacks were asked for.
+        restart_s: when it is to be started again; None: it is not.
+        restarts_used: since it was last healthy; `restarts` counts all.
+        failure: of the last attempt that failed.
+        lost: why it will not run again although it has not come to a good end; None: it has, or still runs.
+    """
+
+    launch: TaskLaunch
+    first_attempt: int = 0
+    state: str = "pending"
+    pid: int | None = None
+    exit_status: int | None = None
+    started_s: float = 0.0
+    status: TaskStatus | None = None
+    stop_s: float | None = None
+    reluctant: bool = False
+    restart_s: float | None = None
+    restarts_used: int = 0
+    failure: FailureRecord | None = None
+    lost: FailureRecord | None = None
+
+    @property
+    def task(self) -> TaskId:
+        """Who it is."""
+        return self.launch.task
+
+    @property
+    def restarts(self) -> int:
+        """How often this launch has restarted it."""
+        return self.launch.attempt - self.first_attempt
+
+    @property
+    def has_process(self) -> bool:
+        """Whether an attempt is running or being started."""
+        return self.state in ("starting", "running", "stopping")
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will never run again."""
+        return self.state in ENDED
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it has come up: a program says so itself, a foreign command by being executed."""
+        if self.state != "starting":
+            return self.state != "pending"
+        if self.launch.program is None:
+            return self.pid is not None
+        return self.status is not None and self.status.phase != "starting"
+
+    def read_status(self) -> None:
+        """Read what the present attempt says of itself; an earlier attempt's word does not count."""
+        if not self.has_process or self.launch.program is None:
+            return
+        with contextlib.suppress(RunError):
+            status = read_record(RunFiles(self.launch.run_dir).status(self.task), TaskStatus)
+            if status is not None and status.attempt == self.launch.attempt:
+                self.status = status
+
+    def kill_order(self) -> KillOrder | None:
+        """The order to kill the present attempt, if there is one."""
+        with contextlib.suppress(RunError):
+            if self.launch.program is not None:
+                return read_record(
+                    RunFiles(self.launch.run_dir).kill(self.task, self.launch.attempt), KillOrder
+                )
+        return None
+
+    def to_record(self, host: str) -> TaskRecord:
+        """For run.json."""
+        why = self.failure if self.state == "restarting" else self.lost
+        return TaskRecord(
+            task=str(self.task),
+            state=self.state,
+            pid=self.pid,
+            host=host,
+            address=self.launch.address,
+            attempt=self.launch.attempt,
+            restarts=self.restarts,
+            exit_code=None if self.exit_status is None else exit_code(self.exit_status),
+            message=why.message if why else None,
+        )

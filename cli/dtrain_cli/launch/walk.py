@@ -1,0 +1,187 @@
+"""The walk of a launch, from what the user asked for to the exit code of the run. Read `run` from top to
+bottom.
+"""
+
+import os
+import resource
+import secrets
+import sys
+import time
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from dtrain.cluster import ClusterSpec, Role
+from dtrain.config import RunSpec
+from dtrain.errors import RunError
+from dtrain.process.living import started_s
+from dtrain.runs.files import (
+    JoinRecord,
+    RunFiles,
+    RunRecord,
+    default_runs_dir,
+    offer_to_join,
+    read_record,
+    write_record,
+)
+from dtrain_cli.console.console import Console
+from dtrain_cli.console.live_table import LiveTable, evaluation_text
+from dtrain_cli.console.outlet import Outlet
+from dtrain_cli.launch.options import LaunchOptions
+from dtrain_cli.launch.policies.lost_tasks import lost_on_the_way, lost_tasks
+from dtrain_cli.launch.policies.outcome import Outcome
+from dtrain_cli.launch.policies.patience import Limits
+from dtrain_cli.launch.run_progress import RunProgress
+from dtrain_cli.launch.supervisor import Supervisor
+from dtrain_cli.plan.plan import Machine, RunIdentity, RunPlan, Workload, build_plan
+from dtrain_cli.plan.ports import hold_addresses, pick_master_port
+from dtrain_cli.runs.directory import locked_run_directory, new_run_id
+from dtrain_cli.runs.index import find_run, register_run
+from dtrain_cli.runs.journal import Journal, now_text
+from dtrain_cli.runs.report import read_report
+from dtrain_cli.spec.file import read_spec
+from dtrain_cli.targets.fork_server import ForkServer, LifeLine
+from dtrain_cli.targets.processes import SignalInbox, TaskProcesses
+
+FILES_OF_OUR_OWN = 64
+FILES_PER_TASK = 2
+THREADS = "OMP_NUM_THREADS"
+
+
+def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) -> int:
+    """Read the spec, take the directory and the ports, lay out the tasks, supervise them to the end."""
+    inbox = SignalInbox()
+    workload = Workload(options.program, tuple(options.arguments), Path.cwd())
+    spec = read_spec(
+        options.spec, options.sets, options.shortcuts, options.foreign, trains=not options.foreign
+    )
+    spec = spec.resolved()
+    directory, resume = _directory(options, workload.named(spec))
+    with locked_run_directory(directory, resume) as files:
+        earlier = read_record(files.run, RunRecord)
+        spec = workload.named(spec, earlier.name if earlier else None)
+        spec = replace(spec, parts=_parts_of(files))
+        _allow_open_files(spec)
+        cluster, ports = hold_addresses(spec.cluster)
+        with ports:
+            identity = _identity(options, spec, files, earlier)
+            plan = _plan(spec, cluster, files, identity, workload)
+            if not spec.hold_ports:
+                ports.close()
+            if not workload.foreign:
+                offer_to_join(files, JoinRecord(identity.run_id, True, cluster.to_dict(), identity.secret))
+            try:
+                return _supervise(options, plan, files, TaskProcesses(line, fork_server, inbox))
+            finally:
+                files.join.unlink(missing_ok=True)
+
+
+def _parts_of(files: RunFiles) -> int:
+    """Into how many parts a run that goes on from a checkpoint cuts every batch; 0 where that follows from
+    its cluster.
+    """
+    begun = read_record(files.spec, RunSpec) if any(files.checkpoints.glob("ckpt-*")) else None
+    return begun.parts_of_a_batch if begun is not None else 0
+
+
+def _allow_open_files(spec: RunSpec) -> None:
+    """Raise the soft limit where it is too low: a task costs a held port and a guardian's pipe."""
+    needed = FILES_OF_OUR_OWN + FILES_PER_TASK * sum(spec.cluster.count(role) for role in Role)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise RunError(
+            f"this cluster needs {needed} open files, and {hard} are allowed (`ulimit -Hn`); raise that, or "
+            "start fewer tasks"
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def _directory(options: LaunchOptions, spec: RunSpec) -> tuple[Path, bool]:
+    """The run's directory, and whether an earlier launch's run in it is resumed."""
+    if options.run_dir is not None:
+        return options.run_dir.absolute(), options.resume is not None
+    runs_dir = _runs_dir(options)
+    if options.resume is not None:
+        return find_run(options.resume or spec.name, runs_dir).files.directory, True
+    return runs_dir / new_run_id(spec.name, datetime.now()), False
+
+
+def _runs_dir(options: LaunchOptions) -> Path:
+    return (options.runs_dir or default_runs_dir()).absolute()
+
+
+def _identity(
+    options: LaunchOptions, spec: RunSpec, files: RunFiles, earlier: RunRecord | None
+) -> RunIdentity:
+    """The run's id (a resumed run keeps its own) and a new secret; a directory elsewhere is made known."""
+    run_id = files.directory.name if options.run_dir is None else new_run_id(spec.name, datetime.now())
+    run_id = earlier.run if earlier else run_id
+    if options.run_dir is not None:
+        register_run(files, _runs_dir(options), run_id)
+    return RunIdentity(run_id, files.directory, secret=secrets.token_hex(16))
+
+
+def _plan(
+    spec: RunSpec, cluster: ClusterSpec, files: RunFiles, identity: RunIdentity, workload: Workload
+) -> RunPlan:
+    """Lay out the tasks, each as its first attempt that has left nothing yet, and write the plan down."""
+    master_port = pick_master_port() if workload.foreign else None
+    machine = Machine(sys.executable, len(os.sched_getaffinity(0)), os.environ, master_port)
+    plan = build_plan(spec, cluster, identity, workload, machine)
+    tasks = [launch.for_attempt(max(files.attempts(launch.task), default=-1) + 1) for launch in plan.tasks]
+    plan = replace(plan, tasks=tuple(tasks))
+    write_record(files.spec, plan.spec)
+    write_record(files.plan, plan.to_dict())
+    return plan
+
+
+def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes: TaskProcesses) -> int:
+    table = LiveTable(plan.spec.name)
+    console = Console(Outlet(1), Outlet(2), lambda *shape: table.render(supervisor.progress.rows(), *shape))
+    record = RunRecord(plan.run.run_id, plan.spec.name, started=now_text(), launcher_pid=os.getpid())
+    record.launcher_started = started_s(os.getpid())
+    journal = Journal(files, record, console.say)
+    wait = plan.spec.wait
+    limits = Limits(options.timeout, wait.start_s, options.stall_timeout, wait.grace(launched=True))
+    supervisor = Supervisor(plan, processes, journal, console, limits)
+    console.say(
+        f"run {plan.run.run_id}{' goes on' if options.resume is not None else ''}: {plan.spec.cluster}"
+    )
+    console.say(f"files in {files.directory}; {_threads(plan)}")
+    outcome = supervisor.run()
+    last_word = _last_word(outcome, time.monotonic() - supervisor.started_s, supervisor.progress)
+    own = {str(launch.task) for launch in plan.tasks}
+    joined = [task for task in lost_tasks(read_report(files.directory)) if task["task"] not in own]
+    if lost := lost_on_the_way(supervisor.lives.values(), joined):
+        last_word += f"; {lost}"
+    resumable = outcome.state == "stopped" and any(files.checkpoints.glob("ckpt-*"))
+    way_on = options.line_to_resume(plan.run.run_id) if resumable else None
+    console.finish(outcome.failure, last_word, _report(files) if options.json else None, way_on)
+    return outcome.exit_code
+
+
+def _threads(plan: RunPlan) -> str:
+    if threads := plan.tasks[0].environment.get(THREADS):
+        return f"{threads} {'thread' if threads == '1' else 'threads'} a task"
+    return f"{THREADS}={os.environ.get(THREADS)} as you set it"
+
+
+def _last_word(outcome: Outcome, took_s: float, progress: RunProgress) -> str:
+    """For example ``succeeded after 8.1 s at step 400; accuracy 0.9712``."""
+    words = f"{outcome.state} after {took_s:.1f} s"
+    if progress.step is not None:
+        words += f" at step {progress.step}"
+    if progress.stale_gradients:
+        words += f", {progress.stale_gradients} gradients came too late"
+    if outcome.exit_code:
+        words += f", exit code {outcome.exit_code}"
+    if evaluation := progress.evaluation:
+        words += f"; {evaluation_text(evaluation, progress.step)}"
+    return words
+
+
+def _report(files: RunFiles) -> str:
+    return msgspec.json.encode(read_report(files.directory)).decode()

@@ -1,0 +1,1 @@
+"""What a run starts: tasks, their ports and their environments."""

@@ -1,0 +1,71 @@
+"""`dtrain worker --join RUN`: one more worker for a run that is training, from the run's own files."""
+
+import os
+from collections.abc import Mapping
+
+import msgspec
+
+from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.config import RunSpec
+from dtrain.errors import RunError, SpecError
+from dtrain.process.assignment import SECRET, TaskAssignment
+from dtrain.process.tf_config import read_tf_config
+from dtrain.runs.files import JoinRecord, RunFiles, read_record
+from dtrain_cli.plan.plan import thread_variables
+from dtrain_cli.runs.index import KnownRun
+from dtrain_cli.runs.report import LIVE_RUN_STATES, is_alive
+
+
+def joining_worker(run: KnownRun, environment: Mapping[str, str]) -> TaskAssignment:
+    """The place of one more worker: the first index above all workers that the run has had.
+
+    Raises:
+        RunError: the run has ended, or is none that a worker can join.
+        SpecError: it does not train on parameter servers.
+    """
+    files, name = run.files, run.record.run
+    if run.record.state not in LIVE_RUN_STATES or not is_alive(files, run.record):
+        raise RunError(
+            f"run {name} is not alive: its state is {run.record.state}; a worker joins a run that is training"
+        )
+    offer = read_record(files.join, JoinRecord)
+    if offer is None:
+        raise RunError(f"run {name} takes no workers: it runs a command that is not a dtrain program")
+    spec = read_record(files.spec, RunSpec)
+    if spec is None or spec.training.strategy != "parameter_server":
+        raise SpecError(f"run {name} does not train on parameter servers; only such a run can be joined")
+    cluster, _ = read_tf_config(msgspec.json.encode({"cluster": offer.cluster}).decode())
+    return TaskAssignment(
+        task=_free_place(files, cluster),
+        cluster=cluster,
+        spec=spec,
+        run_id=offer.run_id,
+        run_dir=files.directory,
+        secret=environment.get(SECRET) or offer.secret,
+        launched=offer.launched,
+    )
+
+
+def threads_beside(assignment: TaskAssignment, environment: Mapping[str, str]) -> dict[str, str]:
+    """The thread limits of one more worker on the machine of a launch: a share of the cores, as all others
+    have.
+    """
+    if not assignment.launched or "OMP_NUM_THREADS" in environment:
+        return {}
+    training = assignment.cluster.count(Role.CHIEF) + assignment.cluster.count(Role.WORKER) + 1
+    return thread_variables(str(max(1, len(os.sched_getaffinity(0)) // training)), environment)
+
+
+def _free_place(files: RunFiles, cluster: ClusterSpec) -> TaskId:
+    """Taken by making its folder, so that of two that join at once each gets its own."""
+    index = cluster.first_joined
+    while True:
+        task = TaskId(Role.WORKER, index)
+        try:
+            files.task(task).mkdir(parents=True)
+        except FileExistsError:
+            index += 1
+            continue
+        except OSError as error:
+            raise RunError(f"cannot write to {files.directory}: {os.strerror(error.errno or 0)}") from None
+        return task

@@ -1,0 +1,267 @@
+"""What a launch starts: from a spec and addresses to one `TaskLaunch` per task. Pure; `dtrain plan` prints
+it.
+
+A program's task learns who it is from TF_CONFIG and dtrain's own variables (`dtrain.process.assignment`). A
+foreign command gets the same and what other frameworks read: RANK and its kin for the training tasks (the
+chief is 0; servers have the ranks behind them), TF_GRPC_REUSE_PORT because the launcher holds the ports.
+Thread limits are set for every task and never replace the user's.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
+from dtrain.config import RunSpec
+from dtrain.process.assignment import ATTEMPT, SECRET, TaskAssignment
+from dtrain.process.tf_config import write_tf_config
+from dtrain.runs.files import RunFiles
+
+LOOPBACK = ("127.", "localhost:", "[::1]:")
+START_ORDER = (Role.PS, Role.CHIEF, Role.WORKER, Role.EVALUATOR)
+MASKED = "***"
+NAME_MAX = 40
+THREAD_LIMITS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+)
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """Which run the tasks belong to.
+
+    Attributes:
+        run_id: different for any two runs.
+        run_dir: where everything about it is kept.
+        secret: what its connections present.
+    """
+
+    run_id: str
+    run_dir: Path
+    secret: str | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What every task runs: a Python program with its arguments, or (`program` is None) a foreign command."""
+
+    program: Path | None
+    arguments: tuple[str, ...]
+    cwd: Path
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it is a foreign command, which knows nothing of dtrain."""
+        return self.program is None
+
+    def named(self, spec: RunSpec, earlier: str | None = None) -> RunSpec:
+        """Return the spec with the run's name: the one that was said, else its `earlier` one, else that of
+        what it runs.
+        """
+        if "name" in spec.said or spec.name != RunSpec.name:
+            return spec
+        if earlier is not None:
+            return replace(spec, name=earlier)
+        scripts = (word for word in self.arguments if word.endswith(".py"))
+        stem = Path(self.program or next(scripts, self.arguments[0])).stem
+        name = re.sub(r"[^\w.-]", "-", stem, flags=re.ASCII).lstrip(".-")[:NAME_MAX]
+        return replace(spec, name=name or spec.name)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the plan must know of this machine.
+
+    Attributes:
+        python: the interpreter that runs programs.
+        cores: how many cores the tasks share.
+        environment: the user's variables, which every task inherits; only looked at, to override none of the
+            thread limits.
+        master_port: a free port that is not held (PyTorch's server cannot share it), for MASTER_PORT of
+            foreign commands.
+    """
+
+    python: str
+    cores: int
+    environment: Mapping[str, str]
+    master_port: int | None = None
+
+
+@dataclass(frozen=True)
+class TaskLaunch:
+    """One task, ready to be started.
+
+    Attributes:
+        task: who it will be.
+        address: where it serves; None for the evaluator.
+        program: the Python program; None for a foreign command.
+        command: the argv that is run; for a program the equivalent ``python -m dtrain.task PROGRAM ARGS``.
+        arguments: the program's own arguments, or those of the foreign command (without the executable).
+        environment: the variables that dtrain sets, on top of the inherited ones.
+        cwd: the working directory.
+        run_dir: the directory of the run.
+        needs_grpc: whether a `.py` program's task serves, or its servers may not be on this host.
+        attempt: how often the task has been restarted.
+    """
+
+    task: TaskId
+    address: str | None
+    program: Path | None
+    command: tuple[str, ...]
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    cwd: Path
+    run_dir: Path
+    needs_grpc: bool
+    attempt: int = 0
+
+    @property
+    def log(self) -> Path:
+        """Where this attempt's output goes."""
+        return RunFiles(self.run_dir).log(self.task, self.attempt)
+
+    def for_attempt(self, attempt: int) -> "TaskLaunch":
+        """The same launch as another attempt, with that attempt's environment and log."""
+        return replace(self, attempt=attempt, environment={**self.environment, ATTEMPT: str(attempt)})
+
+    def to_dict(self, mask_secret: bool = True) -> dict[str, Any]:
+        """Plain data for plan.json and `dtrain plan --json`."""
+        masked = {SECRET: MASKED} if mask_secret and SECRET in self.environment else {}
+        return {
+            "task": str(self.task),
+            "address": self.address,
+            "program": str(self.program) if self.program else None,
+            "command": list(self.command),
+            "arguments": list(self.arguments),
+            "environment": {**self.environment, **masked},
+            "cwd": str(self.cwd),
+            "attempt": self.attempt,
+            "log": str(self.log),
+        }
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Everything that a launch starts.
+
+    Attributes:
+        run: which run it is.
+        spec: the resolved spec.
+        cluster: the addresses, as TF_CONFIG has them.
+        tasks: in the order of starting: servers, chief, workers, evaluator.
+    """
+
+    run: RunIdentity
+    spec: RunSpec
+    cluster: ClusterSpec
+    tasks: tuple[TaskLaunch, ...]
+
+    def to_dict(self, mask_secret: bool = True) -> dict[str, Any]:
+        """Plain data for plan.json and `dtrain plan --json`."""
+        return {
+            "run": self.run.run_id,
+            "name": self.spec.name,
+            "run_dir": str(self.run.run_dir),
+            "cluster": self.cluster.to_dict(),
+            "tasks": [launch.to_dict(mask_secret) for launch in self.tasks],
+        }
+
+
+def build_plan(
+    spec: RunSpec, addresses: ClusterSpec, run: RunIdentity, workload: Workload, machine: Machine
+) -> RunPlan:
+    """Lay out every task of a launch on this machine.
+
+    Args:
+        spec: a spec without problems.
+        addresses: everybody's address, counts already filled in (`dtrain_cli.plan.ports`).
+        run: the run's identity.
+        workload: what the tasks run.
+        machine: what they run on.
+    """
+    spec = spec.resolved()
+    tasks = [
+        *addresses.tasks(),
+        *(TaskId(Role.EVALUATOR, index) for index in range(spec.cluster.count("evaluator"))),
+    ]
+    tasks.sort(key=lambda task: (START_ORDER.index(task.role), task.index))
+    command = workload.arguments
+    if workload.program is not None:
+        command = (machine.python, "-m", "dtrain.task", str(workload.program), *workload.arguments)
+    limits = _thread_limits(spec, machine)
+    far = spec.training.transport == "grpc" or not all(
+        address.startswith(LOOPBACK) for address in addresses.servers
+    )
+    launches = []
+    for task in tasks:
+        assignment = TaskAssignment(
+            task,
+            addresses,
+            spec,
+            run.run_id,
+            run_dir=run.run_dir,
+            secret=run.secret,
+            launched=True,
+        )
+        environment = assignment.to_environment(write_tf_config(addresses, task)) | limits
+        if workload.foreign:
+            environment |= _foreign_variables(task, addresses, machine)
+        launches.append(
+            TaskLaunch(
+                task=task,
+                address=addresses.address(task),
+                program=workload.program,
+                command=command,
+                arguments=workload.arguments[1:] if workload.foreign else workload.arguments,
+                environment=environment,
+                cwd=workload.cwd,
+                run_dir=run.run_dir,
+                needs_grpc=far or task.role is Role.PS,
+            )
+        )
+    return RunPlan(run, spec, addresses, tuple(launches))
+
+
+def threads_per_task(spec: RunSpec, cores: int) -> int:
+    """How many threads each task's arithmetic may use: the cores shared by the tasks that train, at least
+    1.
+    """
+    if spec.training.deterministic:
+        return 1
+    return max(1, cores // max(1, spec.replicas))
+
+
+def _thread_limits(spec: RunSpec, machine: Machine) -> dict[str, str]:
+    users = None if spec.training.deterministic else machine.environment.get("OMP_NUM_THREADS")
+    threads = users or str(
+        threads_per_task(spec, machine.cores)
+    )  # of the kin, else they would override the user's
+    return thread_variables(threads, machine.environment)
+
+
+def thread_variables(threads: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that limit a task's threads, without those that the user has set."""
+    return {name: threads for name in THREAD_LIMITS if name not in environment}
+
+
+def _foreign_variables(task: TaskId, addresses: ClusterSpec, machine: Machine) -> dict[str, str]:
+    """What TensorFlow, PyTorch and plain Python programs read."""
+    variables = {"TF_GRPC_REUSE_PORT": "true", "PYTHONUNBUFFERED": "1"}
+    training = list(addresses.tasks(*TRAINING_ROLES))
+    ranks = [*training, *addresses.tasks(Role.PS)]
+    if task in ranks:
+        variables["RANK"] = str(ranks.index(task))
+    if task in training:
+        size = str(len(training))
+        variables |= {"LOCAL_RANK": variables["RANK"], "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+        if machine.master_port is not None:
+            variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(machine.master_port)}
+    return variables

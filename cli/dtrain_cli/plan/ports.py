@@ -1,0 +1,253 @@
+"""Ports of this machine that stay ours for a whole run.
+
+A default gRPC server shares its port with any stranger that asks (SO_REUSEPORT), so two runs could exchange
+gradients silently. Here a port is picked, bound exclusively, and only then marked SO_REUSEPORT; the socket
+never listens and is held for the run. The task's own server can bind the port, also after a restart; a plain
+bind, `bind(0)` and other users cannot, and until the server is up a connection is refused at once.
+"""
+
+import errno
+import random
+import resource
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import portpicker
+
+from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.config import ClusterSection
+from dtrain.errors import RunError, SpecError
+
+LOOPBACK = "127.0.0.1"
+_SERVING_ROLES = (Role.CHIEF, Role.WORKER, Role.PS)
+_PICKS_MAX = 100
+_OTHER_FILES = 32
+_UNPRIVILEGED = 1024
+_CLIENT_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+@dataclass
+class HeldPorts:
+    """Bound, never listening sockets. A context manager: leaving it lets all ports go."""
+
+    _sockets: list[socket.socket] = field(default_factory=list)
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The ports that are held, in the order of picking."""
+        return tuple(holder.getsockname()[1] for holder in self._sockets)
+
+    def hold(self, host: str, port: int) -> None:
+        """Take one given port.
+
+        Raises:
+            OSError: another process has it, or the host is not this machine.
+        """
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        try:
+            holder = _bound(socket.socket(family, kind, protocol), address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            holder = _bound_after_others(socket.socket(family, kind, protocol), address)
+        try:
+            # After the bind, not before: before, it would let us share a port that a stranger already has.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        except OSError:
+            holder.close()
+            raise
+        self._sockets.append(holder)
+
+    def pick(self) -> int:
+        """Take any free port of the loopback interface.
+
+        Raises:
+            RunError: none could be had.
+        """
+        for _ in range(_PICKS_MAX):
+            port = pick_port()
+            try:
+                self.hold(LOOPBACK, port)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise RunError(f"cannot hold a port on {LOOPBACK}: {error.strerror}") from None
+            else:
+                return port
+        raise RunError(
+            f"no free port on {LOOPBACK} after {_PICKS_MAX} tries; are others being taken all the time?"
+        )
+
+    def release(self, port: int) -> None:
+        """Let one port go, for a server that cannot share it. Releasing twice is allowed."""
+        for holder in [holder for holder in self._sockets if holder.getsockname()[1] == port]:
+            self._sockets.remove(holder)
+            holder.close()
+
+    def close(self) -> None:
+        """Let all ports go."""
+        while self._sockets:
+            self._sockets.pop().close()
+
+    def __enter__(self) -> "HeldPorts":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _bound(holder: socket.socket, address: Any) -> socket.socket:
+    try:
+        holder.bind(address)
+    except OSError:
+        holder.close()
+        raise
+    return holder
+
+
+def _bound_after_others(holder: socket.socket, address: Any) -> socket.socket:
+    """Bind a port of which nothing is left but connections that have ended within the last minute
+    (TIME_WAIT).
+
+    With SO_REUSEADDR these are no hindrance, but neither is another holder, until one of the two listens: so
+    this one does, for a moment. The kernel then refuses it if anybody else has the port.
+    """
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _bound(holder, address)
+    try:
+        holder.listen(1)
+        holder.shutdown(socket.SHUT_RDWR)  # the port stays bound
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    except OSError:
+        holder.close()
+        raise
+    return holder
+
+
+def hold_ports(count: int) -> HeldPorts:
+    """Pick and hold `count` free ports of the loopback interface.
+
+    Raises:
+        RunError: they could not be had; none is held then.
+    """
+    _allow_open_files(count)
+    held = HeldPorts()
+    try:
+        for _ in range(count):
+            held.pick()
+    except RunError:
+        held.close()
+        raise
+    return held
+
+
+def pick_master_port() -> int:
+    """A port for MASTER_PORT, which cannot be held because its server does not share it: free now, and never
+    given to a client.
+
+    Raises:
+        RunError: there is none, or no socket can be opened.
+    """
+    first, last = map(int, _CLIENT_PORTS.read_text().split())
+    served = [port for port in range(_UNPRIVILEGED, 1 << 16) if not first <= port <= last]
+    tries = random.sample(served, min(_PICKS_MAX, len(served)))
+    return next((port for port in tries if portpicker.is_port_free(port)), None) or pick_port()
+
+
+def pick_port() -> int:
+    """A port that is free now and not held.
+
+    Raises:
+        RunError: there is none, or no socket can be opened.
+    """
+    try:
+        port: int = portpicker.pick_unused_port()
+    except portpicker.NoFreePortFoundError:
+        raise RunError("this machine has no free port left") from None
+    return port
+
+
+def hold_addresses(section: ClusterSection) -> tuple[ClusterSpec, HeldPorts]:
+    """Turn a spec's counts into loopback addresses and hold every port that the cluster names.
+
+    Raises:
+        SpecError: a given address is in use, or belongs to another machine; every such address is named.
+        RunError: no ports could be had.
+    """
+    _allow_open_files(sum(section.count(role) for role in _SERVING_ROLES))
+    held = HeldPorts()
+    try:
+        problems = list(_hold_given(section, held))
+        if problems:
+            raise SpecError("\n".join(problems))
+        addresses = {
+            role.value: given if not isinstance(given := getattr(section, role), int) else _pick(held, given)
+            for role in _SERVING_ROLES
+        }
+    except (SpecError, RunError):
+        held.close()
+        raise
+    return ClusterSpec.from_lists(**addresses), held
+
+
+def example_addresses(section: ClusterSection) -> ClusterSpec:
+    """Addresses as a launch might get them, for `dtrain plan`: picked now and not held.
+
+    Raises:
+        RunError: no ports could be had.
+    """
+    counts = {role: given for role in _SERVING_ROLES if isinstance(given := getattr(section, role), int)}
+    with hold_ports(sum(counts.values())) as held:
+        picked = iter(held.ports)
+        addresses = {
+            role: [f"{LOOPBACK}:{next(picked)}" for _ in range(count)] for role, count in counts.items()
+        }
+    given = {role: getattr(section, role) for role in _SERVING_ROLES if role not in counts}
+    return ClusterSpec.from_lists(**addresses, **given)
+
+
+def _allow_open_files(ports: int) -> None:
+    """Each held port is an open file: raise this process's own limit if that is allowed and needed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = ports + _OTHER_FILES
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise RunError(
+            f"{ports} tasks with a port each need {needed} open files; this machine allows {hard} (ulimit -n)"
+        )
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def _pick(held: HeldPorts, count: int) -> list[str]:
+    return [f"{LOOPBACK}:{held.pick()}" for _ in range(count)]
+
+
+def _hold_given(section: ClusterSection, held: HeldPorts) -> Iterable[str]:
+    """Hold the addresses that the spec writes out; yield what is wrong with them."""
+    for role in _SERVING_ROLES:
+        given = getattr(section, role)
+        for index, address in enumerate(() if isinstance(given, int) else given):
+            host, _, port = address.rpartition(":")
+            try:
+                held.hold(host.strip("[]"), int(port))
+            except OSError as error:
+                yield f"cluster.{role}.{index}: {_refusal(TaskId(role, index), address, error)}"
+
+
+def _refusal(task: TaskId, address: str, error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return (
+            f"{address} is not an address of this machine, and launch starts every task here; "
+            f"start {task} over there with `dtrain {task.role} --spec SPEC --index {task.index} PROGRAM.py`"
+        )
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"{address} is in use by another process; write a count instead of addresses to have free "
+            "ports picked"
+        )
+    return f"{address} cannot be bound: {error.strerror}"

@@ -1,0 +1,61 @@
+"""What a launch leaves for readers: the event journal, and run.json, the state of the run and its
+processes.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from dtrain.runs.files import RunFiles, RunRecord, write_record
+
+
+def now_text() -> str:
+    """The time of day in ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+class Journal:
+    """Writes both. A full disk is said once and never ends the run: the run matters more than its diary.
+
+    Attributes:
+        record: what run.json will say at the next `save`; change it freely.
+    """
+
+    def __init__(self, files: RunFiles, record: RunRecord, warn: Callable[[str], None]) -> None:
+        self.record = record
+        self._files = files
+        self._warn = warn
+        self._saved = ""
+        self._warned = False
+
+    def event(self, kind: str, **facts: Any) -> None:
+        """Append one line, for example ``{"event": "exited", "task": "worker:0", "status": -9, ...}``."""
+        line = json.dumps(
+            {"time": now_text(), "monotonic_s": round(time.monotonic(), 4), "event": kind, **facts}
+        )
+        try:
+            with open(self._files.journal, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            self._complain(error)
+
+    def save(self) -> None:
+        """Write run.json, if it would change."""
+        if (text := repr(self.record)) == self._saved:
+            return
+        try:
+            write = self._files.write_last_words if self.record.ended else write_record
+            write(self._files.run, self.record)
+            self._saved = text
+        except OSError as error:
+            self._complain(error)
+
+    def _complain(self, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            self._warn(
+                f"cannot write to {self._files.directory}: {error.strerror}; the run goes on without its "
+                "journal"
+            )

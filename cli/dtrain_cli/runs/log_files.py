@@ -1,0 +1,116 @@
+"""The output of a run's tasks, read from their logs: all attempts of a task in order, to the end or for as
+long as it grows.
+
+The console of a launch may leave lines out; here nothing is. Bytes are passed on as they are.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dtrain.cluster import TaskId
+from dtrain.runs.files import RunFiles
+
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass
+class TaskOutput:
+    """One task's output and how far it has been read.
+
+    Attributes:
+        files: the run's files.
+        task: whose output.
+    """
+
+    files: RunFiles
+    task: TaskId
+    _attempt: int = -1
+    _offset: int = 0
+    _partial: bytes = field(default=b"", repr=False)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a log, be it empty."""
+        return any(self.files.log(self.task, attempt).exists() for attempt in self.files.attempts(self.task))
+
+    def skip_to_last(self, lines: int) -> None:
+        """Go on `lines` lines before the present end."""
+        missing = lines
+        for attempt in reversed(list(self.files.attempts(self.task))):
+            self._attempt = attempt
+            self._offset, found = _offset_of_last(self.files.log(self.task, attempt), missing)
+            missing -= found
+            if missing <= 0:
+                return
+
+    def blocks(self) -> Iterator[bytes]:
+        """What has been written since the last call, as it is."""
+        yield from (block for _, block in self._new())
+
+    def lines(self, ended: bool) -> Iterator[bytes]:
+        """The lines that have become complete since the last call, each with its newline.
+
+        Args:
+            ended: whether nothing more can come, so that a last line without a newline is complete too.
+        """
+        for first_of_attempt, block in self._new():
+            if first_of_attempt and self._partial:
+                yield self._partial + b"\n"
+                self._partial = b""
+            *whole, self._partial = (self._partial + block).split(b"\n")
+            yield from (line + b"\n" for line in whole)
+        if ended and self._partial:
+            yield self._partial + b"\n"
+            self._partial = b""
+
+    def _new(self) -> Iterator[tuple[bool, bytes]]:
+        """New blocks, each with whether it is the first of its attempt."""
+        for attempt in self.files.attempts(self.task):
+            if attempt < self._attempt:
+                continue
+            if attempt > self._attempt:
+                self._attempt, self._offset = attempt, 0
+            for block in _read(self.files.log(self.task, attempt), self._offset):
+                yield self._offset == 0, block
+                self._offset += len(block)
+
+
+def _read(path: Path, offset: int) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            while block := file.read(_BLOCK_BYTES):
+                yield block
+    except FileNotFoundError:
+        return
+
+
+def _offset_of_last(path: Path, lines: int) -> tuple[int, int]:
+    """Where the last `lines` lines of a file begin, and how many there are from there (fewer, if the file has
+    fewer).
+    """
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return 0, 0
+    with file:
+        position = size = file.seek(0, 2)
+        if lines <= 0 or size == 0:
+            return size, 0
+        file.seek(size - 1)
+        newlines_wanted = lines + (file.read(1) == b"\n")
+        seen = 0
+        while position > 0:
+            start = max(0, position - _BLOCK_BYTES)
+            file.seek(start)
+            block = file.read(position - start)
+            in_block = block.count(b"\n")
+            if seen + in_block >= newlines_wanted:
+                cut = len(block)
+                for _ in range(newlines_wanted - seen):
+                    cut = block.rindex(b"\n", 0, cut)
+                return start + cut + 1, lines
+            seen += in_block
+            position = start
+    return 0, lines - (newlines_wanted - seen) + 1

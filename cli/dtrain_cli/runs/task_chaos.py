@@ -1,0 +1,129 @@
+"""Doing something to one task of a running launch on purpose, from another terminal: what `dtrain chaos` is
+made of.
+
+The launcher is not asked: it sees what becomes of the task, and deals with it as with any other misfortune.
+"""
+
+import os
+import signal
+from pathlib import Path
+
+from dtrain.cluster import TaskId
+from dtrain.errors import RunError, SpecError
+from dtrain.runs.files import (
+    RunFiles,
+    RunRecord,
+    SlowOrder,
+    TaskRecord,
+    TaskStatus,
+    read_record,
+    write_record,
+)
+from dtrain_cli.runs.joined_tasks import JoinedRecord, with_joined
+from dtrain_cli.runs.journal import Journal
+from dtrain_cli.runs.report import LIVE_RUN_STATES, LIVE_TASK_STATES, is_alive
+
+SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP, "resume": signal.SIGCONT}
+
+
+class RunningTask:
+    """One attempt of a task that runs now.
+
+    Attributes:
+        task: which task it is.
+        pid: its process, which leads its group.
+    """
+
+    def __init__(self, directory: Path, task: TaskId) -> None:
+        """Look it up.
+
+        Raises:
+            SpecError: the run has no such task.
+            RunError: the run has ended, or the task is not running.
+        """
+        self.task = task
+        self._files = RunFiles(directory)
+        self._run = _read_live(self._files)
+        self._tasks = with_joined(self._files, self._run.tasks)
+        record = self._record()
+        if record.state not in LIVE_TASK_STATES or record.pid is None:
+            raise RunError(f"{task} of run {self._run.run} is not running: it is {record.state}")
+        self.pid = record.pid
+        self._attempt = record.attempt
+
+    def signal(self, action: str) -> None:
+        """Kill, pause or resume the task's whole group.
+
+        Raises:
+            RunError: the process is not, or no longer, what the launcher started.
+        """
+        self._check_identity()
+        try:
+            os.killpg(self.pid, SIGNALS[action])
+        except ProcessLookupError:
+            raise RunError(f"{self.task} has ended meanwhile (pid {self.pid})") from None
+        except PermissionError:
+            raise RunError(f"{self.task} (pid {self.pid}) belongs to another user") from None
+        self._note(action, signal=SIGNALS[action].name)
+
+    def slow(self, factor: float | None) -> None:
+        """Make the task's own computation take `factor` times as long until this attempt ends; None: as the
+        spec says.
+
+        Raises:
+            RunError: the task does not train with dtrain.
+        """
+        status = read_record(self._files.status(self.task), TaskStatus)
+        if status is None or status.attempt != self._attempt:
+            raise RunError(
+                f"{self.task} has not said anything of itself: it is still starting, or no program of "
+                "dtrain's; "
+                "other commands can be killed, paused and resumed, but not slowed down"
+            )
+        order = self._files.slow(self.task, self._attempt)
+        if factor is None:
+            order.unlink(missing_ok=True)
+        else:
+            write_record(order, SlowOrder(factor))
+        self._note("slow", factor=factor)
+
+    def _record(self) -> TaskRecord:
+        for record in self._tasks:
+            if record.task == str(self.task):
+                return record
+        names = ", ".join(record.task for record in self._tasks) or "no tasks"
+        raise SpecError(f"run {self._run.run} has no {self.task}; it has {names}")
+
+    def _check_identity(self) -> None:
+        """A number in a file may by now be a stranger's: only the leader of a session below its owner is
+        meant.
+        """
+        import psutil
+
+        try:
+            ancestors = {process.pid for process in psutil.Process(self.pid).parents()}
+            leads = os.getsid(self.pid) == self.pid
+        except (psutil.Error, ProcessLookupError):
+            raise RunError(f"{self.task} has ended meanwhile (pid {self.pid})") from None
+        joined = read_record(self._files.joined(self.task), JoinedRecord)
+        if (joined.owner_pid if joined else self._run.launcher_pid) not in ancestors or not leads:
+            raise RunError(
+                f"process {self.pid} was not started by the launcher of run {self._run.run}; nothing was "
+                "done to it "
+                "(tasks started by hand are signalled by hand)"
+            )
+
+    def _note(self, action: str, **facts: object) -> None:
+        journal = Journal(self._files, self._run, warn=lambda text: None)
+        journal.event("chaos", task=str(self.task), attempt=self._attempt, action=action, **facts)
+
+
+def _read_live(files: RunFiles) -> RunRecord:
+    record = read_record(files.run, RunRecord)
+    if record is None:
+        raise RunError(f"there is no run in {files.directory}")
+    if record.state not in LIVE_RUN_STATES:
+        raise RunError(f"run {record.run} has {record.state}; chaos needs a running one")
+    if not is_alive(files, record):
+        raise RunError(f"run {record.run} is stale: its launcher is gone, and its tasks with it")
+    return record

@@ -1,0 +1,1 @@
+"""The spec of a run: read, merged with options, and checked."""

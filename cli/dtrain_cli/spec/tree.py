@@ -1,0 +1,237 @@
+"""A spec as plain data that remembers where each value was written: a line and column of a file, or an
+option.
+
+YAML (and JSON, which is YAML) goes through ruamel.yaml's round-trip tree, which knows positions; TOML through
+tomllib, which does not. Aliases are refused, because a few of them make billions of values; tags mean nothing
+here, so nothing is ever executed.
+"""
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dtrain.config import is_none
+from dtrain.errors import SpecError
+
+BYTES_MAX = 256 * 1024
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Override:
+    """One `--set` or shortcut: how the user wrote it, and which field it gives which value."""
+
+    label: str
+    path: KeyPath
+    value: Any
+
+
+@dataclass
+class SpecTree:
+    """A spec before any check.
+
+    Attributes:
+        source: the file's name, or what stands in for it.
+        data: mappings with string keys, lists, and scalars.
+        positions: line and column (from 1) of every key and list item that the file holds.
+        overrides: in rising precedence; already applied to `data`.
+    """
+
+    source: str
+    data: dict[str, Any]
+    positions: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
+    overrides: list[Override] = field(default_factory=list)
+
+    def override(self, override: Override) -> None:
+        """Put a value into the tree, making the sections above it.
+
+        Raises:
+            SpecError: something on the way is not a section.
+        """
+        node: Any = self.data
+        *above, last = override.path
+        for depth, key in enumerate(above):
+            node = _child(node, key)
+            if not isinstance(node, (dict, list)):
+                place = ".".join(map(str, override.path[: depth + 1]))
+                raise SpecError(f"{override.label}: {place} is {node!r}, which has no {last!r} below it")
+        if isinstance(node, dict):
+            node[str(last)] = override.value
+        elif str(last).isdecimal() and int(last) < len(node):
+            node[int(last)] = override.value
+        else:
+            place = ".".join(map(str, above))
+            raise SpecError(
+                f"{override.label}: {place} is a list of {len(node)}; expected an index below that"
+            )
+        self.overrides.append(override)
+
+    def describe(self, path: KeyPath, problem: str) -> str:
+        """A problem with its place: ``file:line:col: field.path: problem``, or ``--set KEY=VALUE:
+        problem``.
+        """
+        dotted = ".".join(map(str, path))
+        override = self._override_of(path)
+        if override is not None:
+            same = tuple(map(str, override.path)) == tuple(map(str, path))
+            return f"{override.label}: {problem}" if same else f"{override.label}: {dotted}: {problem}"
+        line, column = self.position(path)
+        place = f"{self.source}:{line}:{column}" if line else self.source
+        return f"{place}: {dotted}: {problem}" if dotted else f"{place}: {problem}"
+
+    def position(self, path: KeyPath) -> tuple[int, int]:
+        """Line and column of the innermost part of a path that the file holds; (0, 0) if it holds none."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.positions:
+                return self.positions[path[:length]]
+        return 0, 0
+
+    def _override_of(self, path: KeyPath) -> Override | None:
+        """The option that brought this field about, if it was not the file."""
+        names = tuple(map(str, path))
+        for override in reversed(self.overrides):
+            given = tuple(map(str, override.path))
+            if names[: len(given)] == given or (given[: len(names)] == names and path not in self.positions):
+                return override
+        return None
+
+
+def _child(node: Any, key: str | int) -> Any:
+    """The value below a key, for going further down; an absent or empty one becomes a section."""
+    if isinstance(node, list):
+        return node[int(key)] if str(key).isdecimal() and int(key) < len(node) else None
+    if is_none(node.get(key)):
+        node[key] = {}
+    return node[key]
+
+
+def read_tree(path: Path) -> SpecTree:
+    """Read a spec file, not yet checked.
+
+    Raises:
+        SpecError: it cannot be read, is too large, not UTF-8, not YAML, JSON or TOML, or no mapping.
+    """
+    text = _read_text(path)
+    return parse_toml(text, str(path)) if path.suffix == ".toml" else parse_yaml_tree(text, str(path))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise SpecError(f"{path}: cannot read the spec: {error.strerror}") from None
+    if len(data) > BYTES_MAX:
+        raise SpecError(f"{path}: expected a spec of at most {BYTES_MAX // 1024} KiB, found a larger file")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(
+            f"{path}: expected UTF-8 text, found byte 0x{data[error.start]:02x} at {error.start}"
+        ) from None
+
+
+def parse_toml(text: str, source: str) -> SpecTree:
+    """Read TOML. Only mistakes of syntax have a line and column there."""
+    try:
+        return SpecTree(source, tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{source}: not TOML: {error}") from None
+    except RecursionError:
+        raise SpecError(f"{source}: nested too deeply") from None
+
+
+def parse_yaml_tree(text: str, source: str) -> SpecTree:
+    """Read YAML or JSON whose top level is a mapping (or empty).
+
+    Raises:
+        SpecError: it is anything else.
+    """
+    positions: dict[KeyPath, tuple[int, int]] = {}
+    data = parse_yaml(text, source, positions)
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise SpecError(f"{source}:1:1: expected a mapping of keys such as `cluster:`, found a {_kind(data)}")
+    return SpecTree(source, data, positions)
+
+
+def parse_yaml(text: str, source: str, positions: dict[KeyPath, tuple[int, int]] | None = None) -> Any:
+    """Read one YAML value as plain data, noting the positions of keys.
+
+    Raises:
+        SpecError: not YAML, or YAML that a spec has no use for: aliases, several documents, nesting without
+            end.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.composer import Composer
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.events import AliasEvent
+
+    class PlainComposer(Composer):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.parser.check_event(AliasEvent):
+                mark = self.parser.peek_event().start_mark
+                raise MarkedYAMLError(
+                    problem="aliases (*name) are refused; write the value out", problem_mark=mark
+                )
+            return super().compose_node(parent, index)
+
+    yaml = YAML()
+    yaml.Composer = PlainComposer
+    try:
+        plain = _plain(yaml.load(text), (), {} if positions is None else positions)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
+        raise SpecError(f"{place}: not YAML that a spec can use: {_reason(error)}") from None
+    except (YAMLError, ValueError) as error:
+        raise SpecError(f"{source}: not YAML that a spec can use: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise SpecError(f"{source}: nested too deeply") from None
+    return plain
+
+
+def _reason(error: Any) -> str:
+    parts = (error.context, error.problem)
+    return ", ".join(" ".join(str(part).split()) for part in parts if part)
+
+
+def _plain(node: Any, path: KeyPath, positions: dict[KeyPath, tuple[int, int]]) -> Any:
+    """Turn ruamel's tree into plain data with string keys, noting where everything stood."""
+    if isinstance(node, dict):
+        for key, place in _places(node):
+            positions[*path, _key(key)] = place
+        return {_key(key): _plain(value, (*path, _key(key)), positions) for key, value in node.items()}
+    if isinstance(node, list):
+        for index, place in _places(node):
+            positions[*path, index] = place
+        return [_plain(value, (*path, index), positions) for index, value in enumerate(node)]
+    for kind in (bool, int, float):  # bool first: it is an int
+        if isinstance(node, kind):
+            return kind(node)
+    return None if node is None else _text(node)
+
+
+def _places(node: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
+    for key, place in (node.lc.data or {}).items():
+        yield key, (place[0] + 1, place[1] + 1)
+
+
+def _key(key: Any) -> str:
+    if key is None or isinstance(key, bool):
+        return {None: "null", True: "true", False: "false"}[key]
+    return _text(key)
+
+
+def _text(node: Any) -> str:
+    text = str(getattr(node, "value", node))  # a scalar with an unknown tag has its text in `value`
+    text.encode()  # an escape such as "\ud800" alone is no text: a ValueError here, not a puzzle later
+    return text
+
+
+def _kind(data: Any) -> str:
+    return "list" if isinstance(data, list) else "single value"

@@ -1,0 +1,94 @@
+"""The launcher's side of the warm process, and the life line that every process of a run hangs on.
+
+The warm process is started before anything else is done, even before the spec is read, so that its imports
+overlap.
+"""
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+
+from dtrain.process import start_orders
+
+
+class LifeLine:
+    """A pipe whose writing end only this process holds: its end-of-file tells all others that the launcher is
+    gone.
+    """
+
+    def __init__(self) -> None:
+        self.reading_end, self._writing_end = os.pipe()
+
+
+class ForkServer:
+    """The warm process: takes start orders, reports what became of them.
+
+    Attributes:
+        pid: the warm process.
+        alive: False once its socket has come to its end.
+    """
+
+    def __init__(self, life_line: LifeLine) -> None:
+        ours, theirs = socket.socketpair()
+        command = ["-P", "-m", "dtrain.task", "--warm", str(theirs.fileno()), str(life_line.reading_end)]
+        self._process = subprocess.Popen(
+            [sys.executable, *command],
+            pass_fds=(theirs.fileno(), life_line.reading_end),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in the terminal is the launcher's business alone
+        )
+        theirs.close()
+        self._socket = ours
+        self._socket.setblocking(False)
+        self._lines = start_orders.Lines()
+        self._heard: list[start_orders.Report] = []
+        self.pid = self._process.pid
+        self.alive = True
+
+    def kill(self) -> None:
+        """End it, and with it what it has forked. Repeating it does no harm."""
+        self._process.kill()
+        self._process.wait()
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._socket.fileno()
+
+    @property
+    def unread(self) -> bool:
+        """Whether `reports` has something to say although `fileno()` may not be readable."""
+        return bool(self._heard)
+
+    def send(self, order: start_orders.StartOrder) -> None:
+        """Have a task forked. If the warm process is gone, `reports` will say so.
+
+        Reports are read meanwhile: of hundreds of tasks both ends would write until the socket is full, and
+            wait for each other.
+        """
+        left = memoryview(start_orders.encode(order))
+        while left and self.alive:
+            select.select([self._socket], [self._socket], [])
+            self._hear()
+            with contextlib.suppress(BlockingIOError, ConnectionError):
+                left = left[self._socket.send(left) :]
+
+    def reports(self) -> list[start_orders.Report]:
+        """What has arrived."""
+        self._hear()
+        heard, self._heard = self._heard, []
+        return heard
+
+    def _hear(self) -> None:
+        try:
+            data = self._socket.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            data = b""
+        if not data:
+            self.alive = False
+        self._heard += [start_orders.decode_report(line) for line in self._lines.feed(data)]

@@ -1,0 +1,89 @@
+"""The guardian of one foreign command, which knows nothing of life lines.
+
+    python -m dtrain_cli.targets.guardian LIFELINE REPORTS TASK ATTEMPT COMMAND...
+
+It starts the command in a session of its own, adopts whatever the command orphans, and reports the start and
+the end (`dtrain.process.start_orders`). When the command has ended, or the launcher is gone, nothing that the
+command started is left.
+"""
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import sys
+
+from dtrain.process import life_line, start_orders
+from dtrain.process.start_orders import Exited, Refused, Started
+
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def main(arguments: list[str]) -> None:
+    """Guard one command to its end."""
+    line_fd, reports_fd = int(arguments[0]), int(arguments[1])
+    task, attempt, command = arguments[2], int(arguments[3]), arguments[4:]
+    os.set_inheritable(line_fd, False)
+    os.set_inheritable(reports_fd, False)
+    life_line.adopt_orphans()
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    pid, refusal = _execute(command)
+    if refusal is not None:
+        _report(reports_fd, Refused(task, attempt, refusal))
+        return
+    _report(reports_fd, Started(task, attempt, pid))
+    status, peak_memory_bytes = _watch(pid, line_fd, wake_read)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)  # the group outlives its leader
+    life_line.kill_children()
+    _report(reports_fd, Exited(task, attempt, status, peak_memory_bytes))
+
+
+def _execute(command: list[str]) -> tuple[int, str | None]:
+    """Fork and execute; the pid, and why the command could not be executed."""
+    problem_read, problem_write = os.pipe2(os.O_CLOEXEC)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (*_IGNORED_BY_PYTHON, signal.SIGCHLD, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            os.setsid()
+            life_line.die_with_parent(parent)
+            os.execvp(command[0], command)
+        except OSError as error:
+            os.write(problem_write, str(error.errno or errno.EINVAL).encode())
+        finally:
+            os._exit(127)
+    os.close(problem_write)
+    with open(problem_read, "rb") as pipe:
+        problem = pipe.read()
+    return pid, f"cannot execute {command[0]}: {os.strerror(int(problem))}" if problem else None
+
+
+def _watch(pid: int, line_fd: int, wake_fd: int) -> tuple[int, int]:
+    """Wait for the command's end or the launcher's; the exit status and the peak memory in bytes."""
+    while True:
+        readable, _, _ = select.select([line_fd, wake_fd], [], [])
+        if line_fd in readable:
+            return -signal.SIGKILL, 0
+        with contextlib.suppress(BlockingIOError):
+            os.read(wake_fd, 4096)
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.wait4(-1, os.WNOHANG))[0]:
+                if ended[0] == pid:
+                    return os.waitstatus_to_exitcode(ended[1]), ended[2].ru_maxrss * 1024
+
+
+def _report(reports_fd: int, report: start_orders.Report) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the launcher is gone
+        os.write(reports_fd, start_orders.encode(report))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

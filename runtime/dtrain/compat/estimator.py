@@ -1,0 +1,127 @@
+"""`train_and_evaluate`: the Estimator's shape, for programs that come from there.
+
+    estimator = dt.Estimator(model_fn)
+    dt.train_and_evaluate(estimator, dt.TrainSpec(input_fn, max_steps=30), dt.EvalSpec(eval_input_fn,
+    steps=10))
+
+The chief and the workers train, the evaluator follows the checkpoints, and one process alone does both.
+Source: `tf.estimator.train_and_evaluate`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dtrain.callbacks import Callback
+from dtrain.compat.exporters import Exporter
+from dtrain.errors import InputError
+from dtrain.roles.evaluator.machine import Pace
+from dtrain.training.arguments import check_finite
+from dtrain.training.batches import Batches, BatchesOfReplicas
+from dtrain.training.evaluation import Validation
+from dtrain.training.models import Model
+
+InputFunction = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """A model to be made in each task.
+
+    Attributes:
+        model_fn: makes and compiles the model; called once, within the strategy's scope.
+    """
+
+    model_fn: Callable[[], Model]
+
+
+@dataclass(frozen=True)
+class TrainSpec:
+    """What to train on, and until which global step.
+
+    Attributes:
+        input_fn: returns a Dataset of batches (or arrays); called once.
+        max_steps: absolute: a training that goes on from a checkpoint counts the steps in it.
+        callbacks: run on the leader (the Estimator's hooks).
+
+    Raises:
+        InputError: max_steps is not positive.
+    """
+
+    input_fn: InputFunction
+    max_steps: int
+    callbacks: Sequence[Callback] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_steps < 1:
+            raise InputError(f"TrainSpec: expected max_steps of at least 1, found {self.max_steps}")
+
+
+@dataclass(frozen=True)
+class EvalSpec:
+    """What to evaluate on.
+
+    Attributes:
+        input_fn: returns a Dataset of batches (or arrays).
+        steps: batches of one evaluation; None: all there are.
+        start_delay_secs: from the evaluator's start to its first evaluation. The final checkpoint is
+            evaluated at once.
+        throttle_secs: from the beginning of one evaluation to the next.
+        exporters: keep models that were evaluated; see `dtrain.compat.exporters`.
+
+    Raises:
+        InputError: steps is not positive, or a time is negative.
+    """
+
+    input_fn: InputFunction
+    steps: int | None = 100
+    start_delay_secs: float = 120
+    throttle_secs: float = 600
+    exporters: Sequence[Exporter] = ()
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.steps < 1:
+            raise InputError(f"EvalSpec: expected steps of at least 1 or None, found {self.steps}")
+        if min(self.start_delay_secs, self.throttle_secs) < 0:
+            raise InputError(
+                f"EvalSpec: expected times of at least 0 s, found {self.start_delay_secs} and "
+                f"{self.throttle_secs}"
+            )
+
+
+def train_and_evaluate(
+    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec
+) -> tuple[Model, dict[str, float] | None]:
+    """Do this task's part.
+
+    Returns:
+        The model, with the final weights; and the metrics of the final evaluation in the leader and in the
+        evaluator, else None.
+
+    Raises:
+        InputError: data do not fit, or those to evaluate on are infinite and `EvalSpec.steps` is None.
+    """
+    model = estimator.model_fn()
+    strategy = model.strategy
+    evaluation_data = eval_spec.input_fn()
+    held_out = Batches.of(evaluation_data, batch_size=None, shuffle=False, seed=0)
+    check_finite(held_out, eval_spec.steps, "EvalSpec: input_fn", "steps")
+    pace = Pace(eval_spec.start_delay_secs, eval_spec.throttle_secs)
+
+    def export(step: int, results: dict[str, float], is_final: bool) -> None:
+        for exporter in eval_spec.exporters:
+            exporter.export(model, step, results, is_final)
+
+    model.fit(
+        BatchesOfReplicas(train_spec.input_fn()),
+        epochs=1,
+        steps_per_epoch=train_spec.max_steps,
+        callbacks=train_spec.callbacks,
+        validation_data=Validation(held_out, eval_spec.steps, pace=pace, evaluated=export),
+    )
+    if not (strategy.is_leader or strategy.evaluates):
+        return model, None
+    results = model.evaluate(evaluation_data, steps=eval_spec.steps, return_dict=True)
+    if not strategy.has_evaluator and not strategy.evaluates:
+        export(train_spec.max_steps, results, True)
+    return model, results

@@ -1,0 +1,1 @@
+"""File formats of other programs: TFRecord files and TensorBoard's event files."""

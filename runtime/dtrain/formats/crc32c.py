@@ -1,0 +1,40 @@
+"""CRC-32C (Castagnoli), the checksum of TFRecord files: reflected polynomial 0x82F63B78."""
+
+from functools import cache
+
+import numpy as np
+
+POLYNOMIAL = 0x82F63B78
+MASK_DELTA = 0xA282EAD8
+
+
+def crc32c(data: bytes) -> int:
+    """The checksum of `data`, two bytes at a time (about 20 MB/s)."""
+    table = _table()
+    crc = 0xFFFFFFFF
+    even = len(data) & ~1
+    for word in np.frombuffer(data[:even], "<u2").tolist():
+        crc = table[(crc ^ word) & 0xFFFF] ^ (crc >> 16)
+    if even != len(data):
+        crc = _shifted((crc ^ data[-1]) & 0xFF, 8) ^ (crc >> 8)
+    return crc ^ 0xFFFFFFFF
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The checksum as TFRecord files store it: rotated and moved, so that a checksum of checksums stays
+    useful.
+    """
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF
+
+
+@cache
+def _table() -> list[int]:
+    return [_shifted(word, 16) for word in range(1 << 16)]
+
+
+def _shifted(value: int, bits: int) -> int:
+    """`value` after `bits` steps of the division by the polynomial."""
+    for _ in range(bits):
+        value = value >> 1 ^ (POLYNOMIAL if value & 1 else 0)
+    return value

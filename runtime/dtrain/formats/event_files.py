@@ -1,0 +1,144 @@
+"""TensorBoard event files: scalars, histograms and texts over global steps.
+
+An event file is a file of records (`dtrain.formats.tfrecord`), each a serialized ``tensorflow.Event``. These
+are written by hand, in the form of TensorFlow 2 (a tensor, and the name of the plugin that shows it): the
+messages have a dozen fields, and a library for them would bring a version of protobuf of its own.
+
+Source: tensorflow/core/util/event.proto, tensorflow/core/framework/{summary,tensor}.proto; `tf.summary`.
+"""
+
+import os
+import socket
+import struct
+import time
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from dtrain.formats.tfrecord import TFRecordWriter
+
+HISTOGRAM_BUCKETS = 30
+FLOAT32, FLOAT64, STRING = 1, 2, 7
+SCALARS, HISTOGRAMS, TEXTS = "scalars", "histograms", "text"
+
+_numbers = count()
+
+
+class SummaryWriter:
+    """Writes one event file into a folder; to be used in a `with`, or closed."""
+
+    def __init__(self, directory: str | Path) -> None:
+        """Make the folder and a file in it whose name no other writer has."""
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        now_s = time.time()
+        name = f"events.out.tfevents.{int(now_s)}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}.v2"
+        self._file = TFRecordWriter(Path(directory) / name)
+        self._file.write(_double(1, now_s) + _bytes(3, b"brain.Event:2"))
+        self.flush()
+
+    def scalar(self, tag: str, value: float, step: int, description: str = "") -> None:
+        """A number. See `tf.summary.scalar`."""
+        self._write(tag, step, SCALARS, _tensor(FLOAT32, np.float32(value)), description)
+
+    def histogram(
+        self, tag: str, values: Any, step: int, buckets: int = HISTOGRAM_BUCKETS, description: str = ""
+    ) -> None:
+        """How many of the values lie in which interval. See `tf.summary.histogram`."""
+        self._write(tag, step, HISTOGRAMS, _tensor(FLOAT64, histogram(values, buckets)), description)
+
+    def text(self, tag: str, text: Any, step: int, description: str = "") -> None:
+        """Markdown: a string, or nested lists of strings, shown as a table. See `tf.summary.text`."""
+        cells = np.array(text, object)
+        tensor = (
+            _varint(1, STRING)
+            + _bytes(2, _shape(cells))
+            + b"".join(_bytes(8, cell.encode()) for cell in cells.flat)
+        )
+        self._write(tag, step, TEXTS, tensor, description)
+
+    def flush(self) -> None:
+        """Let readers see everything that was written."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """The file is complete."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, tag: str, step: int, plugin: str, tensor: bytes, description: str) -> None:
+        metadata = _bytes(1, _bytes(1, plugin.encode())) + (
+            _bytes(3, description.encode()) if description else b""
+        )
+        value = _bytes(1, tag.encode()) + _bytes(8, tensor) + _bytes(9, metadata)
+        self._file.write(
+            _double(1, time.time()) + (_varint(2, step) if step else b"") + _bytes(5, _bytes(1, value))
+        )
+
+
+def histogram(values: Any, buckets: int = HISTOGRAM_BUCKETS) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Intervals of equal width from the smallest to the largest value.
+
+    Values that are not finite are left out; where all are equal they lie in the last interval.
+
+    Returns:
+        shape [buckets, 3]: left edge, right edge, how many.
+    """
+    flat = np.asarray(values, np.float64).ravel()
+    flat = flat[np.isfinite(flat)]
+    result = np.zeros((buckets, 3))
+    if not flat.size:
+        return result
+    low, high = flat.min(), flat.max()
+    if low == high:
+        result[:, :2] = low
+        result[-1, 2] = flat.size
+        return result
+    width = (high - low) / buckets
+    # As TensorFlow cuts them: by division, not by comparison with the edges, so that its counts are ours.
+    index = np.minimum(((flat - low) / width).astype(np.int64), buckets - 1)
+    edges = np.linspace(low, high, buckets + 1)
+    result[:, 0], result[:, 1], result[:, 2] = edges[:-1], edges[1:], np.bincount(index, minlength=buckets)
+    return result
+
+
+# Protocol buffers: a key (number of the field, how it is written), then the field.
+
+
+def _integer(value: int) -> bytes:
+    value &= (1 << 64) - 1  # negative ones as two's complement
+    digits = bytearray()
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    digits.append(value)
+    return bytes(digits)
+
+
+def _varint(field: int, value: int) -> bytes:
+    return _integer(field << 3) + _integer(value)
+
+
+def _double(field: int, value: float) -> bytes:
+    return _integer(field << 3 | 1) + struct.pack("<d", value)
+
+
+def _bytes(field: int, value: bytes) -> bytes:
+    return _integer(field << 3 | 2) + _integer(len(value)) + value
+
+
+def _tensor(dtype: int, array: Any) -> bytes:
+    return _varint(1, dtype) + _bytes(2, _shape(array)) + _bytes(4, array.tobytes())
+
+
+def _shape(array: Any) -> bytes:
+    return b"".join(_bytes(2, _varint(1, size)) for size in np.shape(array))

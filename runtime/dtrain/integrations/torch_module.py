@@ -1,0 +1,69 @@
+"""A PyTorch module as a model: PyTorch computes the gradients, dtrain does the rest. Needs
+``dtrain[torch]``.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import ProgramError
+from dtrain.strategies.interface import Array
+from dtrain.training.functions import FunctionModel, from_function
+
+
+def from_torch(module: Any, loss: Callable[[Any, Any], Any], name: str | None = None) -> FunctionModel:
+    """A model that trains a `torch.nn.Module` on every strategy.
+
+    Args:
+        module: its parameters are trained, its buffers of floats (moving averages) travel beside them. The
+            leader's values count.
+        loss: ``(outputs, targets) -> scalar tensor``, for example `torch.nn.functional.cross_entropy`.
+
+    Raises:
+        ProgramError: PyTorch is not installed.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise ProgramError("from_torch: needs PyTorch; pip install 'dtrain[torch]'") from error
+
+    parameters = {key: each for key, each in module.named_parameters() if each.requires_grad}
+    buffers = {key: each for key, each in module.named_buffers() if each.is_floating_point()}
+    first = {key: each.detach().numpy().copy() for key, each in {**parameters, **buffers}.items()}
+
+    def outputs(weights: Mapping[str, Array], x: Any, *, training: bool) -> Any:
+        module.train(training)
+        with torch.no_grad():
+            for key, tensor in {**parameters, **buffers}.items():
+                tensor.copy_(torch.from_numpy(weights[key]))
+        return module(torch.from_numpy(np.asarray(x)))
+
+    def loss_and_gradients(
+        weights: Mapping[str, Array], x: Any, y: Any
+    ) -> tuple[float, dict[str, Array], dict[str, Array]]:
+        value = loss(outputs(weights, x, training=True), torch.from_numpy(np.asarray(y)))
+        found = torch.autograd.grad(value, list(parameters.values()))
+        gradients = {key: each.numpy() for key, each in zip(parameters, found, strict=True)}
+        return (
+            value.item(),
+            gradients,
+            {key: each.numpy().copy() for key, each in buffers.items()},
+        )  # a prediction writes into them
+
+    def loss_alone(weights: Mapping[str, Array], x: Any, y: Any) -> float:
+        with torch.no_grad():
+            return float(loss(outputs(weights, x, training=False), torch.from_numpy(np.asarray(y))))
+
+    def predict(weights: Mapping[str, Array], x: Any) -> Array:
+        with torch.no_grad():
+            return np.array(outputs(weights, x, training=False).numpy())
+
+    return from_function(
+        lambda rng: first,
+        loss_and_gradients,
+        loss=loss_alone,
+        predict=predict,
+        state=tuple(buffers),
+        name=name or "torch",
+    )

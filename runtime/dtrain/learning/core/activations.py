@@ -1,0 +1,287 @@
+"""Activation functions with their derivatives: Keras's names, in numpy.
+
+An `Activation` is a pair of functions, forward and derivative. Names are Keras 2.15's (`hard_sigmoid` is 0.2x
++ 0.5, clipped).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import pi, sqrt
+from typing import TypeAlias
+
+import numpy as np
+
+from dtrain.errors import SpecError
+from dtrain.learning.core.arrays import Array, as_float32
+from dtrain.learning.core.configuration import unknown_name
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An element-wise (or, for softmax, last-axis) function and its derivative.
+
+    Attributes:
+        name: under which `get` finds it and a config names it.
+        forward: ``(x) -> y``; may overwrite x unless `needs_x`.
+        derivative: ``(x, y, dy) -> dx``; may overwrite dy, never x or y.
+        needs_x: False if the derivative is a function of y alone; x is then given as y, and need not be kept.
+    """
+
+    name: str
+    forward: Callable[[Array], Array]
+    derivative: Callable[[Array, Array, Array], Array]
+    needs_x: bool = False
+
+    def __call__(self, x: Array) -> Array:
+        """The value at `x`, a new array."""
+        return self.forward(np.array(as_float32(x, self.name)))
+
+    def apply(self, z: Array) -> tuple[Array, "Kept"]:
+        """The value at `z`, which may be overwritten, and what `apply_back` needs."""
+        y = self.forward(z)
+        return y, (z if self.needs_x else y, y)
+
+    def apply_back(self, kept: "Kept", dy: Array) -> Array:
+        """The gradient by z, from the gradient by the value, which may be overwritten."""
+        x, y = kept
+        return self.derivative(x, y, dy)
+
+
+Kept: TypeAlias = tuple[Array, Array]
+"""What an activation keeps for its derivative: x (or y in its place), and y."""
+
+ActivationLike: TypeAlias = str | Activation | None
+
+
+def _relu(x: Array) -> Array:
+    return np.clip(x, 0, np.inf, out=x)  # in half the time of numpy's maximum with a number
+
+
+def _relu_derivative(x: Array, y: Array, dy: Array) -> Array:
+    dy *= y > 0
+    return dy
+
+
+def _relu6_derivative(x: Array, y: Array, dy: Array) -> Array:
+    dy *= (y > 0) & (y < 6)
+    return dy
+
+
+def _sigmoid(x: Array) -> Array:
+    e = np.exp(-np.abs(x))  # never overflows
+    x[...] = np.where(x >= 0, np.float32(1), e)
+    x /= 1 + e
+    return x
+
+
+def _sigmoid_derivative(x: Array, y: Array, dy: Array) -> Array:
+    dy *= y
+    dy *= 1 - y
+    return dy
+
+
+def _tanh_derivative(x: Array, y: Array, dy: Array) -> Array:
+    dy *= 1 - y * y
+    return dy
+
+
+def softmax_along(x: Array, axis: int = -1) -> Array:
+    """exp(x) / sum of it along `axis`, a new array, shifted by the maximum so that nothing overflows."""
+    y: Array = np.exp(x - x.max(axis=axis, keepdims=True, initial=-np.inf))
+    y /= y.sum(axis=axis, keepdims=True)
+    return y
+
+
+def softmax_along_derivative(y: Array, dy: Array, axis: int = -1) -> Array:
+    """The gradient by x of `softmax_along`, from its value."""
+    dx = y * dy
+    dx -= y * dx.sum(axis=axis, keepdims=True)
+    return dx
+
+
+def _log_softmax(x: Array) -> Array:
+    x -= x.max(axis=-1, keepdims=True, initial=-np.inf)
+    x -= np.log(np.exp(x).sum(axis=-1, keepdims=True))
+    return x
+
+
+def _log_softmax_derivative(x: Array, y: Array, dy: Array) -> Array:
+    dy -= np.exp(y) * dy.sum(axis=-1, keepdims=True)
+    return dy
+
+
+def scaled_elu(x: Array, alpha: float = 1.0) -> Array:
+    """The identity where positive, else alpha * (exp(x) - 1)."""
+    return np.where(x > 0, x, np.float32(alpha) * np.expm1(np.minimum(x, 0)))
+
+
+def scaled_elu_derivative(y: Array, dy: Array, alpha: float = 1.0) -> Array:
+    """The gradient by x of `scaled_elu`, from its value."""
+    return dy * np.where(y > 0, np.float32(1), y + np.float32(alpha))
+
+
+# Klambauer et al. 2017, "Self-Normalizing Neural Networks": fixed point at mean 0, variance 1.
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+
+
+def _selu(x: Array) -> Array:
+    return np.float32(_SELU_SCALE) * scaled_elu(x, _SELU_ALPHA)
+
+
+def _selu_derivative(x: Array, y: Array, dy: Array) -> Array:
+    return dy * np.where(
+        y < 0, y + np.float32(_SELU_SCALE * _SELU_ALPHA), np.float32(_SELU_SCALE)
+    )  # at 0 as TensorFlow: the right one
+
+
+def _softplus(x: Array) -> Array:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def _softplus_derivative(x: Array, y: Array, dy: Array) -> Array:
+    dy *= -np.expm1(-y)
+    return dy
+
+
+def _softsign(x: Array) -> Array:
+    x /= 1 + np.abs(x)
+    return x
+
+
+def _softsign_derivative(x: Array, y: Array, dy: Array) -> Array:
+    dy *= np.square(1 - np.abs(y))
+    return dy
+
+
+def _hard_sigmoid(x: Array) -> Array:
+    return np.clip(0.2 * x + 0.5, 0, 1, out=x)
+
+
+def _hard_sigmoid_derivative(x: Array, y: Array, dy: Array) -> Array:
+    dy *= np.float32(0.2) * ((y > 0) & (y < 1))
+    return dy
+
+
+def _swish(x: Array) -> Array:
+    return x * _sigmoid(x.copy())
+
+
+def _swish_derivative(x: Array, y: Array, dy: Array) -> Array:
+    s = _sigmoid(x.copy())
+    dy *= s + y * (1 - s)
+    return dy
+
+
+def _mish(x: Array) -> Array:
+    return x * np.tanh(_softplus(x))
+
+
+def _mish_derivative(x: Array, y: Array, dy: Array) -> Array:
+    t = np.tanh(_softplus(x))
+    dy *= t + x * _sigmoid(x.copy()) * (1 - t * t)
+    return dy
+
+
+# Rational approximation of erf in float32, odd numerator and even denominator (Eigen's, which TensorFlow
+# uses).
+_ERF_NUMERATOR = (
+    *(-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05),
+    *(-7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02),
+)
+_ERF_DENOMINATOR = (
+    *(-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03),
+    -1.42647390514189e-02,
+)
+
+
+def _erf(x: Array) -> Array:
+    x = np.clip(x, -4, 4)
+    square = x * x
+    return x * _polynomial(_ERF_NUMERATOR, square) / _polynomial(_ERF_DENOMINATOR, square)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
+    value = np.full_like(x, coefficients[0])
+    for coefficient in coefficients[1:]:
+        value *= x
+        value += np.float32(coefficient)
+    return value
+
+
+def _gelu(x: Array) -> Array:
+    return x * (0.5 + 0.5 * _erf(x * np.float32(sqrt(0.5))))
+
+
+def _gelu_derivative(x: Array, y: Array, dy: Array) -> Array:
+    cumulative = 0.5 + 0.5 * _erf(x * np.float32(sqrt(0.5)))
+    return dy * (cumulative + x * np.exp(-0.5 * x * x) * np.float32(1 / sqrt(2 * pi)))
+
+
+def _gelu_tanh(x: Array) -> Array:
+    y: Array = 1 + np.tanh(np.float32(sqrt(2 / pi)) * (x + 0.044715 * x * x * x))
+    y *= 0.5 * x
+    return y
+
+
+def _gelu_tanh_derivative(x: Array, y: Array, dy: Array) -> Array:
+    t = np.tanh(np.float32(sqrt(2 / pi)) * (x + 0.044715 * x * x * x))
+    inner = np.float32(sqrt(2 / pi)) * (1 + 3 * 0.044715 * x * x)
+    dy *= 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner
+    return dy
+
+
+linear = Activation("linear", lambda x: x, lambda x, y, dy: dy)
+relu = Activation("relu", _relu, _relu_derivative)
+relu6 = Activation("relu6", lambda x: np.clip(x, 0, 6, out=x), _relu6_derivative)
+sigmoid = Activation("sigmoid", _sigmoid, _sigmoid_derivative)
+tanh = Activation("tanh", lambda x: np.tanh(x, out=x), _tanh_derivative)
+softmax = Activation("softmax", softmax_along, lambda x, y, dy: softmax_along_derivative(y, dy))
+log_softmax = Activation("log_softmax", _log_softmax, _log_softmax_derivative)
+elu = Activation("elu", scaled_elu, lambda x, y, dy: scaled_elu_derivative(y, dy))
+selu = Activation("selu", _selu, _selu_derivative)
+softplus = Activation("softplus", _softplus, _softplus_derivative)
+softsign = Activation("softsign", _softsign, _softsign_derivative)
+exponential = Activation("exponential", lambda x: np.exp(x, out=x), lambda x, y, dy: dy * y)
+hard_sigmoid = Activation("hard_sigmoid", _hard_sigmoid, _hard_sigmoid_derivative)
+swish = Activation("swish", _swish, _swish_derivative, needs_x=True)
+silu = Activation("silu", _swish, _swish_derivative, needs_x=True)
+mish = Activation("mish", _mish, _mish_derivative, needs_x=True)
+gelu = Activation("gelu", _gelu, _gelu_derivative, needs_x=True)
+gelu_tanh = Activation("gelu_tanh", _gelu_tanh, _gelu_tanh_derivative, needs_x=True)
+
+CATALOGUE = (
+    *(
+        linear,
+        relu,
+        relu6,
+        sigmoid,
+        tanh,
+        softmax,
+        log_softmax,
+        elu,
+        selu,
+        softplus,
+        softsign,
+        exponential,
+        hard_sigmoid,
+    ),
+    *(swish, silu, mish, gelu, gelu_tanh),
+)
+_BY_NAME = {activation.name: activation for activation in CATALOGUE}
+
+
+def get(identifier: ActivationLike) -> Activation:
+    """The activation for an object, a name, or None (linear).
+
+    A function of your own is ``Activation(name, forward, derivative)``: a bare function has no derivative.
+    """
+    if identifier is None:
+        return linear
+    if isinstance(identifier, Activation):
+        return identifier
+    if isinstance(identifier, str) and identifier in _BY_NAME:
+        return _BY_NAME[identifier]
+    raise SpecError(
+        f"{unknown_name(identifier, 'activation', _BY_NAME, _BY_NAME)} "
+        "(a function of your own is dtrain.activations.Activation(name, forward, derivative))"
+    )

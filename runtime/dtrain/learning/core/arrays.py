@@ -1,0 +1,51 @@
+"""The types of arrays and shapes, and how whatever a caller hands in becomes a float32 array."""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dtrain.errors import InputError
+
+FLOAT32 = np.dtype(np.float32)
+
+Array: TypeAlias = npt.NDArray[Any]
+Shape: TypeAlias = tuple[int | None, ...]
+"""The shape of one example, without the batch axis; None is a length known only with the data."""
+
+
+def as_float32(x: Any, where: str) -> Array:
+    """`x` as float32, not copied if it already is; `where` names the reader in the `InputError`."""
+    array = np.asarray(x)
+    if array.dtype == FLOAT32:
+        return array
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{where}: expected numbers, found dtype {array.dtype}")
+    return array.astype(np.float32)
+
+
+def shape_text(shape: Shape) -> str:
+    """``(batch, 28, 28, 1)`` for the example shape ``(28, 28, 1)``; unknown lengths are ``None``."""
+    return f"({', '.join(['batch', *map(str, shape)])})"
+
+
+def fits(shape: tuple[int, ...], expected: Shape) -> bool:
+    """Whether an example's shape is the expected one, None standing for any length."""
+    return shape == expected or (
+        len(shape) == len(expected) and all(e in (None, s) for s, e in zip(shape, expected, strict=True))
+    )
+
+
+def of_rank(array: Array, expected: Shape) -> Array:
+    """A batch with a last axis of length 1 more or less, where it fits examples of the expected shape that
+    way only.
+
+    So numbers [batch] are examples of shape (1,), and the other way round. Keras's functional models do the
+    same.
+    """
+    shape = array.shape[1:]
+    if array.ndim == 0 or fits(shape, expected):
+        return array
+    if expected[-1:] == (1,) and fits(shape, expected[:-1]):
+        return array[..., np.newaxis]
+    return array[..., 0] if shape[-1:] == (1,) and fits(shape[:-1], expected) else array

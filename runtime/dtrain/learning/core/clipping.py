@@ -1,0 +1,79 @@
+"""Clipping of gradients by value, by norm and by the norm of all of them, as tf.clip_by_*.
+
+A gradient is an array, `SparseRows`, or None (a variable that the loss does not depend on), and stays what it
+is. Norms of `SparseRows` are taken over the rows as they stand, duplicates not added up, as TensorFlow does.
+Arrays that need no change are returned as they are.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from dtrain.learning.core.arrays import Array
+from dtrain.learning.core.sparse_rows import SparseRows
+
+Gradient = Array | SparseRows
+
+
+def squared_norm(gradient: Gradient | None) -> float:
+    """Sum of squares, in the gradient's own precision: what a server adds up over its shards for a global
+    norm.
+    """
+    if gradient is None:
+        return 0.0
+    flat = np.ascontiguousarray(_dense_part(gradient)).reshape(-1)
+    return float(np.dot(flat, flat))
+
+
+def global_norm(gradients: Iterable[Gradient | None]) -> float:
+    """Euclidean norm of all gradients together; 0.0 of none."""
+    return math.sqrt(sum(squared_norm(gradient) for gradient in gradients))
+
+
+def clip_by_global_norm(
+    gradients: Sequence[Gradient | None], clip_norm: float
+) -> tuple[list[Gradient | None], float]:
+    """Scale all gradients by one factor so that their global norm is at most `clip_norm`.
+
+    Returns:
+        The clipped gradients and the global norm before clipping. If that norm is not finite, every gradient
+        is NaN.
+    """
+    norm = global_norm(gradients)
+    factor = global_clip_factor(norm, clip_norm)
+    return [None if gradient is None else scaled(gradient, factor) for gradient in gradients], norm
+
+
+def global_clip_factor(norm: float, clip_norm: float) -> float:
+    """What gradients of global norm `norm` are multiplied by; NaN if the norm is not finite."""
+    if not math.isfinite(norm):
+        return math.nan
+    return 1.0 if norm <= clip_norm else clip_norm / norm
+
+
+def clip_by_norm(gradient: Gradient, clip_norm: float) -> Gradient:
+    """Scale one gradient so that its norm is at most `clip_norm`."""
+    norm = math.sqrt(squared_norm(gradient))
+    return gradient if norm <= clip_norm else scaled(gradient, clip_norm / norm)
+
+
+def clip_by_value(gradient: Gradient, minimum: float, maximum: float) -> Gradient:
+    """Limit every element to [minimum, maximum]; NaN stays NaN."""
+    if isinstance(gradient, SparseRows):
+        return SparseRows(gradient.ids, np.clip(gradient.rows, minimum, maximum))
+    return np.asarray(np.clip(gradient, minimum, maximum))
+
+
+def scaled(gradient: Gradient, factor: float) -> Gradient:
+    """The gradient times `factor`; the very same object where the factor is 1."""
+    if factor == 1.0:
+        return gradient
+    part = _dense_part(gradient)
+    with np.errstate(invalid="ignore"):  # infinity times 0 is NaN, as in TensorFlow
+        product: Array = part * part.dtype.type(factor)
+    return SparseRows(gradient.ids, product) if isinstance(gradient, SparseRows) else product
+
+
+def _dense_part(gradient: Gradient) -> Array:
+    return gradient.rows if isinstance(gradient, SparseRows) else gradient

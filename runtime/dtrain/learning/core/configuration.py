@@ -1,0 +1,158 @@
+"""Objects as data: a class name and its constructor arguments in JSON types, there and back.
+
+Layers, losses, metrics, optimizers, schedules, initializers and regularizers are all such objects. The one
+rule: every constructor argument is kept in an attribute of the same name. Nothing is pickled or evaluated; a
+name that is neither in the table of known classes nor among the custom objects that a program hands in is an
+error.
+"""
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from functools import cache
+from math import isfinite
+from typing import Any, Self, TypeAlias, TypeVar
+
+import numpy as np
+
+from dtrain.errors import SpecError
+
+T = TypeVar("T")
+
+CustomObjects: TypeAlias = Mapping[str, Any]
+"""A program's own classes (and `Activation`s) by the names under which data mention them."""
+
+NO_OBJECTS: CustomObjects = {}
+
+
+class Configurable:
+    """An object that its constructor arguments describe."""
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor arguments as JSON types."""
+        cls: type = type(self)
+        return {name: to_data(getattr(self, name)) for name in _argument_names(cls)}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """An equal object from the result of `get_config`."""
+        return cls(**config)
+
+    def copy(self) -> Self:
+        """Another object with the same arguments, as if just made."""
+        return self.from_config(self.get_config())
+
+
+def to_data(value: Any) -> Any:
+    """`value` in JSON types: a Configurable becomes ``{"class_name", "config"}``; an object with a `name`
+    becomes its name.
+    """
+    if isinstance(value, float) and not isfinite(value):
+        raise SpecError(f"{value} cannot be written as data; expected a finite number")
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        return to_data(value.tolist())
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, Mapping):
+        return {str(key): to_data(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_data(each) for each in value]
+    if isinstance(value, Configurable):
+        return {"class_name": type(value).__name__, "config": to_data(value.get_config())}
+    if isinstance(getattr(value, "name", None), str):
+        return value.name
+    raise SpecError(
+        f"{value!r} cannot be written as data; expected JSON types, or an object with get_config()"
+    )
+
+
+def from_data(
+    identifier: str | Mapping[str, Any] | T,
+    kind: str,
+    classes: Mapping[str, type[T]],
+    custom_objects: CustomObjects = NO_OBJECTS,
+) -> T:
+    """What a name (with default arguments) or the result of `to_data` stands for; an object is returned as it
+    is.
+
+    Args:
+        identifier: a name, ``{"class_name", "config"}``, or an object.
+        kind: what is looked for, for the message of an error.
+        classes: the known classes by name.
+        custom_objects: others, which come first; they are also looked up for the arguments.
+
+    Raises:
+        SpecError: there is none of that name, or the arguments are wrong.
+    """
+    if isinstance(identifier, Configurable):
+        return identifier
+    name: Any = identifier
+    arguments: Any = {}
+    if isinstance(identifier, Mapping):
+        name, arguments = identifier.get("class_name"), identifier.get("config", {})
+    known = {**classes, **{key: each for key, each in custom_objects.items() if isinstance(each, type)}}
+    if not isinstance(name, str) or name not in known:
+        raise SpecError(
+            unknown_name(name, kind, known, dict.fromkeys(each.__name__ for each in known.values()))
+        )
+    if not isinstance(arguments, Mapping):
+        raise SpecError(f"{kind} {name}: expected its arguments by name, found {arguments!r}")
+    cls: Any = known[name]
+    try:
+        built: T = cls.from_config(
+            {key: _argument(key, value, custom_objects) for key, value in arguments.items()}
+        )
+    except TypeError as error:
+        raise SpecError(f"{kind} {name}: its arguments do not fit: {error}") from error
+    return built
+
+
+def unknown_name(name: object, kind: str, known: Iterable[str], shown: Iterable[str]) -> str:
+    """Say of a name that is not known which one is nearest to it, in upper or lower case; if none is near,
+    which there are.
+    """
+    by_lower, lower = {each.lower(): each for each in known}, str(name).lower()
+    near = get_close_matches(lower, by_lower)
+    near.sort(
+        key=lambda each: sorted(each) != sorted(lower)
+    )  # letters in the wrong order come first: adma is adam, not adamax
+    return f"unknown {kind} {name!r}; " + (
+        f"do you mean {by_lower[near[0]]}?" if near else f"known are {', '.join(shown)}"
+    )
+
+
+def _argument(name: str, value: Any, custom_objects: CustomObjects) -> Any:
+    """An argument in which custom objects stand where the data name them."""
+    if isinstance(value, str) and name.endswith("activation"):
+        return custom_objects.get(value, value)
+    if isinstance(value, Mapping) and value.get("class_name") in custom_objects:
+        return from_data(value, name, {}, custom_objects)
+    return value
+
+
+@cache
+def snake_case(class_name: str) -> str:
+    """Keras's name of a layer class: ``MaxPooling2D`` is ``max_pooling2d``, ``LSTM`` is ``lstm``."""
+    words = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", class_name)
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()
+
+
+@cache
+def _argument_names(cls: type) -> tuple[str, ...]:
+    """Names of the constructor's arguments, following ``**kwargs`` up the classes."""
+    names: list[str] = []
+    for each in cls.__mro__:
+        if "__init__" not in vars(each):
+            continue
+        parameters = list(inspect.signature(vars(each)["__init__"]).parameters.values())[1:]
+        names += [
+            p.name
+            for p in parameters
+            if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in names
+        ]
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+            break
+    return tuple(names)

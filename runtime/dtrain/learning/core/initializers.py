@@ -1,0 +1,285 @@
+"""How weights begin: Keras's initializers, by object, name or data.
+
+An initializer is called with a shape and a generator and returns a float32 array. One with a `seed` of its
+own ignores the generator, so every variable that uses it begins alike, as in Keras. Fans are counted as Keras
+counts them: the last two axes are in and out, those before are the receptive field.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from dtrain.errors import SpecError
+from dtrain.learning.core.arrays import Array
+from dtrain.learning.core.configuration import Configurable, from_data, snake_case, unknown_name
+
+# The standard deviation of a unit normal cut off at two; Keras divides by it to keep the variance.
+_TRUNCATED_STDDEV = 0.87962566103423978
+
+
+class Initializer(Configurable):
+    """Base class: override `draw`, and `seed` if chance plays a part."""
+
+    seed: int | None = None
+
+    def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        """A float32 array of `shape`."""
+        return self.draw(shape, rng if self.seed is None else np.random.default_rng(self.seed))
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        """A float32 array of `shape`, any chance in it from `rng`."""
+        raise NotImplementedError
+
+    def elementwise(self, shape: tuple[int, ...]) -> "Initializer | None":
+        """What draws every element of a variable of `shape` alike and by itself; None if there is no such
+        initializer.
+        """
+        return None
+
+
+class _ByElement(Initializer):
+    """Draws every element alike and by itself, whatever the shape."""
+
+    def elementwise(self, shape: tuple[int, ...]) -> Initializer:
+        """Itself."""
+        return self
+
+
+InitializerLike: TypeAlias = str | Initializer | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Zeros(_ByElement):
+    """All 0."""
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        """Zeros."""
+        return np.zeros(shape, np.float32)
+
+
+@dataclass(frozen=True)
+class Ones(_ByElement):
+    """All 1."""
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        """Ones."""
+        return np.ones(shape, np.float32)
+
+
+@dataclass(frozen=True)
+class Constant(Initializer):
+    """All `value`, which may be a list that broadcasts to the shape."""
+
+    value: Any = 0
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        """The value, broadcast."""
+        return np.broadcast_to(np.asarray(self.value, np.float32), shape).copy()
+
+    def elementwise(self, shape: tuple[int, ...]) -> Initializer | None:
+        """Itself, unless the value is a list."""
+        return self if np.ndim(self.value) == 0 else None
+
+
+@dataclass(frozen=True)
+class RandomUniform(_ByElement):
+    """Uniform in [minval, maxval)."""
+
+    minval: float = -0.05
+    maxval: float = 0.05
+    seed: int | None = None
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        """Uniform numbers."""
+        return _uniform(shape, self.minval, self.maxval, rng)
+
+
+@dataclass(frozen=True)
+class RandomNormal(_ByElement):
+    """Normal."""
+
+    mean: float = 0.0
+    stddev: float = 0.05
+    seed: int | None = None
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        """Normal numbers."""
+        return _affine(rng.standard_normal(shape, np.float32), self.stddev, self.mean)
+
+
+@dataclass(frozen=True)
+class TruncatedNormal(_ByElement):
+    """Normal, whatever lies beyond two standard deviations drawn again."""
+
+    mean: float = 0.0
+    stddev: float = 0.05
+    seed: int | None = None
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        """Truncated normal numbers."""
+        return _affine(_truncated_normal(shape, rng), self.stddev, self.mean)
+
+
+@dataclass(frozen=True)
+class VarianceScaling(Initializer):
+    """Variance ``scale / n``; n is `fan_in`, `fan_out` or their average (`fan_avg`).
+
+    `distribution` is ``truncated_normal`` (also called ``normal``), ``untruncated_normal`` or ``uniform``.
+    """
+
+    scale: float = 1.0
+    mode: str = "fan_in"
+    distribution: str = "truncated_normal"
+    seed: int | None = None
+
+    MODES: ClassVar[tuple[str, ...]] = ("fan_in", "fan_out", "fan_avg")
+    DISTRIBUTIONS: ClassVar[tuple[str, ...]] = ("normal", "truncated_normal", "untruncated_normal", "uniform")
+
+    def __post_init__(self) -> None:
+        if self.mode not in self.MODES or self.distribution not in self.DISTRIBUTIONS:
+            raise SpecError(
+                f"VarianceScaling: expected mode in {self.MODES} and distribution in {self.DISTRIBUTIONS}, "
+                f"found {self.mode!r} and {self.distribution!r}"
+            )
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        """Numbers of the wanted variance."""
+        return self.elementwise(shape).draw(shape, rng)
+
+    def elementwise(self, shape: tuple[int, ...]) -> Initializer:
+        """The distribution with the fans of `shape`."""
+        fan_in, fan_out = _fans(shape)
+        n = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[self.mode]
+        variance = self.scale / max(1.0, n)
+        if self.distribution == "uniform":
+            limit = sqrt(3 * variance)
+            return RandomUniform(-limit, limit, self.seed)
+        if self.distribution == "untruncated_normal":
+            return RandomNormal(0.0, sqrt(variance), self.seed)
+        return TruncatedNormal(0.0, sqrt(variance) / _TRUNCATED_STDDEV, self.seed)
+
+
+class _Scaled(VarianceScaling):
+    """A `VarianceScaling` with a name of its own, whose only argument is the seed."""
+
+    PRESET: ClassVar[tuple[float, str, str]]
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__(*self.PRESET, seed=seed)
+
+
+class GlorotUniform(_Scaled):
+    """Uniform in ±sqrt(6 / (fan_in + fan_out)): Keras's default for kernels."""
+
+    PRESET = (1.0, "fan_avg", "uniform")
+
+
+class GlorotNormal(_Scaled):
+    """Truncated normal with variance 2 / (fan_in + fan_out)."""
+
+    PRESET = (1.0, "fan_avg", "truncated_normal")
+
+
+class HeUniform(_Scaled):
+    """Uniform in ±sqrt(6 / fan_in)."""
+
+    PRESET = (2.0, "fan_in", "uniform")
+
+
+class HeNormal(_Scaled):
+    """Truncated normal with variance 2 / fan_in."""
+
+    PRESET = (2.0, "fan_in", "truncated_normal")
+
+
+class LecunUniform(_Scaled):
+    """Uniform in ±sqrt(3 / fan_in)."""
+
+    PRESET = (1.0, "fan_in", "uniform")
+
+
+class LecunNormal(_Scaled):
+    """Truncated normal with variance 1 / fan_in."""
+
+    PRESET = (1.0, "fan_in", "truncated_normal")
+
+
+@dataclass(frozen=True)
+class Orthogonal(Initializer):
+    """`gain` times a random orthogonal matrix; more than two axes are flattened into rows."""
+
+    gain: float = 1.0
+    seed: int | None = None
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        """The Q of a QR decomposition of normal numbers, its signs made unique."""
+        if len(shape) < 2:
+            raise SpecError(f"Orthogonal: expected a shape of at least two axes, found {shape}")
+        rows, columns = prod(shape[:-1]), shape[-1]
+        q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
+        q *= np.sign(np.diag(r))
+        return np.asarray(self.gain * (q.T if rows < columns else q), np.float32).reshape(shape)
+
+
+@dataclass(frozen=True)
+class Identity(Initializer):
+    """`gain` times the identity matrix."""
+
+    gain: float = 1.0
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+        """The (rectangular) identity."""
+        if len(shape) != 2:
+            raise SpecError(f"Identity: expected a shape of two axes, found {shape}")
+        return np.float32(self.gain) * np.eye(*shape, dtype=np.float32)
+
+
+CLASSES: dict[str, type[Initializer]] = {
+    cls.__name__: cls
+    for cls in (
+        *(Zeros, Ones, Constant, RandomUniform, RandomNormal, TruncatedNormal, VarianceScaling),
+        *(GlorotUniform, GlorotNormal, HeUniform, HeNormal, LecunUniform, LecunNormal, Orthogonal, Identity),
+    )
+}
+_BY_NAME = {snake_case(name): cls for name, cls in CLASSES.items()} | CLASSES
+_BY_NAME |= {"uniform": RandomUniform, "normal": RandomNormal, "zero": Zeros, "one": Ones}
+
+
+def get(identifier: InitializerLike) -> Initializer:
+    """The initializer for an object, a name (``glorot_uniform``, ``GlorotUniform``) or data with class_name
+    and config.
+    """
+    if isinstance(identifier, Initializer):
+        return identifier
+    if isinstance(identifier, str):
+        if identifier not in _BY_NAME:
+            raise SpecError(unknown_name(identifier, "initializer", _BY_NAME, CLASSES))
+        return _BY_NAME[identifier]()
+    return from_data(identifier, "initializer", CLASSES)
+
+
+def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
+    if len(shape) < 2:
+        return (shape[0], shape[0]) if shape else (1, 1)
+    receptive_field = prod(shape[:-2])
+    return receptive_field * shape[-2], receptive_field * shape[-1]
+
+
+def _uniform(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> Array:
+    return _affine(rng.random(shape, np.float32), high - low, low)
+
+
+def _truncated_normal(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    values = rng.standard_normal(prod(shape), np.float32)
+    while (beyond := np.flatnonzero(np.abs(values) > 2)).size:
+        values[beyond] = rng.standard_normal(beyond.size, np.float32)
+    return values.reshape(shape)
+
+
+def _affine(values: Array, scale: float, offset: float) -> Array:
+    values *= np.float32(scale)
+    values += np.float32(offset)
+    return values

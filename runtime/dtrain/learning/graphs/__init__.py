@@ -1,0 +1,1 @@
+"""A model as a graph of layers: its wiring, its passes, and the gradients of its losses."""

@@ -1,0 +1,296 @@
+"""How layers are wired: a list of uses, each of which reads outputs of earlier ones.
+
+A stack of layers and a graph with branches are the same thing here. A graph is data: `Graph.get_config` and
+back.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Self
+
+from dtrain.errors import InputError, SpecError
+from dtrain.learning.core.arrays import Shape
+from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
+from dtrain.learning.graphs import graph_config
+from dtrain.learning.graphs.depth_order import by_depth
+from dtrain.learning.graphs.wiring import Part, Slot, Submodel, Use, flat, flattened, named
+from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor, Weight
+from dtrain.learning.layers.base import Node
+from dtrain.learning.layers.pooled_convolution import pooled
+
+
+class Graph:
+    """Uses of layers and of models, and which of their outputs are the model's.
+
+    Layers without a name are given Keras's: ``dense``, ``dense_1``, ..., numbered within this graph; see
+    `named`.
+
+    Attributes:
+        uses: in an order in which they can run, which is the order in which their weights are created.
+        names: of the layers and models that are used, within this graph.
+        steps: what runs: the layers, also those of models within, in the same order.
+        inputs: the steps at which data enters.
+        outputs: the model's outputs, of the steps.
+        leaving: the same, of the uses.
+        built: whether shapes and weights are known.
+        regularized: the weights with a penalty, and the model's name of each.
+        submodel: how the model stands in others; None: in none.
+    """
+
+    def __init__(self, uses: Sequence[Use], outputs: Sequence[Slot]) -> None:
+        self.uses = tuple(uses)
+        self.leaving = tuple(outputs)
+        self.built = False
+        self.regularized: tuple[tuple[Weight, str], ...] = ()
+        self.submodel: Submodel | None = None
+        self._check_wiring()
+        self.names = named(list(dict.fromkeys(use.part for use in uses)))
+        steps, self._ends = flattened(self.uses, self.names)
+        self.steps, self.outputs = tuple(steps), tuple(flat(slot, self._ends) for slot in self.leaving)
+        self.inputs = tuple(step for step in steps if isinstance(step.layer, InputLayer))
+        shapes = [step.layer.input_shape for step in self.inputs]
+        if all(shape is not None for shape in shapes):
+            self.build(shapes if len(shapes) > 1 else shapes[0])
+
+    @classmethod
+    def of_stack(cls, layers: Sequence[Part | SymbolicTensor]) -> Self:
+        """Layers and models one after the other; an `InputLayer` is put in front if there is neither one nor
+        an ``Input``.
+        """
+        stack: list[Part] = [item.node.part if isinstance(item, SymbolicTensor) else item for item in layers]
+        if not stack:
+            raise SpecError("a network needs at least one layer")
+        first = stack[0] if isinstance(stack[0], Layer) else stack[0].graph.inputs[0].layer
+        if first is not stack[0] or not isinstance(first, InputLayer):
+            stack.insert(0, InputLayer(input_shape=first.input_shape))
+        if several := [
+            part.label for part in stack[:-1] if isinstance(part, Submodel) and len(part.graph.outputs) > 1
+        ]:
+            raise SpecError(
+                f"{several[0]}: expected one output of a model on which a stack goes on, found several"
+            )
+        uses = [Use(part, (Slot(index - 1, 0),) if index else ()) for index, part in enumerate(stack)]
+        n_outputs = len(stack[-1].graph.outputs) if isinstance(stack[-1], Submodel) else 1
+        return cls(uses, [Slot(len(uses) - 1, output) for output in range(n_outputs)])
+
+    @classmethod
+    def between(cls, inputs: Any, outputs: Any) -> Self:
+        """What lies between symbolic inputs (results of `Input`) and outputs, each one tensor or a list of
+        them.
+        """
+        entering, leaving = as_list(inputs), as_list(outputs)
+        nodes: dict[Node, int] = {}
+        for tensor in [*entering, *leaving]:
+            _collect(tensor.node, nodes)
+        sources = [node for node in nodes if not node.inputs]
+        if sources != [tensor.node for tensor in entering]:
+            raise SpecError(
+                f"the outputs depend on {len(sources)} inputs, but {len(entering)} were named: name each of "
+                "them once"
+            )
+        uses = [
+            Use(node.part, tuple(Slot(nodes[t.node], t.index) for t in node.inputs), node.training)
+            for node in nodes
+        ]
+        return cls(uses, [Slot(nodes[t.node], t.index) for t in leaving])
+
+    def replayed(self, entering: Sequence[SymbolicTensor]) -> list[SymbolicTensor]:
+        """The outputs of the same layers and models for other symbolic inputs, of the same shapes."""
+        source, produced = iter(entering), list[list[SymbolicTensor]]()
+        for use in self.uses:
+            arriving = [produced[slot.step][slot.output] for slot in use.inputs]
+            result: Any = next(source) if not arriving else _called(use, arriving)
+            produced.append(result if isinstance(result, list) else [result])
+        return [produced[slot.step][slot.output] for slot in self.leaving]
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Every layer once, also those of models within, in order of first use."""
+        return tuple(dict.fromkeys(step.layer for step in self.steps))
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """Every layer and model that is used once, in Keras's order; see `depth_order`."""
+        inputs = [number for number, use in enumerate(self.uses) if isinstance(use.part, InputLayer)]
+        return tuple(by_depth(self.uses, inputs, self.leaving))
+
+    def build(self, input_shape: Any) -> None:
+        """Work out all shapes and weights for inputs of `input_shape`: of one example, a list of shapes for
+        several inputs.
+
+        Raises:
+            InputError: a layer cannot take the shape; it is named.
+        """
+        given = list(input_shape) if len(self.inputs) > 1 else [input_shape]
+        if len(given) != len(self.inputs):
+            raise InputError(f"expected shapes of {len(self.inputs)} inputs, found {len(given)}")
+        for step, shape in zip(self.inputs, given, strict=True):
+            step.layer.input_shape = tuple(shape)
+        declared: dict[Layer, tuple[Weight, ...]] = {}
+        for step, shapes in zip(
+            self.steps, list(self._shapes([tuple(shape) for shape in given])), strict=True
+        ):
+            step.shapes = shapes
+        self._build_submodels()
+        for step in self.steps:
+            if not step.inputs:
+                continue
+            arriving = [self.steps[slot.step].shapes[slot.output] for slot in step.inputs]
+            weights = tuple(step.layer.declare(arriving if step.layer.takes_list else arriving[0]))
+            if declared.setdefault(step.layer, weights) != weights:
+                raise InputError(f"{step.layer.label}: is used twice, on shapes that need different weights")
+            step.weights = tuple((weight, f"{step.path}/{weight.name}") for weight in weights)
+            step.trained = tuple((weight, name) for weight, name in step.weights if weight.trainable)
+        self.regularized = tuple(
+            (weight, name) for _, weight, name in self.weights() if weight.regularizer is not None
+        )
+        self.built = True
+
+    def _build_submodels(self) -> None:
+        """Check that what arrives at models within is what they know, and build those that know nothing."""
+        for use in self.uses:
+            if isinstance(use.part, Submodel):
+                arriving = [self.shapes_of(slot.step)[slot.output] for slot in use.inputs]
+                use.part.check(arriving)
+                if not use.part.graph.built:
+                    use.part.graph.build(arriving if len(arriving) > 1 else arriving[0])
+
+    def shapes_of(self, number: int) -> list[Shape]:
+        """The shapes of the outputs of a use, for one example."""
+        end = self._ends[number]
+        return (
+            self.steps[end].shapes
+            if isinstance(end, int)
+            else [self.steps[s.step].shapes[s.output] for s in end]
+        )
+
+    def output_shapes_for(self, entering: Sequence[Shape]) -> list[Shape]:
+        """Of one example of each output, for inputs of these shapes.
+
+        Raises:
+            InputError: a layer cannot take the shape; it is named.
+        """
+        produced = list(self._shapes(entering))
+        return [produced[slot.step][slot.output] for slot in self.outputs]
+
+    def _shapes(self, entering: Sequence[Shape]) -> Iterator[list[Shape]]:
+        """Of the outputs of each step."""
+        source, produced = iter(entering), list[list[Shape]]()
+        for step in self.steps:
+            arriving = [produced[slot.step][slot.output] for slot in step.inputs]
+            layer = step.layer
+            shape: Any = (
+                layer.output_shape(arriving if layer.takes_list else arriving[0])
+                if arriving
+                else next(source)
+            )
+            produced.append(shape if isinstance(shape, list) else [shape])
+            yield produced[-1]
+
+    def weights(self) -> Iterable[tuple[Layer, Weight, str]]:
+        """Every weight once, in creation order: its layer, what was declared, its name."""
+        seen: set[Layer] = set()
+        for step in self.steps:
+            for weight, name in step.weights if step.layer not in seen else ():
+                yield step.layer, weight, name
+            seen.add(step.layer)
+
+    def names_by_depth(self) -> list[str]:
+        """The names of all weights in Keras's order: by `parts`, and those of a layer that are trained
+        first.
+        """
+        names: dict[Layer, list[str]] = {}
+        for layer, _, name in sorted(self.weights(), key=lambda each: not each[1].trainable):
+            names.setdefault(layer, []).append(name)
+        return [name for layer in self._layers_by_depth() for name in names.pop(layer, ())]
+
+    def _layers_by_depth(self) -> Iterator[Layer]:
+        for part in self.parts:
+            yield from [part] if isinstance(part, Layer) else part.graph._layers_by_depth()
+
+    @cached_property
+    def counts(self) -> dict[Layer, int]:
+        """How often each layer is used."""
+        return dict(Counter(step.layer for step in self.steps))
+
+    @cached_property
+    def stand_ins(self) -> dict[int, Layer]:
+        """Layers that compute faster what some steps compute together, by the steps' numbers."""
+        found: dict[int, Layer] = {}
+        for number, step in enumerate(self.steps):
+            source = step.inputs[0].step if len(step.inputs) == 1 else number
+            together = pooled(self.steps[source].layer, step.layer)
+            if together is not None and self.readers(source) == 1:
+                found |= {source: together, number: InputLayer(name=step.layer.name)}
+        return found
+
+    @cached_property
+    def output_names(self) -> list[str]:
+        """Of the outputs' layers or models, numbered where one has several."""
+        names: list[str] = []
+        for slot in self.leaving:
+            base = self.names[self.uses[slot.step].part]
+            numbered = (f"{base}_{number}" if number else base for number in range(len(self.leaving)))
+            names.append(next(name for name in numbered if name not in names))
+        return names
+
+    def readers(self, number: int) -> int:
+        """How often the outputs of a step are read, by other steps or as the model's."""
+        read = [*self.outputs, *(slot for step in self.steps for slot in step.inputs)]
+        return sum(slot.step == number for slot in read)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the graph in JSON types; see `graph_config`."""
+        return graph_config.to_config(self)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
+        """The graph that `get_config` described; classes of your own must be among `custom_objects`.
+
+        Raises:
+            SpecError: an unknown layer, or a config that is none.
+        """
+        return graph_config.from_config(config, cls, custom_objects)
+
+    def _check_wiring(self) -> None:
+        for index, use in enumerate(self.uses):
+            where = f"step {index}, {use.part.label}"
+            if isinstance(use.part, InputLayer) == bool(use.inputs):
+                raise SpecError(f"{where}: input layers, and only they, read no other step")
+            if not all(0 <= slot.step < index and slot.output >= 0 for slot in use.inputs):
+                raise SpecError(f"{where}: reads {use.inputs}, which are not all outputs of earlier steps")
+            takes = len(use.part.graph.inputs) if isinstance(use.part, Submodel) else 1
+            if len(use.inputs) not in (0, takes) and not (
+                isinstance(use.part, Layer) and use.part.takes_list
+            ):
+                raise SpecError(
+                    f"{where}: expected {takes} input{'s' if takes > 1 else ''}, found {len(use.inputs)}"
+                )
+        if not self.leaving or not all(
+            0 <= slot.step < len(self.uses) and slot.output >= 0 for slot in self.leaving
+        ):
+            raise SpecError(f"a network needs outputs of its {len(self.uses)} steps, found {self.leaving}")
+
+
+def _called(use: Use, arriving: list[SymbolicTensor]) -> Any:
+    if isinstance(use.part, Submodel):
+        return use.part(arriving, use.training)
+    return use.part(arriving if use.part.takes_list else arriving[0], use.training)
+
+
+def _collect(node: Node, nodes: dict[Node, int]) -> None:
+    """Number `node` after everything that it reads."""
+    if node not in nodes:
+        for tensor in node.inputs:
+            _collect(tensor.node, nodes)
+        nodes[node] = len(nodes)
+
+
+def as_list(tensors: Any) -> list[SymbolicTensor]:
+    """One symbolic tensor, or several, as a list."""
+    given = [tensors] if isinstance(tensors, SymbolicTensor) else list(tensors)
+    for tensor in given:
+        if not isinstance(tensor, SymbolicTensor):
+            raise SpecError(f"expected results of Input() or of layers, found {type(tensor).__name__}")
+    return given

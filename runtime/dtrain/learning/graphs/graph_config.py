@@ -1,0 +1,103 @@
+"""Graphs as data: JSON types, there and back.
+
+A config has a table of all layers, also of those in models within; a table of these models, if there are any;
+for each use the number of its layer or model and where its inputs come from; and the outputs. A model within
+has uses and outputs of its own, and may use the models before it in the table. So what several models share
+is one again.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dtrain.errors import SpecError
+from dtrain.learning.core.configuration import CustomObjects, from_data, to_data
+from dtrain.learning.graphs.wiring import Part, Slot, Submodel, Use
+from dtrain.learning.layers import CLASSES, Layer
+
+if TYPE_CHECKING:
+    from dtrain.learning.graphs.graph import Graph
+
+KINDS = ("Model", "Sequential")
+
+G = TypeVar("G", bound="Graph")
+
+
+def to_config(graph: "Graph") -> dict[str, Any]:
+    """A graph as data.
+
+    Raises:
+        SpecError: an argument of a layer is no data.
+    """
+    layers: dict[Part, int] = {}
+    models: dict[Part, int] = {}
+    described: list[dict[str, Any]] = []
+
+    def collect(inner: "Graph") -> dict[str, Any]:
+        for part in inner.names:
+            if isinstance(part, Layer):
+                layers.setdefault(part, len(layers))
+            elif part not in models:
+                description = {"name": part.name, "kind": part.kind, **collect(part.graph)}
+                models[part] = len(models)
+                described.append(description)
+        return {
+            "steps": [_use_to_data(use, layers, models) for use in inner.uses],
+            "outputs": [list(slot) for slot in inner.leaving],
+        }
+
+    wiring = collect(graph)
+    table = [
+        to_data(layer) | ({"numbered": True} if getattr(layer, "numbered", False) else {}) for layer in layers
+    ]
+    return {"layers": table, **({"models": described} if described else {}), **wiring}
+
+
+def from_config(config: Mapping[str, Any], cls: type[G], custom_objects: CustomObjects) -> G:
+    """What `to_config` described, as a graph of class `cls`; classes of your own must be among
+    `custom_objects`.
+
+    Raises:
+        SpecError: an unknown layer, or a config that is none.
+    """
+    try:
+        layers = [_layer_from_data(each, custom_objects) for each in config["layers"]]
+        models: list[Submodel] = []
+        for each in config.get("models", ()):
+            if each["kind"] not in KINDS or not isinstance(each["name"], str):
+                raise SpecError(
+                    f"a model within: expected a name and one of {', '.join(KINDS)}, found "
+                    f"{each['name']!r}, {each['kind']!r}"
+                )
+            inner = _graph_from_data(each, cls, layers, models)
+            inner.submodel = Submodel(each["name"], each["kind"], inner)
+            models.append(inner.submodel)
+        return _graph_from_data(config, cls, layers, models)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise SpecError(f"the config of a network does not have its form: {error!r}") from error
+
+
+def _layer_from_data(data: Any, custom_objects: CustomObjects) -> Layer:
+    layer: Layer = from_data(data, "layer", CLASSES, custom_objects)
+    layer.numbered = bool(data.get("numbered", False))
+    return layer
+
+
+def _graph_from_data(
+    data: Mapping[str, Any], cls: type[G], layers: Sequence[Layer], models: Sequence[Submodel]
+) -> G:
+    uses = [_use_from_data(each, layers, models) for each in data["steps"]]
+    return cls(uses, [Slot(*slot) for slot in data["outputs"]])
+
+
+def _use_to_data(use: Use, layers: Mapping[Part, int], models: Mapping[Part, int]) -> dict[str, Any]:
+    number = {"layer": layers[use.part]} if isinstance(use.part, Layer) else {"model": models[use.part]}
+    told = {} if use.training is None else {"training": use.training}
+    return {**number, "inputs": [list(slot) for slot in use.inputs], **told}
+
+
+def _use_from_data(data: Mapping[str, Any], layers: Sequence[Layer], models: Sequence[Submodel]) -> Use:
+    part: Part = models[data["model"]] if "model" in data else layers[data["layer"]]
+    training = data.get("training")
+    if training not in (None, True, False):
+        raise SpecError(f"training: expected true or false, found {training!r}")
+    return Use(part, tuple(Slot(*slot) for slot in data["inputs"]), training)

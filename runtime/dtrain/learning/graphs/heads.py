@@ -1,0 +1,132 @@
+"""A model's outputs with their losses, and what is given for each of them: targets, weights of examples."""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from dtrain.errors import InputError
+from dtrain.learning.core.activations import Activation
+from dtrain.learning.core.arrays import Array, as_float32
+from dtrain.learning.layers import Layer
+from dtrain.learning.losses import Loss
+
+
+class LossScale(NamedTuple):
+    """What makes the mean over the parts of a batch the gradient of the batch, where a loss is no mean over
+    examples.
+
+    Attributes:
+        sums: factor of losses whose reduction is ``sum`` or ``none``: a sum over all parts is divided by
+            nothing.
+        penalties: factor of the gradients of regularizers, which parts without examples leave to the others.
+    """
+
+    sums: float = 1.0
+    penalties: float = 1.0
+
+
+WHOLE = LossScale()
+"""A batch that is not cut."""
+
+
+class OutputLoss(NamedTuple):
+    """The loss of one output, and its part in the model's: the sum of all, each times its weight."""
+
+    loss: Loss
+    weight: float = 1.0
+
+
+Losses: TypeAlias = Loss | Sequence[Loss | OutputLoss | None]
+"""One loss for all outputs, or one for each; None for an output that is not trained."""
+
+
+class Head(NamedTuple):
+    """An output and its loss, which is computed from what goes into the last activation function if it knows
+    how.
+
+    So a softmax or sigmoid whose result is rounded to 0 or 1 still has a gradient. Keras's `fit` does the
+    same.
+
+    Attributes:
+        label: of the output's layer, for errors.
+        loss: of what the layer in the output's place gives; None: it has none.
+        weight: of the loss.
+        stand_in: the output's layer without its activation function; None where the loss wants what the layer
+            gives.
+        activation: what is left out.
+    """
+
+    label: str
+    loss: Loss | None
+    weight: float = 1.0
+    stand_in: Layer | None = None
+    activation: Activation | None = None
+
+    def value_and_gradient(
+        self, target: Any, value: Array, sample_weight: Any, scale: LossScale = WHOLE
+    ) -> tuple[float, Array | None]:
+        """Return the loss and the gradient, by the value, of its part in the model's.
+
+        With the reduction ``none`` the gradient is that of the sum, and the loss is the mean, as in
+        `tf.keras.Model.fit`.
+        """
+        if self.loss is None:
+            return 0.0, None
+        try:
+            lost, gradient = self.loss.value_and_gradient(target, value, sample_weight)
+        except InputError as error:
+            raise InputError(f"{self.label}: {error}") from None
+        factor = 1.0 if self.loss.is_mean else scale.sums
+        if self.weight * factor != 1.0:
+            gradient = gradient * (self.weight * factor)
+        reported = (
+            factor if self.loss.reduction != "none" else 1.0 / max(1, prod(value.shape[:-1] or value.shape))
+        )
+        return lost * reported, as_float32(gradient, self.label)
+
+    def value(self, target: Any, value: Array, sample_weight: Any) -> float:
+        """The loss alone."""
+        if self.loss is None:
+            return 0.0
+        try:
+            return float(np.mean(self.loss(target, value, sample_weight)))
+        except InputError as error:
+            raise InputError(f"{self.label}: {error}") from None
+
+    def output(self, value: Array) -> Array:
+        """The model's output, a new array."""
+        return np.array(value) if self.activation is None else self.activation(value)
+
+
+def by_output(given: Any, names: Sequence[str], what: str) -> list[Any]:
+    """What is given for each of a model's outputs.
+
+    Args:
+        given: one thing for all outputs; a list or tuple with one for each; or a dict by their names, in
+            which some may lack.
+        names: the outputs', in their order.
+        what: is given, for the message of an error.
+
+    Returns:
+        One for each output, None where there is none.
+
+    Raises:
+        InputError: there are more or fewer, or a name is unknown.
+    """
+    if given is None or isinstance(given, np.ndarray):
+        return [given] * len(names)
+    if isinstance(given, Mapping) and (len(names) > 1 or set(given) == set(names)):
+        if unknown := [name for name in given if name not in names]:
+            raise InputError(
+                f"expected {what} for the outputs {', '.join(names)}; found {', '.join(map(str, unknown))}"
+            )
+        return [given.get(name) for name in names]
+    if isinstance(given, list | tuple) and (len(names) > 1 or len(given) == 1):
+        if len(given) != len(names):
+            raise InputError(
+                f"expected {what} for {len(names)} outputs ({', '.join(names)}), found {len(given)}"
+            )
+        return list(given)
+    return [given] * len(names)

@@ -1,0 +1,358 @@
+"""A model's numbers: from weights and data to outputs, a loss and gradients.
+
+A `Network` runs a graph of layers and declares its variables. It never holds weights: they are passed to
+every call, and gradients are written into arrays that are passed too. Several passes may be in flight at once
+(`Network.forward`), also in several threads: each has scratch memory of its own, see
+`dtrain.learning.graphs.passes`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from math import prod
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from dtrain.errors import InputError, SpecError
+from dtrain.learning.core import initializers, regularizers
+from dtrain.learning.core.arrays import Array, Shape, fits, of_rank, shape_text
+from dtrain.learning.core.chance import Chance
+from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
+from dtrain.learning.core.drawn_table import DrawnTable
+from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.graphs.graph import Graph
+from dtrain.learning.graphs.heads import WHOLE, Head, Losses, LossScale, OutputLoss, by_output
+from dtrain.learning.graphs.passes import OnGradients, Pass, ScratchPool, only
+from dtrain.learning.graphs.wiring import Part, Slot, Step
+from dtrain.learning.layers import Layer, SymbolicTensor, Weight
+from dtrain.learning.losses import Loss
+from dtrain.variables import DTYPE_BYTES, TABLE_BYTES, VariableSpec
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class StepResult(NamedTuple):
+    """One training step's results besides the gradients, which are in the arrays that were passed.
+
+    Attributes:
+        loss: with the penalties of regularizers.
+        losses: of each output that has one, by its name.
+        outputs: the model's output; a list of them if it has several.
+        state_updates: new values of variables that are not trained, such as moving averages, by variable
+            name.
+        row_gradients: gradients of variables for which no array was passed (see `Network.sparse_variables`),
+            by variable name.
+    """
+
+    loss: float
+    losses: dict[str, float]
+    outputs: Any
+    state_updates: Mapping[str, Array] = NOTHING
+    row_gradients: Mapping[str, SparseRows] = NOTHING
+
+
+class Network:
+    """A stack of layers, or (`Network.from_graph`) a graph of them.
+
+    The shape of the data comes from an `InputLayer` or an `input_shape` in front, or from `build`. Layers
+    without a name are given Keras's: ``dense``, ``dense_1``, ..., numbered within this network.
+    """
+
+    def __init__(self, layers: Sequence[Part | SymbolicTensor] | Graph) -> None:
+        self.graph = layers if isinstance(layers, Graph) else Graph.of_stack(layers)
+        self._scratch = ScratchPool(len(self.graph.steps))
+        self._headed: tuple[Losses, list[Head], dict[int, Layer]] | None = None
+
+    @classmethod
+    def from_graph(cls, inputs: Any, outputs: Any) -> Self:
+        """The network between symbolic inputs (results of `Input`) and outputs, each one tensor or a list of
+        them.
+        """
+        return cls(Graph.between(inputs, outputs))
+
+    def get_config(self) -> dict[str, Any]:
+        """The architecture in JSON types."""
+        return self.graph.get_config()
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
+        """The network that `get_config` described; `SpecError` for unknown layers, but for those in
+        `custom_objects`.
+        """
+        return cls(Graph.from_config(config, custom_objects))
+
+    # Declaring
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Every layer once, also those of models within, in order of first use."""
+        return self.graph.layers
+
+    @property
+    def built(self) -> bool:
+        """Whether the shapes of the inputs are known, and so the variables."""
+        return self.graph.built
+
+    def build(self, input_shape: Any) -> None:
+        """Work out shapes and variables for inputs of `input_shape`: of one example; a list of shapes for
+        several inputs.
+
+        Raises:
+            InputError: a layer cannot take the shape; it is named.
+        """
+        self.graph.build(input_shape)
+
+    @property
+    def assumed_input_shape(self) -> Shape | None:
+        """Of one example of the only input, before there are data, where the layer that reads it knows; else
+        None.
+        """
+        return self._reader(self.graph.inputs[0]).assumed_input_shape if len(self.graph.inputs) == 1 else None
+
+    @property
+    def variables(self) -> tuple[VariableSpec, ...]:
+        """All variables in creation order, trainable as their layers are now."""
+        return tuple(
+            VariableSpec(
+                name, weight.shape, weight.dtype, weight.trainable and layer.trainable, weight.may_be_sparse
+            )
+            for layer, weight, name in self.graph.weights()
+        )
+
+    @property
+    def sparse_variables(self) -> tuple[str, ...]:
+        """Variables whose gradient may be `SparseRows`: leave their array out of `gradients` and it comes in
+        `row_gradients`.
+        """
+        return tuple(name for _, weight, name in self.graph.weights() if weight.may_be_sparse)
+
+    @property
+    def input_shapes(self) -> list[Shape]:
+        """Of one example of each input."""
+        return [step.shapes[0] for step in self.graph.inputs]
+
+    @property
+    def output_shapes(self) -> list[Shape]:
+        """Of one example of each output."""
+        return [self.graph.steps[slot.step].shapes[slot.output] for slot in self.graph.outputs]
+
+    @property
+    def input_names(self) -> list[str]:
+        """Of the layers at which data enters."""
+        return [step.path for step in self.graph.inputs]
+
+    @property
+    def output_names(self) -> list[str]:
+        """Of the outputs' layers, numbered where a layer has several."""
+        return self.graph.output_names
+
+    def initial_values(self, seed: int) -> dict[str, Array]:
+        """Every variable's first value. Each is drawn from (seed, its name): the same in any cluster,
+        whatever else there is.
+
+        Those of a large table whose rows are read one by one come as a `DrawnTable`, which draws what is read
+        of it.
+        """
+        return {name: _first_value(weight, name, seed) for _, weight, name in self.graph.weights()}
+
+    # Running
+
+    def predict(self, weights: Mapping[str, Array], x: Any, *, training: bool = False) -> Any:
+        """The outputs for a batch `x`: a new array, or a list of them if the model has several outputs.
+
+        With `training` layers compute as in training, and chance is a source of the network's own.
+        """
+        run = Pass(
+            self.graph,
+            self._scratch,
+            weights,
+            training=training,
+            rng=self._own_chance,
+            stand_ins=self.graph.stand_ins,
+        )
+        run.forward(self._entering(x))
+        return only([np.array(output) for output in run.outputs])
+
+    def forward(self, weights: Mapping[str, Array], x: Any, rng: Chance) -> Pass:
+        """A pass in training mode whose outputs are known; for `loss_and_gradients` in two halves."""
+        run = Pass(self.graph, self._scratch, weights, training=True, rng=rng, stand_ins=self.graph.stand_ins)
+        run.forward(self._entering(x))
+        return run
+
+    def outputs_of_layers(self, weights: Mapping[str, Array], x: Any) -> Iterator[tuple[str, list[Array]]]:
+        """The label of every use of a layer, in order, with what it gives in inference mode: scratch
+        memory.
+        """
+        run = Pass(self.graph, self._scratch, weights, training=False, rng=self._own_chance)
+        run.forward(self._entering(x))
+        for step, outputs in run.values():
+            yield f"{step.path} ({type(step.layer).__name__})", outputs
+
+    def loss_and_outputs(
+        self, weights: Mapping[str, Array], x: Any, y: Any, loss: Losses, sample_weight: Any = None
+    ) -> StepResult:
+        """The loss of a batch, with the penalties of regularizers, and the outputs, in inference mode."""
+        heads, stand_ins = self._heads(loss)
+        run = Pass(
+            self.graph, self._scratch, weights, training=False, rng=self._own_chance, stand_ins=stand_ins
+        )
+        run.forward(self._entering(x))
+        lost = [head.value(*given) for head, given in self._given(heads, run, y, sample_weight)]
+        return StepResult(
+            self._total(weights, heads, lost), self._named(heads, lost), self._outputs(heads, run)
+        )
+
+    def loss_and_gradients(
+        self,
+        weights: Mapping[str, Array],
+        x: Any,
+        y: Any,
+        loss: Losses,
+        gradients: Mapping[str, Array],
+        *,
+        sample_weight: Any = None,
+        rng: Chance,
+        on_gradients: OnGradients | None = None,
+        scale: LossScale = WHOLE,
+    ) -> StepResult:
+        """One training step on one batch: fill `gradients` and return the rest.
+
+        Args:
+            weights: every variable's array by name.
+            x: the batch; a list, or a mapping by input name, if there are several inputs.
+            y: the targets; see `by_output` if there are several outputs.
+            loss: one for all outputs, or a list; losses of several outputs are added.
+            gradients: an array for every trained variable, overwritten; see `sparse_variables` for the
+                exception.
+            sample_weight: handed to the losses; see `by_output`.
+            rng: for dropout and the like.
+            on_gradients: called with names of variables as soon as their gradients are complete, last layer
+                first; gradients of `sparse_variables` without an array come with the result only.
+            scale: of a batch that is a part of another one.
+
+        Raises:
+            InputError: x does not fit, or is empty.
+        """
+        entering = self._entering(x)
+        if not len(entering[0]):
+            raise InputError(
+                f"{self.graph.inputs[0].layer.label}: expected at least one example, found an empty batch"
+            )
+        heads, stand_ins = self._heads(loss)
+        run = Pass(self.graph, self._scratch, weights, training=True, rng=rng, stand_ins=stand_ins)
+        run.forward(entering)
+        found = [
+            head.value_and_gradient(*given, scale)
+            for head, given in self._given(heads, run, y, sample_weight)
+        ]
+        lost, outputs = [lost for lost, _ in found], self._outputs(heads, run)
+        rows = run.backward([gradient for _, gradient in found], gradients, on_gradients, scale.penalties)
+        return StepResult(
+            self._total(weights, heads, lost), self._named(heads, lost), outputs, run.state_updates(), rows
+        )
+
+    def regularization_loss(self, weights: Mapping[str, Array]) -> float:
+        """The sum of all penalties."""
+        if not self.graph.regularized:
+            return 0.0
+        penalties = [(regularizers.get(weight.regularizer), name) for weight, name in self.graph.regularized]
+        return sum([penalty(weights[name]) for penalty, name in penalties if penalty is not None])
+
+    @cached_property
+    def _own_chance(self) -> np.random.Generator:
+        """For layers that drop values in inference too: of every process the same."""
+        return np.random.default_rng(0)
+
+    def _heads(self, loss: Losses) -> tuple[list[Head], dict[int, Layer]]:
+        """Each output with its loss, and the layers that stand in for others; the same as long as the loss
+        is.
+        """
+        headed = self._headed
+        if headed is None or headed[0] is not loss:
+            losses = by_output(loss, self.output_names, "losses")
+            heads = [self._head(slot, each) for slot, each in zip(self.graph.outputs, losses, strict=True)]
+            self._headed = headed = loss, heads, self._stand_ins(heads)
+        return headed[1:]
+
+    def _head(self, slot: Slot, loss: Loss | OutputLoss | None) -> Head:
+        layer, activation = self.graph.steps[slot.step].layer.before_activation()
+        loss, weight = loss if isinstance(loss, OutputLoss) else (loss, 1.0)
+        from_logits = None if activation is None or loss is None else loss.from_logits_of(activation.name)
+        if from_logits is None or self.graph.readers(slot.step) > 1:
+            return Head(layer.label, loss, weight)
+        return Head(layer.label, from_logits, weight, layer, activation)
+
+    def _stand_ins(self, heads: Sequence[Head]) -> dict[int, Layer]:
+        slots = zip(self.graph.outputs, heads, strict=True)
+        return self.graph.stand_ins | {
+            slot.step: head.stand_in for slot, head in slots if head.stand_in is not None
+        }
+
+    def _given(
+        self, heads: Sequence[Head], run: Pass, y: Any, sample_weight: Any
+    ) -> Iterator[tuple[Head, tuple[Any, Array, Any]]]:
+        """Each output's target, value and weights of examples."""
+        names = self.output_names
+        targets, weights = by_output(y, names, "targets"), by_output(sample_weight, names, "sample weights")
+        return zip(heads, zip(targets, run.outputs, weights, strict=True), strict=True)
+
+    def _total(self, weights: Mapping[str, Array], heads: Sequence[Head], lost: Sequence[float]) -> float:
+        return self.regularization_loss(weights) + sum(
+            [head.weight * each for head, each in zip(heads, lost, strict=True)]
+        )
+
+    def _named(self, heads: Sequence[Head], lost: Sequence[float]) -> dict[str, float]:
+        named = zip(self.output_names, heads, lost, strict=True)
+        return {name: each for name, head, each in named if head.loss is not None}
+
+    def _outputs(self, heads: Sequence[Head], run: Pass) -> Any:
+        """Copies: what a pass has computed lies in memory that its way back, and the next one, use again."""
+        return only([head.output(value) for value, head in zip(run.outputs, heads, strict=True)])
+
+    def _entering(self, x: Any) -> list[Array]:
+        """The inputs as arrays, checked against their shapes."""
+        if not self.built:
+            raise InputError("the network is not built: give its first layer an input_shape, or call build")
+        steps = self.graph.inputs
+        if isinstance(x, Mapping):
+            if not all(step.path in x for step in steps):
+                raise InputError(f"expected inputs named {self.input_names}, found {list(x)}")
+            given = [x[step.path] for step in steps]
+        else:
+            given = [x] if len(steps) == 1 else list(x)
+        if len(given) != len(steps):
+            raise InputError(f"expected {len(steps)} inputs, found {len(given)}")
+        arrays: list[Array] = []
+        for step, each in zip(steps, given, strict=True):
+            array, expected = np.asarray(each), step.shapes[0]
+            if array.ndim == 0 or array.shape[1:] != expected:
+                array = of_rank(array, expected)
+                if array.ndim == 0 or not fits(array.shape[1:], expected):
+                    label = self._reader(step).label
+                    raise InputError(
+                        f"{label}: expected an input of shape {shape_text(expected)}, found {array.shape}"
+                    )
+            arrays.append(array)
+            if len(array) != len(arrays[0]):
+                raise InputError(
+                    f"{step.layer.label}: expected {len(arrays[0])} examples, found {len(array)}"
+                )
+        return arrays
+
+    def _reader(self, source: Step) -> Layer:
+        """The first layer that reads the data of an input, or the input itself."""
+        steps = self.graph.steps
+        readers = (each.layer for each in steps if any(steps[slot.step] is source for slot in each.inputs))
+        return next(readers, source.layer)
+
+
+def _first_value(weight: Weight, name: str, seed: int) -> Any:
+    try:
+        initializer, words = initializers.get(weight.initializer), [seed, *name.encode()]
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}") from None
+    table = DrawnTable.of(weight.shape, initializer, words) if weight.may_be_sparse else None
+    if table is None:
+        return initializer(weight.shape, np.random.default_rng(words)).astype(weight.dtype, copy=False)
+    return table if prod(weight.shape) * DTYPE_BYTES[weight.dtype] >= TABLE_BYTES else np.asarray(table)

@@ -1,0 +1,238 @@
+"""One pass over one batch: every layer's forward in the order of the graph, and then perhaps every layer's
+backward.
+
+Several passes of one network may be in flight at once: each owns the scratch memory of its layers until it
+has gone back or is dropped. Passes that follow each other use the same memory.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import ProgramError
+from dtrain.learning.core import regularizers
+from dtrain.learning.core.arrays import Array, as_float32
+from dtrain.learning.core.chance import Chance
+from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.graphs.graph import Graph
+from dtrain.learning.graphs.wiring import Slot, Step
+from dtrain.learning.layers import Call, Layer
+
+OnGradients = Callable[[tuple[str, ...]], None]
+
+
+Scratch = list[dict[str, Array]]
+"""The arrays that the layers of one pass keep from one pass to the next, by the steps' numbers and the
+arrays' names.
+"""
+
+
+class ScratchPool:
+    """Scratch memory for the passes of one network: as many sets as were ever in flight at once."""
+
+    def __init__(self, n_steps: int) -> None:
+        self._n_steps = n_steps
+        self._free: list[Scratch] = []
+
+    def take(self) -> Scratch:
+        """A set that no other pass uses, preferably the one that was given back last."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return [{} for _ in range(self._n_steps)]
+
+    def give_back(self, scratch: Scratch) -> None:
+        """Let the next pass use this set."""
+        self._free.append(scratch)
+
+
+class Pass:
+    """One pass over one batch: forward, and then perhaps backward, once."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        pool: ScratchPool,
+        weights: Mapping[str, Array],
+        *,
+        training: bool,
+        rng: Chance | None = None,
+        stand_ins: Mapping[int, Layer] | None = None,
+    ) -> None:
+        """Prepare; `stand_ins` are layers that compute in the place of those of some steps, by the steps'
+        numbers.
+        """
+        self._pool = pool
+        self._scratch: Scratch | None = pool.take()
+        self._graph = graph
+        self._layers = [step.layer for step in graph.steps]
+        for index, layer in stand_ins.items() if stand_ins else ():
+            self._layers[index] = layer
+        self._values: list[list[Array]] = []
+        self._caches: list[Any] = []
+        self._given = weights
+        self._weights: list[dict[str, Array]] = []
+        self._needed: list[bool] = []  # for each step: whether it, or anything before it, is trained
+        self._calls: list[Call] = []
+        needed, calls = self._needed, self._calls
+        for step, memory in zip(graph.steps, self._scratch, strict=True):
+            before = False
+            for slot in step.inputs:
+                before = before or needed[slot.step]
+            needed.append(before or (step.layer.trainable and bool(step.trained)))
+            trains = training if step.training is None else step.training
+            calls.append(Call(trains, rng, before, memory=memory))
+
+    def __del__(self) -> None:
+        if self._scratch is not None:
+            self._pool.give_back(self._scratch)
+
+    @property
+    def outputs(self) -> list[Array]:
+        """The model's outputs: scratch memory, which `backward` gives back."""
+        return [self._values[slot.step][slot.output] for slot in self._graph.outputs]
+
+    def values(self) -> Iterator[tuple[Step, list[Array]]]:
+        """Every step, and its outputs."""
+        return zip(self._graph.steps, self._values, strict=True)
+
+    def state_updates(self) -> dict[str, Array]:
+        """What the layers want their untrained weights to become."""
+        updates: dict[str, Array] = {}
+        for step, call in zip(self._graph.steps, self._calls, strict=True):
+            for name, value in call.updates.items():
+                updates[f"{step.path}/{name}"] = value
+        return updates
+
+    def forward(self, entering: Iterable[Array]) -> None:
+        """First step first; the weights of each are read when its turn has come, for they may still be on
+        their way.
+        """
+        source = iter(entering)
+        for layer, step, call in zip(self._layers, self._graph.steps, self._calls, strict=True):
+            weights = {weight.name: self._given[name] for weight, name in step.weights}
+            arriving = [self._values[slot.step][slot.output] for slot in step.inputs] or [next(source)]
+            if not layer.any_dtype:
+                arriving = [as_float32(array, layer.label) for array in arriving]
+            y, cache = layer.forward(weights, arriving if layer.takes_list else arriving[0], call)
+            self._weights.append(weights)
+            self._values.append(y if isinstance(y, list) else [y])
+            self._caches.append(cache)
+
+    def backward(
+        self,
+        upstream: Iterable[Array | None],
+        gradients: Mapping[str, Array],
+        on_gradients: OnGradients | None,
+        penalty_scale: float = 1.0,
+    ) -> dict[str, SparseRows]:
+        """Last step first: fill `gradients`, and return those that are sparse.
+
+        Raises:
+            ProgramError: the pass has gone back before, and others use its memory.
+        """
+        if self._scratch is None:
+            raise ProgramError("this pass has gone back: every backward needs a forward of its own")
+        arrived = Arrived(self._values)
+        for slot, gradient in zip(self._graph.outputs, upstream, strict=True):
+            arrived.add(slot, gradient)
+        collected = Collected(gradients, dict(self._graph.counts), penalty_scale)
+        for index in reversed(range(len(self._graph.steps))):
+            step, weights, call = self._graph.steps[index], self._weights[index], self._calls[index]
+            if not self._needed[index]:
+                continue
+            places = collected.places(step, call)
+            dy = arrived.take(index)
+            dx = self._layers[index].backward(weights, self._caches[index], dy, places, call)
+            for slot, gradient in zip(step.inputs, dx if step.layer.takes_list else [dx], strict=True):
+                arrived.add(slot, gradient)
+            if collected.finish(step, weights, places, call) and on_gradients is not None:
+                on_gradients(tuple(name for _, name in step.trained))
+        scratch, self._scratch = self._scratch, None
+        self._pool.give_back(scratch)
+        return collected.rows
+
+
+class Arrived:
+    """Gradients by the steps' outputs, added up where an output is read more than once."""
+
+    def __init__(self, outputs: Sequence[Sequence[Array]]) -> None:
+        self._outputs = outputs
+        self._gradients: list[list[Array | None]] = [[None] * len(arrays) for arrays in outputs]
+
+    def add(self, slot: Slot, gradient: Array | None) -> None:
+        """Add a gradient; the array is ours from now on."""
+        gradients, output = self._gradients[slot.step], slot.output
+        before = gradients[output]
+        if before is None:
+            gradients[output] = gradient
+        elif gradient is not None:
+            before += gradient
+
+    def take(self, step: int) -> Any:
+        """The gradient by the outputs of a step; 0 for an output that was not read."""
+        taken, self._gradients[step] = self._gradients[step], []
+        return only(
+            [np.zeros_like(y) if dy is None else dy for dy, y in zip(taken, self._outputs[step], strict=True)]
+        )
+
+
+class Collected:
+    """The gradients by the weights. A frozen layer's, and those of a layer's second use, go to scratch memory
+    first.
+    """
+
+    def __init__(
+        self, gradients: Mapping[str, Array], uses: dict[Layer, int], penalty_scale: float = 1.0
+    ) -> None:
+        self._penalty_scale = penalty_scale
+        self.rows: dict[str, SparseRows] = {}
+        self._gradients = gradients
+        self._uses_left = uses
+        self._begun: set[Layer] = set()
+
+    def places(self, step: Step, call: Call) -> dict[str, Array]:
+        """Where a step's layer shall write its gradients."""
+        places: dict[str, Array] = {}
+        for weight, name in step.trained:
+            if name not in self._gradients and weight.may_be_sparse:
+                continue
+            if step.layer in self._begun or not step.layer.trainable:
+                places[weight.name] = call.scratch(f"gradient of {weight.name}", weight.shape)
+            else:
+                places[weight.name] = self._gradients[name]
+        return places
+
+    def finish(
+        self, step: Step, weights: Mapping[str, Array], places: Mapping[str, Array], call: Call
+    ) -> bool:
+        """Take what a step's layer wrote; True if that completes the gradients of a layer that is trained."""
+        layer = step.layer
+        self._uses_left[layer] -= 1
+        complete = self._uses_left[layer] == 0
+        if not layer.trainable or not step.trained:
+            return False
+        for weight, name in step.trained:
+            if weight.name in call.sparse_gradients:
+                self._add_rows(name, call.sparse_gradients[weight.name])
+            elif layer in self._begun:
+                self._gradients[name][...] += places[weight.name]
+            if (
+                complete
+                and weight.regularizer is not None
+                and (penalty := regularizers.get(weight.regularizer)) is not None
+            ):
+                penalty.add_gradient(weights[weight.name], self._gradients[name], self._penalty_scale)
+        self._begun.add(layer)
+        return complete
+
+    def _add_rows(self, name: str, rows: SparseRows) -> None:
+        if name in self.rows:
+            rows = self.rows[name].plus(rows)
+        self.rows[name] = rows
+
+
+def only(items: list[Any]) -> Any:
+    """The single item, or the list if there are several."""
+    return items[0] if len(items) == 1 else items

@@ -1,0 +1,199 @@
+"""What a graph is made of: uses of layers, and of models that stand in it as if they were layers.
+
+A graph that has models in it is run as steps of layers alone (`flattened`). Names nest by model: layer
+``dense`` of model ``encoder`` is ``encoder/dense`` in every graph in which the model stands.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dtrain.errors import InputError, SpecError
+from dtrain.learning.core.arrays import Shape, fits, shape_text
+from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor, Weight
+from dtrain.learning.layers.base import Node
+
+if TYPE_CHECKING:
+    from dtrain.learning.graphs.graph import Graph
+
+
+class Slot(NamedTuple):
+    """One output of one use, or of one step."""
+
+    step: int
+    output: int
+
+
+@dataclass(eq=False)
+class Submodel:
+    """A model that stands in the graphs of others as if it were a layer; one for all of them.
+
+    Attributes:
+        name: the model's.
+        kind: ``Model`` or ``Sequential``.
+        graph: the model's own.
+        model: what `Model.layers` of the others shows; None until it is looked at, if they come from a
+            config.
+    """
+
+    name: str
+    kind: str
+    graph: "Graph"
+    model: Any = None
+
+    @property
+    def label(self) -> str:
+        """How summaries name it: ``encoder (Sequential)``."""
+        return f"{self.name} ({self.kind})"
+
+    def __call__(
+        self, inputs: Sequence[SymbolicTensor], training: bool | None = None
+    ) -> list[SymbolicTensor]:
+        """The symbolic outputs; see `Layer.__call__`.
+
+        Raises:
+            InputError: there are more or fewer inputs than the model has, or a shape is another.
+        """
+        self.check([tensor.shape for tensor in inputs])
+        node = Node(self, tuple(inputs), training)
+        shapes = self.graph.output_shapes_for([tensor.shape for tensor in inputs])
+        return [SymbolicTensor(node, index, shape) for index, shape in enumerate(shapes)]
+
+    def check(self, shapes: Sequence[Shape]) -> None:
+        """Raise an `InputError` unless examples of these shapes fit the model's inputs, as far as they are
+        known.
+        """
+        entrances = self.graph.inputs
+        if len(shapes) != len(entrances):
+            raise InputError(f"{self.name}: expected {len(entrances)} inputs, found {len(shapes)}")
+        for step, shape in zip(entrances, shapes, strict=True):
+            if step.shapes and not fits(tuple(length or -1 for length in shape), step.shapes[0]):
+                label, found = step.layer.label, shape_text(shape)
+                raise InputError(
+                    f"{label}: expected an input of shape {shape_text(step.shapes[0])}, found {found}"
+                )
+
+
+Part = Layer | Submodel
+"""What stands in a graph."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Use:
+    """One use of a part of a graph.
+
+    Attributes:
+        inputs: outputs of earlier uses.
+        training: whether the part trains in this use; None: as the whole model does.
+    """
+
+    part: Part
+    inputs: tuple[Slot, ...] = ()
+    training: bool | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One use of a layer in a graph that is run.
+
+    Attributes:
+        path: the layer's name, behind the names of the models in which it stands.
+        inputs: earlier steps' outputs.
+        training: as in `Use`.
+        shapes: of the outputs, for one example; empty until the graph is built.
+        weights: what the layer declared, and the model's name of each.
+        trained: those that have gradients, unless the layer is frozen.
+    """
+
+    layer: Layer
+    path: str
+    inputs: tuple[Slot, ...] = ()
+    training: bool | None = None
+    shapes: list[Shape] = field(default_factory=list)
+    weights: tuple[tuple[Weight, str], ...] = ()
+    trained: tuple[tuple[Weight, str], ...] = ()
+
+
+def flattened(uses: Sequence[Use], names: Mapping[Part, str]) -> tuple[list[Step], list[list[Slot] | int]]:
+    """The same graph of layers alone: its steps, and of each use its outputs or, of a layer, the number of
+    its step.
+
+    A layer that is used in several models has the path of its first use. What a call of a layer of an inner
+    model said of training counts more than what the call of the model said.
+    """
+    steps: list[Step] = []
+    paths: dict[Layer, str] = {}
+    ends: list[list[Slot] | int] = []
+    for use in uses:
+        arriving = tuple(flat(slot, ends) for slot in use.inputs)
+        if isinstance(use.part, Layer):
+            steps.append(Step(use.part, paths.setdefault(use.part, names[use.part]), arriving, use.training))
+            ends.append(len(steps) - 1)
+            continue
+        graph, places, entering = use.part.graph, dict[int, Slot | int](), iter(arriving)
+        for number, inner in enumerate(graph.steps):
+            if isinstance(inner.layer, InputLayer):
+                places[number] = next(entering)
+                continue
+            inputs = tuple(_within(slot, places) for slot in inner.inputs)
+            path = paths.setdefault(inner.layer, f"{names[use.part]}/{inner.path}")
+            steps.append(
+                Step(inner.layer, path, inputs, use.training if inner.training is None else inner.training)
+            )
+            places[number] = len(steps) - 1
+        ends.append([_within(slot, places) for slot in graph.outputs])
+    return steps, ends
+
+
+def flat(slot: Slot, ends: Sequence[list[Slot] | int]) -> Slot:
+    """An output of a use, as one of a step; see `flattened`."""
+    end = ends[slot.step]
+    return Slot(end, slot.output) if isinstance(end, int) else end[slot.output]
+
+
+def _within(slot: Slot, places: Mapping[int, Slot | int]) -> Slot:
+    """An output of an inner model's step, in the graph around it."""
+    place = places[slot.step]
+    return Slot(place, slot.output) if isinstance(place, int) else place
+
+
+def named(parts: Sequence[Part]) -> dict[Part, str]:
+    """The name of each part within a graph.
+
+    Layers keep the names that they were given, which must differ. All others are called after their class,
+    and get numbers where that is taken: ``dense``, ``dense_1``, ...; a layer that has such a name from
+    another graph keeps it if it can, and so does a model.
+
+    Raises:
+        SpecError: two layers were given the same name.
+    """
+    own = [part for part in parts if isinstance(part, Layer) and part.name is not None and not part.numbered]
+    given: dict[Part, str] = {part: str(part.name) for part in own}
+    if twice := sorted(name for name, count in Counter(given.values()).items() if count > 1):
+        raise SpecError(
+            f"names of layers must be unique; found twice: {twice}; give the layers names of their own"
+        )
+    names: dict[Part, str] = dict(given)
+    taken = set(given.values())
+    numbers = Counter[str]()
+    others = [part for part in parts if part not in given]
+    for part in sorted(others, key=lambda part: part.name is None):
+        wished = part.base_name if isinstance(part, Layer) else part.name
+        for name in _numbered(part.name, wished, numbers):
+            if name not in taken:
+                names[part] = name
+                taken.add(name)
+                break
+        if part.name is None and isinstance(part, Layer):
+            part.name, part.numbered = names[part], True
+    return {part: names[part] for part in parts}
+
+
+def _numbered(first: str | None, base: str, numbers: Counter[str]) -> Iterator[str]:
+    if first is not None:
+        yield first
+    while True:
+        number = numbers[base]
+        numbers[base] += 1
+        yield f"{base}_{number}" if number else base

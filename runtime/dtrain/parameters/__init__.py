@@ -1,0 +1,1 @@
+"""Parameters where they lie: placement, tables, buffers and codecs."""

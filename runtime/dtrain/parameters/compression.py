@@ -1,0 +1,138 @@
+"""Fewer bytes on the wire: `training.compression`, as both ends of a connection see it.
+
+    1. Only float32 of what is trained is compressed; anything else travels as it is. Servers hold, add up and
+      save float32.
+    2. bf16, fp16: every number in 16 bits, both ways. For fp16 the gradient is multiplied by a power of two,
+       so that its largest number comes near the end of the range: none overflows, and few are too small.
+    3. top_k: of a gradient only the largest elements, as places and float32 (`largest_elements`); values as
+      in bf16.
+    4. Rows of tables travel in 16 bits, too.
+    5. What is read to be kept is whole: the last version, and what the leader pulls or looks up.
+    6. What a number becomes does not depend on the server that has it: results are the same for any placement
+      and transport.
+
+A push of an array of n elements is, in its place among the blocks:
+
+    bf16, fp16    n numbers of 16 bits; for fp16 the scale, one float32, stands before the first block
+    top_k         k places, uint32; k float32
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from dtrain.errors import InputError
+from dtrain.parameters.half_precision import HalfPrecision
+from dtrain.parameters.placement import Group, ServerLayout, Shard
+
+Array = np.ndarray[Any, Any]
+Blocks = Sequence[Array]
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How numbers travel.
+
+    Attributes:
+        half: values, and gradients unless only the largest elements travel.
+        fraction: of a gradient's elements; None: all travel.
+    """
+
+    half: HalfPrecision
+    fraction: float | None = None
+
+    @classmethod
+    def of(cls, config: str | Mapping[str, float]) -> "Compression | None":
+        """As a spec's `training.compression` says; None for ``none``."""
+        if isinstance(config, str):
+            return None if config == "none" else cls(HalfPrecision(cast(Literal["bf16", "fp16"], config)))
+        return cls(HalfPrecision("bf16"), config["top_k"])
+
+    def applies_to(self, numbers: Group | Shard) -> bool:
+        """Whether they are compressed."""
+        return numbers.trainable and numbers.dtype == "float32"
+
+    @property
+    def gradients_scaled(self) -> bool:
+        """Whether a scale stands before a push's blocks."""
+        return self.half.scales and self.fraction is None
+
+    def value_kinds(self, layout: ServerLayout) -> list[tuple[str, int]]:
+        """(dtype, elements) of the blocks in which a server's values travel."""
+        return [
+            (self.half.dtype if self.applies_to(group) else group.dtype, group.size)
+            for group in layout.groups
+        ]
+
+    def compress_values(self, layout: ServerLayout, values: Blocks, out: Blocks) -> None:
+        """A server's values into blocks of `value_kinds`."""
+        for group, block, place in zip(layout.groups, values, out, strict=True):
+            if self.applies_to(group):
+                self.half.narrow(block, place)
+            else:
+                place[...] = block
+
+    def restore_values(self, layout: ServerLayout, blocks: Blocks, out: Blocks) -> None:
+        """The inverse."""
+        for group, block, place in zip(layout.groups, blocks, out, strict=True):
+            if self.applies_to(group):
+                self.half.widen(block, place)
+            else:
+                place[...] = block
+
+    def restore_push(self, layout: ServerLayout, blocks: Blocks) -> list[Array]:
+        """A push's blocks as they would be without compression.
+
+        Raises:
+            InputError: they are not those of a compressed push.
+        """
+        left = iter(blocks)
+        try:
+            scale = _scale(next(left)) if self.gradients_scaled else 1.0
+            restored = [
+                self._gradient(left, group.size, scale) if self.applies_to(group) else next(left)
+                for group in layout.groups
+            ]
+            for shard in layout.tables:
+                if shard.trainable:
+                    restored.append(next(left))
+                    restored.append(
+                        self._widened(next(left), scale) if self.applies_to(shard) else next(left)
+                    )
+        except StopIteration:
+            raise InputError(f"{len(blocks)} blocks are too few for a compressed gradient") from None
+        return [*restored, *left]
+
+    def _gradient(self, left: Iterator[Array], size: int, scale: float) -> Array:
+        if self.fraction is None:
+            return self._widened(next(left), scale)
+        places, values = next(left), next(left)
+        kinds = places.dtype.name, values.dtype.name
+        if (
+            kinds != ("uint32", "float32")
+            or places.size != values.size
+            or int(places.max(initial=0)) >= max(1, size)
+        ):
+            raise InputError(
+                f"{places.size} places, {values.size} numbers ({', '.join(kinds)}) do not lie within {size} "
+                "elements"
+            )
+        gradient = np.zeros(size, np.float32)
+        gradient[places] = values
+        return gradient
+
+    def _widened(self, block: Array, scale: float) -> Array:
+        if block.dtype.name != self.half.dtype:
+            raise InputError(
+                f"expected numbers of 16 bits ({self.half.dtype}), found {block.dtype.name}: is compression "
+                "the same for all tasks?"
+            )
+        return self.half.widen(block, scale=scale)
+
+
+def _scale(block: Array) -> float:
+    if block.dtype != np.float32 or block.size != 1 or not 0 < block[0] < np.inf:
+        raise InputError("expected the scale of a gradient, one positive number, before its blocks")
+    return float(block[0])

@@ -1,0 +1,52 @@
+"""The largest elements of a replica's gradients, and a memory of the others: top-k with error feedback.
+
+What is not sent is added to the next gradient (Seide et al. 2014; Stich et al. 2018, arXiv:1809.07599), so
+that everything arrives in the end: applied + kept = the sum of the gradients that count. A gradient that is
+not applied (too late, refused, of a term that is over) changes nothing of what is kept, as it changes nothing
+of the variables. A replica that is started again keeps nothing, and neither does one whose servers went back
+to a checkpoint.
+"""
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class LargestElements:
+    """Of gradients of one size, float32.
+
+    Attributes:
+        fraction: of the elements, that of those picked; at least one is.
+    """
+
+    def __init__(self, fraction: float, size: int) -> None:
+        self.fraction = fraction
+        self._kept = np.zeros(size, np.float32)
+        self._rest = np.zeros(size, np.float32)
+
+    def pick(self, gradient: Array) -> tuple[Array, Array]:
+        """(places, ascending; their values) of the largest of the gradient and what is kept; zeros never are.
+
+        All elements that are as large as the smallest one picked are picked too, so that the choice does not
+        depend on places.
+        """
+        np.add(self._kept, gradient, out=self._rest)
+        magnitudes = np.abs(self._rest)
+        if not magnitudes.size:
+            return np.empty(0, np.int64), magnitudes
+        rank = magnitudes.size - max(1, round(self.fraction * magnitudes.size))
+        least = np.partition(magnitudes, rank)[rank]
+        places = np.flatnonzero(magnitudes >= max(least, np.finfo(np.float32).smallest_subnormal))
+        values = self._rest[places]
+        self._rest[places] = 0
+        return places, values
+
+    def applied(self, part: slice) -> None:
+        """This part of what was picked last has been applied: the rest of it is kept."""
+        self._kept[part] = self._rest[part]
+
+    def forget(self) -> None:
+        """Keep nothing."""
+        self._kept.fill(0)

@@ -1,0 +1,111 @@
+"""The mean of contributions, in the order of their parts. Rule 3."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Blocks = Sequence[Array]
+
+PIECE = 1 << 15
+"""Elements that are averaged at a time."""
+
+
+def mean(
+    gradients: Sequence[Blocks],
+    trainable: Sequence[bool],
+    parts: int | None = None,
+    weights: Sequence[int] | None = None,
+    present: Blocks = (),
+) -> Blocks:
+    """Return the sum in the given order, divided by the number of parts; or, with `weights`, the weighted
+    mean.
+
+    The first blocks of each are those of the groups, which are `trainable` or not. They are added up into the
+    first one's memory where that may be written; whole numbers (and truth values, as 0 and 1) in 64 bits, and
+    their mean is rounded down. What is not trained and is the same in all, such as a frozen layer, stays
+    exactly that. The blocks after them are pairs of row numbers and rows: the mean has every row that any
+    contribution lists, and one that does not list it counts as zero.
+
+    Args:
+        gradients: at least one.
+        parts: at least as many as gradients: those without examples have no gradient, and count as zero; for
+            what is not trained, as its `present` value. Default: as many.
+        weights: numbers of examples; parts without examples then do not count.
+        present: values of all groups.
+    """
+    count = len(gradients) if parts is None or weights is not None else parts
+    if weights is not None and len(set(weights)) == 1:
+        weights = None
+    if count == 1:
+        return gradients[0]
+    dense = len(trainable)
+    means: list[Array] = []
+    for index, trained in enumerate(trainable):
+        blocks = [gradient[index] for gradient in gradients]
+        means.append(
+            _mean_of_floats(blocks, count, weights)
+            if trained
+            else _mean_of_state(blocks, count, weights, present, index)
+        )
+    for position in range(dense, len(gradients[0]), 2):
+        means += _row_mean(
+            [(gradient[position], gradient[position + 1]) for gradient in gradients], count, weights
+        )
+    return means
+
+
+def _mean_of_state(
+    blocks: Sequence[Array], count: int, weights: Sequence[int] | None, present: Blocks, index: int
+) -> Array:
+    """Equal values are their own mean, which their sum divided by their count need not be."""
+    first = blocks[0]
+    absent = [present[index]] * (count - len(blocks))
+    others = [*blocks[1:], *absent]
+    if first.dtype.kind != "f":
+        total = first.astype(np.int64)
+        for block in others:
+            np.add(total, block, out=total, casting="unsafe")
+        return (total // count).astype(first.dtype)
+    differs = np.any([other != first for other in others], axis=0)
+    return np.where(differs, _mean_of_floats([first.copy(), *others], count, weights), first)
+
+
+def _mean_of_floats(blocks: Sequence[Array], count: int, weights: Sequence[int] | None) -> Array:
+    """Piece by piece, each small enough to stay in the cache until it is divided."""
+    first, *others = blocks
+    mean = first if first.flags.writeable else np.empty_like(first)
+    for start in range(0, first.size, PIECE):
+        piece = slice(start, start + PIECE)
+        total = mean[piece]
+        kind = total.dtype.type
+        if weights is not None:
+            np.multiply(first[piece], kind(weights[0]), out=total)
+            for other, weight in zip(others, weights[1:], strict=True):
+                np.add(total, other[piece] * kind(weight), out=total)
+            np.divide(total, kind(sum(weights)), out=total)
+            continue
+        if others:
+            np.add(first[piece], others[0][piece], out=total)
+        elif mean is not first:
+            total[...] = first[piece]
+        for other in others[1:]:
+            np.add(total, other[piece], out=total)
+        np.divide(total, kind(count), out=total)
+    return mean
+
+
+def _row_mean(
+    pairs: Sequence[tuple[Array, Array]], count: int, weights: Sequence[int] | None
+) -> tuple[Array, Array]:
+    """Return the mean of pairs of ascending ids and flat rows, in this form."""
+    union = np.unique(np.concatenate([ids for ids, _ in pairs]))
+    row_size = max((rows.size // ids.size for ids, rows in pairs if ids.size), default=0)
+    total = np.zeros((len(union), row_size), pairs[0][1].dtype)
+    kind = total.dtype.type
+    for number, (ids, rows) in enumerate(pairs):
+        listed = rows.reshape(len(ids), row_size)
+        total[np.searchsorted(union, ids)] += listed if weights is None else listed * kind(weights[number])
+    divisor = kind(count if weights is None else sum(weights))
+    return union, np.divide(total, divisor, out=total).reshape(-1)

@@ -1,0 +1,302 @@
+"""Which server holds which rows of which variable, and where in its memory. Pure; the same plan from the same
+declarations.
+
+1. The chief makes the plan from the declared variables; it travels as data, and its hash rides in every push
+  (rule 9).
+2. A partitioner may cut a variable into shards `name/part_i`, whole rows each; what is not cut is one shard,
+  `name`.
+3. round_robin deals the shards to the servers in order of creation, cut or not, trainable or not. greedy
+   gives the largest shard first to the server with the fewest bytes, the lowest index where several have as
+   few.
+4. A server keeps all dense shards of one dtype and trainability in one flat array, one after another in the
+   order of the plan. So a group travels as one block, and an optimizer passes over one array however many
+   variables there are. The shards of sparse variables are its *tables*: each is an array of rows, of which
+   those travel that a step touches.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import InputError, SpecError
+from dtrain.variables import DTYPE_BYTES, VariableSpec
+from dtrain.variables.partitioning import (
+    Partitioner,
+    partitioner_from_config,
+    row_offsets,
+    shard_count,
+    shard_name,
+    split_rows,
+)
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Rows `row_start` to `row_stop` of one variable, and the server that holds them. A scalar counts as one
+    row.
+
+    Attributes:
+        variable: position of the variable in the plan.
+        name: the variable's own name if it is in one piece, else `name/part_i`.
+        shape: of these rows.
+    """
+
+    variable: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    trainable: bool
+    row_start: int
+    row_stop: int
+    server: int
+    sparse: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.size * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Group:
+    """All shards of one server with the same dtype and trainability, as one flat array; `shards` are in its
+    order.
+    """
+
+    dtype: str
+    trainable: bool
+    shards: tuple[Shard, ...]
+
+    @cached_property
+    def size(self) -> int:
+        """Number of elements of all shards."""
+        return sum(shard.size for shard in self.shards)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each shard begins, in elements; the next begins where it ends."""
+        return tuple(row_offsets([shard.size for shard in self.shards]))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLayout:
+    """The memory of one server: trainable groups first, each kind in the order in which its first shard was
+    created; tables.
+    """
+
+    server: int
+    groups: tuple[Group, ...]
+    tables: tuple[Shard, ...] = ()
+
+    def views(self, flats: Sequence[Array]) -> dict[str, Array]:
+        """Every dense shard by name, as a view of one flat array for each group."""
+        return {
+            shard.name: flat[offset : offset + shard.size].reshape(shard.shape)
+            for group, flat in zip(self.groups, flats, strict=True)
+            for shard, offset in zip(group.shards, group.offsets, strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The placement of all variables of a model.
+
+    Attributes:
+        variables: in order of creation.
+        shards: in order of creation; those of one variable are neighbours and cover its rows.
+        servers: how many servers there are; one may have nothing to hold.
+    """
+
+    variables: tuple[VariableSpec, ...]
+    shards: tuple[Shard, ...]
+    servers: int
+
+    @cached_property
+    def hash(self) -> str:
+        """A short digest: equal for equal plans, wherever they were made."""
+        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":")).encode()
+        return hashlib.blake2b(canonical, digest_size=8).hexdigest()
+
+    @cached_property
+    def layouts(self) -> tuple[ServerLayout, ...]:
+        """The memory of every server."""
+        return tuple(
+            _layout(server, [shard for shard in self.shards if shard.server == server])
+            for server in range(self.servers)
+        )
+
+    def layout(self, server: int) -> ServerLayout:
+        """The memory of one server."""
+        return self.layouts[server]
+
+    def shards_of(self, variable: int) -> tuple[Shard, ...]:
+        """The shards of one variable, by rows."""
+        return self._by_variable[variable]
+
+    @cached_property
+    def _by_variable(self) -> tuple[tuple[Shard, ...], ...]:
+        result: list[list[Shard]] = [[] for _ in self.variables]
+        for shard in self.shards:
+            result[shard.variable].append(shard)
+        return tuple(map(tuple, result))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data: for each variable its declaration and (rows, server) of each shard."""
+        return {
+            "servers": self.servers,
+            "variables": [
+                {
+                    "name": variable.name,
+                    "shape": list(variable.shape),
+                    "dtype": variable.dtype,
+                    "trainable": variable.trainable,
+                    "sparse": variable.sparse,
+                    "shards": [[shard.row_stop - shard.row_start, shard.server] for shard in shards],
+                }
+                for variable, shards in zip(self.variables, self._by_variable, strict=True)
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Plan":
+        """The inverse of `to_dict`.
+
+        Raises:
+            InputError: the data is no plan.
+        """
+        try:
+            entries = data["variables"]
+            variables = [
+                VariableSpec(e["name"], tuple(e["shape"]), e["dtype"], e["trainable"], e["sparse"])
+                for e in entries
+            ]
+            rows = [[count for count, _ in e["shards"]] for e in entries]
+            servers = [server for e in entries for _, server in e["shards"]]
+            return _assemble(variables, rows, servers, data["servers"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"what was received is no plan of variables: {type(error).__name__}: {error}"
+            ) from None
+
+
+def plan(
+    variables: Sequence[VariableSpec],
+    servers: int,
+    placement: str = "round_robin",
+    partitioner: Partitioner | Mapping[str, int] | None = None,
+) -> Plan:
+    """Place variables on servers.
+
+    Args:
+        variables: in order of creation.
+        servers: how many there are, at least 1.
+        placement: ``round_robin`` or ``greedy``.
+        partitioner: cuts variables into shards; as a spec names it, or a function of (shape, dtype).
+
+    Raises:
+        SpecError: placement, partitioner or number of servers is wrong.
+        InputError: two variables or shards have the same name, or a variable has an unknown dtype.
+    """
+    if servers < 1:
+        raise SpecError(f"variables need at least one parameter server to lie on, found {servers}")
+    cut = partitioner_from_config(partitioner) if isinstance(partitioner, Mapping) else partitioner
+    rows = [split_rows(_row_count(variable), shard_count(_checked(variable), cut)) for variable in variables]
+    shards = _assemble(variables, rows, [0] * sum(map(len, rows)), servers).shards
+    if placement == "round_robin":
+        chosen = [turn % servers for turn in range(len(shards))]
+    elif placement == "greedy":
+        largest_first = sorted(range(len(shards)), key=lambda index: -shards[index].nbytes)
+        loaded = least_loaded([shards[index].nbytes for index in largest_first], servers)
+        chosen = [server for _, server in sorted(zip(largest_first, loaded, strict=True))]
+    else:
+        raise SpecError(f"placement: expected round_robin or greedy, found {placement!r}")
+    return _assemble(variables, rows, chosen, servers)
+
+
+def least_loaded(nbytes: Sequence[int], servers: int) -> list[int]:
+    """The server of each size, in the order given: the one with the fewest bytes so far, the lowest index
+    among equals.
+    """
+    loads = [0] * servers
+    chosen = []
+    for size in nbytes:
+        server = loads.index(min(loads))
+        loads[server] += size
+        chosen.append(server)
+    return chosen
+
+
+def _row_count(variable: VariableSpec) -> int:
+    return variable.shape[0] if variable.shape else 1
+
+
+def _checked(variable: VariableSpec) -> VariableSpec:
+    if not isinstance(variable.name, str) or variable.dtype not in DTYPE_BYTES:
+        raise InputError(
+            f"{variable.name!r} has dtype {variable.dtype!r}; expected one of {', '.join(DTYPE_BYTES)}"
+        )
+    if any(not isinstance(length, int) or length < 0 for length in variable.shape):
+        raise InputError(f"{variable.name} has shape {variable.shape}; expected whole numbers of at least 0")
+    return variable
+
+
+def _assemble(
+    variables: Sequence[VariableSpec], rows: Sequence[Sequence[int]], servers: Sequence[int], count: int
+) -> Plan:
+    """A plan from the rows of every variable's shards and the servers of all shards."""
+    shards: list[Shard] = []
+    for position, (variable, counts) in enumerate(zip(variables, rows, strict=True)):
+        _checked(variable)
+        if (
+            not counts
+            or any(not isinstance(count, int) or count < 0 for count in counts)
+            or sum(counts) != _row_count(variable)
+        ):
+            raise InputError(
+                f"shards of {counts} rows do not make up {variable.name} of shape {variable.shape}"
+            )
+        for part, (row_start, number) in enumerate(zip(row_offsets(counts), counts, strict=True)):
+            name = shard_name(variable.name, part) if len(counts) > 1 else variable.name
+            shape = (number, *variable.shape[1:]) if variable.shape else ()
+            server = servers[len(shards)]
+            if not 0 <= server < count:
+                raise InputError(f"{name} lies on ps:{server}; there are {count} servers")
+            kind = shape, variable.dtype, variable.trainable
+            shards.append(
+                Shard(position, name, *kind, row_start, row_start + number, server, variable.sparse)
+            )
+    for names in ([v.name for v in variables], [s.name for s in shards]):
+        if len(set(names)) < len(names):
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise InputError(
+                f"two variables are called {repeated}; every variable and shard needs a name of its own"
+            )
+    return Plan(tuple(variables), tuple(shards), count)
+
+
+def _layout(server: int, shards: Sequence[Shard]) -> ServerLayout:
+    dense = [shard for shard in shards if not shard.sparse]
+    kinds = dict.fromkeys((shard.trainable, shard.dtype) for shard in dense)
+    ordered = sorted(kinds, key=lambda kind: not kind[0])
+    groups = [
+        Group(
+            dtype,
+            trainable,
+            tuple(shard for shard in dense if (shard.trainable, shard.dtype) == (trainable, dtype)),
+        )
+        for trainable, dtype in ordered
+    ]
+    return ServerLayout(server, tuple(groups), tuple(shard for shard in shards if shard.sparse))

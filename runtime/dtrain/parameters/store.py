@@ -1,0 +1,425 @@
+"""What a parameter server holds: the variables of its shards in flat arrays, and the optimizer's slots beside
+them.
+
+All dense shards of one dtype and trainability lie in one array (`protocol.placement.ServerLayout`), so an
+update is one pass over one array however many variables there are, and a gradient is received in the form in
+which it is applied. Sparse variables are tables (`roles.table`), each by itself.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import InputError
+from dtrain.learning import optimizers
+from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.parameters.change import Change, laid_over
+from dtrain.parameters.compressed_values import CompressedValues
+from dtrain.parameters.compression import Compression
+from dtrain.parameters.image import Image
+from dtrain.parameters.placement import Plan, ServerLayout
+from dtrain.parameters.published import Published, Room
+from dtrain.parameters.table import VALUES, Table
+
+Array = np.ndarray[Any, Any]
+
+
+class Store:
+    """Variables and slots of one server, changed by one thread at a time.
+
+    Attributes:
+        slots: for each slot of the optimizer, one flat array for each trainable group.
+        assigned: the number of the newest order whose values are in force.
+        tables: in the order of the layout; the maker of a store fills them.
+    """
+
+    def __init__(
+        self,
+        layout: ServerLayout,
+        optimizer: dict[str, Any],
+        values: Sequence[Array],
+        origin: int = 0,
+        max_steps: int | None = None,
+        room: Room | None = None,
+        compression: Compression | None = None,
+    ) -> None:
+        """Take over first values, one flat array a group; arrays that cannot be written are copied.
+
+        `origin` is the version at which the optimizer began, `max_steps` the last one, at which it completes
+        its work; the values are kept in `room`, and travel by `compression`.
+
+        Raises:
+            InputError: they do not have the layout's dtypes and sizes.
+        """
+        self.layout = layout
+        self.origin = origin
+        self.max_steps = max_steps
+        self.groups = layout.groups
+        self._kinds = [(np.dtype(group.dtype), group.size) for group in self.groups]
+        self.trainable = [index for index, group in enumerate(self.groups) if group.trainable]
+        self.optimizer = optimizers.from_config(optimizer)
+        if reason := _mismatch(values, self._kinds):
+            raise InputError(reason)
+        room = room or Room()
+        self._published = Published(values, room)
+        self._compression = compression
+        self._compressed = None if compression is None else CompressedValues(compression, layout, room)
+        fresh = [self.optimizer.initial_slots(self.values[index]) for index in self.trainable]
+        names = self.optimizer.initial_slots(np.zeros(0))  # a server may have nothing to train
+        self._changes: list[Change] = []
+        self.assigned = (0, 0)
+        self._images: list[Image] = []
+        self.slots: dict[str, list[Array]] = {name: [slots[name] for slots in fresh] for name in names}
+        self.tables = [Table(shard, self.optimizer) for shard in layout.tables]
+        self._trained_tables = [table for table in self.tables if table.shard.trainable]
+
+    @property
+    def values(self) -> list[Array]:
+        """The newest version: one flat array for each group of the layout, in its order."""
+        return self._published.newest
+
+    def shown(self, version: int, whole: bool = False) -> list[Array]:
+        """What replicas are sent: the newest version, which is this; compressed, but for the last one, and
+        unless `whole`.
+        """
+        if self._compressed is None or whole or (self.max_steps is not None and version >= self.max_steps):
+            return self.values
+        return self._compressed.of(self._published)
+
+    def lose(self, values: Sequence[Array]) -> None:
+        """Let go of these values: the process that was reading them is gone."""
+        self._published.lose(values)
+        if self._compressed is not None:
+            self._compressed.lose(values)
+
+    def restore_slots(self, names: Sequence[str], blocks: Sequence[Array]) -> None:
+        """Take over the slots of a checkpoint: for each name, one array for each trainable group; as with
+        values.
+
+        Raises:
+            InputError: the names or sizes are not this optimizer's.
+        """
+        if set(names) != set(self.slots) or _mismatch(
+            blocks, [self._kinds[index] for index in self.trainable] * len(names)
+        ):
+            raise InputError(
+                f"slots {sorted(names)} in {len(blocks)} blocks; the optimizer has {sorted(self.slots)}"
+            )
+        remaining = iter(blocks)
+        for name in names:
+            for position in range(len(self.trainable)):
+                block = next(remaining)
+                if block.flags.writeable:
+                    self.slots[name][position] = block
+                else:
+                    self.slots[name][position][...] = block
+
+    @property
+    def optimizer_config(self) -> dict[str, Any]:
+        """The rule in force, as `optimizers.serialize` makes it."""
+        return optimizers.serialize(self.optimizer)
+
+    def change(self, change: Change, reached: int) -> None:
+        """Go on with other numbers, or from other values, from a version on; `reached` is the newest.
+
+        Raises:
+            InputError: the rule keeps other slots, or the values are not those of the layout.
+        """
+        names = optimizers.from_config(change.optimizer).initial_slots(np.zeros(0))
+        if set(names) != set(self.slots):
+            raise InputError(
+                f"a change of the optimizer's numbers: it would keep {sorted(names)}, not "
+                f"{sorted(self.slots)}"
+            )
+        if change.values and (reason := self._change_mismatch(change.values)):
+            raise InputError(reason)
+        # An order says everything but the values of the one before, so it takes the place of those that would
+        # come later.
+        for earlier in self._changes:
+            if earlier.version == change.version and earlier.values:
+                number = change.number if change.values else earlier.number
+                change = replace(change, values=laid_over(change.values, earlier.values), number=number)
+        self._changes = [earlier for earlier in self._changes if earlier.version < change.version] + [change]
+        self._take_effect(reached)
+
+    @property
+    def heard_assigned(self) -> tuple[int, int]:
+        """The number of the newest order with values that is in force, or will be."""
+        return max([self.assigned, *(change.number for change in self._changes if change.values)])
+
+    def _take_effect(self, version: int) -> None:
+        """Carry out what holds from this version on."""
+        while self._changes and self._changes[0].version <= version:
+            change = self._changes.pop(0)
+            self.optimizer = optimizers.from_config(change.optimizer)
+            for table in self.tables:
+                table.optimizer = self.optimizer
+            if change.values:
+                self.assigned = change.number
+                self._keep_dense()
+                place = self._published.next_place()
+                for value, new in zip(place, change.values, strict=False):
+                    value[...] = new
+                self._published.publish(place)
+                for table, rows in zip(self.tables, change.values[len(place) :], strict=True):
+                    if rows.size:
+                        table.assign(rows)
+
+    def end_at(self, step: int, reached: int) -> None:
+        """This version is the last one; `reached` is the newest."""
+        self.max_steps = step
+        if reached >= step:
+            self._keep_dense()
+            values, place = self.values, self._published.next_place()
+            for value, new in zip(values, place, strict=True):
+                new[...] = value
+            for position, index in enumerate(self.trainable):
+                self.optimizer.finalize(
+                    place[index], {name: arrays[position] for name, arrays in self.slots.items()}
+                )
+            for table in self._trained_tables:
+                table.finalize()
+            self._published.publish(place)
+
+    def slot_views(self, slot: str) -> dict[str, Array]:
+        """One slot of every trainable dense shard, by the shard's name."""
+        return {
+            shard.name: flat[offset : offset + shard.size].reshape(shard.shape)
+            for index, flat in zip(self.trainable, self.slots[slot], strict=True)
+            for shard, offset in zip(self.groups[index].shards, self.groups[index].offsets, strict=True)
+        }
+
+    def all_slots(self) -> dict[str, dict[str, Array]]:
+        """Every slot of every trainable shard, tables included: by slot, then by the shard's name."""
+        tables = {
+            slot: {table.shard.name: table.slots[slot] for table in self._trained_tables}
+            for slot in self.slots
+        }
+        return {slot: {**self.slot_views(slot), **tables[slot]} for slot in self.slots}
+
+    def _change_mismatch(self, blocks: Sequence[Array]) -> str | None:
+        """Why blocks are not new values of every group, and of each table all rows or none; None if they
+        are.
+        """
+        groups, rows = blocks[: len(self.groups)], blocks[len(self.groups) :]
+        sizes = [(table.values.dtype, table.values.size) for table in self.tables]
+        fits = [
+            block.size == 0 or (block.dtype, block.size) == size
+            for block, size in zip(rows, sizes, strict=False)
+        ]
+        if len(rows) != len(sizes) or not all(fits):
+            return (
+                f"expected rows of {len(sizes)} tables: all or none; found blocks of "
+                f"{[block.size for block in rows]} elements"
+            )
+        return _mismatch(groups, self._kinds)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Size of all values and slots, which stays as it is."""
+        arrays = [*self.values, *(array for arrays in self.slots.values() for array in arrays)]
+        return sum(array.nbytes for array in arrays) + sum(table.nbytes for table in self.tables)
+
+    def table(self, number: int) -> Table:
+        """The table with this number in the layout.
+
+        Raises:
+            InputError: there is none.
+        """
+        if not 0 <= number < len(self.tables):
+            raise InputError(f"table {number} of {len(self.tables)}")
+        return self.tables[number]
+
+    @property
+    def trained_tables(self) -> dict[int, Array]:
+        """The rows of every trainable table, by its number."""
+        return {number: table.values for number, table in enumerate(self.tables) if table.shard.trainable}
+
+    def look_up(self, tables: Sequence[int], ids: Sequence[Array]) -> list[Array]:
+        """Copies of rows of the tables with these numbers, flat.
+
+        Raises:
+            InputError, ValueError: there are no such tables, or no such rows.
+        """
+        return [self.table(table).look_up(listed) for table, listed in zip(tables, ids, strict=True)]
+
+    def compressed_rows(self, tables: Sequence[int], rows: Sequence[Array]) -> list[Array]:
+        """Rows that were looked up, as replicas are sent them."""
+        compression, shards = self._compression, [self.tables[table].shard for table in tables]
+        if compression is None:
+            return list(rows)
+        return [
+            compression.half.narrow(each) if compression.applies_to(shard) else each
+            for shard, each in zip(shards, rows, strict=True)
+        ]
+
+    def received(self, blocks: Sequence[Array]) -> Sequence[Array]:
+        """The blocks of a push as they are without compression: of each group; row numbers and rows of each
+        trainable table.
+
+        Raises:
+            InputError: they are not those of a push.
+        """
+        blocks = blocks if self._compression is None else self._compression.restore_push(self.layout, blocks)
+        groups, tables = len(self.groups), len(self._trained_tables)
+        if len(blocks) != groups + 2 * tables:
+            raise InputError(
+                f"expected {groups} blocks and 2 for each of {tables} tables, found {len(blocks)}"
+            )
+        reason = _mismatch(blocks[:groups], self._kinds)
+        for table, ids, rows in self._listed(blocks):
+            reason = reason or table.mismatch(ids, rows)
+        if reason:
+            raise InputError(reason)
+        return blocks
+
+    def apply(self, gradients: Sequence[Array], step: int, rate_scale: float = 1.0) -> None:
+        """One optimizer update: a gradient for each trainable group, new values for each other group, rows
+        for tables.
+
+        The next version is written beside the newest one while that one is read, else in its place; slots and
+        tables in theirs.
+
+        Args:
+            gradients: in the order of the groups; then row numbers and rows of each trainable table.
+            step: the version that is updated.
+            rate_scale: factor on the learning rate (staleness).
+        """
+        dense = gradients[: len(self.groups)]
+        rows = {
+            table.shard.name: table.gradient(ids, values) for table, ids, values in self._listed(gradients)
+        }
+        if rows or not self.optimizer.elementwise:
+            dense = self._clip(dense, rows)
+        self._keep_dense()
+        position, place = 0, self._published.next_place()
+        for index, (value, new, gradient) in enumerate(zip(self.values, place, dense, strict=True)):
+            if self.groups[index].trainable:
+                slots = {name: arrays[position] for name, arrays in self.slots.items()}
+                self.optimizer.update(
+                    value, gradient, slots, step - self.origin, rate_scale=rate_scale, out=new
+                )
+                if step + 1 == self.max_steps:
+                    self.optimizer.finalize(new, slots)
+                position += 1
+            else:
+                new[...] = gradient
+        for table in self._trained_tables:
+            table.update(rows[table.shard.name], step - self.origin, rate_scale)
+            if step + 1 == self.max_steps:
+                table.finalize()
+        self._published.publish(place)
+        self._take_effect(step + 1)
+
+    def _listed(self, blocks: Sequence[Array]) -> Iterable[tuple[Table, Array, Array]]:
+        """Of the blocks of a push: each trainable table with its row numbers and rows."""
+        tables, first = self._trained_tables, len(self.groups)
+        return zip(tables, blocks[first::2], blocks[first + 1 :: 2], strict=True) if tables else ()
+
+    def _clip(self, gradients: Sequence[Array], rows: dict[str, SparseRows]) -> Sequence[Array]:
+        """Limit gradients as whole variables: dense ones where they can be written, rows in their place.
+
+        What is element by element, the update itself does to dense ones.
+        """
+        if self.optimizer.elementwise:
+            rows.update(
+                (name, clipped)
+                for name, clipped in self.optimizer.clip(rows).items()
+                if isinstance(clipped, SparseRows)
+            )
+            return gradients
+        gradients = [gradient if gradient.flags.writeable else np.array(gradient) for gradient in gradients]
+        trained = {shard.name for index in self.trainable for shard in self.groups[index].shards}
+        views = {name: view for name, view in self.layout.views(gradients).items() if name in trained}
+        for name, clipped in self.optimizer.clip({**views, **rows}).items():
+            if isinstance(clipped, SparseRows):
+                rows[name] = clipped
+            else:
+                views[name][...] = clipped
+        return gradients
+
+    # Checkpoints
+
+    def mark(self) -> None:
+        """Remember everything as it is now, in place of an earlier time."""
+        slots: dict[int, dict[str, Array]] = {}
+        for name, arrays in self.slots.items():
+            for index, array in zip(self.trainable, arrays, strict=True):
+                slots.setdefault(index, {})[name] = array
+        self._images = [
+            Image({VALUES: value, **slots.get(index, {})}) for index, value in enumerate(self.values)
+        ]
+        self._images += [table.mark() for table in self.tables]
+
+    def read_image(self, part: int, name: str, start: int, stop: int) -> Array:
+        """Rows of one array at the time of the last `mark`, flat; arguments as in `SnapshotRows`, and see
+        `Image.read`.
+
+        Raises:
+            InputError: there was none, or it has no such rows.
+        """
+        if not 0 <= part < len(self._images):
+            raise InputError(f"there is no image of part {part}; there are {len(self._images)}")
+        return self._images[part].read(name, start, stop).reshape(-1)
+
+    def forget_images(self) -> None:
+        """Drop what was marked: it will not be read."""
+        self._images = []
+        for table in self.tables:
+            table.image = None
+
+    def keep_images(self) -> None:
+        """Prepare for a write from outside."""
+        for image in self._images:
+            image.keep_all()
+
+    def _keep_dense(self) -> None:
+        """All but the tables is about to change."""
+        for image in self._images[: len(self.groups)]:
+            image.keep_all()
+
+
+def _mismatch(blocks: Sequence[Array], expected: Sequence[tuple[np.dtype[Any], int]]) -> str | None:
+    """Why arrays are not flat arrays of these dtypes and sizes; None if they are."""
+    found = [(block.dtype, block.size) for block in blocks]
+    if found == expected:
+        return None
+    wanted, given = (
+        [(dtype.name, size) for dtype, size in kinds] for kinds in (expected, found)
+    )  # numpy makes names anew
+    return f"expected (dtype, elements) {wanted}, found {given}"
+
+
+def unclippable(optimizer: Mapping[str, Any], plan: Plan) -> str | None:
+    """Why an optimizer that limits norms cannot do so on these servers; None if it can.
+
+    A norm needs a whole variable, the global norm all of them, on one server.
+    """
+    rule = optimizers.from_config(optimizer)
+    if rule.global_clipnorm is not None and plan.servers > 1:
+        return (
+            f"global_clipnorm needs all variables on one parameter server, found {plan.servers}; use "
+            "clipnorm or clipvalue"
+        )
+    if rule.clipnorm is not None and len(plan.shards) > len(plan.variables):
+        return (
+            "clipnorm needs every variable in one piece; this run's partitioner splits some: use "
+            "clipvalue or no partitioner"
+        )
+    return None
+
+
+def any_non_finite(blocks: Iterable[Array]) -> bool:
+    """Whether any floating-point block holds NaN or infinity. One pass in the usual case: a sum of squares
+    shows either.
+
+    Of numpy's products `vdot` alone says nothing where it overflows.
+    """
+    return any(
+        block.dtype.kind == "f" and not math.isfinite(np.vdot(block, block)) and not np.isfinite(block).all()
+        for block in blocks
+    )

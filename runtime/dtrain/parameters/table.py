@@ -1,0 +1,147 @@
+"""The rows of one sparse variable that lie on one server, with their slots: looked up, loaded and updated row
+by row.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import InputError
+from dtrain.learning.core.drawn_table import DrawnTable
+from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.optimizers import Optimizer
+from dtrain.parameters.image import Image
+from dtrain.parameters.placement import Shard
+from dtrain.variables.lazy_table import row_blocks
+
+Array = np.ndarray[Any, Any]
+
+VALUES = ""
+"""The name of the rows themselves among a table's arrays; the others are slots."""
+
+
+class Table:
+    """Rows `shard.row_start` to `shard.row_stop` of a variable. Row numbers here are counted from the shard's
+    first row.
+
+    Attributes:
+        arrays: the rows under `VALUES`, and of a trainable table each slot under its name; to be filled
+            before use.
+        drawn: what `load` draws the rows of an array from, where none are given.
+        image: the table as it was when a checkpoint was asked for.
+    """
+
+    def __init__(self, shard: Shard, optimizer: Optimizer) -> None:
+        self.shard = shard
+        slots = optimizer.initial_slots(np.zeros(0, shard.dtype)) if shard.trainable else ()
+        self.arrays = {name: np.empty(shard.shape, shard.dtype) for name in (VALUES, *slots)}
+        self.drawn: dict[str, DrawnTable] = {}
+        self.image: Image | None = None
+        self.optimizer = optimizer
+
+    @property
+    def values(self) -> Array:
+        """The rows."""
+        return self.arrays[VALUES]
+
+    @property
+    def slots(self) -> dict[str, Array]:
+        """Every slot by name."""
+        return {name: array for name, array in self.arrays.items() if name != VALUES}
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the rows and all slots."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def fill(self, name: str, source: Any) -> None:
+        """Take one array's first values from `source`, which is the whole variable and may be sliced by
+        rows.
+        """
+        first, target = self.shard.row_start, self.arrays[name]
+        for start, stop in row_blocks(target.shape, target.itemsize):
+            target[start:stop] = source[first + start : first + stop]
+
+    def load(self, name: str, start: int, stop: int, block: Array | None = None) -> None:
+        """Set neighbouring rows of one array, to those of a flat block or else to its first values.
+
+        Raises:
+            InputError: there is no such array, it has no such rows, or the block is of others.
+        """
+        target, first = self.arrays.get(name), self.shard.row_start
+        if (
+            target is None
+            or not 0 <= start <= stop <= len(target)
+            or (block is None and name not in self.drawn)
+        ):
+            raise InputError(f"{self.shard.name}: there are no rows {start} to {stop} of {name or 'values'}")
+        if block is None:
+            target[start:stop] = self.drawn[name][first + start : first + stop]
+        elif (block.dtype, block.size) != (target.dtype, (stop - start) * self._row_size):
+            raise InputError(
+                f"{self.shard.name}: {block.size} elements of {block.dtype} are not rows {start} to {stop}"
+            )
+        else:
+            target[start:stop] = block.reshape(stop - start, *target.shape[1:])
+
+    def assign(self, rows: Array) -> None:
+        """Go on from these rows: all of them, in any shape."""
+        if self.image is not None:
+            self.image.keep_all()
+        self.values[...] = rows.reshape(self.values.shape)
+
+    def look_up(self, ids: Array) -> Array:
+        """A copy of these rows, as one flat array.
+
+        Raises:
+            InputError: they are no ascending row numbers of this table.
+        """
+        if reason := self._id_mismatch(ids):
+            raise InputError(reason)
+        rows: Array = self.values[ids].reshape(-1)
+        return rows
+
+    def mismatch(self, ids: Array, rows: Array) -> str | None:
+        """Why two blocks are no gradient of this table; None if they are."""
+        if rows.dtype != self.values.dtype or rows.size != ids.size * self._row_size:
+            expected = f"{self.values.dtype} rows of {self._row_size} elements"
+            return f"{self.shard.name}: {rows.size} elements of {rows.dtype} for {ids.size} {expected}"
+        return self._id_mismatch(ids)
+
+    def gradient(self, ids: Array, rows: Array) -> SparseRows:
+        """Two blocks as a gradient."""
+        return SparseRows(ids, rows.reshape(len(ids), *self.shard.shape[1:]))
+
+    def update(self, gradient: SparseRows, step: int, rate_scale: float) -> None:
+        """One update of the optimizer in place; ids ascend and occur once."""
+        if self.image is not None:
+            if self.optimizer.touches_listed_rows_only:
+                self.image.keep(gradient.ids)
+            else:
+                self.image.keep_all()
+        self.optimizer.update_rows(
+            self.values, gradient.ids, gradient.rows, self.slots, step, rate_scale=rate_scale
+        )
+
+    def finalize(self) -> None:
+        """The last update has been made; see `Optimizer.finalize`."""
+        if self.optimizer.use_ema and self.image is not None:
+            self.image.keep_all()
+        self.optimizer.finalize(self.values, self.slots)
+
+    def mark(self) -> Image:
+        """Remember the table as it is now, in place of an earlier time."""
+        self.image = Image(self.arrays)
+        return self.image
+
+    @property
+    def _row_size(self) -> int:
+        return int(np.prod(self.shard.shape[1:], dtype=np.int64))
+
+    def _id_mismatch(self, ids: Array) -> str | None:
+        rows = len(self.values)
+        if ids.dtype != np.int64 or (
+            ids.size and not (ids[0] >= 0 and ids[-1] < rows and bool((ids[1:] > ids[:-1]).all()))
+        ):
+            return f"{self.shard.name}: expected ascending row numbers from 0 to {rows - 1}, each once"
+        return None

@@ -1,0 +1,164 @@
+"""What one process has been asked to be: its task, its cluster, its run. Read from the environment, once.
+
+The launcher, `dtrain worker` and friends, and a user who exports TF_CONFIG by hand all speak to a task
+through the same variables, so a program behaves alike under each of them and under plain `python program.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.config import ClusterSection, RunSpec
+from dtrain.errors import SpecError
+from dtrain.messages import Hello
+from dtrain.process.tf_config import read_tf_config
+
+RUN_ID = "DTRAIN_RUN_ID"
+RUN_DIR = "DTRAIN_RUN_DIR"
+SPEC = "DTRAIN_SPEC"
+ATTEMPT = "DTRAIN_ATTEMPT"
+SECRET = "DTRAIN_SECRET"
+JOINED = "DTRAIN_JOINED"
+TF_CONFIG = "TF_CONFIG"
+TASK, ROLE, INDEX = "DTRAIN_TASK", "DTRAIN_ROLE", "DTRAIN_INDEX"
+"""The task's name, role and index, set for scripts that cannot read the JSON of TF_CONFIG; dtrain itself
+reads TF_CONFIG.
+"""
+
+_SPECS = msgspec.json.Decoder(RunSpec)
+"""Made at the import, which forked tasks share: a task's first decoding of the type takes half a
+millisecond.
+"""
+
+
+@dataclass(frozen=True)
+class TaskAssignment:
+    """A task's place in a run.
+
+    Attributes:
+        task: who this process is.
+        cluster: everybody's address.
+        spec: the resolved spec; its `cluster` section holds counts only for what `cluster` does not name (the
+            evaluator).
+        run_id: equal on all tasks of a run, different for any two runs; by hand it is made from the cluster.
+        run_dir: where this task keeps its files; None when the program was started by hand without one.
+        attempt: how often the launcher has restarted this task.
+        secret: what every connection must present; None by hand without one.
+        launched: whether a launcher owns this process.
+    """
+
+    task: TaskId
+    cluster: ClusterSpec
+    spec: RunSpec
+    run_id: str
+    run_dir: Path | None = None
+    attempt: int = 0
+    secret: str | None = None
+    launched: bool = False
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "TaskAssignment | None":
+        """Read the assignment; None where the environment names no cluster (one process trains alone).
+
+        Raises:
+            SpecError: TF_CONFIG or one of dtrain's own variables is wrong.
+        """
+        if TF_CONFIG not in environment:
+            return None
+        cluster, task = read_tf_config(environment[TF_CONFIG], joined=JOINED in environment)
+        if not cluster:
+            return None
+        if task is None:
+            raise SpecError(
+                'TF_CONFIG names a cluster but no task; expected "task": {"type": ..., "index": ...} beside '
+                '"cluster"'
+            )
+        secret = environment.get(SECRET)
+        run_dir = environment.get(RUN_DIR)
+        run_id = environment.get(RUN_ID)
+        return cls(
+            task=task,
+            cluster=cluster,
+            spec=_read_spec(environment.get(SPEC), cluster),
+            run_id=run_id or _run_id_by_hand(cluster),
+            run_dir=Path(run_dir) if run_dir else None,
+            attempt=_read_attempt(environment.get(ATTEMPT, "0")),
+            secret=secret or None,
+            launched=run_id is not None,
+        )
+
+    @classmethod
+    def by_hand(cls, cluster: ClusterSpec, task: TaskId) -> "TaskAssignment":
+        """The assignment of a task that was started without a launcher and without a spec."""
+        return cls(task, cluster, _default_spec(cluster), run_id=_run_id_by_hand(cluster))
+
+    @property
+    def joined(self) -> bool:
+        """Whether this is a worker that has joined a running cluster, which does not name it."""
+        return self.task.role is Role.WORKER and self.task not in self.cluster
+
+    @property
+    def watched(self) -> bool:
+        """Whether a launcher watches this task and tells its user how it is; else the task does so itself."""
+        return self.launched and not self.joined
+
+    @property
+    def connect_s(self) -> float:
+        """How long another task may take to appear. A launcher ends a start that takes too long; its tasks do
+        not forestall it.
+        """
+        wait = self.spec.wait
+        return wait.start_s + wait.server_s if self.watched else wait.start_s
+
+    def hello(self) -> Hello:
+        """What this task says on opening a connection."""
+        return Hello(self.run_id, self.cluster.hash, str(self.task), self.secret)
+
+    def to_environment(self, tf_config: str) -> dict[str, str]:
+        """The variables that make another process this task. The inverse of `from_environment`."""
+        environment = {
+            TF_CONFIG: tf_config,
+            TASK: str(self.task),
+            ROLE: self.task.role.value,
+            INDEX: str(self.task.index),
+            SPEC: msgspec.json.encode(self.spec).decode(),
+            ATTEMPT: str(self.attempt),
+        }
+        if self.joined:
+            environment[JOINED] = "1"
+        if self.launched:
+            environment[RUN_ID] = self.run_id
+        if self.run_dir is not None:
+            environment[RUN_DIR] = str(self.run_dir)
+        if self.secret is not None:
+            environment[SECRET] = self.secret
+        return environment
+
+
+def _run_id_by_hand(cluster: ClusterSpec) -> str:
+    return f"hand-{cluster.hash}"
+
+
+def _default_spec(cluster: ClusterSpec) -> RunSpec:
+    return RunSpec(cluster=ClusterSection(**{role.value: cluster.count(role) for role in cluster.jobs}))
+
+
+def _read_spec(text: str | None, cluster: ClusterSpec) -> RunSpec:
+    if text is None:
+        return _default_spec(cluster)
+    try:
+        spec = _SPECS.decode(text)
+    except msgspec.DecodeError as error:
+        raise SpecError(f"{SPEC} in the environment is not a spec as dtrain writes it: {error}") from None
+    for path, problem in spec.problems():
+        raise SpecError(f"{SPEC} in the environment: {'.'.join(map(str, path))}: {problem}")
+    return spec
+
+
+def _read_attempt(text: str) -> int:
+    if not text.isdecimal():
+        raise SpecError(f"{ATTEMPT} in the environment: expected a number, found {text!r}")
+    return int(text)

@@ -1,0 +1,117 @@
+"""Dying together: no process outlives the launcher that owns it.
+
+Two ties hold a task, because each misses a case. PR_SET_PDEATHSIG kills it when its parent dies, but not what
+it started itself. The *life line* is a pipe whose other end only the launcher holds: at its end-of-file the
+task kills its whole group. What leaves the group as well (a session of its own) is killed by the process that
+adopts orphans: launcher, warm process, guardian.
+
+A task that was started by hand has no launcher that would kill it: after an order to stop it ends itself when
+its time is over (`limit_leaving`).
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the thread that forked it ends.
+
+    Args:
+        parent: the parent's pid as it was before the fork; if it is already gone, this process ends here.
+    """
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent dies, instead of init."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def watch(life_line: int) -> None:
+    """Kill this process's group as soon as `life_line` (the reading end of a pipe) is at its end."""
+    threading.Thread(
+        target=_kill_group_at_end, args=(life_line,), name="dtrain-life-line", daemon=True
+    ).start()
+
+
+def _kill_group_at_end(life_line: int) -> None:
+    while os.read(life_line, 1):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+def limit_leaving(grace_s: float, last_word: str) -> Callable[[], None]:
+    """Return what starts the clock: `grace_s` after it is called this process is killed, whatever it does.
+
+    Args:
+        grace_s: seconds.
+        last_word: what is written on stderr then, below the stacks of all threads.
+
+    The handler of a signal may call it: it takes no lock.
+    """
+    reading_end, writing_end = os.pipe()
+    threading.Thread(
+        target=_kill_later, args=(reading_end, grace_s, last_word), name="dtrain-grace", daemon=True
+    ).start()
+
+    def start() -> None:
+        os.write(writing_end, b".")
+
+    return start
+
+
+def _kill_later(order: int, grace_s: float, last_word: str) -> None:
+    os.read(order, 1)
+    time.sleep(grace_s)
+    with contextlib.suppress(OSError, ValueError):  # the program has closed its stderr
+        faulthandler.dump_traceback(all_threads=True)
+        os.write(2, f"{last_word}\n".encode())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_children(patience_s: float = 2.0) -> None:
+    """Kill and reap every child. In a process that adopts orphans that means: every descendant, whatever its
+    session.
+
+    Args:
+        patience_s: how long to wait for the kernel; a process in an uninterruptible wait may outlast it.
+    """
+    deadline_s = time.monotonic() + patience_s
+    while (children := _children()) and time.monotonic() < deadline_s:
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.005)
+
+
+def _children() -> list[int]:
+    own, found = os.getpid(), []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+                if int(parent) == own:
+                    found.append(int(entry.name))
+    return found
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")

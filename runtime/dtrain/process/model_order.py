@@ -1,0 +1,46 @@
+"""What `dtrain evaluate`, `predict` and `export` ask of `python -m dtrain.task.model_command`: one JSON
+object.
+"""
+
+import msgspec
+
+
+class ModelOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """One use of a trained model.
+
+    Attributes:
+        action: ``evaluate`` | ``predict`` | ``export``.
+        model: a file, or the folder of a run, of checkpoints, or of one checkpoint.
+        data: a file of examples; see `dtrain.data.tables`.
+        x, y: names in it.
+        output: the file that is written; None: stdout.
+        as_json: the answer on stdout is one JSON object.
+        steps: how many batches; None: all there are.
+        loss, metrics: in place of what the model was compiled with.
+        classes: the number of an example's largest output stands for the outputs.
+        custom_objects: a Python file whose classes the model may name.
+    """
+
+    action: str
+    model: str
+    data: str = ""
+    x: str | None = None
+    y: str | None = None
+    output: str | None = None
+    as_json: bool = False
+    batch_size: int = 32
+    steps: int | None = None
+    loss: str | None = None
+    metrics: list[str] = []
+    classes: bool = False
+    custom_objects: str | None = None
+
+
+def encode(order: ModelOrder) -> str:
+    """As one argument of a command."""
+    return msgspec.json.encode(order).decode()
+
+
+def decode(argument: str) -> ModelOrder:
+    """What `encode` made."""
+    return msgspec.json.decode(argument, type=ModelOrder)

@@ -1,0 +1,87 @@
+"""What the launcher and the processes that start tasks for it say to each other: one JSON object a line.
+
+The launcher sends a `StartOrder`; the warm process (or, for one foreign command, its guardian) answers with
+`Started` or `Refused`, and later with `Exited`. Tasks are named as everywhere (``worker:0``) with the
+attempt, so that a late word about an earlier attempt is recognised.
+"""
+
+import msgspec
+
+
+class StartOrder(msgspec.Struct, frozen=True):
+    """Fork a task.
+
+    Attributes:
+        argv: the program and its arguments, as `sys.argv` of the task.
+        environment: what is set on top of the launcher's own environment.
+        cwd: the working directory.
+        log: the file that the task's stdout and stderr are appended to; it exists.
+        needs_grpc: it serves, or its servers may not be on this host. A task that finds out otherwise imports
+            it by itself.
+    """
+
+    task: str
+    attempt: int
+    argv: list[str]
+    environment: dict[str, str]
+    cwd: str
+    log: str
+    needs_grpc: bool
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """The task runs, as the leader of a session and process group of its own."""
+
+    task: str
+    attempt: int
+    pid: int
+
+
+class Exited(msgspec.Struct, frozen=True, tag="exited"):
+    """The task has been reaped; a negative status is the number of the signal that killed it."""
+
+    task: str
+    attempt: int
+    status: int
+    peak_memory_bytes: int
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """The task could not be started."""
+
+    task: str
+    attempt: int
+    reason: str
+
+
+Report = Started | Exited | Refused
+
+_REPORTS: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
+_ORDERS = msgspec.json.Decoder(StartOrder)
+
+
+def encode(message: StartOrder | Report) -> bytes:
+    """One line; JSON text holds no newline of its own."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+class Lines:
+    """Cuts a stream of bytes into whole lines."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add what was read; return the lines that are complete now."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return lines
+
+
+def decode_report(line: bytes) -> Report:
+    """Read one line of a warm process or guardian."""
+    return _REPORTS.decode(line)
+
+
+def decode_order(line: bytes) -> StartOrder:
+    """Read one line of the launcher."""
+    return _ORDERS.decode(line)

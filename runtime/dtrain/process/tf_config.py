@@ -1,0 +1,245 @@
+"""The TF_CONFIG that dtrain itself reads and writes: TensorFlow's form, checked at the door.
+
+    {"cluster": {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"], "ps": ["d:2222"]}, "task": {"type":
+    "worker", "index": 1}}
+
+TensorFlow answers most mistakes in it by waiting for ever, or not at all (`cluster_resolver` has its exact
+answers). Here each is a `SpecError` with one message. Accepted beyond the plain form, as TensorFlow and the
+platforms that set the variable do: sparse jobs (``{"1": "b:2222"}``), `master` for the chief, an index
+written "1" or 1.0, an evaluator among the jobs (it is left out of the cluster), and keys that belong to other
+programs.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import Any
+
+from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.config import address_problem
+from dtrain.errors import SpecError
+
+KEYS = (
+    "cluster",
+    "task",
+    "rpc_layer",
+    "environment",
+    "session_master",
+    "eval_session_master",
+    "service",
+    "model_dir",
+    "job",
+)
+TASK_KEYS = ("type", "index", "trial", "cloud")
+ROLES = {**{role.value: role for role in Role}, "master": Role.CHIEF}
+ALONE = (TaskId(Role.WORKER, 0), TaskId(Role.CHIEF, 0))
+"""Who a task may be when there is no cluster: it trains in one process."""
+
+
+def write_tf_config(cluster: ClusterSpec, task: TaskId) -> str:
+    """The TF_CONFIG of one task. The evaluator is never part of the cluster."""
+    return json.dumps({"cluster": cluster.to_dict(), "task": {"type": task.role.value, "index": task.index}})
+
+
+def read_tf_config(text: str, joined: bool = False) -> tuple[ClusterSpec, TaskId | None]:
+    """The cluster, and who this task is; None where TF_CONFIG names no task.
+
+    Args:
+        text: the variable's value.
+        joined: whether the task is a worker that joins and that the cluster does not name.
+
+    Raises:
+        SpecError: everything that is wrong, a line each: where, what was found, what was expected.
+    """
+    config = _parse(text)
+    mistakes = _Mistakes()
+    with mistakes.noted():
+        _check_keys(config, KEYS, "TF_CONFIG")
+    addresses: dict[Role, dict[int, str]] = {}
+    with mistakes.noted():
+        _read_cluster(config.get("cluster", {}), addresses, mistakes)
+    task = None
+    with mistakes.noted():
+        task = _read_task(config.get("task", {}))
+        if task is not None and not joined and (task.role in addresses or not mistakes):
+            _check_task(task, addresses)
+    if mistakes:
+        raise SpecError("\n".join(mistakes))
+    return ClusterSpec(
+        {role: tasks for role, tasks in addresses.items() if tasks and role is not Role.EVALUATOR}
+    ), task
+
+
+class _Mistakes(list[str]):
+    """What is wrong so far."""
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Go on behind what is refused here."""
+        try:
+            yield
+        except SpecError as error:
+            self.append(str(error))
+
+
+def _parse(text: str) -> dict[str, Any]:
+    if not text.strip():
+        raise SpecError(
+            "TF_CONFIG is set to an empty text; unset it to train in one process, or give it a cluster and "
+            "a task"
+        )
+    try:
+        config = json.loads(text, object_pairs_hook=_unique_keys)
+    except SpecError:
+        raise
+    except ValueError as error:
+        hint = "; JSON writes texts in double quotes" if "'" in text and '"' not in text else ""
+        raise SpecError(f"TF_CONFIG is not JSON: {error}{hint}; found {text[:80]!r}") from None
+    except RecursionError:
+        raise SpecError("TF_CONFIG is not a cluster: its JSON is nested too deeply") from None
+    return _mapping(config, "TF_CONFIG")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise SpecError(
+                f"TF_CONFIG has the key {key!r} twice in one object; only one of them could count"
+            )
+        result[key] = value
+    return result
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise SpecError(f"{where}: expected an object in braces, found {json.dumps(value)[:80]}")
+    return value
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    return next(iter(get_close_matches(name.lower(), known, n=1)), None)
+
+
+def _check_keys(found: dict[str, Any], known: tuple[str, ...], where: str) -> None:
+    """Refuse what looks like a slip of a known key; other keys are some platform's own."""
+    for key in set(found).difference(known):
+        nearest = _nearest(key, known)
+        if nearest and nearest not in found:
+            raise SpecError(f"{where} has no key {key!r}; did you mean {nearest!r}?")
+
+
+def _role(name: Any, where: str) -> Role:
+    if isinstance(name, str) and name in ROLES:
+        return ROLES[name]
+    nearest = _nearest(name, ROLES) if isinstance(name, str) else None
+    hint = f"; did you mean {nearest!r}?" if nearest else ""
+    raise SpecError(f"{where}: expected chief, worker, ps or evaluator, found {json.dumps(name)}{hint}")
+
+
+def _index(value: Any, where: str) -> int:
+    """An index as TensorFlow takes it, through int(); what int() would bend silently (true, 1.5) is
+    refused.
+    """
+    as_text = isinstance(value, str) and re.fullmatch(r"\s*\d{1,9}\s*", value)
+    as_number = (
+        isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value % 1 == 0
+    )
+    if as_text or as_number:
+        return int(value)
+    raise SpecError(f"{where}: expected a whole number of at least 0, found {json.dumps(value)[:80]}")
+
+
+def _read_cluster(value: Any, addresses: dict[Role, dict[int, str]], mistakes: _Mistakes) -> None:
+    jobs = _mapping(value, 'TF_CONFIG "cluster"')
+    if "chief" in jobs and "master" in jobs:
+        raise SpecError(
+            'TF_CONFIG "cluster": chief and master are two names of the same task; give one of them'
+        )
+    taken: dict[str, TaskId] = {}
+    for job, tasks in jobs.items():
+        with mistakes.noted():
+            role = _role(job, 'TF_CONFIG "cluster"')
+            addresses[role] = _read_job(tasks, f'TF_CONFIG "cluster" {job}', mistakes)
+            for index, address in addresses[role].items():
+                if (task := TaskId(role, index)) != taken.setdefault(address, task):
+                    mistakes.append(
+                        f'TF_CONFIG "cluster": {task} and {taken[address]} have the same address {address}'
+                    )
+            if role in (Role.CHIEF, Role.EVALUATOR) and set(addresses[role]) - {0}:
+                raise SpecError(
+                    f'TF_CONFIG "cluster": at most one {job}, with index 0; found indices '
+                    f"{sorted(addresses[role])}"
+                )
+
+
+def _read_job(value: Any, where: str, mistakes: _Mistakes) -> dict[int, str]:
+    tasks: list[tuple[int, Any]] = []
+    if isinstance(value, list):
+        tasks += enumerate(value)
+    elif isinstance(value, dict):
+        for index, address in value.items():
+            with mistakes.noted():
+                tasks.append((_index(index, f"{where} index"), address))
+    else:
+        raise SpecError(
+            f"{where}: expected a list of addresses, or an object from indices to addresses, found "
+            f"{json.dumps(value)[:80]}"
+        )
+    result: dict[int, str] = {}
+    for index, address in tasks:
+        problem = (
+            address_problem(address)
+            if isinstance(address, str)
+            else f"expected host:port, found {json.dumps(address)}"
+        )
+        if problem:
+            mistakes.append(f"{where}[{index}]: {problem}")
+        if index in result:
+            mistakes.append(f"{where}: index {index} is given twice")
+        result[index] = str(address)
+    return result
+
+
+def _read_task(value: Any) -> TaskId | None:
+    task = _mapping(value, 'TF_CONFIG "task"')
+    _check_keys(task, TASK_KEYS, 'TF_CONFIG "task"')
+    if "type" not in task and "index" not in task:
+        return None
+    for key, other in (("type", "index"), ("index", "type")):
+        if key not in task:
+            raise SpecError(
+                f'TF_CONFIG "task" has {other} {json.dumps(task[other])} and no {key}; a task needs both'
+            )
+    return TaskId(
+        _role(task["type"], 'TF_CONFIG "task" type'), _index(task["index"], 'TF_CONFIG "task" index')
+    )
+
+
+def _check_task(task: TaskId, addresses: dict[Role, dict[int, str]]) -> None:
+    if not any(addresses.values()):
+        if task not in ALONE:
+            raise SpecError(
+                f'TF_CONFIG names the task {task} and no "cluster"; without one a task can only be worker:0 '
+                "or chief:0"
+            )
+    elif task.role is Role.EVALUATOR:
+        if task.index:
+            raise SpecError(f"TF_CONFIG names the task {task}; there is at most one evaluator, evaluator:0")
+    elif not addresses.get(task.role):
+        jobs = ", ".join(role.value for role, tasks in addresses.items() if tasks)
+        raise SpecError(
+            f'TF_CONFIG names the task {task}, and its "cluster" has no {task.role} at all; it has {jobs}'
+        )
+    elif task.index not in addresses[task.role]:
+        indices = sorted(addresses[task.role])
+        known = (
+            f"{indices[0]} to {indices[-1]}"
+            if len(indices) > 1 and indices[-1] == len(indices) - 1
+            else str(indices)[1:-1]
+        )
+        raise SpecError(
+            f'TF_CONFIG names the task {task}; the indices of {task.role} in its "cluster" are {known}'
+        )

@@ -1,0 +1,1 @@
+"""The run directory: its files, and what tasks and launchers write there about themselves."""

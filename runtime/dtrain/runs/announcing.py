@@ -1,0 +1,121 @@
+"""What a task that no launcher watches says of itself: who it is, and from the second second for whom it
+waits and why.
+
+Decides what is said and when; `reporting` says it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dtrain.cluster import Role, TaskId
+from dtrain.cluster.spec import tasks_text
+from dtrain.process.assignment import TaskAssignment
+
+FIRST_S = 1.0
+"""How old a wait is when it is announced."""
+AGAIN_S = 5.0
+"""When it is announced for the second time; after that each pause is twice as long, up to the longest."""
+LONGEST_S, LONGEST_OF_OTHERS_S = 60.0, 600.0
+"""The latter for those who are there and have something to do first: a healthy run may wait for a slow task
+for hours.
+"""
+STALE_S = 5.0
+"""After how long without repetition a reason is dropped: the thread that tried to reach the server has given
+up.
+"""
+NAMED_MAX = 3
+
+
+class Unreached(NamedTuple):
+    """A server to which no connection can be opened.
+
+    Attributes:
+        address: where it should be.
+        reason: why it is not reached, as seen last.
+        since_s: when that began.
+        seen_s: when it was seen last.
+    """
+
+    address: str
+    reason: str
+    since_s: float
+    seen_s: float
+
+
+@dataclass
+class _Told:
+    """What was said of one wait: the text, when it is due again, and the pause after that."""
+
+    text: str
+    due_s: float
+    pause_s: float = AGAIN_S
+
+
+class Announcements:
+    """Which lines a task says of its waits. One thread asks; see `look`."""
+
+    def __init__(self) -> None:
+        self._unreached: dict[str, _Told] = {}
+        self._others: _Told | None = None
+
+    def look(
+        self, now_s: float, unreached: Mapping[str, Unreached], waiting: tuple[str, float] | None
+    ) -> Iterator[str]:
+        """Yield what is to be said now.
+
+        Args:
+            now_s: seconds.
+            unreached: by server, to whom this task tries to connect.
+            waiting: for whom the task waits, and since when; None: for no task.
+        """
+        for server in [server for server in self._unreached if server not in unreached]:
+            del self._unreached[server]
+            yield f"{server} is there"
+        trouble = {server: found for server, found in unreached.items() if now_s - found.seen_s < STALE_S}
+        for server, found in trouble.items():
+            if now_s - found.since_s >= FIRST_S:
+                yield from self._of_server(server, found, now_s)
+        if not trouble and waiting is not None and now_s - waiting[1] >= FIRST_S:
+            yield from self._of_others(*waiting, now_s)
+
+    def _of_server(self, server: str, found: Unreached, now_s: float) -> Iterator[str]:
+        """Yield a line as soon as the reason changes, and again from time to time while it stays."""
+        told, text = self._unreached.get(server), f"{server} at {found.address}: {found.reason}"
+        if told is None or told.text != text:
+            self._unreached[server] = _Told(text, now_s + AGAIN_S)
+            yield f"waits for {text}"
+        elif _due(told, now_s, LONGEST_S):
+            yield f"waits for {text} ({now_s - found.since_s:.0f} s so far)"
+
+    def _of_others(self, text: str, since_s: float, now_s: float) -> Iterator[str]:
+        """Training may wait for another task at every step: the rhythm goes on from one wait to the next."""
+        told = self._others
+        if told is None:
+            self._others = _Told(text, now_s + AGAIN_S)
+            yield f"waits for {text}"
+        elif _due(told, now_s, LONGEST_OF_OTHERS_S):
+            yield f"waits for {text} ({now_s - since_s:.0f} s so far)"
+
+
+def _due(told: _Told, now_s: float, longest_s: float) -> bool:
+    if now_s < told.due_s:
+        return False
+    told.pause_s = min(2 * told.pause_s, longest_s)
+    told.due_s = now_s + told.pause_s
+    return True
+
+
+def introduction(assignment: TaskAssignment, pid: int) -> str:
+    """Say who a task is, where it listens, and with whom it works."""
+    cluster = assignment.cluster
+    whole = tasks_text({role.value: cluster.count(role) for role in Role})
+    who = f"process {pid} of run {assignment.run_id}, which is {whole}"
+    if assignment.task.role is Role.PS:
+        return f"{who}; listens at {cluster.address(assignment.task)}"
+    named = [
+        f"{TaskId(Role.PS, index)} at {address}" for index, address in enumerate(cluster.servers[:NAMED_MAX])
+    ]
+    more = len(cluster.servers) - len(named)
+    servers = ", ".join(named) + (f" and {more} more" if more else "")
+    return f"{who}; connects to {servers} and listens nowhere"

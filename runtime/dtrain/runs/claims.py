@@ -1,0 +1,131 @@
+"""Which run writes a path: a second run that would write it too is refused while the first lives.
+
+In a directory in which runs write lies a file `.dtrain-runs`. The leader of a run locks one byte of it for
+each path that it writes, and a line in it says which process belongs to which run. These are fcntl's record
+locks: the kernel gives them back when the process ends, however it ends; forked children do not hold them;
+and they work over NFS. The last leader that ends in order removes the file.
+"""
+
+import atexit
+import fcntl
+import os
+import struct
+import time
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+from dtrain.errors import RunInUseError
+
+NAME = ".dtrain-runs"
+RETRY_S = 0.01
+# struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid.
+_FLOCK = "hhqqi"
+
+
+@dataclass
+class _Held:
+    """What this process holds.
+
+    Attributes:
+        pid: whose it is; a forked child begins anew.
+        descriptors: of the open files, by directory. A file is opened once: closing any descriptor of it
+            gives all locks back.
+    """
+
+    pid: int = 0
+    descriptors: dict[Path, int] = field(default_factory=dict)
+
+
+_held = _Held()
+
+
+def claim(path: str | os.PathLike[str], run_id: str | None) -> None:
+    """Let a run write `path`, and no other one until this process ends. Where nothing can be locked, nothing
+    is claimed.
+
+    Args:
+        path: a file or a folder, which need not exist.
+        run_id: None for a process that trains alone, which is no run.
+
+    Raises:
+        RunInUseError: another run writes it, and has not ended.
+    """
+    if run_id is None:
+        return
+    if _held.pid != os.getpid():
+        _held.pid, _held.descriptors = os.getpid(), {}
+        atexit.register(_leave, os.getpid())
+    whole = Path(os.path.realpath(path))
+    try:
+        whole.parent.mkdir(parents=True, exist_ok=True)
+        holder = _lock(whole, run_id)
+    except (
+        OSError
+    ):  # no such directory, or one that must not be written to: the attempt to write there says so
+        return
+    if holder is not None:
+        raise RunInUseError(
+            f"{path} is written by {holder}, which has not ended; "
+            "give this run another path or working directory, or stop that one (`dtrain runs` lists them)"
+        )
+
+
+def _lock(path: Path, run_id: str) -> str | None:
+    """Lock a path's byte; return who holds it if that is not to be had.
+
+    Raises:
+        OSError: there is no file to lock, or no locks in this file system.
+    """
+    byte = int.from_bytes(sha256(os.fsencode(path.name)).digest()[:7])
+    while True:
+        descriptor = _opened(path.parent)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+        except BlockingIOError:
+            wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+            kind, _, _, length, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted))
+            if kind != fcntl.F_UNLCK and length == 1:
+                return _run_of(pid, descriptor)
+            time.sleep(RETRY_S)  # it was just given back, or the whole file is locked for its removal
+            continue
+        if os.fstat(descriptor).st_nlink:
+            if f"{os.getpid()} {run_id}\n".encode() not in _content(descriptor):
+                os.write(descriptor, f"{os.getpid()} {run_id}\n".encode())
+            return None
+        os.close(_held.descriptors.pop(path.parent))  # it was removed between its opening and its locking
+
+
+def _opened(directory: Path) -> int:
+    if directory not in _held.descriptors:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        _held.descriptors[directory] = os.open(directory / NAME, flags, 0o666)
+    return _held.descriptors[directory]
+
+
+def _run_of(pid: int, descriptor: int) -> str:
+    lines = [line.split(maxsplit=1) for line in _content(descriptor).decode(errors="replace").splitlines()]
+    names = [words[1] for words in lines if len(words) == 2 and words[0] == str(pid)]
+    return f"run {names[-1]} (process {pid})" if names else "another run"  # such as one of another container
+
+
+def _content(descriptor: int) -> bytes:
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+
+
+def _leave(pid: int) -> None:
+    """Remove the files of this process that no other process uses. A forked child has none of its own, and
+    removes nothing.
+    """
+    if os.getpid() != pid:
+        return
+    for directory, descriptor in _held.descriptors.items():
+        try:
+            fcntl.lockf(
+                descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # fails if another process holds a byte of it
+            if os.path.samestat(os.fstat(descriptor), (directory / NAME).stat()):
+                (directory / NAME).unlink()
+        except OSError:
+            continue
+    _held.descriptors.clear()

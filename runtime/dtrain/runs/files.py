@@ -1,0 +1,413 @@
+"""The files of one run: the one place that knows their names and what is in them.
+
+    <run directory>/                mode 0700
+        lock                        held (flock) by the launcher, or by a chief started by hand, while the run
+        is alive run.json                    `RunRecord`: the run's and every task's process state; written by
+        the holder of the lock join.json                   `JoinRecord`: what a worker that joins must know;
+        there while the run lives, mode 0600 spec.json                   the resolved spec; the leader writes
+        it anew when its program has wished something of `training` plan.json                   what was
+        started (`dtrain plan`), the secret masked events.jsonl                the journal: one event a line
+        reserve-run.json-0 ...      room on a full disk for the last words of that name; absent after the end
+        metrics.jsonl               the chief's metrics: one line a report checkpoints/
+        ckpt-<step>/ tasks/worker-0/
+            status.json             `TaskStatus`: written by the task itself about twice a second
+            joined.json             `JoinedRecord`: of a worker that has joined the run, written by the
+                command that started it
+            attempt-0/output.log    stdout and stderr of one attempt, together and complete
+            attempt-0/failure.json  `FailureRecord`: why the attempt died, written by the task or by who
+            reaped it attempt-0/slow.json     `SlowOrder`: how slow the attempt is to be from now on, written
+            by `dtrain chaos` attempt-0/kill.json     `KillOrder`: it does not answer; written by the chief,
+            carried out by the launcher
+
+Small JSON files are replaced as a whole (written aside, then renamed), so a reader never sees half of one.
+Where the disk has no room for the new one, the old one is overwritten; a reader that comes in the midst of
+that looks again.
+"""
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from dtrain.cluster import Role, TaskId
+from dtrain.errors import RunError
+from dtrain.runs.json_file import overwrite_json, replace_json
+
+RUNS_DIR = "DTRAIN_RUNS_DIR"
+RESERVE_BYTES = 64 * 1024
+RESERVES = {"run.json": 1, "failure.json": 3}
+"""How many last words of a name find room on a full disk."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+READS_MAX = 3
+"""A record counts as damaged when so many readings have failed: it may be overwritten during one of them."""
+
+_OWN_NAME = re.compile(
+    r"lock|(run|join|spec|plan)\.json|(events|metrics)\.jsonl|checkpoints|tasks|reserve-.+|\.(run|join|spec|plan)\.json\.\d+"
+)
+
+Record = TypeVar("Record")
+
+
+@dataclass
+class TaskRecord:
+    """The process side of a task, as the launcher knows it. States are CONTRACT section 2's.
+
+    Attributes:
+        message: why it was lost, or is started again; None: it is not.
+    """
+
+    task: str
+    state: str = "pending"
+    pid: int | None = None
+    host: str | None = None
+    address: str | None = None
+    attempt: int = 0
+    restarts: int = 0
+    exit_code: int | None = None
+    message: str | None = None
+
+
+@dataclass
+class FailureRecord:
+    """Why an attempt of a task, or a run, failed.
+
+    Attributes:
+        kind: ``exception`` | ``peer_lost`` | ``signal`` | ``exit`` | ``start_timeout`` | ``timeout`` |
+            ``launcher``; a crash explains a lost peer, never the other way round.
+        monotonic_s: the machine's monotonic clock, by which the earliest cause is found.
+        last_lines: the end of the task's output, for deaths without a traceback.
+        step: where the task stood, as it had said.
+        likewise: the tasks that have failed with the same message; only in the record of a run.
+        standing: where each task stood, one line each; only in the record of a run that took too long.
+    """
+
+    task: str
+    message: str
+    kind: str = "exception"
+    time: str = ""
+    monotonic_s: float = 0.0
+    attempt: int = 0
+    traceback: str | None = None
+    exit_code: int | None = None
+    peak_memory_bytes: int | None = None
+    last_lines: list[str] = field(default_factory=list)
+    log: str | None = None
+    likewise: list[str] = field(default_factory=list)
+    step: int | None = None
+    standing: list[str] = field(default_factory=list)
+
+
+@dataclass
+class RunRecord:
+    """The state of a run.
+
+    `launcher_pid` and `launcher_started` (`started_s`) tell whether the process that wrote it is still alive.
+
+    Attributes:
+        stalled: where training stands still and whom it waits for; None: it does not.
+    """
+
+    run: str
+    name: str
+    state: str = "pending"
+    started: str | None = None
+    ended: str | None = None
+    exit_code: int | None = None
+    launcher_pid: int | None = None
+    launcher_started: float | None = None
+    failure: FailureRecord | None = None
+    stalled: str | None = None
+    tasks: list[TaskRecord] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class JoinRecord:
+    """What a worker needs to join a run.
+
+    Attributes:
+        run_id: as every connection presents it; differs from the record's id for a cluster started by hand.
+        launched: whether a launcher keeps the run directory.
+        cluster: as TF_CONFIG has it.
+        secret: of the run.
+    """
+
+    run_id: str
+    launched: bool
+    cluster: dict[str, list[str] | dict[str, str]]
+    secret: str | None = None
+
+
+@dataclass
+class TaskStatus:
+    """What a task says about its own training. Absent or null where it does not apply.
+
+    Attributes:
+        phase: ``starting`` (not yet up) | ``running`` | ``finished``.
+        monotonic_s: the machine's monotonic clock at the time of writing: the heartbeat.
+        progress_monotonic_s: the same clock when the step last rose.
+        waiting_share: how much of the time it has waited for others lately, 0 to 1.
+        evaluation: the newest evaluation: ``global_step`` and one number a metric.
+        evaluations: the evaluator's newest ones, in this form.
+        fits_begun: how many calls of `fit` the task has come to.
+        fits_ended: how many of these have reached their last step, or the one with which the leader ended
+            them.
+        saved_step: the step of the last checkpoint that this attempt has written.
+        unsaved: why the one after it could not be written; None: there is none, or it was.
+        exit_code: of the task's program; None: it has not ended.
+        message: why it did not end well.
+    """
+
+    task: str
+    pid: int
+    host: str
+    attempt: int = 0
+    phase: str = "starting"
+    monotonic_s: float = 0.0
+    progress_monotonic_s: float = 0.0
+    step: int | None = None
+    max_steps: int | None = None
+    loss: float | None = None
+    examples_per_s: float | None = None
+    staleness_mean: float | None = None
+    staleness_counts: dict[int, int] = field(default_factory=dict)
+    stale_gradients: int | None = None
+    bytes_sent: int | None = None
+    bytes_received: int | None = None
+    rolled_back_steps: int = 0
+    waiting_for: str | None = None
+    waiting_share: float | None = None
+    evaluation: dict[str, int | float] | None = None
+    evaluations: list[dict[str, int | float]] = field(default_factory=list)
+    fits_begun: int = 0
+    fits_ended: int = 0
+    saved_step: int | None = None
+    unsaved: str | None = None
+    exit_code: int | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class SlowOrder:
+    """From now on a task's own computation takes `factor` times as long, in place of what the spec's
+    `simulate.slow` says.
+    """
+
+    factor: float
+
+
+@dataclass(frozen=True)
+class KillOrder:
+    """A server is past its lease: the launcher kills it, and starts it again by its restart rule."""
+
+    reason: str
+
+
+def global_step(statuses: Iterable[TaskStatus]) -> int | None:
+    """Where a run stands: as ps:0 counts (rule 10), and as it has told the replicas; other servers' counts
+    are their own.
+    """
+    first = str(TaskId(Role.PS, 0))
+    heard = (
+        status.step
+        for status in statuses
+        if status.task == first or not status.task.startswith(f"{Role.PS}:")
+    )
+    return max((step for step in heard if step is not None), default=None)
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Paths and records of the run in `directory`."""
+
+    directory: Path
+
+    @property
+    def lock(self) -> Path:
+        """Held with flock while the run is alive."""
+        return self.directory / "lock"
+
+    @property
+    def run(self) -> Path:
+        """The `RunRecord`."""
+        return self.directory / "run.json"
+
+    @property
+    def spec(self) -> Path:
+        """The resolved spec."""
+        return self.directory / "spec.json"
+
+    @property
+    def join(self) -> Path:
+        """The `JoinRecord`."""
+        return self.directory / "join.json"
+
+    @property
+    def plan(self) -> Path:
+        """What was started."""
+        return self.directory / "plan.json"
+
+    @property
+    def journal(self) -> Path:
+        """One event a line."""
+        return self.directory / "events.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        """One line a report."""
+        return self.directory / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of ``ckpt-<step>`` folders."""
+        return self.directory / "checkpoints"
+
+    def tasks(self) -> list[TaskId]:
+        """Every task that has left files, also one that has joined."""
+        return sorted(TaskId.parse(path.name.replace("-", ":")) for path in self.directory.glob("tasks/*-*"))
+
+    def task(self, task: TaskId) -> Path:
+        """The folder of one task."""
+        return self.directory / "tasks" / f"{task.role}-{task.index}"
+
+    def status(self, task: TaskId) -> Path:
+        """A task's `TaskStatus`."""
+        return self.task(task) / "status.json"
+
+    def joined(self, task: TaskId) -> Path:
+        """The `JoinedRecord` of a worker that has joined."""
+        return self.task(task) / "joined.json"
+
+    def joined_tasks(self) -> list[TaskId]:
+        """Every worker that has joined, also one that has left again."""
+        found = self.directory.glob("tasks/worker-*/joined.json")
+        return sorted(TaskId.parse(path.parent.name.replace("-", ":")) for path in found)
+
+    def attempt(self, task: TaskId, attempt: int) -> Path:
+        """The folder of one attempt of a task."""
+        return self.task(task) / f"attempt-{attempt}"
+
+    def log(self, task: TaskId, attempt: int) -> Path:
+        """What one attempt of a task printed."""
+        return self.attempt(task, attempt) / "output.log"
+
+    def failure(self, task: TaskId, attempt: int) -> Path:
+        """Why one attempt of a task failed; absent if it did not."""
+        return self.attempt(task, attempt) / "failure.json"
+
+    def slow(self, task: TaskId, attempt: int) -> Path:
+        """A `SlowOrder` for one attempt of a task; absent as long as the spec alone decides."""
+        return self.attempt(task, attempt) / "slow.json"
+
+    def kill(self, task: TaskId, attempt: int) -> Path:
+        """A `KillOrder` for one attempt of a task."""
+        return self.attempt(task, attempt) / "kill.json"
+
+    def attempts(self, task: TaskId) -> Iterator[int]:
+        """The numbers of the attempts that left files, oldest first."""
+        numbers = (path.name.removeprefix("attempt-") for path in self.task(task).glob("attempt-*"))
+        yield from sorted(int(number) for number in numbers if number.isdecimal())
+
+    def is_own(self, name: str) -> bool:
+        """Whether a name in the directory is one that dtrain gives."""
+        return _OWN_NAME.fullmatch(name) is not None
+
+    def create(self) -> None:
+        """Make the directory, readable by its owner only.
+
+        Raises:
+            RunError: it cannot be made or is not writable.
+        """
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            chosen = default_runs_dir() not in self.directory.parents
+            way_out = "" if chosen else f"; say where runs are to be kept with --runs-dir or {RUNS_DIR}"
+            raise RunError(
+                f"cannot make the run directory {self.directory}: {error.strerror or error}{way_out}"
+            ) from None
+        if not os.access(self.directory, os.W_OK | os.X_OK):
+            raise RunError(f"the run directory {self.directory} is not writable; give another with --run-dir")
+
+    def keep_room(self) -> None:
+        """Hold `RESERVES`, each of `RESERVE_BYTES`, as far as the disk has room."""
+        for name, count in RESERVES.items():
+            for number in range(count):
+                with (
+                    contextlib.suppress(OSError),
+                    open(self.directory / f"reserve-{name}-{number}", "wb") as file,
+                ):
+                    os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+
+    def give_room_back(self) -> None:
+        """The run has ended."""
+        for room in self.directory.glob("reserve-*"):
+            room.unlink(missing_ok=True)
+
+    def write_last_words(self, path: Path, record: Any) -> None:
+        """`write_record`, on a full disk into room that is held: how a run ended is known however it
+        ended.
+        """
+        try:
+            write_record(path, record)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            for room in self.directory.glob(f"reserve-{path.name}-*"):
+                with contextlib.suppress(FileNotFoundError):  # another task has taken it
+                    replace_json(path, record, room)
+                    return
+            raise
+
+
+def read_record(path: Path, kind: type[Record]) -> Record | None:
+    """Read one of the small JSON files; None if it is not there.
+
+    Raises:
+        RunError: it is there and is not what dtrain writes.
+    """
+    damaged: Exception | None = None
+    for _ in range(READS_MAX):
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            damaged = error
+    raise RunError(f"{path} is damaged: {damaged}") from None
+
+
+def write_record(path: Path, record: Any) -> None:
+    """Replace one of the small JSON files as a whole. Not fsynced: these are for people, not for recovery.
+
+    On a full disk the file is overwritten: what fits into the blocks that it has needs no room.
+
+    Raises:
+        OSError: it cannot be written; it is as it was.
+    """
+    try:
+        replace_json(path, record)
+    except OSError as error:
+        if error.errno not in FULL or not path.exists():
+            raise
+        overwrite_json(path, record)
+
+
+def offer_to_join(files: RunFiles, record: JoinRecord) -> None:
+    """Let workers join the run from now on; the file holds the secret and is its owner's alone."""
+    files.join.unlink(missing_ok=True)
+    files.join.touch(mode=0o600)
+    files.join.write_bytes(msgspec.json.encode(record))
+
+
+def default_runs_dir() -> Path:
+    """Where runs are kept: DTRAIN_RUNS_DIR, else the XDG state directory (``~/.local/state/dtrain/runs``)."""
+    if chosen := os.environ.get(RUNS_DIR):
+        return Path(chosen).expanduser()  # what no shell has read still says ~
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "dtrain" / "runs"

@@ -1,0 +1,61 @@
+"""The numbers of a run over time: one JSON line every few seconds, kept by the leader in `metrics.jsonl`.
+
+Each line has `time` (ISO 8601), `global_step` and `tasks`: for each task that trains its step, loss,
+examples_per_s and, where they apply, stale_gradients, staleness_mean and staleness_counts (how many of its
+gradients had which staleness so far).
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dtrain.cluster import TaskId
+from dtrain.messages import HeartbeatReply
+from dtrain.runs.files import TaskStatus
+
+INTERVAL_S = 5.0
+FIELDS = ("step", "loss", "examples_per_s", "stale_gradients", "staleness_mean", "staleness_counts")
+
+
+class MetricsLog:
+    """Appends what ps:0's answers to the leader's heartbeats say of everybody."""
+
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+        """Begin.
+
+        Args:
+            path: is appended to; a restarted leader goes on with it.
+            clock: seconds, monotonic.
+        """
+        self._path = path
+        self._clock = clock
+        self._next_s = clock() + INTERVAL_S
+        self._newest: HeartbeatReply | None = None
+
+    def update(self, reply: HeartbeatReply) -> None:
+        """ps:0 has answered; a line is due every `INTERVAL_S` seconds."""
+        self._newest = reply
+        if self._clock() >= self._next_s:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was heard last and is not written yet. A full disk must not stop training."""
+        if self._newest is not None:
+            line = msgspec.json.encode(self._line(self._newest, datetime.now().astimezone()))
+            with contextlib.suppress(OSError), self._path.open("ab") as file:
+                file.write(line + b"\n")
+        self._newest, self._next_s = None, self._clock() + INTERVAL_S
+
+    def _line(self, reply: HeartbeatReply, now: datetime) -> dict[str, Any]:
+        statuses = [msgspec.convert(data, TaskStatus, strict=False) for data in reply.statuses]
+        tasks = {status.task: _numbers(status) for status in statuses if TaskId.parse(status.task).trains}
+        return {"time": now.isoformat(timespec="milliseconds"), "global_step": reply.version, "tasks": tasks}
+
+
+def _numbers(status: TaskStatus) -> dict[str, Any]:
+    values: Iterable[tuple[str, Any]] = ((name, getattr(status, name)) for name in FIELDS)
+    return {name: value for name, value in values if value is not None and value != {}}

@@ -1,0 +1,217 @@
+"""A task's account of itself: kept up to date by the threads that train or serve, written to its status file
+by one thread.
+
+The same account rides in the heartbeats to ps:0, so a leader started by hand can show every task's. Writing
+is never in the way of training: fields are plain attributes, the file is replaced about twice a second, and a
+disk that refuses costs a status. As often the thread looks for an order of `dtrain chaos` to be slow, and
+says on stderr, in a task that no launcher watches, for whom the task waits.
+"""
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dtrain.errors import RunError
+from dtrain.process.assignment import TaskAssignment
+from dtrain.runs.announcing import Announcements, Unreached, introduction
+from dtrain.runs.files import RunFiles, SlowOrder, TaskStatus, read_record, write_record
+
+INTERVAL_S = 0.5
+QUIET_S = 2.0
+"""So old an account may become that has nothing new to say: a cluster that waits burns no CPU."""
+WAIT_SHOWN_AFTER_S = 0.5
+
+
+class Reporter:
+    """Owns a `TaskStatus` and, where there is a run directory, the file it is written to.
+
+    Attributes:
+        status: fields may be set by any thread at any time.
+        bytes_moved: how many bytes the task has sent and received on the connections that are open now.
+    """
+
+    def __init__(self, assignment: TaskAssignment) -> None:
+        self.status = TaskStatus(
+            task=str(assignment.task), pid=os.getpid(), host=socket.gethostname(), attempt=assignment.attempt
+        )
+        self._path: Path | None = None
+        self._order: Path | None = None
+        self._slow_by_spec = self._slow = assignment.spec.simulate.slowness(assignment.task)
+        if assignment.run_dir is not None:
+            files = RunFiles(assignment.run_dir)
+            self._path = files.status(assignment.task)
+            self._order = files.slow(assignment.task, assignment.attempt)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        self.bytes_moved: Callable[[], tuple[int, int]] | None = None
+        self._waiting: tuple[str, float] | None = None
+        self._behind: dict[str, str | None] = {}
+        self._assignment = assignment
+        self._announcements = None if assignment.watched else Announcements()
+        self._unreached: dict[str, Unreached] = {}
+        self._stopped = threading.Event()
+        self._writing = threading.Lock()  # else an older account might replace a newer one
+        self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
+        self._rate_from = (time.monotonic(), 0, 0.0)
+        self._examples, self._waited_s = 0, 0.0
+        self.write()
+        self._thread.start()
+
+    def running(self) -> None:
+        """The task is up."""
+        self.status.phase = "running"
+        self.write()
+
+    def fit_begins(self) -> None:
+        """A call of `fit` begins; until it ends the task has steps to make."""
+        self.status.fits_begun += 1
+
+    def fit_ends(self) -> None:
+        """Note that the call of `fit` has ended, and write it down at once, because the program may end the
+        process next.
+        """
+        self.status.fits_ended = self.status.fits_begun
+        self.write()
+
+    def waiting(self, for_whom: str | None) -> None:
+        """Note for whom the task waits from now on; None: for no task."""
+        now = time.monotonic()
+        if self._waiting is not None:
+            self._waited_s += now - self._waiting[1]
+        self._waiting = None if for_whom is None else (for_whom, now)
+
+    def behind(self, server: str, others: str | None) -> None:
+        """Note for whom a server itself waits: a task that waits for the server waits for them."""
+        self._behind[server] = others
+
+    def unreached(self, server: str, address: str, reason: str | None) -> None:
+        """Note why a server cannot be reached, again and again while that is so; None: it has been."""
+        now_s, before = time.monotonic(), self._unreached.get(server)
+        if reason is None:
+            self._unreached.pop(server, None)
+        else:
+            self._unreached[server] = Unreached(address, reason, before.since_s if before else now_s, now_s)
+
+    def introduce(self) -> None:
+        """Say who this task is, where it listens and with whom it works, unless a launcher does."""
+        self.announce(introduction(self._assignment, self.status.pid))
+
+    def announce(self, text: str) -> None:
+        """Say something on stderr, unless a launcher tells the user how this task is."""
+        if self._announcements is not None:
+            self.warn(text)
+
+    def _announce_waits(self) -> None:
+        waiting, now_s = self._waiting, time.monotonic()
+        if self._announcements is not None:
+            named = waiting and (self._whom(waiting[0]), waiting[1])
+            for text in self._announcements.look(now_s, dict(self._unreached), named):
+                self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """Say something that is not an error, on stderr."""
+        with contextlib.suppress(OSError):  # a full disk under it
+            print(f"dtrain: {self.status.task}: {text}", file=sys.stderr, flush=True)  # noqa: T201
+
+    def tried_to_save(self, step: int, failure: str | None) -> None:
+        """Note why the checkpoint of a step could not be written (None: it was). The launcher says when that
+        changes.
+
+        A warning alone would be lost where the log is on the same full disk.
+        """
+        changed = failure != self.status.unsaved
+        self.status.unsaved = failure
+        if failure is None:
+            self.status.saved_step = step
+        if changed:
+            self.write()
+
+    def progress(self, step: int, loss: float | None = None, examples: int = 0) -> None:
+        """A step is done."""
+        self.status.step = step
+        self.status.progress_monotonic_s = time.monotonic()
+        if loss is not None:
+            self.status.loss = loss
+        self._examples += examples
+
+    def begins(self) -> float | None:
+        """The task begins to compute, in this thread: for `slow_down`. None if it is not to be slow: asking
+        takes a microsecond.
+        """
+        return time.thread_time() if self._slow > 1.0 else None
+
+    def slow_down(self, begun_s: float | None) -> None:
+        """`simulate.slow` and `dtrain chaos slow`: sleep in proportion to the CPU time that was computed
+        since `begins`.
+        """
+        if self._slow > 1.0 and begun_s is not None:
+            time.sleep((self._slow - 1.0) * (time.thread_time() - begun_s))
+
+    def current(self) -> TaskStatus:
+        """The status as of now: heartbeat, rate and wait brought up to date."""
+        now = time.monotonic()
+        waiting = self._waiting
+        self.status.monotonic_s = now
+        if self.bytes_moved is not None:
+            self.status.bytes_sent, self.status.bytes_received = self.bytes_moved()
+        self.status.waiting_for = (
+            self._whom(waiting[0]) if waiting and now - waiting[1] >= WAIT_SHOWN_AFTER_S else None
+        )
+        since, examples, waited_s = self._rate_from
+        if self._examples and now - since >= 2 * INTERVAL_S:
+            self.status.examples_per_s = (self._examples - examples) / (now - since)
+            self.status.waiting_share = min(1.0, (self._waited_s - waited_s) / (now - since))
+            self._rate_from = (now, self._examples, self._waited_s)
+        return self.status
+
+    def _whom(self, waited_for: str) -> str:
+        others = [
+            task
+            for task in (self._behind.get(waited_for) or "").split(", ")
+            if task not in ("", self.status.task)
+        ]
+        return f"{', '.join(others)} (at {waited_for})" if others else waited_for
+
+    def write(self) -> None:
+        """Replace the status file now."""
+        if self._path is not None:
+            with (
+                self._writing,
+                contextlib.suppress(OSError),
+            ):  # a full disk must not stop training; the heartbeat's age shows it
+                write_record(self._path, self.current())
+
+    def close(self) -> None:
+        """The task is done; the last status stays, also when the order to stop comes just now: it comes
+        once.
+        """
+        try:
+            self._write_last()
+        except BaseException:  # SystemExit out of SIGTERM's handler, in the midst of it
+            self._write_last()
+            raise
+
+    def _write_last(self) -> None:
+        self._stopped.set()
+        self.status.phase = "finished"
+        self.write()
+
+    def _run(self) -> None:
+        last: object = None
+        last_s = -QUIET_S
+        while not self._stopped.wait(INTERVAL_S):
+            self._read_order()
+            self._announce_waits()
+            now_s, news = time.monotonic(), (self.status.step, self.status.phase, self.current().waiting_for)
+            if news != last or now_s - last_s >= QUIET_S:
+                self.write()
+                last, last_s = news, now_s
+
+    def _read_order(self) -> None:
+        with contextlib.suppress(OSError, RunError):  # what cannot be read changes nothing
+            order = read_record(self._order, SlowOrder) if self._order is not None else None
+            self._slow = self._slow_by_spec if order is None else order.factor

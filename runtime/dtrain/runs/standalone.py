@@ -1,0 +1,144 @@
+"""The run directory of a cluster that was started by hand: the leader keeps it, as a launcher would.
+
+Every task's status reaches the leader with ps:0's answers to its heartbeats, so `dtrain status` on the
+leader's machine shows them all. The directory is the one given by `--run-dir`, else a new one below the runs
+directory.
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from dtrain.cluster import TaskId
+from dtrain.errors import RunInUseError
+from dtrain.messages import HeartbeatReply
+from dtrain.process.assignment import TaskAssignment
+from dtrain.process.living import started_s
+from dtrain.runs import failure
+from dtrain.runs.files import (
+    JoinRecord,
+    RunFiles,
+    RunRecord,
+    TaskRecord,
+    TaskStatus,
+    default_runs_dir,
+    offer_to_join,
+    write_record,
+)
+from dtrain.runs.task_states import STOPPED, state_of, why_lost
+
+
+class HandRun:
+    """Holds the directory's lock for the life of the leader."""
+
+    def __init__(self, assignment: TaskAssignment) -> None:
+        """Make or take over the directory.
+
+        Raises:
+            RunInUseError: another leader, or a launch, holds it.
+            RunError: it cannot be made.
+        """
+        now = datetime.now().astimezone()
+        run = f"{assignment.run_id}-{now:%Y%m%d-%H%M%S}"
+        self.files = RunFiles(assignment.run_dir or default_runs_dir() / run)
+        self.files.create()
+        self._step = 0
+        self._lost: dict[str, str] = {}
+        self._begun_s = time.monotonic()
+        self._lock = os.open(self.files.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise RunInUseError(
+                f"{self.files.directory} is in use by another run; give another --run-dir"
+            ) from None
+        self.files.keep_room()
+        tasks = [
+            TaskRecord(str(task), address=assignment.cluster.address(task))
+            for task in assignment.cluster.tasks()
+        ]
+        self._assignment = assignment
+        self._record = RunRecord(
+            run=run,
+            name=assignment.spec.name,
+            state="running",
+            started=now.isoformat(timespec="seconds"),
+            launcher_pid=os.getpid(),
+            launcher_started=started_s(os.getpid()),
+            tasks=tasks,
+        )
+        self.files.spec.write_bytes(msgspec.json.encode(assignment.spec))
+        write_record(self.files.run, self._record)
+        cluster = assignment.cluster.to_dict()
+        offer_to_join(self.files, JoinRecord(assignment.run_id, False, cluster, assignment.secret))
+
+    def update(self, reply: HeartbeatReply) -> list[str]:
+        """Write down what ps:0 knows of everybody; return what is new: who has come, who was lost and why."""
+        known = {record.task: record for record in self._record.tasks}
+        come, lost = [], []
+        self._step = reply.version
+        for data in reply.statuses:
+            status = msgspec.convert(data, TaskStatus, strict=False)
+            record = known.get(status.task)
+            if record is None:
+                record = TaskRecord(status.task)
+                self._record.tasks.append(record)
+            if record.pid is None and status.task != str(self._assignment.task):
+                come.append(status.task)
+            before, record.message = record.message, why_lost(status)
+            record.state, record.pid, record.host = state_of(status), status.pid, status.host
+            record.attempt, record.exit_code = status.attempt, status.exit_code
+            self._lost.pop(status.task, None)
+            if record.message is not None and status.task != str(self._assignment.task):
+                self._lost[status.task] = _lost_text(status, record)
+                lost += [] if before else [self._lost[status.task]]
+            self._write_status(TaskId.parse(status.task), status)
+        with contextlib.suppress(OSError):
+            write_record(self.files.run, self._record)
+        return [*([f"{', '.join(come)} {'is' if len(come) == 1 else 'are'} there"] if come else []), *lost]
+
+    def _write_status(self, task: TaskId, status: TaskStatus) -> None:
+        if task == self._assignment.task:
+            return  # the leader's own reporter writes that one
+        path: Path = self.files.status(task)
+        with contextlib.suppress(OSError):  # a full disk must not stop training
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_record(path, status)
+
+    def close(self, error: BaseException | None) -> str:
+        """The leader's program has ended, or failed with `error`: its outcome is that of the run and of every
+        task that took part.
+
+        Returns:
+            The run's last word, as `dtrain launch` has it.
+        """
+        code = failure.exit_code(error) if error else 0
+        state = "succeeded" if code == 0 else "stopped" if code in STOPPED else "failed"
+        if error and state == "failed":
+            self._record.failure = failure.describe(error, self._assignment)
+        for record in self._record.tasks:
+            if record.task == str(self._assignment.task):
+                record.state, record.exit_code = state, code
+            elif record.pid is not None and record.message is None:
+                record.state = "succeeded" if state == "succeeded" else "stopped"
+        self._record.state, self._record.exit_code = state, code
+        self._record.ended = datetime.now().astimezone().isoformat(timespec="seconds")
+        with contextlib.suppress(OSError):
+            self.files.write_last_words(self.files.run, self._record)
+        self.files.give_room_back()
+        self.files.join.unlink(missing_ok=True)
+        os.close(self._lock)
+        words = f"the run has {state} after {time.monotonic() - self._begun_s:.1f} s at step {self._step}"
+        return "; ".join([words, *self._lost.values()])
+
+
+def _lost_text(status: TaskStatus, record: TaskRecord) -> str:
+    where = "" if status.step is None else f" at step {status.step}"
+    what = "was stopped" if record.state == "stopped" else "failed"
+    return f"{status.task} {what}{where}: {(record.message or '').partition(chr(10))[0]}"

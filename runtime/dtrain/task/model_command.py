@@ -1,0 +1,149 @@
+"""`python -m dtrain.task.model_command ORDER`: a trained model used without a cluster, for `dtrain evaluate`,
+`predict` and `export`.
+"""
+
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtrain.data.tables import read_examples
+from dtrain.errors import DtrainError, InputError, SpecError
+from dtrain.learning.core.activations import Activation
+from dtrain.learning.core.arrays import Shape
+from dtrain.process.model_order import ModelOrder, decode
+from dtrain.saving import predictions
+from dtrain.saving.destination import write_whole
+from dtrain.strategies.single import SingleStrategy
+from dtrain.training.models import Model
+from dtrain.training.saved_models import load_model
+
+
+def main(argument: str) -> int:
+    """Do what the order says; an error is one message."""
+    order = decode(argument)
+    try:
+        # Whatever TF_CONFIG says: this is no task of a cluster.
+        with SingleStrategy().scope():
+            ACTIONS[order.action](order)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except DtrainError as error:
+        print(error if isinstance(error, SpecError) else f"dtrain: {error}", file=sys.stderr)
+        return error.exit_code
+    except MemoryError:
+        print(f"dtrain: {order.model}: not enough memory", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def evaluate(order: ModelOrder) -> None:
+    """Loss and metrics over all examples."""
+    model = _loaded(order)
+    if order.loss is not None or order.metrics:
+        told = model.compiled.arguments() if model.compiled else {"optimizer": "sgd"}
+        given = {"loss": order.loss, "metrics": order.metrics}
+        model.compile(**told | {name: value for name, value in given.items() if value})
+    if model.compiled is None or model.compiled.losses is None:
+        raise InputError(f"{order.model}: was saved without a loss; say which one with --loss NAME")
+    trained = [output.name for output in model.compiled.outputs if output.loss is not None]
+    data = read_examples(Path(order.data), _inputs(model), order.x, order.y, targets=True, outputs=trained)
+    results = model.evaluate(
+        data, batch_size=order.batch_size, steps=order.steps, return_dict=True, verbose=0
+    )
+    answer = {
+        "model": order.model,
+        "data": order.data,
+        **{name: predictions.plain(value) for name, value in results.items()},
+    }
+    if order.output is not None:
+        write_whole(Path(order.output), [predictions.line(answer)])
+    if order.as_json:
+        print(json.dumps(answer))
+    elif order.output is None:
+        width = max(map(len, results))
+        for name, value in results.items():
+            print(f"{name:{width}}  {value:.6g}")
+
+
+def predict(order: ModelOrder) -> None:
+    """The outputs of all examples: a JSON line each, or a file."""
+    if order.output is not None and Path(order.output).suffix not in predictions.SUFFIXES:
+        raise SpecError(
+            f"--output {order.output}: expected a name that ends in {', '.join(predictions.SUFFIXES)}"
+        )
+    model = _loaded(order)
+    given = read_examples(Path(order.data), _inputs(model), order.x, order.y, targets=False)
+    outputs = model.predict(given, batch_size=order.batch_size, steps=order.steps, verbose=0)
+    named = dict(
+        zip(model.network.output_names, outputs if isinstance(outputs, list) else [outputs], strict=True)
+    )
+    if order.classes:
+        named = {name: np.argmax(output, axis=-1) for name, output in named.items()}
+    answer: dict[str, Any] = {
+        "model": order.model,
+        "data": order.data,
+        "examples": len(next(iter(named.values()))),
+    }
+    if order.output is not None:
+        write_whole(Path(order.output), predictions.encoded(Path(order.output), named))
+        if order.as_json:
+            print(json.dumps(answer | {"output": order.output}))
+    elif order.as_json:
+        print(json.dumps(answer | {"predictions": list(predictions.rows(named))}))
+    else:
+        for row in predictions.rows(named):
+            print(json.dumps(row))
+
+
+def export(order: ModelOrder) -> None:
+    """The model as an ONNX file."""
+    output = order.output or f"{Path(order.model).resolve().stem}.onnx"
+    model = _loaded(order)
+    model.export(output)
+    if order.as_json:
+        print(
+            json.dumps(
+                {
+                    "model": order.model,
+                    "output": output,
+                    "inputs": list(_inputs(model)),
+                    "outputs": model.network.output_names,
+                }
+            )
+        )
+    else:
+        print(output)
+
+
+ACTIONS = {"evaluate": evaluate, "predict": predict, "export": export}
+
+
+def _loaded(order: ModelOrder) -> Model:
+    return load_model(order.model, _custom_objects(order.custom_objects))
+
+
+def _custom_objects(path: str | None) -> dict[str, Any]:
+    """The classes and activations that a Python file of the user's defines or imports."""
+    if path is None:
+        return {}
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    found = runpy.run_path(path, run_name="custom_objects")
+    classes = {name: each for name, each in found.items() if isinstance(each, type)}
+    return classes | {each.name: each for each in found.values() if isinstance(each, Activation)}
+
+
+def _inputs(model: Model) -> dict[str, Shape]:
+    """Names of the inputs, and the shape of an example."""
+    return {step.path: step.shapes[0] for step in model.network.graph.inputs}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
