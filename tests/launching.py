@@ -27,7 +27,7 @@ PRELUDE = """
 import json, os, signal, subprocess, sys, time, types
 from pathlib import Path
 from dtrain.cluster import TaskId
-from dtrain.run_files import RunFiles, TaskStatus, write_record
+from dtrain.runs.files import RunFiles, TaskStatus, write_record
 
 sys.modules["dtrain.strategies.interface"] = types.SimpleNamespace(was_used=lambda: True, close_default=lambda error: None)
 _place = json.loads(os.environ["TF_CONFIG"])["task"]

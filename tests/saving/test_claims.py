@@ -13,7 +13,7 @@ from dtrain.runs.claims import NAME, _leave, claim
 
 HOLDER = """
 import os, sys
-from dtrain.claims import claim
+from dtrain.runs.claims import claim
 os.chdir(sys.argv[1])
 for path in sys.argv[3:]:
     claim(path, sys.argv[2])

@@ -7,7 +7,7 @@ from types import TracebackType
 
 LEFT_OUT = "<left out>"
 """The file of a frame that stands for frames of dtrain's own; its line is their number."""
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parents[2]
 _PYTHON = sysconfig.get_path("stdlib")
 _RUNNERS = (f"{_PACKAGE / 'task'}/", "<frozen runpy>")
 

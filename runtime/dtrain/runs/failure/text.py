@@ -18,7 +18,7 @@ HINTS = {
 }
 """What can be done, by how an error's words begin, where Python does not say it."""
 _MARK = re.compile(rf'  File "{re.escape(LEFT_OUT)}", line (\d+), in .*\n')
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parents[2]
 
 
 def text_of(value: object) -> str:
