@@ -106,16 +106,30 @@ class Servers:
         """Everybody comes and asks for values, and waits until the leader brings them."""
         for rank in range(len(self.tasks)):
             self.beat(rank, "first heartbeat")
-            self._say(rank, Pull(1, 0, WAIT_S), "pull")
+            self._say(rank, Pull(generation=1, at_least=0, wait_s=WAIT_S), "pull")
         rule, dealt = optimizers.serialize(optimizers.SGD(0.1)), (self._parts, 0, ())
-        order = Initialise(1, self._plan.to_dict(), self._training, rule, 0, 1 << 40, "run", dealt=dealt)
+        order = Initialise(
+            generation=1,
+            plan=self._plan.to_dict(),
+            training=self._training,
+            optimizer=rule,
+            version=0,
+            max_steps=1 << 40,
+            directory="run",
+            dealt=dealt,
+        )
         for server in range(len(self._machines)):
             self._say(0, order, "initialise", server, [block.copy() for block in self._blocks[server]])
         for server in range(1, len(self._machines)):
-            self._to_first(server, Subscribe(1, 0), "subscribe")
+            self._to_first(server, Subscribe(generation=1, version=0), "subscribe")
 
     def beat(self, rank, kind="heartbeat"):
-        self._say(rank, Heartbeat((0, 1), 0, leaving=kind == "goodbye"), kind, caller=f"{rank} beats")
+        self._say(
+            rank,
+            Heartbeat(process=(0, 1), incarnation=0, leaving=kind == "goodbye"),
+            kind,
+            caller=f"{rank} beats",
+        )
 
     def push(self, rank):
         """A gradient, if the replica may push; on every server."""
@@ -125,7 +139,14 @@ class Servers:
         self.may_push[rank] = False
         for server, machine in enumerate(self._machines):
             version = machine.held.pushes.version
-            push = Push(1, 1, self.pushes[rank], version, self._plan.hash, part=self.dealt[rank])
+            push = Push(
+                generation=1,
+                incarnation=1,
+                sequence=self.pushes[rank],
+                base_version=version,
+                plan_hash=self._plan.hash,
+                part=self.dealt[rank],
+            )
             self._say(rank, push, "contribution", server, self._blocks[server])
 
     def end(self):
@@ -133,9 +154,23 @@ class Servers:
         self._ended = True
         for server, machine in enumerate(self._machines):
             version, rule = machine.held.pushes.version, machine.held.store.optimizer_config
-            self._say(0, Control(1, (1, 0), machine.held.term, version, rule, stop=True), "end", server)
+            self._say(
+                0,
+                Control(
+                    generation=1,
+                    number=(1, 0),
+                    term=machine.held.term,
+                    version=version,
+                    optimizer=rule,
+                    stop=True,
+                ),
+                "end",
+                server,
+            )
         for rank in range(len(self.tasks)):
-            self._say(rank, Pull(1, 0, WAIT_S, answered=self.pushes[rank]), "last pull")
+            self._say(
+                rank, Pull(generation=1, at_least=0, wait_s=WAIT_S, answered=self.pushes[rank]), "last pull"
+            )
         for rank in range(len(self.tasks)):
             self.beat(rank, "goodbye")
 
@@ -164,7 +199,11 @@ class Servers:
                 case Send(int(rank), Reply() | Values() as answer) if server == 0:
                     self.may_push[rank], self.dealt[rank] = answer.ticket, answer.part
                     if not answer.ticket and not self._ended:
-                        self._say(rank, Pull(1, 0, WAIT_S, answered=self.pushes[rank]), "contribution")
+                        self._say(
+                            rank,
+                            Pull(generation=1, at_least=0, wait_s=WAIT_S, answered=self.pushes[rank]),
+                            "contribution",
+                        )
 
     def _follow(self, server, commit):
         first = TaskId.parse("ps:0")

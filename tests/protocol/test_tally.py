@@ -7,7 +7,7 @@ from dtrain.protocol.tally import Tally, merged
 
 
 def sums(*totals, names=("loss",)):
-    return Sums(tuple(names), np.array(totals, "<f8").tobytes())
+    return Sums(names=tuple(names), totals=np.array(totals, "<f8").tobytes())
 
 
 def tally(**more):

@@ -60,13 +60,13 @@ class Hand:
         """What the leader says to every server."""
         training = msgspec.to_builtins(self.training)
         message = Initialise(
-            1,
-            self.plan.to_dict(),
-            training,
-            optimizers.serialize(self.optimizer),
-            0,
-            self.max_steps,
-            "run-dir",
+            generation=1,
+            plan=self.plan.to_dict(),
+            training=training,
+            optimizer=optimizers.serialize(self.optimizer),
+            version=0,
+            max_steps=self.max_steps,
+            directory="run-dir",
         )
         parts = self.training.replicas_needed(len(self.cluster.replicas(self.training.chief_trains)))
         dealt = (parts if self.training.updates == "sync" else 1, 0, ())
@@ -105,7 +105,9 @@ class Hand:
         """A gradient of equal numbers, of the part that ps:0 has dealt; returns the actions."""
         if "part" not in changes:
             changes["part"] = self.dealt(task, caller)
-        message = Push(1, 1, sequence, base, self.plan.hash)
+        message = Push(
+            generation=1, incarnation=1, sequence=sequence, base_version=base, plan_hash=self.plan.hash
+        )
         blocks = self.blocks(server, value) if blocks is None else blocks
         return self.say(task, msgspec.structs.replace(message, **changes), blocks, server, caller)
 
@@ -121,13 +123,18 @@ class Hand:
         return self.parts.get(caller, dealer.current.get(rank, self.parts.get(task, -1)))
 
     def pull(self, task, at_least=0, wait_s=5.0, server=0):
-        return self.say(task, Pull(1, at_least, wait_s), server=server)
+        return self.say(task, Pull(generation=1, at_least=at_least, wait_s=wait_s), server=server)
 
     def beat(self, task, incarnation=0, process=None, **more):
         """A heartbeat: of a new process unless it knows its incarnation."""
         self.processes[task] = self.processes.get(task, 0) + (incarnation == 0)
         return self.say(
-            task, Heartbeat((0, self.processes[task] if process is None else process), incarnation, **more)
+            task,
+            Heartbeat(
+                process=(0, self.processes[task] if process is None else process),
+                incarnation=incarnation,
+                **more,
+            ),
         )
 
     def tick(self, server=0, connections=1):

@@ -144,7 +144,7 @@ class Play:
                 self._actions(self.hand.tick(server))
             if self.machines["chief:0"].phase is Phase.FINISHED and not self.concluded:
                 self.concluded = True
-                self._actions(self.hand.say("chief:0", Conclude(1), caller="control"))
+                self._actions(self.hand.say("chief:0", Conclude(generation=1), caller="control"))
             if all(machine.phase is Phase.FINISHED for machine in self.machines.values()):
                 return
         raise AssertionError(

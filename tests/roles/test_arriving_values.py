@@ -87,7 +87,7 @@ def test_where_the_connection_breaks_the_values_are_fetched_again_and_the_step_i
     first.arriving.broken(LOST)
     assert np.all(replica.arriving["bias"] == 5)
     assert replica.overtaken
-    assert second.sent == [(Pull(1, 0, 5.0), [])]
+    assert second.sent == [(Pull(generation=1, at_least=0, wait_s=5.0), [])]
     assert (replica.machine.phase, replica.machine.global_step) == (Phase.READY, 3)
     replica.arrive()
     assert np.all(replica.arriving["kernel"] == 5)
@@ -101,8 +101,11 @@ def test_in_sync_all_servers_come_to_one_version_after_a_break():
     replica.arrive()
     assert replica.overtaken
     assert replica.machine.versions == [6, 6]
-    assert [message for message, _ in zero.sent] == [Pull(1, 0, 5.0), Pull(1, 6, 5.0)]
-    assert [message for message, _ in again.sent] == [Pull(1, 4, 5.0)]
+    assert [message for message, _ in zero.sent] == [
+        Pull(generation=1, at_least=0, wait_s=5.0),
+        Pull(generation=1, at_least=6, wait_s=5.0),
+    ]
+    assert [message for message, _ in again.sent] == [Pull(generation=1, at_least=4, wait_s=5.0)]
 
 
 def test_after_the_last_step_everything_is_there():

@@ -11,9 +11,9 @@ from dtrain.roles.parameter_server.questions import FEW
 
 def test_every_push_is_applied_on_arrival_and_its_staleness_told():
     hand = asynchronous(workers=1)
-    assert only(hand.push("worker:0")) == Reply(Verdict.ACCEPTED, 1, accepted=1)
+    assert only(hand.push("worker:0")) == Reply(verdict=Verdict.ACCEPTED, version=1, accepted=1)
     [answer] = hand.push("chief:0", value=3)
-    assert answer.message == Reply(Verdict.ACCEPTED, 2, staleness=1, accepted=1)
+    assert answer.message == Reply(verdict=Verdict.ACCEPTED, version=2, staleness=1, accepted=1)
     assert [block.tolist() for block in answer.blocks] == [[-2.0] * 7, [3, 3]]
 
 
@@ -33,7 +33,7 @@ def test_what_is_too_stale_is_dropped_and_scaled_is_scaled():
     hand = asynchronous(stale_gradients="drop", max_staleness=0)
     hand.push("chief:0")
     before = hand.image()[2]
-    assert only(hand.push("worker:0")) == Reply(Verdict.STALE, 1, staleness=1, stale=1)
+    assert only(hand.push("worker:0")) == Reply(verdict=Verdict.STALE, version=1, staleness=1, stale=1)
     assert hand.image()[2] == before
     hand = asynchronous(stale_gradients="scale")
     for sequence in (1, 2):
@@ -138,9 +138,13 @@ def test_a_server_without_the_gate_lets_everybody_push():
 
 def test_the_one_decision_of_synchronous_training_is_none_of_an_asynchronous_server_s_business():
     hand = asynchronous(servers=2)
-    assert hand.say("ps:1", Subscribe(1, 0)) == hand.say("ps:1", Complete(1, 0, 1, 0, 0)) == []
-    assert hand.say("ps:0", Commit(1, 0, ()), server=1) == []
-    assert hand.servers[1].position() == (Subscribe(0, 0), [])
+    assert (
+        hand.say("ps:1", Subscribe(generation=1, version=0))
+        == hand.say("ps:1", Complete(generation=1, rank=0, incarnation=1, version=0, ordinal=0))
+        == []
+    )
+    assert hand.say("ps:0", Commit(generation=1, version=0, contributors=()), server=1) == []
+    assert hand.servers[1].position() == (Subscribe(generation=0, version=0), [])
 
 
 def test_a_stale_gradient_is_compensated_for_the_way_the_weights_have_gone():
@@ -166,7 +170,7 @@ def test_heartbeats_tell_for_whom_everybody_waits():
     for sequence in (1, 2):
         hand.push("chief:0", sequence=sequence)
     assert only(hand.beat("worker:1", 1)).waiting_for == "chief:0", "to save the last step"
-    hand.say("chief:0", Conclude(1))
+    hand.say("chief:0", Conclude(generation=1))
     assert only(hand.beat("worker:1", 1)).waiting_for is None
 
 
@@ -194,5 +198,5 @@ def test_a_contribution_that_another_server_lacks_is_waited_for_there():
     hand.initialise()
     hand.push("worker:0")
     hand.push("worker:1")
-    hand.say("ps:1", Complete(1, 1, 1, 0, 0))
+    hand.say("ps:1", Complete(generation=1, rank=1, incarnation=1, version=0, ordinal=0))
     assert only(hand.beat("worker:1")).waiting_for == "ps:1, chief:0"

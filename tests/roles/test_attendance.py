@@ -29,9 +29,9 @@ def test_wait_has_an_end_that_says_how_many_are_missing():
     hand.now += 0.1
     failed = only(hand.tick()).reason
     assert failed.startswith("too few replicas: 3 contributions are needed for version 1 and at most")
-    assert only(hand.push("chief:0")) == Refusal(failed)
+    assert only(hand.push("chief:0")) == Refusal(reason=failed)
     assert only(hand.beat("chief:0", 1)).failed == failed
-    assert only(hand.say("chief:0", Snapshot(0, 0.0))) == Refusal(failed)
+    assert only(hand.say("chief:0", Snapshot(at_least=0, wait_s=0.0))) == Refusal(reason=failed)
 
 
 def test_those_who_wait_are_told_who_has_gone_and_how():
@@ -97,7 +97,7 @@ def test_a_process_whose_place_was_taken_is_told_so(hand):
     hand.beat("worker:0")
     assert only(hand.beat("worker:0")).incarnation == 2
     assert only(hand.beat("worker:0", 1, process=1)) == Refusal(
-        "another process has taken the place of worker:0"
+        reason="another process has taken the place of worker:0"
     )
 
 
@@ -124,7 +124,9 @@ def test_after_the_farewell_it_ends_when_the_last_connection_is_closed(updates):
     hand = trained(updates=updates)
     for task in TASKS:
         hand.beat(task)
-    assert only(hand.say("worker:0", Farewell())) == Refusal("only chief:0 may say farewell, not worker:0")
+    assert only(hand.say("worker:0", Farewell())) == Refusal(
+        reason="only chief:0 may say farewell, not worker:0"
+    )
     assert hand.tick(connections=0) == []
     assert only(hand.say("chief:0", Farewell())) == Farewell()
     assert only(hand.beat("worker:0")).ended
@@ -184,8 +186,8 @@ def test_nobody_has_to_come_to_a_training_that_has_ended_before_its_last_step(ha
 def test_after_an_early_farewell_everybody_is_told_that_training_has_ended(hand):
     hand.say("chief:0", Farewell())
     told = "chief:0 has ended training at step 0 of 10"
-    assert only(hand.push("worker:0")) == Refusal(told)
-    assert only(hand.pull("worker:0")) == Refusal(told)
+    assert only(hand.push("worker:0")) == Refusal(reason=told)
+    assert only(hand.pull("worker:0")) == Refusal(reason=told)
     assert only(hand.beat("worker:0")).failed == told
 
 

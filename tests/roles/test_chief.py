@@ -35,23 +35,25 @@ def test_it_sleeps_no_longer_than_it_may(section, now, expected):
 
 def test_a_synchronous_cut_is_one_version_and_looks_further_ahead_each_time():
     cut = Cut(sync=True)
-    assert cut.question(10, 100) == Snapshot(12, ANSWER_WAIT_S)
+    assert cut.question(10, 100) == Snapshot(at_least=12, wait_s=ANSWER_WAIT_S)
     assert not cut.accept([12, 13])
-    assert cut.question(13, 100) == Snapshot(17, ANSWER_WAIT_S)
-    assert cut.question(99, 100) == Snapshot(100, ANSWER_WAIT_S)
+    assert cut.question(13, 100) == Snapshot(at_least=17, wait_s=ANSWER_WAIT_S)
+    assert cut.question(99, 100) == Snapshot(at_least=100, wait_s=ANSWER_WAIT_S)
     assert cut.accept([100, 100])
 
 
 def answer(version, *applied, whole=True):
-    return SnapshotReply(version, (), [], whole=whole, applied=applied)
+    return SnapshotReply(version=version, slots=(), seen=[], whole=whole, applied=applied)
 
 
 def test_an_asynchronous_cut_has_what_any_server_had_when_it_was_marked_but_for_what_is_computed_again():
     cut = Cut(sync=False, term=3)
-    assert cut.mark() == Mark(MARK_S, 3)
-    first = Marked((7, (2, 4)), again=(3,), settled=2)
-    second = Marked((9, (2, 5, 7)))
-    assert cut.marked([first, second]) == Snapshot(0, ARRIVAL_S, 3, covers=(9, (2, 3, 7)), settled=2)
+    assert cut.mark() == Mark(wait_s=MARK_S, term=3)
+    first = Marked(applied=(7, (2, 4)), again=(3,), settled=2)
+    second = Marked(applied=(9, (2, 5, 7)))
+    assert cut.marked([first, second]) == Snapshot(
+        at_least=0, wait_s=ARRIVAL_S, term=3, covers=(9, (2, 3, 7)), settled=2
+    )
     assert cut.accept([12, 13])
 
 

@@ -10,7 +10,7 @@ from dtrain.roles.chief.driver import Leader
 from dtrain.roles.chief.machine import ANSWER_WAIT_S, Cut
 from dtrain.wire.frames import Frame
 
-QUESTION = Snapshot(3, ANSWER_WAIT_S)
+QUESTION = Snapshot(at_least=3, wait_s=ANSWER_WAIT_S)
 
 
 class Line:
@@ -42,7 +42,7 @@ class Line:
 
 
 def reply(version):
-    return SnapshotReply(version, (), [])
+    return SnapshotReply(version=version, slots=(), seen=[])
 
 
 def leader(*lines):
@@ -62,7 +62,7 @@ def test_every_server_is_asked_before_the_first_answer_is_awaited():
 
 
 def test_in_async_every_server_is_marked_before_one_is_asked():
-    marks = Marked((1, ())), Marked((2, ()))
+    marks = Marked(applied=(1, ())), Marked(applied=(2, ()))
     lines, cut = [Line(mark, reply(3)) for mark in marks], Cut(sync=False)
     assert versions(leader(*lines), cut) == [3, 3]
     assert [line.sent for line in lines] == [[cut.mark(), cut.marked(marks)]] * 2
@@ -78,7 +78,7 @@ def test_a_connection_that_broke_is_opened_again_and_asked_again():
 
 
 def test_a_refusal_of_one_leaves_no_answer_of_another_behind():
-    lines = Line(Refusal("too few replicas"), reply(4)), Line(reply(3), reply(4))
+    lines = Line(Refusal(reason="too few replicas"), reply(4)), Line(reply(3), reply(4))
     chief = leader(*lines)
     with pytest.raises(PeerRefusedError, match="too few replicas"):
         versions(chief)
@@ -115,13 +115,13 @@ def test_rows_are_asked_for_of_the_question_that_was_answered():
     first, second, again, once_more = (
         Line(broken),
         Line(reply(3)),
-        Line(reply(3), Rows(3), broken),
-        Line(Rows(3)),
+        Line(reply(3), Rows(version=3), broken),
+        Line(Rows(version=3)),
     )
     chief = leader(first, second, again, once_more)
     versions(chief)
     for start in range(2):
-        chief.snapshot_rows(0, SnapshotRows(0, "", start, start + 1))
+        chief.snapshot_rows(0, SnapshotRows(part=0, array="", start=start, stop=start + 1))
     number = again.numbers[0]
     assert again.numbers == [number, number, number]
     assert once_more.numbers == [number]

@@ -58,8 +58,8 @@ def test_a_synchronous_mean_is_of_float32_and_its_values_travel_in_half_the_byte
     for answer in answers:
         assert answer.message.verdict is Verdict.ACCEPTED
         assert [block.itemsize for block in answer.blocks] == [2, 8]
-    made.say("chief:0", Snapshot(1, 0.0))
-    [rows] = made.say("chief:0", SnapshotRows(0, "", 0, 7))
+    made.say("chief:0", Snapshot(at_least=1, wait_s=0.0))
+    [rows] = made.say("chief:0", SnapshotRows(part=0, array="", start=0, stop=7))
     assert np.array_equal(rows.blocks[0], held), "a checkpoint is float32"
     for task in ("worker:0", "worker:1"):
         answers = made.push(task, sequence=2, base=1, blocks=blocks)
@@ -112,7 +112,9 @@ def test_rows_of_a_table_travel_in_sixteen_bits_but_to_the_leader(compression):
     made = loaded(compression=compression, updates="async")
     half = Compression.of(compression).half
     [short] = look_up(made, [1, 4])[0].blocks
-    [whole] = made.say("chief:0", Lookup(1, (0,), 5.0, 5), [np.array([1, 4])])[0].blocks
+    [whole] = made.say("chief:0", Lookup(generation=1, tables=(0,), wait_s=5.0, term=5), [np.array([1, 4])])[
+        0
+    ].blocks
     assert (short.dtype.name, whole.dtype.name) == (half.dtype, "float32")
     assert np.array_equal(short, half.narrow(whole))
     head = [np.ones(1, np.float32)] if compression == "fp16" else []

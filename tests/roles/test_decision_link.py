@@ -12,8 +12,8 @@ from dtrain.wire.channel import Answer
 from dtrain.wire.client import GrpcChannel
 from dtrain.wire.service import GrpcService
 
-HELLO = Hello("run", "hash", "ps:1")
-HELD = Complete(1, 2, 1, 7, 0)
+HELLO = Hello(run_id="run", cluster_hash="hash", task="ps:1")
+HELD = Complete(generation=1, rank=2, incarnation=1, version=7, ordinal=0)
 TIMEOUT_S = 20.0
 
 
@@ -58,7 +58,7 @@ class SecondServer:
         self.failure = None
 
     def position(self):
-        return Subscribe(1, 7), [HELD]
+        return Subscribe(generation=1, version=7), [HELD]
 
     def fail(self, reason):
         self.failure = reason
@@ -100,12 +100,12 @@ def second():
 
 def test_it_subscribes_reports_what_is_held_and_hears_decisions(first, second, connect):
     link = DecisionLink(second, connect)
-    first.until(lambda: Subscribe(1, 7) in first.heard and HELD in first.heard)
-    link.report(Complete(1, 0, 1, 7, 0))
-    first.until(lambda: Complete(1, 0, 1, 7, 0) in first.heard)
-    first.subscribers[0].send(Commit(1, 7, ((2, 1, 0),)))
+    first.until(lambda: Subscribe(generation=1, version=7) in first.heard and HELD in first.heard)
+    link.report(Complete(generation=1, rank=0, incarnation=1, version=7, ordinal=0))
+    first.until(lambda: Complete(generation=1, rank=0, incarnation=1, version=7, ordinal=0) in first.heard)
+    first.subscribers[0].send(Commit(generation=1, version=7, contributors=((2, 1, 0),)))
     assert second.decided_one.wait(TIMEOUT_S)
-    assert second.decisions == [Commit(1, 7, ((2, 1, 0),))]
+    assert second.decisions == [Commit(generation=1, version=7, contributors=((2, 1, 0),))]
 
 
 def test_when_only_the_reports_connection_breaks_all_is_told_again(first, second, connect):
@@ -125,7 +125,7 @@ def test_when_the_commits_connection_breaks_all_is_told_again(first, second, con
 def test_what_is_no_decision_is_not_obeyed_and_all_is_told_again(first, second, connect):
     DecisionLink(second, connect)
     first.until(lambda: HELD in first.heard and first.subscribers)
-    first.subscribers[0].send(Refusal("not now"))
+    first.subscribers[0].send(Refusal(reason="not now"))
     first.until(lambda: first.heard.count(HELD) >= 2 and len(first.subscribers) >= 2)
     assert second.decisions == []
 
@@ -135,7 +135,7 @@ def test_a_decision_that_cannot_be_carried_out_ends_the_server_by_name(first, se
     second.impossible = True
     DecisionLink(second, connect)
     first.until(lambda: first.subscribers)
-    first.subscribers[0].send(Commit(1, 7, ((2, 1, 0),)))
+    first.subscribers[0].send(Commit(generation=1, version=7, contributors=((2, 1, 0),)))
     assert second.ended.wait(TIMEOUT_S)
     assert second.failure == "the decisions of ps:0 cannot be followed: KeyError: 'no such contribution'"
     for thread in threading.enumerate():

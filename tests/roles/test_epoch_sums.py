@@ -16,7 +16,7 @@ ALONE = {"workers": 0}
 
 
 def sums(loss):
-    return Sums(("loss",), np.array([1.0, loss], "<f8").tobytes())
+    return Sums(names=("loss",), totals=np.array([1.0, loss], "<f8").tobytes())
 
 
 def counted(answer):
@@ -58,11 +58,15 @@ def test_what_has_ended_in_an_earlier_term_is_not_recorded_in_a_later_one():
     hand = asynchronous()
     hand.initialise(term=2, steps_per_epoch=2, tally=((0, sums(2.0)),))
     held = hand.servers[0].held
-    assert only(hand.say("chief:0", Record(1, 1, 1, {0: ROW}))) == Recorded(2, {})
+    assert only(hand.say("chief:0", Record(generation=1, term=1, epoch=1, rows={0: ROW}))) == Recorded(
+        term=2, rows={}
+    )
     assert (held.tally.rows, [epoch for epoch, _ in held.tally.open()]) == ({}, [0])
-    assert only(hand.say("chief:0", Record(1, 2, 1, {0: ROW}))) == Recorded(2, {})
+    assert only(hand.say("chief:0", Record(generation=1, term=2, epoch=1, rows={0: ROW}))) == Recorded(
+        term=2, rows={}
+    )
     assert (held.tally.rows, held.tally.open()) == ({0: ROW}, ())
-    assert only(hand.say("chief:0", Record(1))) == Recorded(2, {0: ROW})
+    assert only(hand.say("chief:0", Record(generation=1))) == Recorded(term=2, rows={0: ROW})
 
 
 class Line:
@@ -80,7 +84,13 @@ class Line:
 
 
 def test_after_the_servers_have_gone_back_the_leader_has_the_rows_that_they_have():
-    line = Line(Recorded(1, {}), Recorded(1, {}), Recorded(1, {}), Recorded(2, {}), Recorded(2, {0: ROW}))
+    line = Line(
+        Recorded(term=1, rows={}),
+        Recorded(term=1, rows={}),
+        Recorded(term=1, rows={}),
+        Recorded(term=2, rows={}),
+        Recorded(term=2, rows={0: ROW}),
+    )
     orders = OrderDriver(1, 1, 5, lambda server, timeout_s: line, 1.0)
     orders.ask_for_rows()
     assert orders.record(1, 1, {0: ROW})
@@ -91,7 +101,7 @@ def test_after_the_servers_have_gone_back_the_leader_has_the_rows_that_they_have
     assert orders.rows == {0: ROW, 1: ROW}
     orders.repeat_in(2)
     assert orders.rows == {0: ROW}
-    assert line.sent[-1] == Record(1)
+    assert line.sent[-1] == Record(generation=1)
 
 
 def test_who_is_not_the_leader_asks_for_nothing_in_a_new_term():
@@ -102,5 +112,7 @@ def test_who_is_not_the_leader_asks_for_nothing_in_a_new_term():
 
 def test_a_server_that_was_started_again_after_the_last_checkpoint_knows_the_numbers_of_epochs_from_the_leader():
     hand, rows = Hand(updates="async"), {0: {"loss": 0.5}, 1: {"loss": 0.25}}
-    hand.say("chief:0", Conclude(1, rows))
-    assert only(hand.say("worker:0", Pull(1, 10, 5.0, 1, concluded=True))) == Conclude(1, rows)
+    hand.say("chief:0", Conclude(generation=1, rows=rows))
+    assert only(
+        hand.say("worker:0", Pull(generation=1, at_least=10, wait_s=5.0, term=1, concluded=True))
+    ) == Conclude(generation=1, rows=rows)

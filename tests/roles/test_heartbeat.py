@@ -16,7 +16,7 @@ TIMEOUT_S = 20.0
 
 
 def alive(incarnation=1, **more):
-    return HeartbeatReply(incarnation, 1, 5, False, **more)
+    return HeartbeatReply(incarnation=incarnation, generation=1, version=5, ended=False, **more)
 
 
 class Someone:
@@ -111,7 +111,11 @@ def test_a_connection_that_breaks_is_opened_again(link):
 @pytest.mark.parametrize(
     ("answers", "error", "said"),
     [
-        ([Refusal("another process has taken the place of worker:0")], PeerRefusedError, "taken the place"),
+        (
+            [Refusal(reason="another process has taken the place of worker:0")],
+            PeerRefusedError,
+            "taken the place",
+        ),
         ([alive(failed="too few replicas: 3 are needed")], TooFewReplicasError, "3 are needed"),
         ([PeerLostError("lost ps:0")], PeerLostError, "lost ps:0; it has been away for 0 s"),
     ],

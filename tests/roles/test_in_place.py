@@ -49,13 +49,13 @@ class Worker:
     def __init__(self, hand, name, task):
         self.hand = hand
         self.task = task
-        self.channel = LocalChannel("ps:0", name, Hello("run", "hash", task))
+        self.channel = LocalChannel("ps:0", name, Hello(run_id="run", cluster_hash="hash", task=task))
         self.gradients = ReplicaMemory(hand.plan, lambda sizes: arrays_to_send("auto", sizes))
         self.weights = ReplicaMemory(hand.plan)
         self.sequence = 0
-        self.channel.send(Heartbeat((0, 1.0), 1))
+        self.channel.send(Heartbeat(process=(0, 1.0), incarnation=1))
         self.channel.receive()
-        self.version = self.exchange(Pull(1, 0, 5.0)).version
+        self.version = self.exchange(Pull(generation=1, at_least=0, wait_s=5.0)).version
 
     def exchange(self, message, blocks=()):
         self.channel.send(message, blocks)
@@ -66,7 +66,14 @@ class Worker:
     def push(self, value):
         self.gradients.variables["kernel"].fill(value)
         self.sequence += 1
-        push = Push(1, 1, self.sequence, self.version, self.hand.plan.hash, part=self.hand.dealt(self.task))
+        push = Push(
+            generation=1,
+            incarnation=1,
+            sequence=self.sequence,
+            base_version=self.version,
+            plan_hash=self.hand.plan.hash,
+            part=self.hand.dealt(self.task),
+        )
         reply = self.exchange(push, self.gradients.blocks[0])
         assert reply.verdict is Verdict.ACCEPTED
         self.version = reply.version
@@ -79,9 +86,11 @@ def hand():
 
 @pytest.fixture
 def join(hand):
-    handler = ServerHandler(hand.servers[0], Hello("run", "hash", "ps:0"), Silent(), local=True)
+    handler = ServerHandler(
+        hand.servers[0], Hello(run_id="run", cluster_hash="hash", task="ps:0"), Silent(), local=True
+    )
     service = LocalService(handler)
-    leader = LocalChannel("ps:0", service.name(), Hello("run", "hash", "chief:0"))
+    leader = LocalChannel("ps:0", service.name(), Hello(run_id="run", cluster_hash="hash", task="chief:0"))
     leader.send(hand.initialisation(), hand.blocks())
     leader.receive()
     workers = []

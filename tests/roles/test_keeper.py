@@ -52,7 +52,7 @@ class Servers:
             return self.given_up
 
     def snapshot(self, cut, newest, last):
-        return [SnapshotReply(self.version, (), []) for _ in range(2)]
+        return [SnapshotReply(version=self.version, slots=(), seen=[]) for _ in range(2)]
 
     def snapshot_rows(self, server, question):
         return np.full(question.stop - question.start, self.version, np.float32)
@@ -78,7 +78,9 @@ class Links:
 
     def say(self, server, generation=0, term=0, version=0):
         link = self.links[server]
-        link.reply = HeartbeatReply(100, generation, version, False, term=term, lineage=Lineage())
+        link.reply = HeartbeatReply(
+            incarnation=100, generation=generation, version=version, ended=False, term=term, lineage=Lineage()
+        )
         link.answer = time.monotonic(), link.reply
 
 

@@ -7,7 +7,7 @@ from dtrain.runs.metrics_log import INTERVAL_S, MetricsLog
 
 
 def reply(version, *statuses):
-    return HeartbeatReply(1, 1, version, ended=False, statuses=statuses)
+    return HeartbeatReply(incarnation=1, generation=1, version=version, ended=False, statuses=statuses)
 
 
 NUMBERS = {"step": 3, "loss": 0.5, "staleness_mean": 1.5, "staleness_counts": {"1": 1, "2": 1}}

@@ -14,11 +14,19 @@ ONE = {"workers": 0, "chief_trains": True}
 
 
 def hold(hand, count=1, **more):
-    return only(hand.say("chief:0", Hold(1, (1, count), **more)))
+    return only(hand.say("chief:0", Hold(generation=1, number=(1, count), **more)))
 
 
 def control(hand, count=1, version=0, optimizer=FASTER, blocks=(), term=0, **more):
-    message = Control(1, (1, count), term, version, optimizer, assigns=bool(blocks), **more)
+    message = Control(
+        generation=1,
+        number=(1, count),
+        term=term,
+        version=version,
+        optimizer=optimizer,
+        assigns=bool(blocks),
+        **more,
+    )
     actions = hand.say("chief:0", message, blocks)
     assert isinstance(actions[0], Send)
     return actions[0].message, actions[1:]
@@ -42,7 +50,9 @@ def test_from_the_next_version_on_other_numbers_hold(made):
 
 def test_nothing_is_made_while_a_server_holds():
     hand = sync(**ONE)
-    assert hold(hand) == Holding(0, 0, optimizers.serialize(hand.optimizer), False)
+    assert hold(hand) == Holding(
+        term=0, version=0, optimizer=optimizers.serialize(hand.optimizer), stopped=False
+    )
     assert hand.push("chief:0") == []
     answer, freed = control(hand)
     assert answer == Controlled()
@@ -88,7 +98,7 @@ def test_an_order_that_comes_late_or_twice_changes_nothing():
 def test_orders_of_another_fit_or_term_are_not_obeyed():
     hand = sync(**ONE)
     before = hand.image()
-    assert isinstance(only(hand.say("chief:0", Hold(2, (1, 1)))), NotReady)
+    assert isinstance(only(hand.say("chief:0", Hold(generation=2, number=(1, 1)))), NotReady)
     assert isinstance(control(hand, term=4)[0], NotReady)
     assert hand.image() == before
 
@@ -141,7 +151,11 @@ def test_a_stop_while_contributions_are_held_makes_no_version_of_them():
     assert hold(hand).version == 0
     for task in ("chief:0", "worker:0"):
         assert hand.push(task) == []
-    told = hand.say("chief:0", Control(1, (1, 1), 0, 0, FASTER, stop=True), caller="orders")
+    told = hand.say(
+        "chief:0",
+        Control(generation=1, number=(1, 1), term=0, version=0, optimizer=FASTER, stop=True),
+        caller="orders",
+    )
     assert {action.caller: action.message for action in told}.pop("orders") == Controlled()
     assert [action.message.verdict for action in told if action.caller != "orders"] == [Verdict.FINISHED] * 2
     assert hand.version() == 0

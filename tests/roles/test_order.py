@@ -12,11 +12,13 @@ RULE = {"class_name": "SGD", "config": {}}
 
 
 def order(servers, **control):
-    return Order(servers, 1, (3, 7), Control(1, (0, 0), 0, 0, RULE, **control))
+    return Order(
+        servers, 1, (3, 7), Control(generation=1, number=(0, 0), term=0, version=0, optimizer=RULE, **control)
+    )
 
 
 def holding(term=2, version=5, stopped=False):
-    return Holding(term, version, RULE, stopped)
+    return Holding(term=term, version=version, optimizer=RULE, stopped=stopped)
 
 
 def answered(made, answers):
@@ -30,7 +32,7 @@ def test_all_hold_before_any_is_told_and_ps_0_is_told_last(data):
     servers = data.draw(st.integers(1, 4))
     made = order(servers, until=9, assigns=True)
     asked = dict(made.start())
-    assert asked == dict.fromkeys(range(servers), Hold(1, (3, 7)))
+    assert asked == dict.fromkeys(range(servers), Hold(generation=1, number=(3, 7)))
     told = []
     while asked:
         server = data.draw(st.sampled_from(sorted(asked)))
@@ -40,7 +42,9 @@ def test_all_hold_before_any_is_told_and_ps_0_is_told_last(data):
         # Only ps:0's version counts.
         answer = Controlled() if isinstance(message, Control) else holding(version=5 if server == 0 else 4)
         for target, sent in made.receive(server, answer):
-            assert sent == Control(1, (3, 7), 2, 5, RULE, until=9, assigns=True)
+            assert sent == Control(
+                generation=1, number=(3, 7), term=2, version=5, optimizer=RULE, until=9, assigns=True
+            )
             asked[target] = sent
         assert made.unanswered == asked
     assert sorted(told) == list(range(servers))
@@ -57,13 +61,13 @@ def test_a_look_tells_nobody_anything():
     assert not made.stops
 
 
-@pytest.mark.parametrize("answer", [NotReady("it holds nothing"), holding(term=3)])
+@pytest.mark.parametrize("answer", [NotReady(reason="it holds nothing"), holding(term=3)])
 def test_servers_in_different_terms_are_asked_again(answer):
     made = order(2)
     list(made.start())
     assert answered(made, [(0, holding()), (1, answer)]) == []
     assert (made.done, made.unanswered) == (False, {})
-    assert [message for _, message in made.start()] == [Hold(1, (3, 7))] * 2
+    assert [message for _, message in made.start()] == [Hold(generation=1, number=(3, 7))] * 2
     [(server, control)] = answered(made, [(1, holding(term=3)), (0, holding(term=3, version=4))])
     assert (server, control.term, control.version) == (1, 3, 4)
 
@@ -72,7 +76,7 @@ def test_a_term_that_begins_while_they_are_told_begins_the_order_again():
     made = order(2)
     list(made.start())
     answered(made, [(0, holding()), (1, holding())])
-    assert answered(made, [(1, NotReady("another term"))]) == []
+    assert answered(made, [(1, NotReady(reason="another term"))]) == []
     assert not made.done
     assert len(list(made.start())) == 2
 
@@ -86,7 +90,7 @@ def test_a_stop_of_which_a_server_has_heard_is_part_of_the_next_order():
     assert dict(order(1, stop=True).start())[0].stop, "the leader itself will push no more"
 
 
-@pytest.mark.parametrize("answer", [Refusal("other slots"), Hold(1, (0, 0))])
+@pytest.mark.parametrize("answer", [Refusal(reason="other slots"), Hold(generation=1, number=(0, 0))])
 def test_who_does_not_obey_ends_it(answer):
     made = order(1)
     list(made.start())

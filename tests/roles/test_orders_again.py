@@ -90,7 +90,7 @@ def rates(hand):
 
 def snapshots(hand):
     asked = [
-        hand.say("chief:0", Snapshot(0, 0.0, 1, number=9), server=server)
+        hand.say("chief:0", Snapshot(at_least=0, wait_s=0.0, term=1, number=9), server=server)
         for server in range(len(hand.servers))
     ]
     return [
@@ -137,7 +137,10 @@ def test_an_order_with_values_that_its_leader_did_not_live_to_give_everywhere_is
     hand, orders = leader()
     give(hand, orders, value=3)
     assert not process(hand, 6).torn
-    for message in (Hold(1, (6, 9)), Control(1, (6, 9), 1, 0, FAST, assigns=True)):
+    for message in (
+        Hold(generation=1, number=(6, 9)),
+        Control(generation=1, number=(6, 9), term=1, version=0, optimizer=FAST, assigns=True),
+    ):
         hand.say("chief:0", message, hand.blocks(1, 7) if isinstance(message, Control) else (), server=1)
     assert process(hand, 7).torn
     go_back(hand, 0)

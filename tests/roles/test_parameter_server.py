@@ -28,12 +28,12 @@ from dtrain.variables import VariableSpec
 def test_what_is_not_later_than_what_is_held_is_refused(hand, order):
     hand.initialise(term=3)
     before = hand.image()
-    assert hand.initialise(**order) == [Refusal("ps:0 holds term 3 of generation 1 already")]
+    assert hand.initialise(**order) == [Refusal(reason="ps:0 holds term 3 of generation 1 already")]
     assert hand.image() == before
 
 
 def test_a_new_generation_takes_the_place_of_the_old_one(hand):
-    assert hand.initialise(generation=2, version=7) == [Initialised(-1)]
+    assert hand.initialise(generation=2, version=7) == [Initialised(given_up=-1)]
     assert hand.version() == 7
 
 
@@ -41,7 +41,7 @@ def test_a_new_term_takes_the_place_of_the_old_one_and_says_what_was_given_up():
     hand = Hand(updates="async")
     hand.initialise(term=1)
     hand.push("worker:0", term=1)
-    assert hand.initialise(term=2, lineage=Lineage(rolled_back_steps=1)) == [Initialised(1)]
+    assert hand.initialise(term=2, lineage=Lineage(rolled_back_steps=1)) == [Initialised(given_up=1)]
     assert hand.version() == 0
     [reply] = hand.beat("chief:0")
     assert (reply.message.term, reply.message.version, reply.message.lineage.rolled_back_steps) == (2, 0, 1)
@@ -51,13 +51,13 @@ def test_what_waits_on_an_earlier_term_is_told_of_the_later_one():
     hand = Hand(updates="sync")
     hand.initialise(term=1)
     assert hand.push("worker:0", term=1, caller="a push") == []
-    assert hand.say("worker:1", Pull(1, 3, 5.0, 1), caller="a pull") == []
+    assert hand.say("worker:1", Pull(generation=1, at_least=3, wait_s=5.0, term=1), caller="a pull") == []
     answers = hand.say("chief:0", hand.initialisation(term=2), hand.blocks())
-    later = Values(1, 0, 10, {}, ticket=False, term=2)
+    later = Values(generation=1, version=0, max_steps=10, plan={}, ticket=False, term=2)
     assert [(a.caller, a.message) for a in answers[1:]] == [("a push", later), ("a pull", later)]
     before = hand.image()
     assert only(hand.push("worker:0", term=1)) == later
-    hand.say("ps:1", Complete(1, 1, 1, 0, 0, term=1))
+    hand.say("ps:1", Complete(generation=1, rank=1, incarnation=1, version=0, ordinal=0, term=1))
     assert hand.image() == before
     assert hand.pull("worker:0")[0].message.term == 2, "who knows no term yet"
 
@@ -66,35 +66,41 @@ def test_a_push_to_a_server_that_lost_its_memory_waits_for_the_next_term():
     hand = Hand(updates="sync")
     assert hand.push("worker:0", term=1, caller="a push") == []
     hand.now = 5.0
-    assert only(hand.tick()) == NotReady("ps:0 waits for chief:0 to initialise the variables")
+    assert only(hand.tick()) == NotReady(reason="ps:0 waits for chief:0 to initialise the variables")
     assert hand.push("worker:0", term=1, caller="a push") == []
     _, answer = hand.say("chief:0", hand.initialisation(term=2), hand.blocks())
-    assert (answer.caller, answer.message) == ("a push", Values(1, 0, 10, {}, ticket=False, term=2))
+    assert (answer.caller, answer.message) == (
+        "a push",
+        Values(generation=1, version=0, max_steps=10, plan={}, ticket=False, term=2),
+    )
 
 
 def test_a_commit_that_cannot_follow_ends_the_server():
     hand = Hand(servers=2, updates="sync")
     hand.initialise()
-    [end] = hand.say("ps:0", Commit(1, 3, ((0, 1, 0),)), server=1)
+    [end] = hand.say("ps:0", Commit(generation=1, version=3, contributors=((0, 1, 0),)), server=1)
     assert end.failed.startswith("ps:1 cannot follow ps:0: commit of version 3 cannot follow version 0")
 
 
 def test_a_replica_is_let_go_when_the_last_step_is_saved(hand):
-    question = Pull(1, 0, 5.0, concluded=True)
+    question = Pull(generation=1, at_least=0, wait_s=5.0, concluded=True)
     assert hand.say("worker:0", question) == []
-    assert only(hand.say("worker:1", Conclude(1))) == Refusal(
-        "only chief:0 may conclude a generation, not worker:1"
+    assert only(hand.say("worker:1", Conclude(generation=1))) == Refusal(
+        reason="only chief:0 may conclude a generation, not worker:1"
     )
-    answers = hand.say("chief:0", Conclude(1))
-    assert [(a.caller, a.message) for a in answers] == [("chief:0", Conclude(1)), ("worker:0", Conclude(1))]
-    assert only(hand.say("worker:0", question)) == Conclude(1)
+    answers = hand.say("chief:0", Conclude(generation=1))
+    assert [(a.caller, a.message) for a in answers] == [
+        ("chief:0", Conclude(generation=1)),
+        ("worker:0", Conclude(generation=1)),
+    ]
+    assert only(hand.say("worker:0", question)) == Conclude(generation=1)
 
 
 def test_one_who_is_a_generation_behind_is_told_that_there_is_a_later_one(hand):
     hand.initialise(generation=2)
     before = hand.image()
     for [answer] in (hand.push("worker:0"), hand.pull("worker:0", at_least=9)):
-        assert answer.message == Values(2, 0, 10, {}, ticket=False)
+        assert answer.message == Values(generation=2, version=0, max_steps=10, plan={}, ticket=False)
         assert answer.blocks == []
     assert hand.image() == before
 
@@ -102,7 +108,7 @@ def test_one_who_is_a_generation_behind_is_told_that_there_is_a_later_one(hand):
 def test_only_the_leader_initialises(hand):
     before = hand.image()
     [answer] = hand.say("worker:0", hand.initialisation(generation=2), hand.blocks())
-    assert answer.message == Refusal("only chief:0 may initialise variables, not worker:0")
+    assert answer.message == Refusal(reason="only chief:0 may initialise variables, not worker:0")
     assert hand.image() == before
 
 
@@ -154,7 +160,7 @@ def test_a_server_with_nothing_to_hold_takes_part():
     message = hand.initialisation(generation=2, slots=("accumulator",))
     assert only(hand.say("chief:0", message, [], server=2)) == Initialised()
     assert only(hand.push("worker:0", server=2, generation=2)).verdict is Verdict.ACCEPTED
-    reply = only(hand.say("chief:0", Snapshot(0, 0.0), server=2))
+    reply = only(hand.say("chief:0", Snapshot(at_least=0, wait_s=0.0), server=2))
     assert (reply.version, reply.slots) == (1, ("accumulator",))
 
 
@@ -228,6 +234,6 @@ def test_large_numbers_whose_sum_overflows_are_finite(hand):
 
 
 def test_messages_that_are_not_for_a_server_are_refused(hand):
-    assert only(hand.say("worker:0", Hello("r", "h", "worker:0"))) == Refusal(
-        "a parameter server does not take Hello messages"
+    assert only(hand.say("worker:0", Hello(run_id="r", cluster_hash="h", task="worker:0"))) == Refusal(
+        reason="a parameter server does not take Hello messages"
     )

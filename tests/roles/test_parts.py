@@ -110,12 +110,12 @@ def test_with_shrink_those_who_wait_compute_the_parts_of_the_lost_so_that_no_exa
 
 def test_other_servers_answer_as_soon_as_they_are_told_that_there_is_another_part():
     hand = begun(servers=2, updates="sync", too_few="shrink")
-    hand.say("ps:1", Subscribe(1, 0), caller="commits")
+    hand.say("ps:1", Subscribe(generation=1, version=0), caller="commits")
     everywhere(hand, "chief:0", 0)
     hand.push("worker:0", part=1)
     actions = lost(hand, "worker:1")
     releases = [a.message for a in actions if isinstance(a.message, Release)]
-    assert releases == [Release(1, 0, (0, 1, 0))]
+    assert releases == [Release(generation=1, version=0, contribution=(0, 1, 0))]
     [answer] = hand.say("ps:0", releases[0], server=1)
     assert (answer.caller, answer.message.verdict) == ("chief:0", Verdict.PENDING)
     assert hand.say("ps:0", releases[0], server=1) == []
@@ -123,7 +123,7 @@ def test_other_servers_answer_as_soon_as_they_are_told_that_there_is_another_par
 
 def test_a_release_may_come_before_the_push_that_it_is_about():
     hand = begun(servers=2, updates="sync")
-    hand.say("ps:0", Release(1, 0, (1, 1, 0)), server=1)
+    hand.say("ps:0", Release(generation=1, version=0, contribution=(1, 1, 0)), server=1)
     answers = hand.push("worker:0", server=1, part=1)
     assert [type(a).__name__ for a in answers] == ["Report", "Send"]
     assert answers[1].message.verdict is Verdict.PENDING
@@ -133,8 +133,8 @@ def test_a_server_that_comes_back_hears_of_what_was_released():
     hand = begun(servers=2, updates="sync", too_few="shrink")
     hand.push("chief:0", part=0)
     lost(hand, "worker:1")
-    assert [a.message for a in hand.say("ps:1", Subscribe(1, 0), caller="commits")] == [
-        Release(1, 0, (0, 1, 0))
+    assert [a.message for a in hand.say("ps:1", Subscribe(generation=1, version=0), caller="commits")] == [
+        Release(generation=1, version=0, contribution=(0, 1, 0))
     ]
 
 
@@ -158,7 +158,7 @@ def test_a_contribution_that_never_became_complete_gives_its_part_back_to_the_su
 
 def test_what_became_complete_after_its_replica_was_lost_is_computed_by_no_other():
     hand = begun(servers=2, updates="sync", too_few="shrink")
-    hand.say("ps:1", Subscribe(1, 0), caller="ps:1")
+    hand.say("ps:1", Subscribe(generation=1, version=0), caller="ps:1")
     for rank, task in enumerate(TASKS):
         answers = everywhere(hand, task, rank)
     [commit] = [answer.message for answer in answers if answer.caller == "ps:1"]

@@ -22,7 +22,7 @@ def test_a_pull_waits_for_the_variables_and_says_at_its_deadline_that_it_does():
     hand.now = 4.9
     assert hand.tick() == []
     hand.now = 5.0
-    assert only(hand.tick()) == NotReady("ps:0 waits for chief:0 to initialise the variables")
+    assert only(hand.tick()) == NotReady(reason="ps:0 waits for chief:0 to initialise the variables")
     assert hand.pull("worker:0") == []
     message = hand.initialisation()
     answers = hand.say("chief:0", message, hand.blocks())
@@ -57,23 +57,34 @@ def test_a_connection_that_is_gone_is_not_answered():
 def test_a_snapshot_waits_for_its_version_then_holds_values_slots_and_what_was_seen():
     hand = Hand(updates="async", optimizer=optimizers.SGD(0.5, momentum=0.9))
     hand.initialise()
-    assert hand.say("chief:0", Snapshot(1, 2.0), caller="control") == []
+    assert hand.say("chief:0", Snapshot(at_least=1, wait_s=2.0), caller="control") == []
     answers = hand.push("worker:0")
     assert [a.caller for a in answers] == ["worker:0", "control"]
     reply = answers[1]
     rule = optimizers.serialize(optimizers.SGD(0.5, momentum=0.9))
     assert reply.message == SnapshotReply(
-        1, ("m",), [("worker:0", 1, 1)], (1, 2, (1,)), optimizer=rule, applied=(1, ())
+        version=1,
+        slots=("m",),
+        seen=[("worker:0", 1, 1)],
+        dealt=(1, 2, (1,)),
+        optimizer=rule,
+        applied=(1, ()),
     )
-    questions = SnapshotRows(0, "", 0, 7), SnapshotRows(0, "m", 0, 7), SnapshotRows(1, "", 0, 2)
+    questions = (
+        SnapshotRows(part=0, array="", start=0, stop=7),
+        SnapshotRows(part=0, array="m", start=0, stop=7),
+        SnapshotRows(part=1, array="", start=0, stop=2),
+    )
     found = [hand.say("chief:0", question)[0].blocks[0].tolist() for question in questions]
     assert found == [[-0.5] * 7, [-0.5] * 7, [1, 1]]
-    assert hand.say("chief:0", Snapshot(5, 2.0), caller="control") == []
+    assert hand.say("chief:0", Snapshot(at_least=5, wait_s=2.0), caller="control") == []
     hand.now = 2.0
     assert only(hand.tick()).version == 1
 
 
 def test_a_server_that_was_started_again_at_the_end_tells_the_rows_that_the_farewell_brought():
     hand = Hand(updates="async")
-    hand.say("chief:0", Farewell({1: {0: {"loss": 0.5}}}))
-    assert only(hand.say("worker:0", Pull(1, 0, 5.0, concluded=True))) == Conclude(1, {0: {"loss": 0.5}})
+    hand.say("chief:0", Farewell(rows={1: {0: {"loss": 0.5}}}))
+    assert only(hand.say("worker:0", Pull(generation=1, at_least=0, wait_s=5.0, concluded=True))) == Conclude(
+        generation=1, rows={0: {"loss": 0.5}}
+    )

@@ -8,7 +8,7 @@ from dtrain.roles.chief.recovery import Beginning, TermWatch, beginning, next_te
 
 
 def said(generation=0, term=0):
-    return HeartbeatReply(1, generation, 5, False, term=term)
+    return HeartbeatReply(incarnation=1, generation=generation, version=5, ended=False, term=term)
 
 
 @pytest.mark.parametrize(

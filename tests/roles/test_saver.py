@@ -23,7 +23,7 @@ class Servers:
 
     def snapshot(self, cut, newest, last):
         return [
-            SnapshotReply(9 - server, ("m",), seen, (1, 9, ()), optimizer=OPTIMIZER)
+            SnapshotReply(version=9 - server, slots=("m",), seen=seen, dealt=(1, 9, ()), optimizer=OPTIMIZER)
             for server, seen in enumerate(SEEN)
         ]
 

@@ -21,19 +21,32 @@ class Server:
     def __init__(self, updates):
         self.hand = Hand(workers=2, max_steps=1000, updates=updates, variables=VARIABLES, chief_trains=False)
         self.handler = ServerHandler(
-            self.hand.servers[0], Hello("run", "hash", "ps:0"), Silent(), local=False
+            self.hand.servers[0], Hello(run_id="run", cluster_hash="hash", task="ps:0"), Silent(), local=False
         )
         self.handler.received(
-            GrpcCaller(Hello("run", "hash", "chief:0")), Frame(self.hand.initialisation(), self.hand.blocks())
+            GrpcCaller(Hello(run_id="run", cluster_hash="hash", task="chief:0")),
+            Frame(self.hand.initialisation(), self.hand.blocks()),
         )
-        self.callers = [GrpcCaller(Hello("run", "hash", f"worker:{index}")) for index in range(2)]
+        self.callers = [
+            GrpcCaller(Hello(run_id="run", cluster_hash="hash", task=f"worker:{index}")) for index in range(2)
+        ]
         for caller in self.callers:
-            self.handler.received(caller, Frame(Heartbeat((0, 1.0), 1)))
+            self.handler.received(caller, Frame(Heartbeat(process=(0, 1.0), incarnation=1)))
             caller.outbox.get()
 
     def push(self, index, sequence, base):
         part = self.hand.dealt(f"worker:{index}")
-        frame = Frame(Push(1, 1, sequence, base, self.hand.plan.hash, part=part), self.hand.blocks(value=1))
+        frame = Frame(
+            Push(
+                generation=1,
+                incarnation=1,
+                sequence=sequence,
+                base_version=base,
+                plan_hash=self.hand.plan.hash,
+                part=part,
+            ),
+            self.hand.blocks(value=1),
+        )
         self.handler.received(self.callers[index], frame)
 
     @property

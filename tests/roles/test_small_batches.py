@@ -38,7 +38,7 @@ def test_nobody_is_waited_for_who_does_not_exist_where_parts_are_more_than_repli
     hand.beat("chief:0")
     for part in (0, 1):
         hand.push("chief:0", sequence=part + 1, part=part, ordinal=part)
-    hand.say("chief:0", Conclude(1))
+    hand.say("chief:0", Conclude(generation=1))
     hand.beat("chief:0", incarnation=1, process=1, leaving=True)
     assert hand.servers[0].attendance.awaited(hand.servers[0].held) == "chief:0"
 

@@ -43,11 +43,13 @@ def marked(**more):
 
 
 def mark(hand, server=0, **more):
-    return hand.say("chief:0", Mark(WAIT_S, **more), server=server, caller="control")
+    return hand.say("chief:0", Mark(wait_s=WAIT_S, **more), server=server, caller="control")
 
 
 def ask(hand, server, covers=(0, ()), **more):
-    return hand.say("chief:0", Snapshot(0, WAIT_S, covers=covers, **more), server=server, caller="control")
+    return hand.say(
+        "chief:0", Snapshot(at_least=0, wait_s=WAIT_S, covers=covers, **more), server=server, caller="control"
+    )
 
 
 EVERYTHING = 2, ()
@@ -113,8 +115,8 @@ def test_only_the_leader_marks_and_only_in_the_term_that_is_held():
     assert isinstance(only(mark(hand)), NotReady)
     hand.initialise(term=4)
     assert isinstance(only(mark(hand)), NotReady)
-    assert only(mark(hand, term=4)) == Marked((0, ()))
-    assert isinstance(only(hand.say("worker:0", Mark(WAIT_S, 4))), Refusal)
+    assert only(mark(hand, term=4)) == Marked(applied=(0, ()))
+    assert isinstance(only(hand.say("worker:0", Mark(wait_s=WAIT_S, term=4))), Refusal)
 
 
 @pytest.mark.parametrize("updates", ["sync", "async"])
@@ -125,16 +127,20 @@ def test_the_state_is_read_as_it_was_while_training_goes_on(updates):
     held = hand.servers[0].held.store
     then = {("", part): array.copy() for part, array in enumerate(held.values)}
     then["accumulator", 0] = held.slots["accumulator"][0].copy()
-    assert only(hand.say("chief:0", Snapshot(1, WAIT_S))).slots == ("accumulator",)
+    assert only(hand.say("chief:0", Snapshot(at_least=1, wait_s=WAIT_S))).slots == ("accumulator",)
     for (name, part), array in sorted(then.items(), key=lambda item: item[0][1]):
         for start in range(0, array.size, 2):
             stop = min(start + 2, array.size)
             hand.push("chief:0", 1 + hand.version(), hand.version())
             for _ in range(2):  # the answer may have been lost
-                [answer] = hand.say("chief:0", SnapshotRows(part, name, start, stop))
+                [answer] = hand.say("chief:0", SnapshotRows(part=part, array=name, start=start, stop=stop))
                 assert np.array_equal(answer.blocks[0], array[start:stop])
     assert hand.version() > 5
-    for wrong in (SnapshotRows(2, "", 0, 1), SnapshotRows(0, "momentum", 0, 1), SnapshotRows(1, "", 0, 3)):
+    for wrong in (
+        SnapshotRows(part=2, array="", start=0, stop=1),
+        SnapshotRows(part=0, array="momentum", start=0, stop=1),
+        SnapshotRows(part=1, array="", start=0, stop=3),
+    ):
         assert isinstance(only(hand.say("chief:0", wrong)), Refusal)
 
 
@@ -144,7 +150,7 @@ def test_what_nobody_reads_on_is_let_go():
     ask(hand, 0)
     for kind in (Rows, Rows, Refusal):
         hand.tick()
-        assert isinstance(only(hand.say("chief:0", SnapshotRows(0, "", 0, 7))), kind)
+        assert isinstance(only(hand.say("chief:0", SnapshotRows(part=0, array="", start=0, stop=7))), kind)
         hand.now += UNREAD_S - 1 if hand.now == 0 else UNREAD_S
 
 
@@ -153,4 +159,4 @@ def test_at_the_end_nothing_is_under_way(updates):
     hand = Hand(workers=0, updates=updates, max_steps=1)
     hand.initialise()
     hand.push("chief:0")
-    assert only(hand.say("chief:0", Snapshot(1, WAIT_S))).whole
+    assert only(hand.say("chief:0", Snapshot(at_least=1, wait_s=WAIT_S))).whole

@@ -45,7 +45,7 @@ def started():
         seen=SEEN,
         lineage=Lineage(first_step=2, origin=3, rolled_back_steps=11),
         dealt=Dealt(3, 24, (19, 20)),
-        tally=((1, Sums(("loss",), np.array([2.0, 3.5]).tobytes())),),
+        tally=((1, Sums(names=("loss",), totals=np.array([2.0, 3.5]).tobytes())),),
         history={1: {0: {"loss": 0.5}}},
     )
 

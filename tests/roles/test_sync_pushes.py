@@ -17,7 +17,7 @@ def test_the_mean_of_exactly_the_contributors_in_rank_order():
     answers = hand.push("worker:0", blocks=[np.full(7, 3.0, np.float32), np.full(2, 7)])
     assert [a.caller for a in answers] == ["worker:1", "worker:0"]
     for answer in answers:
-        assert answer.message == Reply(Verdict.ACCEPTED, 1, accepted=1)
+        assert answer.message == Reply(verdict=Verdict.ACCEPTED, version=1, accepted=1)
         mean = (np.float32(3.0) + np.float32(1e8)) / np.float32(2)
         assert answer.blocks[0].tolist() == [np.float32(-0.5) * mean] * 7
         assert answer.blocks[1].tolist() == [5, 5]
@@ -39,10 +39,12 @@ def test_whoever_comes_later_is_stale_and_told_at_once_with_the_newest_values():
     hand.push("worker:0")
     before = hand.image()
     [answer] = hand.push("worker:1", value=50)
-    assert answer.message == Reply(Verdict.STALE, 1, stale=1)
+    assert answer.message == Reply(verdict=Verdict.STALE, version=1, stale=1)
     assert answer.blocks[0].tolist() == [-0.5] * 7
     assert hand.image()[2] == before[2]
-    assert only(hand.push("worker:1", value=50)) == Reply(Verdict.STALE, 1, stale=1, duplicate=True)
+    assert only(hand.push("worker:1", value=50)) == Reply(
+        verdict=Verdict.STALE, version=1, stale=1, duplicate=True
+    )
 
 
 def test_a_repetition_while_the_version_is_made_waits_for_the_same_answer():
@@ -53,7 +55,7 @@ def test_a_repetition_while_the_version_is_made_waits_for_the_same_answer():
     hand.push("worker:1")
     answers = {a.caller: a for a in hand.push("chief:0")}
     assert set(answers) == {"new", "worker:1", "chief:0"}
-    assert answers["new"].message == Reply(Verdict.ACCEPTED, 1, accepted=1, duplicate=True)
+    assert answers["new"].message == Reply(verdict=Verdict.ACCEPTED, version=1, accepted=1, duplicate=True)
     assert answers["new"].blocks[0].tolist() == [-0.5] * 7, "the first arrival counts, not its repetition"
 
 
@@ -63,7 +65,9 @@ def test_a_version_that_is_made_while_a_replica_reconnects_keeps_its_verdict_for
     hand.servers[0].disconnected("old")
     hand.push("worker:1")
     hand.push("chief:0")
-    assert only(hand.push("worker:0", caller="new")) == Reply(Verdict.ACCEPTED, 1, accepted=1, duplicate=True)
+    assert only(hand.push("worker:0", caller="new")) == Reply(
+        verdict=Verdict.ACCEPTED, version=1, accepted=1, duplicate=True
+    )
 
 
 def test_a_late_repetition_on_the_old_connection_does_not_take_the_answer_from_the_new_one():
@@ -78,12 +82,12 @@ def test_a_late_repetition_on_the_old_connection_does_not_take_the_answer_from_t
 def test_with_fewer_replicas_than_contributions_each_gives_several():
     hand = sync(workers=1, replicas_to_aggregate=3)
     [answer] = hand.push("worker:0")
-    assert answer.message == Reply(Verdict.PENDING, 0)
+    assert answer.message == Reply(verdict=Verdict.PENDING, version=0)
     assert answer.blocks == []
     assert hand.push("chief:0", value=4) == [], "the third part is worker:0's"
     answers = {a.caller: a for a in hand.push("worker:0", sequence=2, ordinal=1, value=7)}
-    assert answers["worker:0"].message == Reply(Verdict.ACCEPTED, 1, accepted=2)
-    assert answers["chief:0"].message == Reply(Verdict.ACCEPTED, 1, accepted=1)
+    assert answers["worker:0"].message == Reply(verdict=Verdict.ACCEPTED, version=1, accepted=2)
+    assert answers["chief:0"].message == Reply(verdict=Verdict.ACCEPTED, version=1, accepted=1)
     assert answers["chief:0"].blocks[0].tolist() == [-0.5 * (1 + 4 + 7) / 3] * 7
 
 
@@ -136,9 +140,9 @@ def test_after_the_last_version_a_push_is_finished_and_nobody_is_missed():
     for task in ("worker:0", "worker:1"):
         assert only(hand.beat(task, 1, leaving=True)).failed is None
     before = hand.image()[2]
-    assert only(hand.push("chief:0", sequence=2, base=1)) == Reply(Verdict.FINISHED, 1)
+    assert only(hand.push("chief:0", sequence=2, base=1)) == Reply(verdict=Verdict.FINISHED, version=1)
     assert hand.image()[2] == before
-    assert only(hand.say("chief:0", Snapshot(1, 0.0))).version == 1
+    assert only(hand.say("chief:0", Snapshot(at_least=1, wait_s=0.0))).version == 1
 
 
 def test_means_of_whole_numbers_and_truth_values_are_of_their_own_kind():
@@ -174,14 +178,14 @@ def test_what_all_left_alone_stays_exactly_what_it_was():
 
 def test_a_contribution_counts_when_both_servers_hold_it_and_both_commit_the_same():
     hand = sync(servers=2, backup_workers=2)
-    assert hand.say("ps:1", Subscribe(1, 0), caller="commits") == []
+    assert hand.say("ps:1", Subscribe(generation=1, version=0), caller="commits") == []
     assert hand.push("worker:1") == []
     [report] = hand.push("worker:0", server=1)
-    assert report == Report(Complete(1, 1, 1, 0, 0))
+    assert report == Report(Complete(generation=1, rank=1, incarnation=1, version=0, ordinal=0))
     assert hand.say("ps:1", report.message) == []
     [late] = hand.push("worker:1", server=1)
     actions = hand.say("ps:1", late.message)
-    commit = Commit(1, 0, ((2, 1, 0),), parts=1)
+    commit = Commit(generation=1, version=0, contributors=((2, 1, 0),), parts=1)
     assert [(a.caller, type(a.message)) for a in actions] == [("commits", Commit), ("worker:1", Reply)]
     assert actions[0].message == commit
     replies = hand.say("ps:0", commit, server=1)
@@ -196,17 +200,17 @@ def test_a_contribution_counts_when_both_servers_hold_it_and_both_commit_the_sam
 
 def test_after_a_reconnect_a_server_tells_what_it_holds_and_hears_what_it_missed():
     hand = sync(servers=2, backup_workers=2)
-    assert hand.servers[1].position() == (Subscribe(1, 0), [])
+    assert hand.servers[1].position() == (Subscribe(generation=1, version=0), [])
     [report] = hand.push("worker:0", server=1)
-    assert hand.servers[1].position() == (Subscribe(1, 0), [report.message])
+    assert hand.servers[1].position() == (Subscribe(generation=1, version=0), [report.message])
     hand.push("worker:0")
     hand.say("ps:1", report.message)
     assert hand.version() == 1
-    [again] = hand.say("ps:1", Subscribe(1, 0), caller="commits")
-    assert again.message == Commit(1, 0, ((1, 1, 0),), parts=1)
+    [again] = hand.say("ps:1", Subscribe(generation=1, version=0), caller="commits")
+    assert again.message == Commit(generation=1, version=0, contributors=((1, 1, 0),), parts=1)
     hand.say("ps:0", again.message, server=1)
-    assert hand.servers[1].position() == (Subscribe(1, 1), [])
-    assert hand.say("ps:1", Subscribe(1, 1), caller="commits") == []
+    assert hand.servers[1].position() == (Subscribe(generation=1, version=1), [])
+    assert hand.say("ps:1", Subscribe(generation=1, version=1), caller="commits") == []
     hand.servers[0].disconnected("commits")
 
 
@@ -215,8 +219,8 @@ def test_a_server_that_asked_before_it_was_initialised_hears_what_it_missed_sinc
     hand.push("worker:0")
     [report] = hand.push("worker:0", server=1)
     hand.say("ps:1", report.message)
-    assert [action.message for action in hand.say("ps:1", Subscribe(0, 0))] == [
-        Commit(1, 0, ((1, 1, 0),), parts=1)
+    assert [action.message for action in hand.say("ps:1", Subscribe(generation=0, version=0))] == [
+        Commit(generation=1, version=0, contributors=((1, 1, 0),), parts=1)
     ]
 
 
@@ -227,10 +231,18 @@ def test_what_belongs_to_an_earlier_term_changes_nothing():
     [report] = hand.push("worker:0", server=1, term=3)
     before = hand.image(), hand.image(1)
     assert hand.say("ps:1", msgspec.structs.replace(report.message, term=2)) == []
-    assert hand.say("ps:0", Commit(1, 0, ((1, 1, 0),), term=2, parts=1), server=1) == []
-    assert hand.say("ps:0", Commit(1, 5, ((2, 1, 0),), term=2, parts=1), server=1) == [], (
-        "not followed, and no reason to end"
+    assert (
+        hand.say(
+            "ps:0", Commit(generation=1, version=0, contributors=((1, 1, 0),), term=2, parts=1), server=1
+        )
+        == []
     )
+    assert (
+        hand.say(
+            "ps:0", Commit(generation=1, version=5, contributors=((2, 1, 0),), term=2, parts=1), server=1
+        )
+        == []
+    ), "not followed, and no reason to end"
     assert (hand.image(), hand.image(1)) == before
     hand.say("ps:1", report.message)
     assert hand.version() == 1
@@ -239,8 +251,8 @@ def test_what_belongs_to_an_earlier_term_changes_nothing():
 def test_what_belongs_to_another_generation_changes_nothing():
     hand = sync(servers=2)
     before = hand.image()
-    assert hand.say("ps:1", Complete(2, 0, 1, 0, 0)) == []
-    assert hand.say("ps:1", Commit(2, 0, ((0, 1, 0),)), server=1) == []
-    assert hand.say("ps:1", Subscribe(2, 0)) == []
+    assert hand.say("ps:1", Complete(generation=2, rank=0, incarnation=1, version=0, ordinal=0)) == []
+    assert hand.say("ps:1", Commit(generation=2, version=0, contributors=((0, 1, 0),)), server=1) == []
+    assert hand.say("ps:1", Subscribe(generation=2, version=0)) == []
     assert hand.image() == before
-    assert Hand(servers=2).servers[1].position() == (Subscribe(0, 0), [])
+    assert Hand(servers=2).servers[1].position() == (Subscribe(generation=0, version=0), [])

@@ -51,7 +51,10 @@ def loaded(**training):
     made = hand(**training)
     assert made.initialise(term=5, drawn=DRAWN, loads=True) == [Initialised()]
     for array, last in (("", False), ("accumulator", True)):
-        assert only(made.say("chief:0", Load(5, 0, array, 0, ROWS, last))) == Loaded()
+        assert (
+            only(made.say("chief:0", Load(term=5, table=0, array=array, start=0, stop=ROWS, last=last)))
+            == Loaded()
+        )
     return made
 
 
@@ -62,29 +65,35 @@ def push(made, task, ids, sequence=1, base=0, value=1.0, **more):
 
 
 def look_up(made, ids, term=5):
-    return made.say("worker:0", Lookup(1, (0,), 5.0, term), [np.array(ids, np.int64)])
+    return made.say(
+        "worker:0", Lookup(generation=1, tables=(0,), wait_s=5.0, term=term), [np.array(ids, np.int64)]
+    )
 
 
 def test_a_term_with_tables_begins_when_the_last_row_has_come():
     made = hand()
     made.initialise(term=5, drawn=DRAWN, loads=True)
     assert made.pull("worker:0") == [], "nobody trains what is not there yet"
-    assert only(made.say("chief:0", Load(5, 0, "accumulator", 0, ROWS))) == Loaded()
+    assert (
+        only(made.say("chief:0", Load(term=5, table=0, array="accumulator", start=0, stop=ROWS))) == Loaded()
+    )
     rows = np.arange(2 * ROWS, dtype=np.float32)
-    assert only(made.say("chief:0", Load(5, 0, "", 0, 4), [rows[:8]])) == Loaded()
-    answers = made.say("chief:0", Load(5, 0, "", 4, ROWS, last=True), [rows[8:]])
+    assert only(made.say("chief:0", Load(term=5, table=0, array="", start=0, stop=4), [rows[:8]])) == Loaded()
+    answers = made.say("chief:0", Load(term=5, table=0, array="", start=4, stop=ROWS, last=True), [rows[8:]])
     assert [type(action.message) for action in answers] == [Loaded, Values]
     assert look_up(made, [0, 5])[0].blocks[0].tolist() == [0, 1, 10, 11]
-    assert isinstance(only(made.say("chief:0", Load(5, 0, "", 0, ROWS))), Refusal), "it is over"
+    assert isinstance(
+        only(made.say("chief:0", Load(term=5, table=0, array="", start=0, stop=ROWS))), Refusal
+    ), "it is over"
 
 
 def test_what_does_not_belong_is_refused():
     made = hand()
     made.initialise(term=5, drawn=DRAWN, loads=True)
     for task, load in [
-        ("worker:0", Load(5, 0, "", 0, 1)),
-        ("chief:0", Load(4, 0, "", 0, 1)),
-        ("chief:0", Load(5, 1, "", 0, 1)),
+        ("worker:0", Load(term=5, table=0, array="", start=0, stop=1)),
+        ("chief:0", Load(term=4, table=0, array="", start=0, stop=1)),
+        ("chief:0", Load(term=5, table=1, array="", start=0, stop=1)),
     ]:
         assert isinstance(only(made.say(task, load)), Refusal)
     assert (
@@ -97,14 +106,18 @@ def test_what_does_not_belong_is_refused():
     for ids in ([ROWS], [1, 1], [-1]):
         assert isinstance(only(look_up(made, ids)), Refusal)
         assert "does not fit" in only(push(made, "worker:0", ids)).reason
-    assert isinstance(only(made.say("worker:0", Lookup(1, (0,), 5.0, 5))), Refusal), "ids are missing"
-    assert isinstance(only(made.say("chief:0", SnapshotRows(0, "", 0, 1))), Refusal), "there was no snapshot"
+    assert isinstance(
+        only(made.say("worker:0", Lookup(generation=1, tables=(0,), wait_s=5.0, term=5))), Refusal
+    ), "ids are missing"
+    assert isinstance(only(made.say("chief:0", SnapshotRows(part=0, array="", start=0, stop=1))), Refusal), (
+        "there was no snapshot"
+    )
 
 
 def test_first_rows_are_drawn_and_looked_up_by_anybody_in_this_term_only():
     made = loaded()
     answer = look_up(made, [1, 4])[0]
-    assert answer.message == Rows(0)
+    assert answer.message == Rows(version=0)
     assert np.array_equal(answer.blocks[0].reshape(2, 2), FIRST[[1, 4]])
     assert only(look_up(made, [1], term=3)).term == 5, "the asker's term is over"
     assert look_up(made, [1], term=6) == []
@@ -145,7 +158,7 @@ def test_stale_rows_are_compensated_for_the_way_they_have_gone_since_they_were_l
         compensation=0.5,
     )
     made.initialise(term=5, drawn={"table": {"": SLOT.describe()}}, loads=True)
-    made.say("chief:0", Load(5, 0, "", 0, ROWS, last=True))
+    made.say("chief:0", Load(term=5, table=0, array="", start=0, stop=ROWS, last=True))
     made.pull("worker:0")
     look_up(made, [1, 2])
     push(made, "chief:0", [2], value=2.0)  # row 2 goes from 0.1 to -1.9
@@ -158,13 +171,17 @@ def test_a_snapshot_of_a_table_is_read_as_it_was_while_training_goes_on(updates)
     made = loaded(updates=updates, chief_trains=False, **({"backup_workers": 1} if updates == "sync" else {}))
     push(made, "worker:0", [0, 3])
     then = look_up(made, range(ROWS))[0].blocks[0]
-    assert only(made.say("chief:0", Snapshot(1, 0.0, 5))).version == 1
+    assert only(made.say("chief:0", Snapshot(at_least=1, wait_s=0.0, term=5))).version == 1
     found = []
     for array in ("", "accumulator"):
         for start in range(0, ROWS, 2):
             if made.version() < 6:
                 push(made, "worker:0", [0, 1, 2, 3, 5], sequence=2 + made.version(), base=made.version())
-            found.append(made.say("chief:0", SnapshotRows(1, array, start, start + 2))[0].blocks[0])
+            found.append(
+                made.say("chief:0", SnapshotRows(part=1, array=array, start=start, stop=start + 2))[0].blocks[
+                    0
+                ]
+            )
     assert np.array_equal(np.concatenate(found[:3]), then)
     slot = np.concatenate(found[3:]).reshape(ROWS, 2)[:, 0]
     assert np.allclose(slot, [1.1, 0.1, 0.1, 1.1, 0.1, 0.1])
@@ -174,11 +191,12 @@ def test_a_snapshot_of_a_table_is_read_as_it_was_while_training_goes_on(updates)
 def test_rows_of_a_checkpoint_are_refused_when_the_state_was_asked_for_again():
     """A question on a broken connection may come late: what it remembers is of another version."""
     made = loaded(updates="async", chief_trains=False)
-    made.say("chief:0", Snapshot(0, 0.0, 5, number=7))
+    made.say("chief:0", Snapshot(at_least=0, wait_s=0.0, term=5, number=7))
     push(made, "worker:0", [0])
-    made.say("chief:0", Snapshot(0, 0.0, 5, number=6), caller="a broken connection")
+    made.say("chief:0", Snapshot(at_least=0, wait_s=0.0, term=5, number=6), caller="a broken connection")
     assert (
-        "asked for its state again" in only(made.say("chief:0", SnapshotRows(1, "", 0, 2, number=7))).reason
+        "asked for its state again"
+        in only(made.say("chief:0", SnapshotRows(part=1, array="", start=0, stop=2, number=7))).reason
     )
 
 
@@ -193,7 +211,7 @@ class TableLine(Line):
     def receive(self, into=(), *, early=False, meanwhile=None):
         message, blocks = self.sent[-1]
         if isinstance(message, Lookup) and not self.answers:
-            return Frame(Rows(0), [np.repeat(np.array(ids, np.float32), 2) for ids in blocks])
+            return Frame(Rows(version=0), [np.repeat(np.array(ids, np.float32), 2) for ids in blocks])
         return super().receive(into, early=early, meanwhile=meanwhile)
 
 
@@ -206,7 +224,7 @@ def driver(*lines):
 
 
 def values(term=5, **more):
-    return Values(1, 0, 10, {}, term=term, **more), 0
+    return Values(generation=1, version=0, max_steps=10, plan={}, term=term, **more), 0
 
 
 def test_rows_come_from_the_servers_that_have_them_each_asked_once():
@@ -216,13 +234,13 @@ def test_rows_come_from_the_servers_that_have_them_each_asked_once():
     found = replica.tables["table"][[[5, 0], [5, 1]]]
     assert found[..., 0].tolist() == [[2, 0], [2, 1]], "rows 3 to 5 are rows 0 to 2 of the second shard"
     assert [line.sent[-1] for line in lines] == [
-        (Lookup(1, (0,), 5.0, 5), [[0, 1]]),
-        (Lookup(1, (0,), 5.0, 5), [[2]]),
+        (Lookup(generation=1, tables=(0,), wait_s=5.0, term=5), [[0, 1]]),
+        (Lookup(generation=1, tables=(0,), wait_s=5.0, term=5), [[2]]),
     ]
     assert replica.machine.phase is Phase.READY
     replica.row_gradients["table"] = SparseRows(np.array([1, 3]), np.ones((2, 2), np.float32))
     for line in lines:
-        line.answers.append((Reply(Verdict.ACCEPTED, 1), 0))
+        line.answers.append((Reply(verdict=Verdict.ACCEPTED, version=1), 0))
     replica.push(1, 0, None)
     assert [line.sent[-1][1][-2:] for line in lines] == [[[1], [1, 1]], [[0], [1, 1]]]
     assert not replica.row_gradients
@@ -245,19 +263,23 @@ def test_after_the_end_rows_can_be_read_until_they_are_gone():
     replica.start()
     replica.machine.phase = Phase.FINISHED
     assert replica.tables["table"][0].tolist() == [0, 0]
-    first.answers = [(NotReady("restarted"), 0)]
+    first.answers = [(NotReady(reason="restarted"), 0)]
     with pytest.raises(PeerLostError, match="last checkpoint"):
         replica.tables["table"][0]
     replica.machine.unanswered.clear()
-    first.answers = [(Values(2, 0, 10, {}, term=9), 0)]
+    first.answers = [(Values(generation=2, version=0, max_steps=10, plan={}, term=9), 0)]
     with pytest.raises(ProgramError, match="later fit"):
         replica.tables["table"][0]
 
 
 def test_a_lookup_goes_on_after_a_server_is_not_ready():
     talk = ready(term=5)
-    assert list(talk.machine.look_up({1: (0, 2)})) == [(1, Lookup(1, (0, 2), 5.0, 5))]
-    assert talk.hear(1, NotReady("not yet")) == [(1, Lookup(1, (0, 2), 5.0, 5))]
-    assert talk.hear(1, Rows(3)) == []
+    assert list(talk.machine.look_up({1: (0, 2)})) == [
+        (1, Lookup(generation=1, tables=(0, 2), wait_s=5.0, term=5))
+    ]
+    assert talk.hear(1, NotReady(reason="not yet")) == [
+        (1, Lookup(generation=1, tables=(0, 2), wait_s=5.0, term=5))
+    ]
+    assert talk.hear(1, Rows(version=3)) == []
     assert talk.phase is Phase.READY
     assert all(isinstance(message, Push) for _, message in talk.push())

@@ -96,8 +96,8 @@ def story(hand):
     Returns:
         All that was said, the values, and what failed.
     """
-    assert hand.initialise() == [Initialised(-1), Initialised(-1)]
-    hand.say("ps:1", Subscribe(1, 0, 0), caller="ps:1")
+    assert hand.initialise() == [Initialised(given_up=-1), Initialised(given_up=-1)]
+    hand.say("ps:1", Subscribe(generation=1, version=0, term=0), caller="ps:1")
     for server in (1, 0):  # ps:0, which deals the parts, is the last one heard
         for task in TASKS:
             hand.pull(task, server=server)
@@ -166,7 +166,9 @@ def second():
         asked.set()
         raise PeerLostError("ps:0 is not there in this test")
 
-    handler = ServerHandler(hand.servers[1], Hello("run", "hash", "ps:1"), Silent(), to_first=to_first)
+    handler = ServerHandler(
+        hand.servers[1], Hello(run_id="run", cluster_hash="hash", task="ps:1"), Silent(), to_first=to_first
+    )
     yield hand, handler, asked
     handler.ended.set()
     for thread in threading.enumerate():
@@ -177,7 +179,10 @@ def second():
 def initialise(hand, handler, **training):
     hand.training = TrainingSection(**training)
     blocks = [np.zeros(group.size, group.dtype) for group in hand.plan.layout(1).groups]
-    handler.received(GrpcCaller(Hello("run", "hash", "chief:0")), Frame(hand.initialisation(), blocks))
+    handler.received(
+        GrpcCaller(Hello(run_id="run", cluster_hash="hash", task="chief:0")),
+        Frame(hand.initialisation(), blocks),
+    )
 
 
 def test_a_server_follows_decisions_where_the_leader_says_that_training_is_synchronous(second):

@@ -34,7 +34,9 @@ class Servers:
     def snapshot(self, cut, newest, last):
         dealt = 1, 8, (5,)
         return [
-            SnapshotReply(version, (), [], dealt, optimizer=OPTIMIZER, applied=batches)
+            SnapshotReply(
+                version=version, slots=(), seen=[], dealt=dealt, optimizer=OPTIMIZER, applied=batches
+            )
             for version, batches in self.contents
         ]
 

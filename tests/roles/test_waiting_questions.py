@@ -36,14 +36,20 @@ class Run:
     def pull(self, task, number):
         at_least = self.version + number // 4
         return self.hand.say(
-            task, Pull(1, at_least, 1.0 + number, self.term * (number % 2)), caller=f"{task} pulls"
+            task,
+            Pull(generation=1, at_least=at_least, wait_s=1.0 + number, term=self.term * (number % 2)),
+            caller=f"{task} pulls",
         )
 
     def concluded(self, task, number):
-        return self.hand.say(task, Pull(1, 6, 3.0, 0, concluded=True), caller=f"{task} at the end")
+        return self.hand.say(
+            task,
+            Pull(generation=1, at_least=6, wait_s=3.0, term=0, concluded=True),
+            caller=f"{task} at the end",
+        )
 
     def lookup(self, task, number):
-        return self.hand.say(task, Lookup(1, (), 2.0), caller=f"{task} looks up")
+        return self.hand.say(task, Lookup(generation=1, tables=(), wait_s=2.0), caller=f"{task} looks up")
 
     def push(self, task, number):
         if self.hand.servers[0].held is None:
@@ -58,7 +64,13 @@ class Run:
         without = any(isinstance(action.message, Reply) and not action.message.ticket for action in found[:1])
         return [
             *found,
-            *(self.hand.say(task, Pull(1, 0, 30.0, self.term), caller=f"{task} waits") if without else ()),
+            *(
+                self.hand.say(
+                    task, Pull(generation=1, at_least=0, wait_s=30.0, term=self.term), caller=f"{task} waits"
+                )
+                if without
+                else ()
+            ),
         ]
 
     def beat(self, task, number):
@@ -72,26 +84,36 @@ class Run:
 
     def hold(self, task, number):
         self.orders += 1
-        return self.hand.say("chief:0", Hold(1, (self.orders, 0)), caller="control")
+        return self.hand.say("chief:0", Hold(generation=1, number=(self.orders, 0)), caller="control")
 
     def release(self, task, number):
         self.orders += 1
         until = None if number % 2 else self.version + number
         rule = optimizers.serialize(self.hand.optimizer)
-        order = Control(1, self.term, (self.orders, 0), self.version, rule, until=until, stop=number == 5)
+        order = Control(
+            generation=1,
+            number=self.term,
+            term=(self.orders, 0),
+            version=self.version,
+            optimizer=rule,
+            until=until,
+            stop=number == 5,
+        )
         return self.hand.say("chief:0", order, caller="control")
 
     def mark(self, task, number):
-        return self.hand.say("chief:0", Mark(2.0, self.term), caller="control")
+        return self.hand.say("chief:0", Mark(wait_s=2.0, term=self.term), caller="control")
 
     def snapshot(self, task, number):
         covers = self.version + number // 4, ()
         return self.hand.say(
-            "chief:0", Snapshot(self.version, 2.0, number=self.sequence, covers=covers), caller="snapshot"
+            "chief:0",
+            Snapshot(at_least=self.version, wait_s=2.0, number=self.sequence, covers=covers),
+            caller="snapshot",
         )
 
     def conclude(self, task, number):
-        return self.hand.say("chief:0", Conclude(1), caller="control")
+        return self.hand.say("chief:0", Conclude(generation=1), caller="control")
 
     def farewell(self, task, number):
         return self.hand.say("chief:0", Farewell(), caller="control") if number == 5 else []

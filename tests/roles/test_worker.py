@@ -26,7 +26,7 @@ class Talk:
         )
 
     def reply(self, server, version, verdict=Verdict.ACCEPTED, **more):
-        return self.hear(server, Reply(verdict, version, **more))
+        return self.hear(server, Reply(verdict=verdict, version=version, **more))
 
     def push(self, finite=True):
         self.said = list(self.machine.push(finite))
@@ -47,8 +47,11 @@ def ready(servers=2, version=0, term=0, **more):
 
 def test_it_asks_the_first_server_and_then_the_others_for_at_least_its_version():
     talk = Talk(servers=3)
-    assert talk.said == [(0, Pull(1, 0, 5.0))]
-    assert talk.values(0, 4) == [(1, Pull(1, 4, 5.0)), (2, Pull(1, 4, 5.0))]
+    assert talk.said == [(0, Pull(generation=1, at_least=0, wait_s=5.0))]
+    assert talk.values(0, 4) == [
+        (1, Pull(generation=1, at_least=4, wait_s=5.0)),
+        (2, Pull(generation=1, at_least=4, wait_s=5.0)),
+    ]
     assert talk.values(2, 4) == []
     assert talk.phase is Phase.PULLING
     assert talk.values(1, 4) == []
@@ -59,15 +62,17 @@ def test_it_asks_the_first_server_and_then_the_others_for_at_least_its_version()
 def test_in_sync_whoever_is_behind_is_asked_again_until_all_show_one_version():
     talk = Talk()
     talk.values(0, 4)
-    assert talk.values(1, 5) == [(0, Pull(1, 5, 5.0))]
-    assert talk.values(0, 4) == [(0, Pull(1, 5, 5.0))], "the server's patience is over, ours is not"
+    assert talk.values(1, 5) == [(0, Pull(generation=1, at_least=5, wait_s=5.0))]
+    assert talk.values(0, 4) == [(0, Pull(generation=1, at_least=5, wait_s=5.0))], (
+        "the server's patience is over, ours is not"
+    )
     talk.values(0, 5)
     assert talk.phase is Phase.READY
 
 
 def test_in_async_each_server_has_a_version_of_its_own():
     talk = Talk(sync=False)
-    assert talk.values(0, 4) == [(1, Pull(1, 0, 5.0))]
+    assert talk.values(0, 4) == [(1, Pull(generation=1, at_least=0, wait_s=5.0))]
     talk.values(1, 7)
     assert talk.phase is Phase.READY
     assert [message.base_version for _, message in talk.push()] == [4, 7]
@@ -75,23 +80,26 @@ def test_in_async_each_server_has_a_version_of_its_own():
 
 def test_a_push_goes_to_every_server_and_its_answers_are_the_next_values():
     talk = ready(version=4)
-    assert talk.push() == [(0, Push(1, 3, 1, 4, "p")), (1, Push(1, 3, 1, 4, "p"))]
+    assert talk.push() == [
+        (0, Push(generation=1, incarnation=3, sequence=1, base_version=4, plan_hash="p")),
+        (1, Push(generation=1, incarnation=3, sequence=1, base_version=4, plan_hash="p")),
+    ]
     assert talk.machine.unanswered == dict(talk.said)
     assert talk.reply(1, 5, accepted=1) == []
     assert talk.phase is Phase.PUSHING
     assert talk.reply(0, 5, accepted=1) == []
     assert talk.phase is Phase.READY
     assert talk.machine.outcome == Outcome(Verdict.ACCEPTED, 0, 1, 0)
-    assert talk.push()[0] == (0, Push(1, 3, 2, 5, "p"))
+    assert talk.push()[0] == (0, Push(generation=1, incarnation=3, sequence=2, base_version=5, plan_hash="p"))
 
 
 def test_values_that_broke_off_are_asked_for_again_and_the_other_servers_follow():
     talk = ready(version=3)
     talk.said = list(talk.machine.fetch_again(1))
-    assert talk.said == [(1, Pull(1, 3, 5.0))]
+    assert talk.said == [(1, Pull(generation=1, at_least=3, wait_s=5.0))]
     assert talk.phase is Phase.PULLING
     talk.values(1, 5)
-    assert talk.said == [(0, Pull(1, 5, 5.0))]
+    assert talk.said == [(0, Pull(generation=1, at_least=5, wait_s=5.0))]
     talk.values(0, 5)
     assert (talk.phase, talk.machine.versions) == (Phase.READY, [5, 5])
 
@@ -105,7 +113,7 @@ def test_stale_somewhere_is_stale_and_the_server_behind_is_asked():
     talk = ready(version=4)
     talk.push()
     talk.reply(0, 5, Verdict.STALE, stale=1)
-    assert talk.reply(1, 6, Verdict.STALE, stale=1) == [(0, Pull(1, 6, 5.0))]
+    assert talk.reply(1, 6, Verdict.STALE, stale=1) == [(0, Pull(generation=1, at_least=6, wait_s=5.0))]
     assert talk.machine.outcome == Outcome(Verdict.STALE, 0, 0, 1)
     talk.values(0, 6)
     assert talk.phase is Phase.READY
@@ -160,9 +168,11 @@ def test_without_a_ticket_it_asks_for_one_and_then_for_what_has_aged_meanwhile()
     talk = ready(sync=False)
     talk.push()
     talk.reply(1, 3, accepted=1)
-    assert talk.reply(0, 2, accepted=1, ticket=False) == [(0, Pull(1, 0, 5.0, answered=1))]
-    assert talk.values(0, 5, ticket=False) == [(0, Pull(1, 0, 5.0, answered=1))]
-    assert talk.values(0, 6) == [(1, Pull(1, 0, 5.0, answered=1))]
+    assert talk.reply(0, 2, accepted=1, ticket=False) == [
+        (0, Pull(generation=1, at_least=0, wait_s=5.0, answered=1))
+    ]
+    assert talk.values(0, 5, ticket=False) == [(0, Pull(generation=1, at_least=0, wait_s=5.0, answered=1))]
+    assert talk.values(0, 6) == [(1, Pull(generation=1, at_least=0, wait_s=5.0, answered=1))]
     talk.values(1, 8)
     assert talk.phase is Phase.READY
     assert talk.machine.versions == [6, 8]
@@ -172,18 +182,20 @@ def test_at_the_last_step_it_has_the_final_values_of_every_server():
     talk = ready(version=MAX - 1)
     talk.push()
     talk.reply(0, MAX, accepted=1)
-    assert talk.reply(1, MAX, accepted=1) == [(0, Pull(1, MAX, 5.0, concluded=True))]
-    assert (talk.phase, talk.machine.global_step) == (Phase.CLOSING, MAX)
-    assert talk.hear(0, NotReady("chief:0 has not saved the last step")) == [
-        (0, Pull(1, MAX, 5.0, concluded=True))
+    assert talk.reply(1, MAX, accepted=1) == [
+        (0, Pull(generation=1, at_least=MAX, wait_s=5.0, concluded=True))
     ]
-    assert talk.hear(0, Conclude(1)) == []
+    assert (talk.phase, talk.machine.global_step) == (Phase.CLOSING, MAX)
+    assert talk.hear(0, NotReady(reason="chief:0 has not saved the last step")) == [
+        (0, Pull(generation=1, at_least=MAX, wait_s=5.0, concluded=True))
+    ]
+    assert talk.hear(0, Conclude(generation=1)) == []
     assert (talk.phase, talk.machine.unanswered) == (Phase.FINISHED, {})
 
 
 def test_a_server_that_never_gets_to_the_last_step_is_asked_once():
     talk = Talk(sync=False, saves=True)
-    assert talk.values(0, MAX, ticket=False) == [(1, Pull(1, MAX, 5.0))]
+    assert talk.values(0, MAX, ticket=False) == [(1, Pull(generation=1, at_least=MAX, wait_s=5.0))]
     talk.values(1, MAX - 1)
     assert talk.phase is Phase.FINISHED
     assert talk.machine.versions == [MAX, MAX - 1]
@@ -197,23 +209,25 @@ def test_one_that_comes_when_all_is_done_is_finished_at_once():
 
 def test_a_leader_that_does_not_train_waits_for_the_versions_that_it_names():
     talk = Talk(trains=False, saves=True)
-    assert talk.values(0, 3, ticket=False) == [(1, Pull(1, 3, 5.0))]
+    assert talk.values(0, 3, ticket=False) == [(1, Pull(generation=1, at_least=3, wait_s=5.0))]
     talk.values(1, 3)
     assert talk.phase is Phase.READY, "it looks at the first values"
-    assert list(talk.machine.wait_for(6)) == [(0, Pull(1, 6, 5.0))]
-    assert talk.values(0, 5, ticket=False) == [(0, Pull(1, 6, 5.0))]
-    assert talk.values(0, 6, ticket=False) == [(1, Pull(1, 6, 5.0))]
+    assert list(talk.machine.wait_for(6)) == [(0, Pull(generation=1, at_least=6, wait_s=5.0))]
+    assert talk.values(0, 5, ticket=False) == [(0, Pull(generation=1, at_least=6, wait_s=5.0))]
+    assert talk.values(0, 6, ticket=False) == [(1, Pull(generation=1, at_least=6, wait_s=5.0))]
     talk.values(1, 6)
     assert talk.phase is Phase.READY
-    assert list(talk.machine.wait_for(MAX + 5)) == [(0, Pull(1, MAX, 5.0))]
-    assert talk.values(0, MAX, ticket=False) == [(1, Pull(1, MAX, 5.0))]
+    assert list(talk.machine.wait_for(MAX + 5)) == [(0, Pull(generation=1, at_least=MAX, wait_s=5.0))]
+    assert talk.values(0, MAX, ticket=False) == [(1, Pull(generation=1, at_least=MAX, wait_s=5.0))]
     talk.values(1, MAX)
     assert talk.phase is Phase.FINISHED
 
 
 def test_a_server_that_is_not_ready_is_asked_again():
     talk = Talk()
-    assert talk.hear(0, NotReady("ps:0 waits for chief:0")) == [(0, Pull(1, 0, 5.0))]
+    assert talk.hear(0, NotReady(reason="ps:0 waits for chief:0")) == [
+        (0, Pull(generation=1, at_least=0, wait_s=5.0))
+    ]
     assert list(talk.machine.unanswered) == [0]
 
 
@@ -222,10 +236,10 @@ def test_a_later_generation_means_that_this_one_is_over(pushing):
     talk = ready() if pushing else Talk()
     if pushing:
         talk.push()
-    asked = Pull(1, 0, 5.0, concluded=True)
+    asked = Pull(generation=1, at_least=0, wait_s=5.0, concluded=True)
     assert talk.values(0, 0, generation=2) == [(0, asked)]
     assert (talk.phase, talk.machine.unanswered) == (Phase.CLOSING, {0: asked})
-    assert talk.hear(0, Conclude(1, {0: {"loss": 0.5}})) == []
+    assert talk.hear(0, Conclude(generation=1, rows={0: {"loss": 0.5}})) == []
     assert (talk.phase, talk.machine.rows) == (Phase.FINISHED, {0: {"loss": 0.5}})
     assert talk.machine.outcome.verdict is Verdict.FINISHED
     assert talk.machine.global_step == talk.machine.max_steps
@@ -233,11 +247,11 @@ def test_a_later_generation_means_that_this_one_is_over(pushing):
 
 def test_refusals_are_errors_of_their_kind():
     with pytest.raises(TooFewReplicasError, match="too few replicas: 3 contributions"):
-        Talk().hear(0, Refusal("too few replicas: 3 contributions are needed"))
+        Talk().hear(0, Refusal(reason="too few replicas: 3 contributions are needed"))
     with pytest.raises(PeerRefusedError, match="another plan"):
-        Talk().hear(0, Refusal("another plan"))
+        Talk().hear(0, Refusal(reason="another plan"))
     with pytest.raises(PeerRefusedError, match="ps:0 answered Pull with HeartbeatReply"):
-        Talk().hear(0, HeartbeatReply(1, 1, 0, False))
+        Talk().hear(0, HeartbeatReply(incarnation=1, generation=1, version=0, ended=False))
 
 
 # Servers that went back to a checkpoint
@@ -245,35 +259,42 @@ def test_refusals_are_errors_of_their_kind():
 
 def later(talk, server, version=3, term=8):
     """A server says that there is a later term."""
-    return talk.hear(server, Values(1, version, MAX, {}, ticket=False, term=term))
+    return talk.hear(
+        server, Values(generation=1, version=version, max_steps=MAX, plan={}, ticket=False, term=term)
+    )
 
 
 def test_in_a_later_term_it_begins_again_when_everything_it_asked_for_is_answered():
     talk = ready(version=4, term=7)
     talk.push()
     assert later(talk, 1) == []
-    assert talk.reply(0, 5, accepted=1) == [(0, Pull(1, 0, 5.0, 8))], (
+    assert talk.reply(0, 5, accepted=1) == [(0, Pull(generation=1, at_least=0, wait_s=5.0, term=8))], (
         "what it has heard of the earlier term is void"
     )
     assert talk.machine.outcome.verdict is Verdict.VOID
-    assert talk.values(0, 3, term=8) == [(1, Pull(1, 3, 5.0, 8))]
+    assert talk.values(0, 3, term=8) == [(1, Pull(generation=1, at_least=3, wait_s=5.0, term=8))]
     talk.values(1, 3, term=8)
     assert (talk.phase, talk.machine.versions) == (Phase.READY, [3, 3])
-    assert talk.push()[0] == (0, Push(1, 3, 2, 3, "p", term=8)), "the numbers of pushes go on"
+    assert talk.push()[0] == (
+        0,
+        Push(generation=1, incarnation=3, sequence=2, base_version=3, plan_hash="p", term=8),
+    ), "the numbers of pushes go on"
 
 
 def test_a_server_that_lost_its_memory_is_asked_for_what_comes_instead_of_the_push():
     talk = ready(servers=1, version=4, term=7)
     talk.push()
-    assert talk.hear(0, NotReady("ps:0 waits for chief:0")) == [(0, Pull(1, 0, 5.0, 7))]
-    assert later(talk, 0) == [(0, Pull(1, 0, 5.0, 8))]
+    assert talk.hear(0, NotReady(reason="ps:0 waits for chief:0")) == [
+        (0, Pull(generation=1, at_least=0, wait_s=5.0, term=7))
+    ]
+    assert later(talk, 0) == [(0, Pull(generation=1, at_least=0, wait_s=5.0, term=8))]
 
 
 def test_who_waits_for_the_last_step_to_be_saved_may_be_needed_again():
     talk = ready(servers=1, version=MAX - 1, term=7)
     talk.push()
     talk.reply(0, MAX, accepted=1)
-    assert later(talk, 0) == [(0, Pull(1, 0, 5.0, 8))]
+    assert later(talk, 0) == [(0, Pull(generation=1, at_least=0, wait_s=5.0, term=8))]
     talk.values(0, 3, term=8)
     assert talk.phase is Phase.READY
     assert talk.machine.outcome.verdict is Verdict.VOID
@@ -293,14 +314,14 @@ def test_a_pull_tells_ps_0_which_push_all_servers_have_answered():
     talk.push()
     assert talk.reply(0, 1, ticket=False) == []
     assert talk.machine.unanswered.keys() == {1}
-    assert talk.reply(1, 1) == [(0, Pull(1, 0, 5.0, answered=1))]
+    assert talk.reply(1, 1) == [(0, Pull(generation=1, at_least=0, wait_s=5.0, answered=1))]
 
 
 def test_training_has_not_ended_before_ps_0_says_that_every_server_has_the_last_step():
     talk = asynchronous(MAX - 1, saves=True)
     talk.push()
     talk.reply(0, MAX, ticket=False)
-    ask = (0, Pull(1, MAX, 5.0, answered=1))
+    ask = (0, Pull(generation=1, at_least=MAX, wait_s=5.0, answered=1))
     assert talk.reply(1, MAX) == [ask]
     assert talk.values(0, MAX, ticket=False, settled=False) == [ask], "asked in vain, for as long as it waits"
     assert talk.values(0, MAX, ticket=False) == []
@@ -315,8 +336,10 @@ def test_a_repair_is_computed_after_the_last_step():
     assert (talk.phase, talk.machine.repairs, talk.machine.part) == (Phase.READY, True, 4)
     assert [push.part for _, push in talk.push()] == [4, 4]
     talk.reply(1, MAX)
-    assert talk.reply(0, MAX, ticket=False) == [(0, Pull(1, MAX, 5.0, answered=2))]
-    assert talk.values(0, MAX, ticket=False) == [(0, Pull(1, MAX, 5.0, concluded=True, answered=2))]
+    assert talk.reply(0, MAX, ticket=False) == [(0, Pull(generation=1, at_least=MAX, wait_s=5.0, answered=2))]
+    assert talk.values(0, MAX, ticket=False) == [
+        (0, Pull(generation=1, at_least=MAX, wait_s=5.0, concluded=True, answered=2))
+    ]
 
 
 def test_a_leader_that_does_not_train_waits_until_every_server_has_the_step():
@@ -324,8 +347,8 @@ def test_a_leader_that_does_not_train_waits_until_every_server_has_the_step():
     talk.values(0, 0, ticket=False)
     talk.values(1, 0)
     talk.said = list(talk.machine.wait_for(4))
-    assert talk.values(0, 4, ticket=False, settled=False) == [(0, Pull(1, 4, 5.0))]
-    assert talk.values(0, 4, ticket=False, held=True) == [(1, Pull(1, 4, 5.0))]
+    assert talk.values(0, 4, ticket=False, settled=False) == [(0, Pull(generation=1, at_least=4, wait_s=5.0))]
+    assert talk.values(0, 4, ticket=False, held=True) == [(1, Pull(generation=1, at_least=4, wait_s=5.0))]
 
 
 def test_where_ps_0_judges_alone_the_others_are_sent_what_it_accepts():
@@ -341,7 +364,9 @@ def test_where_ps_0_judges_alone_the_others_are_sent_what_it_accepts():
 def test_where_ps_0_finds_a_gradient_too_stale_the_others_give_their_values_only():
     talk = asynchronous(first_judges=True)
     talk.push()
-    assert talk.reply(0, 5, Verdict.STALE, stale=1) == [(1, Pull(1, 0, 5.0, answered=1))]
+    assert talk.reply(0, 5, Verdict.STALE, stale=1) == [
+        (1, Pull(generation=1, at_least=0, wait_s=5.0, answered=1))
+    ]
     talk.values(1, 6)
     assert (talk.phase, talk.machine.outcome.verdict, talk.machine.versions) == (
         Phase.READY,

@@ -62,11 +62,11 @@ class Line:
 
 
 def values(version=0, number=0):
-    return Values(1, version, 10, {}), number
+    return Values(generation=1, version=version, max_steps=10, plan={}), number
 
 
 def reply(version, number):
-    return Reply(Verdict.ACCEPTED, version, accepted=1), number
+    return Reply(verdict=Verdict.ACCEPTED, version=version, accepted=1), number
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +120,7 @@ def test_gradients_go_out_of_memory_and_weights_come_into_it():
     replica._gradients.variables["bias"][...] = 7
     assert replica.push(1, 0, None).verdict is Verdict.ACCEPTED
     message, blocks = line.sent[1]
-    assert message == Push(1, 1, 1, 0, PLAN.hash)
+    assert message == Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash=PLAN.hash)
     assert blocks == [[0] * 4 + [7] * 3, [0, 0]]
     assert replica._weights.variables["bias"].tolist() == [2, 2, 2]
     assert replica.machine.phase is Phase.READY
@@ -221,4 +221,4 @@ def test_a_server_that_is_not_there_at_first_is_named():
 def test_the_first_question_is_a_pull():
     line = Line(values())
     driver(line).start()
-    assert line.sent == [(Pull(1, 0, 5.0), [])]
+    assert line.sent == [(Pull(generation=1, at_least=0, wait_s=5.0), [])]

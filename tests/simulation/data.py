@@ -98,7 +98,9 @@ def sums_of(rows: range) -> Sums:
     """Return what these rows bring: whole numbers, whose sums do not depend on the order, nor on how batches
     are cut.
     """
-    return Sums(NAMES, np.array([len(rows), sum(rows), sum(row * row for row in rows)], "<f8").tobytes())
+    return Sums(
+        names=NAMES, totals=np.array([len(rows), sum(rows), sum(row * row for row in rows)], "<f8").tobytes()
+    )
 
 
 def row_of(sums: Sequence[Sums]) -> Row:

@@ -27,13 +27,15 @@ class Epochs:
         """What to tell ps:0, or ask it, before training goes on from the values at hand."""
         self._asked, self._heard = None, machine.term
         if machine.term != self._term:
-            self._asked = Record(self._generation)
+            self._asked = Record(generation=self._generation)
         else:
             steps, epoch = machine.global_step - machine.first_step, len(self.rows)
             stopped_within = machine.phase is Phase.FINISHED and epoch * self._steps_per_epoch < steps
             if stopped_within or (epoch + 1) * self._steps_per_epoch <= steps:
                 row = row_of([sums for each, sums in machine.tally if each == epoch])
-                self._asked = Record(self._generation, machine.term, epoch + 1, {epoch: dict(row)})
+                self._asked = Record(
+                    generation=self._generation, term=machine.term, epoch=epoch + 1, rows={epoch: dict(row)}
+                )
         return self._asked
 
     def told(self, answer: Recorded) -> bool:

@@ -106,7 +106,9 @@ class Keeper:
         process, newest = self._process, self._disk.newest
         version = newest.version if newest else 0
         states = [process.setup.model.first(server) for server in self._servers]
-        lineage = Lineage(version, version, self.lineage.rolled_back_steps)
+        lineage = Lineage(
+            first_step=version, origin=version, rolled_back_steps=self.lineage.rolled_back_steps
+        )
         history = newest.history if newest else {}
         rule = optimizers.serialize(process.setup.model.optimizer)
         seen: list[list[tuple[str, int, int]]] = [[]] * len(states)
@@ -133,16 +135,16 @@ class Keeper:
         }
         for server, wire in self._wires.items():
             message = Initialise(
-                process.generation,
-                process.setup.model.plan.to_dict(),
-                msgspec.to_builtins(process.setup.scenario.training),
-                dict(saved.optimizer),
-                saved.version_of(server),
-                process.max_steps,
-                "d",
-                model.slots,
-                saved.seen[server],
-                saved.lineage,
+                generation=process.generation,
+                plan=process.setup.model.plan.to_dict(),
+                training=msgspec.to_builtins(process.setup.scenario.training),
+                optimizer=dict(saved.optimizer),
+                version=saved.version_of(server),
+                max_steps=process.max_steps,
+                directory="d",
+                slots=model.slots,
+                seen=saved.seen[server],
+                lineage=saved.lineage,
                 dealt=saved.dealt.going_on(process.setup.parts, sync=process.setup.sync),
                 term=self._term,
                 drawn=descriptions(tables),
@@ -357,7 +359,7 @@ class Keeper:
     # The end
 
     def _conclude(self) -> None:
-        self._say_to([0], "conclude", Conclude(self._process.generation, self._rows))
+        self._say_to([0], "conclude", Conclude(generation=self._process.generation, rows=self._rows))
 
     def farewell(self) -> None:
         self._say_to(list(self._servers), "farewell", Farewell())

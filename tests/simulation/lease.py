@@ -40,7 +40,7 @@ class Lease:
         if wire is not None:
             self._asked_s[server] = self._clock.now
             self._clock.later(LEASE_S, self._is_silent, wire, server, self._clock.now)
-            wire.send(Heartbeat(self._name, self.incarnation))
+            wire.send(Heartbeat(process=self._name, incarnation=self.incarnation))
         elif process.servers[server].ended:
             process.stop(None if process.finished else f"ps:{server} is gone")
         else:
@@ -76,4 +76,4 @@ class Lease:
 
     def leave(self, wire: Wire) -> None:
         """Say goodbye."""
-        wire.send(Heartbeat(self._name, self.incarnation, leaving=True))
+        wire.send(Heartbeat(process=self._name, incarnation=self.incarnation, leaving=True))

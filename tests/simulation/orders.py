@@ -112,7 +112,15 @@ class Commander:
         self._until, self._then = self._next_until(), then
         mark = float(random.randint(1, 1 << 30)) if assigns else None
         self._values = self._assigned(mark) if mark is not None else ()
-        control = Control(process.generation, (0, 0), 0, 0, rule, until=self._until, assigns=assigns)
+        control = Control(
+            generation=process.generation,
+            number=(0, 0),
+            term=0,
+            version=0,
+            optimizer=rule,
+            until=self._until,
+            assigns=assigns,
+        )
         self._begin(control, partial(self._has_given, mark, machine.global_step), term=self._term, since=0)
 
     def _assigned(self, mark: float) -> list[Blocks]:

@@ -111,7 +111,7 @@ def test_every_epoch_begins_and_ends_once(course, entered, begun, ended):
 
 
 def sums(examples, loss):
-    return Sums(("loss",), np.array([examples, examples * loss], "<f8").tobytes())
+    return Sums(names=("loss",), totals=np.array([examples, examples * loss], "<f8").tobytes())
 
 
 def followed(session, monitored, validate=None):

@@ -14,7 +14,7 @@ from dtrain.messages import Pull, Push
 from dtrain.wire import frames
 from dtrain.wire.frames import FrameDecoder, encode, encode_ahead
 
-PUSH = Push(1, 1, 1, 0, "p")
+PUSH = Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p")
 
 
 def fed(decoder, chunks):
@@ -49,7 +49,9 @@ def test_a_message_is_the_same_however_its_first_block_has_come(size, cuts, give
             assert np.array_equal(frame.blocks[0], block)
         for start, stop in pieces(block, cuts):
             assert fed(decoder, encode_ahead(block, start, stop)) == []
-            assert [frame.message for frame in fed(decoder, encode(Pull(1, 0, 5.0)))] == [Pull(1, 0, 5.0)]
+            assert [
+                frame.message for frame in fed(decoder, encode(Pull(generation=1, at_least=0, wait_s=5.0)))
+            ] == [Pull(generation=1, at_least=0, wait_s=5.0)]
         chunks = list(encode(PUSH, [block, *more], min(cuts)))
     [frame] = fed(decoder, chunks)
     assert frame.message == PUSH

@@ -13,7 +13,7 @@ from dtrain.wire import frames
 from dtrain.wire.arriving import Arriving
 from dtrain.wire.frames import FrameDecoder, encode
 
-PULL = Pull(1, 0, 5.0)
+PULL = Pull(generation=1, at_least=0, wait_s=5.0)
 
 
 def test_a_part_is_there_when_its_last_byte_is():

@@ -28,7 +28,7 @@ PLAIN = st.dictionaries(
     TEXTS, st.none() | st.booleans() | INTS | FLOATS | TEXTS | st.lists(INTS, max_size=3), max_size=3
 )
 TRIPLES = st.tuples(INTS, INTS, INTS)
-SUMS = st.builds(messages.Sums, st.lists(TEXTS, max_size=3).map(tuple), st.binary(max_size=40))
+SUMS = st.builds(messages.Sums, names=st.lists(TEXTS, max_size=3).map(tuple), totals=st.binary(max_size=40))
 ROWS = st.dictionaries(INTS, PLAIN, max_size=2)
 BATCHES = st.tuples(INTS, st.lists(INTS, max_size=3).map(tuple))
 FIELDS = {
@@ -58,7 +58,7 @@ FIELDS = {
     dict[str, dict[str, dict[str, Any]]]: st.dictionaries(
         TEXTS, st.dictionaries(TEXTS, PLAIN, max_size=2), max_size=2
     ),
-    messages.Lineage: st.builds(messages.Lineage, INTS, INTS, INTS),
+    messages.Lineage: st.builds(messages.Lineage, first_step=INTS, origin=INTS, rolled_back_steps=INTS),
     list[tuple[str, int, int]]: st.lists(st.tuples(TEXTS, INTS, INTS), max_size=3),
 }
 """How to make any value of every type that a field of a message has."""
@@ -109,7 +109,7 @@ def test_every_message_comes_out_as_it_went_in(kind, data):
 def test_blocks_come_out_as_they_went_in_one_message_after_another(blocks, more):
     decoder = FrameDecoder(LIMIT)
     for each in (blocks, more):
-        assert_same_blocks(through(decoder, Pull(1, 2, 0.5), each).blocks, each)
+        assert_same_blocks(through(decoder, Pull(generation=1, at_least=2, wait_s=0.5), each).blocks, each)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_large_blocks_travel_in_chunks_into_the_arrays_that_are_offered(elements
         np.arange(elements + 1, dtype=np.int16),
     ]
     offered = [np.zeros_like(block) for block in sent]
-    chunks = list(encode(Pull(1, 2, 0.5), sent))
+    chunks = list(encode(Pull(generation=1, at_least=2, wait_s=0.5), sent))
     assert max(map(len, chunks)) <= CHUNK_BYTES
     decoder = FrameDecoder(1 << 24, offer=lambda message: offered)
     frames = [decoder.feed(chunk) for chunk in chunks]
@@ -133,7 +133,9 @@ def test_large_blocks_travel_in_chunks_into_the_arrays_that_are_offered(elements
 def test_arrays_that_do_not_fit_are_left_alone():
     offered = [np.zeros(4, np.float32)]
     frame = through(
-        FrameDecoder(LIMIT, offer=lambda message: offered), Pull(1, 2, 0.5), [np.ones(5, np.float32)]
+        FrameDecoder(LIMIT, offer=lambda message: offered),
+        Pull(generation=1, at_least=2, wait_s=0.5),
+        [np.ones(5, np.float32)],
     )
     assert frame.blocks[0].tolist() == [1] * 5
     assert offered[0].tolist() == [0] * 4
@@ -141,7 +143,7 @@ def test_arrays_that_do_not_fit_are_left_alone():
 
 def test_what_was_sent_may_change_after_the_last_chunk_and_what_was_received_is_nobody_else_s():
     sent = np.ones(4, np.float32)
-    frame = through(FrameDecoder(LIMIT), Pull(1, 2, 0.5), [sent])
+    frame = through(FrameDecoder(LIMIT), Pull(generation=1, at_least=2, wait_s=0.5), [sent])
     sent[...] = 2
     assert frame.blocks[0].tolist() == [1] * 4
     assert frame.blocks[0].flags.writeable
@@ -149,7 +151,7 @@ def test_what_was_sent_may_change_after_the_last_chunk_and_what_was_received_is_
 
 # Whatever else arrives
 
-PUSH = Push(1, 1, 1, 0, "abc")
+PUSH = Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="abc")
 GOOD = b"".join(encode(PUSH, [np.arange(5, dtype=np.float32)]))
 
 

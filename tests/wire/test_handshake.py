@@ -6,7 +6,7 @@ import pytest
 from dtrain.messages import Hello
 from dtrain.wire.handshake import refusal
 
-EXPECTED = Hello("run-1", "c1", "ps:0", "s3cret")
+EXPECTED = Hello(run_id="run-1", cluster_hash="c1", task="ps:0", secret="s3cret")
 
 
 def hello(**changes):

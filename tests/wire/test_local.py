@@ -20,8 +20,11 @@ from dtrain.wire.packets import PacketSocket, _head
 from dtrain.wire.service import GrpcService
 from dtrain.wire.shared_memory import SharedMemory, shared_bytes
 
-SERVER, WORKER = Hello("run", "hash", "ps:0"), Hello("run", "hash", "worker:0")
-PUSH = Push(1, 1, 1, 0, "p")
+SERVER, WORKER = (
+    Hello(run_id="run", cluster_hash="hash", task="ps:0"),
+    Hello(run_id="run", cluster_hash="hash", task="worker:0"),
+)
+PUSH = Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p")
 LARGE = 1 << 20
 HEAD = _head(PUSH, (), None)
 
@@ -46,7 +49,7 @@ class Echo:
         self.blocks, self.caller = frame.blocks, caller
         if isinstance(frame.message, Subscribe):
             for version in range(20_000):
-                caller.send(Commit(1, version, ()))
+                caller.send(Commit(generation=1, version=version, contributors=()))
             return Answer.STREAM
         caller.send(frame.message, frame.blocks)
         return Answer.ONE
@@ -175,7 +178,7 @@ def test_a_wait_pauses_so_that_a_signal_that_comes_just_before_it_is_heard(monke
 
 
 def test_a_header_too_long_for_a_packet_comes_in_memory(channel):
-    message = Commit(1, 1, tuple((rank, 1, 0) for rank in range(40_000)))
+    message = Commit(generation=1, version=1, contributors=tuple((rank, 1, 0) for rank in range(40_000)))
     channel.send(message, [np.arange(4)])
     frame = channel.receive()
     assert frame.message == message
@@ -183,7 +186,7 @@ def test_a_header_too_long_for_a_packet_comes_in_memory(channel):
 
 
 def test_nobody_waits_for_a_peer_that_does_not_read(channel, echo):
-    channel.send(Subscribe(1, 0))
+    channel.send(Subscribe(generation=1, version=0))
     assert echo.gone.wait(60.0), "the server still has patience"
 
     def read_all():
@@ -284,7 +287,13 @@ def test_tasks_of_a_run_on_one_host_meet_without_grpc(met, monkeypatch):
     channel.close()
 
 
-@pytest.mark.parametrize("hello", [Hello("other", "hash", "worker:0"), Hello("run", "other", "worker:0")])
+@pytest.mark.parametrize(
+    "hello",
+    [
+        Hello(run_id="other", cluster_hash="hash", task="worker:0"),
+        Hello(run_id="run", cluster_hash="other", task="worker:0"),
+    ],
+)
 def test_a_task_of_another_run_does_not_know_the_socket_and_asks_over_grpc(met, hello, monkeypatch):
     asked = []
     monkeypatch.setattr(client, "local_name", lambda *question: asked.append(question) or "")
@@ -338,7 +347,7 @@ def test_heartbeats_go_through_the_network_where_there_is_one(transport, address
 def test_who_does_not_say_hello_is_not_served(service, echo):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
         stranger.connect(b"\0" + service.name().encode())
-        PacketSocket(stranger).send(Pull(1, 0, 0.0))
+        PacketSocket(stranger).send(Pull(generation=1, at_least=0, wait_s=0.0))
         assert stranger.recv(100) == b""
     assert echo.caller is None
 

@@ -27,7 +27,7 @@ class Echo:
             return Answer.NONE
         if isinstance(frame.message, Subscribe):
             for version in range(3):
-                caller.send(Commit(1, version, ()))
+                caller.send(Commit(generation=1, version=version, contributors=()))
             return Answer.STREAM
         caller.send(frame.message, [block * 2 for block in frame.blocks])
         return Answer.ONE
@@ -42,15 +42,15 @@ def echo():
 
 
 def connect(handler, task="worker:0", **more):
-    return MemoryChannel("ps:0", handler, Hello("run", "hash", task), **more)
+    return MemoryChannel("ps:0", handler, Hello(run_id="run", cluster_hash="hash", task=task), **more)
 
 
 def test_messages_and_blocks_go_both_ways_as_bytes(echo):
     channel = connect(echo)
     into = [np.zeros(3, np.float32)]
-    channel.send(Pull(1, 0, 0.0), [np.arange(3, dtype=np.float32)])
+    channel.send(Pull(generation=1, at_least=0, wait_s=0.0), [np.arange(3, dtype=np.float32)])
     frame = channel.receive(into)
-    assert frame.message == Pull(1, 0, 0.0)
+    assert frame.message == Pull(generation=1, at_least=0, wait_s=0.0)
     assert frame.blocks[0] is into[0]
     assert into[0].tolist() == [0, 2, 4]
     assert channel.bytes_sent == channel.bytes_received > 12
@@ -59,7 +59,7 @@ def test_messages_and_blocks_go_both_ways_as_bytes(echo):
 def test_a_message_without_an_answer_and_one_with_many(echo):
     channel = connect(echo)
     channel.send(Farewell())
-    channel.send(Subscribe(1, 0))
+    channel.send(Subscribe(generation=1, version=0))
     assert [channel.receive().message.version for _ in range(3)] == [0, 1, 2]
 
 
@@ -90,4 +90,4 @@ def test_the_server_hears_of_a_closed_connection_once(echo):
     channel.close()
     assert len(echo.gone) == 1
     with pytest.raises(PeerLostError, match="closed"):
-        channel.send(Refusal("x"))
+        channel.send(Refusal(reason="x"))

@@ -10,7 +10,7 @@ from dtrain.messages import Hello
 from dtrain.wire import connecting, reaching
 from dtrain.wire.service import GrpcService
 
-WORKER = Hello("run-1", "hash", "worker:0", "secret")
+WORKER = Hello(run_id="run-1", cluster_hash="hash", task="worker:0", secret="secret")
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def echo():
 
 @pytest.fixture
 def channel(clock, echo):
-    inner = MemoryChannel("ps:1", echo, Hello("run", "hash", "worker:0"))
+    inner = MemoryChannel("ps:1", echo, Hello(run_id="run", cluster_hash="hash", task="worker:0"))
     channel = SlowChannel(inner, LinkFault(("worker:0", "ps:1"), 2.0, 1000.0), clock, clock.sleep)
     yield channel
     channel.close()
@@ -84,7 +84,7 @@ def test_without_a_bandwidth_size_does_not_matter():
 
 
 def test_there_and_back_take_two_latencies_and_two_transfers(clock, channel):
-    channel.send(Pull(1, 0, 0.0), MEGABYTE)
+    channel.send(Pull(generation=1, at_least=0, wait_s=0.0), MEGABYTE)
     into = [np.ones(250_000, np.float32)]
     frame = channel.receive(into)
     assert frame.blocks[0] is into[0]
@@ -95,28 +95,30 @@ def test_there_and_back_take_two_latencies_and_two_transfers(clock, channel):
 
 def test_messages_keep_their_order_and_blocks_that_do_not_fit_are_new(channel):
     for version in range(5):
-        channel.send(Pull(1, version, 0.0), [np.full(version + 1, version, np.float32)])
+        channel.send(
+            Pull(generation=1, at_least=version, wait_s=0.0), [np.full(version + 1, version, np.float32)]
+        )
     frames = [channel.receive([np.zeros(1, np.float64)]) for _ in range(5)]
     assert [frame.message.at_least for frame in frames] == [0, 1, 2, 3, 4]
     assert [frame.blocks[0].tolist() for frame in frames] == [[v] * (v + 1) for v in range(5)]
 
 
 def test_a_stream_passes(channel):
-    channel.send(Subscribe(1, 7))
-    assert [channel.receive().message for _ in range(3)] == [Subscribe(1, 7)] * 3
+    channel.send(Subscribe(generation=1, version=7))
+    assert [channel.receive().message for _ in range(3)] == [Subscribe(generation=1, version=7)] * 3
 
 
 def test_a_send_that_is_held_back_blocks_neither_the_sender_nor_another_link(echo):
     never = threading.Event()
     slow = SlowChannel(
-        MemoryChannel("ps:1", echo, Hello("run", "hash", "worker:0")),
+        MemoryChannel("ps:1", echo, Hello(run_id="run", cluster_hash="hash", task="worker:0")),
         LinkFault(("worker:0", "ps:1"), 1e9),
         sleep=lambda seconds: never.wait(20),
     )
-    quick = MemoryChannel("ps:0", echo, Hello("run", "hash", "worker:0"))
+    quick = MemoryChannel("ps:0", echo, Hello(run_id="run", cluster_hash="hash", task="worker:0"))
     for channel in (slow, quick):
-        channel.send(Pull(1, 0, 0.0))
-    assert quick.receive().message == Pull(1, 0, 0.0)
+        channel.send(Pull(generation=1, at_least=0, wait_s=0.0))
+    assert quick.receive().message == Pull(generation=1, at_least=0, wait_s=0.0)
     assert slow.bytes_sent == 0
     never.set()
     slow.close()
@@ -125,9 +127,10 @@ def test_a_send_that_is_held_back_blocks_neither_the_sender_nor_another_link(ech
 
 def test_abort_breaks_a_wait_at_once_and_for_good(echo):
     channel = SlowChannel(
-        MemoryChannel("ps:1", echo, Hello("run", "hash", "worker:0")), LinkFault(("worker:0", "ps:1"), 1e9)
+        MemoryChannel("ps:1", echo, Hello(run_id="run", cluster_hash="hash", task="worker:0")),
+        LinkFault(("worker:0", "ps:1"), 1e9),
     )
-    channel.send(Pull(1, 0, 0.0))
+    channel.send(Pull(generation=1, at_least=0, wait_s=0.0))
     threading.Timer(0.01, channel.abort, ["given up"]).start()
     for _ in range(2):
         with pytest.raises(PeerLostError, match="given up"):
@@ -141,7 +144,7 @@ def test_only_the_link_that_is_named_is_slow_from_either_end(echo):
         ("worker:0", "ps:0", False),
         ("worker:1", "ps:1", False),
     ):
-        inner = MemoryChannel(peer, echo, Hello("run", "hash", task))
+        inner = MemoryChannel(peer, echo, Hello(run_id="run", cluster_hash="hash", task=task))
         channel = through_link(inner, simulate, task)
         assert isinstance(channel, SlowChannel) is slow
         assert (channel is inner) is not slow

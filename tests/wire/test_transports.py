@@ -18,8 +18,8 @@ from dtrain.wire.handshake import refusal
 from dtrain.wire.local import LocalService
 from dtrain.wire.service import GrpcService
 
-SERVER = Hello("run-1", "hash", "ps:0", "secret")
-WORKER = Hello("run-1", "hash", "worker:0", "secret")
+SERVER = Hello(run_id="run-1", cluster_hash="hash", task="ps:0", secret="secret")
+WORKER = Hello(run_id="run-1", cluster_hash="hash", task="worker:0", secret="secret")
 TIMEOUT_S = 20.0
 
 
@@ -115,9 +115,9 @@ def test_8_mb_both_ways_into_the_arrays_that_are_there(connect):
     channel = connect()
     sent, into = np.arange(2_000_000, dtype=np.float32), np.zeros(2_000_000, np.float32)
     for _ in range(2):
-        channel.send(Push(1, 1, 1, 0, "p"), [sent])
+        channel.send(Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p"), [sent])
         frame = channel.receive([into])
-        assert frame.message == Push(1, 1, 1, 0, "p")
+        assert frame.message == Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p")
         assert np.array_equal(frame.blocks[0], sent)
         assert frame.blocks[0] is into or not frame.blocks[0].flags.writeable
     assert channel.bytes_sent == channel.bytes_received > 16_000_000
@@ -126,7 +126,7 @@ def test_8_mb_both_ways_into_the_arrays_that_are_there(connect):
 def test_a_large_message_is_returned_when_it_begins_and_is_whole_when_it_was_waited_for(connect):
     channel, sent, into = connect(), np.arange(2_000_000, dtype=np.float32), np.zeros(2_000_000, np.float32)
     for early in (True, False, True):
-        channel.send(Push(1, 1, 1, 0, "p"), [sent])
+        channel.send(Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p"), [sent])
         frame = channel.receive([into], early=early)
         if frame.arriving is not None:
             frame.arriving.wait(0, 4_000_000)
@@ -140,7 +140,11 @@ def test_the_end_of_a_block_may_go_ahead_of_its_message(connect):
     channel, sent = connect(), np.arange(2_000_000, dtype=np.float32)
     for _ in range(2):
         went = channel.ahead(sent, 1_500_000, 2_000_000) and channel.ahead(sent, 500_000, 1_500_000)
-        channel.send(Push(1, 1, 1, 0, "p"), [sent], ahead=500_000 if went else None)
+        channel.send(
+            Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p"),
+            [sent],
+            ahead=500_000 if went else None,
+        )
         assert np.array_equal(channel.receive().blocks[0], sent)
         sent += 1
     assert channel.bytes_sent < 17_000_000
@@ -150,12 +154,18 @@ def test_the_end_of_a_block_may_go_ahead_of_its_message(connect):
     ("hello", "said"),
     [
         (
-            Hello("run-2", "hash", "worker:0", "secret"),
+            Hello(run_id="run-2", cluster_hash="hash", task="worker:0", secret="secret"),
             "this is ps:0 of run run-1; worker:0 belongs to run run-2",
         ),
-        (Hello("run-1", "other", "worker:0", "secret"), "another cluster than ps:0"),
-        (Hello("run-1", "hash", "worker:0"), "did not present the secret of ps:0"),
-        (Hello("run-1", "hash", "nobody", "secret"), "'nobody' is not a task"),
+        (
+            Hello(run_id="run-1", cluster_hash="other", task="worker:0", secret="secret"),
+            "another cluster than ps:0",
+        ),
+        (Hello(run_id="run-1", cluster_hash="hash", task="worker:0"), "did not present the secret of ps:0"),
+        (
+            Hello(run_id="run-1", cluster_hash="hash", task="nobody", secret="secret"),
+            "'nobody' is not a task",
+        ),
     ],
 )
 def test_a_stranger_is_refused_with_the_plain_reason(connect, room, hello, said):
@@ -186,14 +196,19 @@ def test_bytes_that_are_no_message_end_the_connection_with_a_reason(connect, roo
         assert "a message that dtrain does not know" in channel.receive().message.reason
     room.until(lambda: room.gone == 1)
     other = connect()
-    other.send(Push(1, 1, 1, 0, "p"))
-    assert other.receive().message == Push(1, 1, 1, 0, "p")
+    other.send(Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p"))
+    assert other.receive().message == Push(
+        generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p"
+    )
 
 
 def test_a_message_above_the_limit_is_refused(connect, room):
     room.limit_bytes = 1000
     channel = connect()
-    channel.send(Push(1, 1, 1, 0, "p"), [np.zeros(251, np.float32)])
+    channel.send(
+        Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p"),
+        [np.zeros(251, np.float32)],
+    )
     with pytest.raises(PeerRefusedError, match="a message of 1004 bytes; at most 1000"):
         raise PeerRefusedError(channel.receive().message.reason)  # over gRPC it is raised by `receive`
 
@@ -204,7 +219,7 @@ def test_a_stranger_s_grpc_server_is_not_dtrain_s():
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         channel = GrpcChannel("ps:3", f"127.0.0.1:{port}", WORKER, TIMEOUT_S)
-        channel.send(Pull(1, 0, 0.0))
+        channel.send(Pull(generation=1, at_least=0, wait_s=0.0))
         with pytest.raises(
             PeerRefusedError,
             match=rf"127\.0\.0\.1:{port}, where ps:3 is expected, answers a server that is not dtrain's",
@@ -233,15 +248,17 @@ def test_a_client_waits_for_a_server_that_comes_up_later(room):
         coming = pool.submit(GrpcChannel, "ps:0", address, WORKER, TIMEOUT_S)
         service = GrpcService(room, address, connections=4, share_port=False)
         channel = coming.result()
-        channel.send(Push(1, 1, 1, 0, "p"))
-        assert channel.receive().message == Push(1, 1, 1, 0, "p")
+        channel.send(Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p"))
+        assert channel.receive().message == Push(
+            generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p"
+        )
         channel.close()
         service.stop()
 
 
 def test_a_server_that_goes_away_while_we_wait_is_lost_by_name(connect, room):
     channel = connect()
-    channel.send(Pull(1, 0, 60.0))
+    channel.send(Pull(generation=1, at_least=0, wait_s=60.0))
     room.until(lambda: room.waiting)
     room.stop()
     with pytest.raises(PeerLostError, match="lost ps:0"):
@@ -252,7 +269,7 @@ def test_a_server_that_goes_away_while_we_wait_is_lost_by_name(connect, room):
 
 def test_an_abort_from_another_thread_ends_the_wait_with_its_reason(connect, room):
     channel = connect()
-    channel.send(Pull(1, 0, 60.0))
+    channel.send(Pull(generation=1, at_least=0, wait_s=60.0))
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(channel.receive)
         room.until(lambda: room.waiting)
@@ -264,7 +281,7 @@ def test_an_abort_from_another_thread_ends_the_wait_with_its_reason(connect, roo
 
 def test_a_client_that_closes_is_gone_for_the_server_also_while_it_waits(connect, room):
     channel = connect()
-    channel.send(Pull(1, 0, 60.0))
+    channel.send(Pull(generation=1, at_least=0, wait_s=60.0))
     room.until(lambda: room.waiting)
     channel.close()
     room.until(lambda: room.gone == 1)
@@ -274,11 +291,13 @@ def test_a_client_that_closes_is_gone_for_the_server_also_while_it_waits(connect
 def test_forty_waiting_connections_do_not_starve_the_one_that_frees_them(connect, room):
     channels = [connect() for _ in range(40)]
     for number, channel in enumerate(channels):
-        channel.send(Pull(1, number, 60.0))
+        channel.send(Pull(generation=1, at_least=number, wait_s=60.0))
     room.until(lambda: len(room.waiting) == 40)
     quick = connect()
-    quick.send(Push(1, 1, 1, 0, "p"))
-    assert quick.receive().message == Push(1, 1, 1, 0, "p")
+    quick.send(Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p"))
+    assert quick.receive().message == Push(
+        generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p"
+    )
     room.open_door()
     assert [channel.receive().message.at_least for channel in channels] == list(range(40))
 
@@ -287,17 +306,17 @@ def test_messages_keep_their_order_with_and_without_answers(connect, room):
     channel = connect()
     for sequence in range(20):
         channel.send(Farewell())
-        channel.send(Push(1, 1, sequence, 0, "p"))
+        channel.send(Push(generation=1, incarnation=1, sequence=sequence, base_version=0, plan_hash="p"))
     assert [channel.receive().message.sequence for _ in range(20)] == list(range(20))
     assert room.farewells == 20
 
 
 def test_a_subscriber_is_told_until_it_leaves(connect, room):
     channel = connect()
-    channel.send(Subscribe(1, 0))
+    channel.send(Subscribe(generation=1, version=0))
     room.until(lambda: room.subscribers)
     for version in range(50):
-        room.subscribers[0].send(Commit(1, version, ((0, 1, 0),)))
+        room.subscribers[0].send(Commit(generation=1, version=version, contributors=((0, 1, 0),)))
     assert [channel.receive().message.version for _ in range(50)] == list(range(50))
     channel.close()
     room.until(lambda: room.gone == 1)

@@ -3,7 +3,7 @@
 from dtrain.messages.message import Message
 
 
-class Complete(Message, frozen=True, gc=False):
+class Complete(Message, frozen=True, gc=False, kw_only=True):
     """ps:i to ps:0: I hold this contribution whole. Rule 2."""
 
     generation: int
@@ -14,7 +14,7 @@ class Complete(Message, frozen=True, gc=False):
     term: int = 0
 
 
-class Subscribe(Message, frozen=True, gc=False):
+class Subscribe(Message, frozen=True, gc=False, kw_only=True):
     """ps:i to ps:0: send me every commit from this version of this generation and term on."""
 
     generation: int
@@ -22,7 +22,7 @@ class Subscribe(Message, frozen=True, gc=False):
     term: int = 0
 
 
-class Commit(Message, frozen=True, gc=False):
+class Commit(Message, frozen=True, gc=False, kw_only=True):
     """ps:0 to ps:i: these contributions, in the order of their parts, make `version + 1`. Idempotent. Rule 2.
 
     `parts` is the divisor of their mean: also the parts of the batch that have no examples count (`weighting:
@@ -36,7 +36,7 @@ class Commit(Message, frozen=True, gc=False):
     parts: int = 0
 
 
-class Release(Message, frozen=True, gc=False):
+class Release(Message, frozen=True, gc=False, kw_only=True):
     """ps:0 to ps:i: the replica of this contribution has another part to compute for `version`: answer it
     now. Idempotent.
     """

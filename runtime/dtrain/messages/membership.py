@@ -8,7 +8,7 @@ from dtrain.messages.message import Message
 from dtrain.messages.opening import Lineage, Row
 
 
-class Heartbeat(Message, frozen=True, gc=False):
+class Heartbeat(Message, frozen=True, gc=False, kw_only=True):
     """Anybody to ps:0 (the leader to every server): I am alive, and this is how I am doing.
 
     Attributes:
@@ -22,7 +22,7 @@ class Heartbeat(Message, frozen=True, gc=False):
     leaving: bool = False
 
 
-class HeartbeatReply(Message, frozen=True, gc=False):
+class HeartbeatReply(Message, frozen=True, gc=False, kw_only=True):
     """How the run stands.
 
     Attributes:
@@ -54,7 +54,7 @@ class HeartbeatReply(Message, frozen=True, gc=False):
     heard_of: tuple[str, ...] = ()
 
 
-class Record(Message, frozen=True, gc=False):
+class Record(Message, frozen=True, gc=False, kw_only=True):
     """Leader to ps:0: the numbers of epochs that have ended. The server answers with `Recorded`.
 
     Attributes:
@@ -69,7 +69,7 @@ class Record(Message, frozen=True, gc=False):
     rows: dict[int, Row] = msgspec.field(default_factory=dict)
 
 
-class Recorded(Message, frozen=True, gc=False):
+class Recorded(Message, frozen=True, gc=False, kw_only=True):
     """Server to leader: done, if it is in the leader's term.
 
     Attributes:
@@ -81,7 +81,7 @@ class Recorded(Message, frozen=True, gc=False):
     rows: dict[int, Row]
 
 
-class Conclude(Message, frozen=True, gc=False):
+class Conclude(Message, frozen=True, gc=False, kw_only=True):
     """Leader to ps:0: the last step of this generation is saved; its replicas may go. The server answers with
     the same.
 
@@ -93,7 +93,7 @@ class Conclude(Message, frozen=True, gc=False):
     rows: dict[int, Row] = msgspec.field(default_factory=dict)
 
 
-class Farewell(Message, frozen=True, gc=False):
+class Farewell(Message, frozen=True, gc=False, kw_only=True):
     """Leader to server: no task will train any more; end when the last connection is closed. The server
     answers with the same.
 

@@ -11,7 +11,7 @@ Row = dict[str, Any]
 """The numbers of one epoch by name, as callbacks left them: floats, or lists of floats."""
 
 
-class Hello(Message, frozen=True, gc=False):
+class Hello(Message, frozen=True, gc=False, kw_only=True):
     """Opens every connection: who wants to talk, and about which run. Rule 7."""
 
     run_id: str
@@ -20,7 +20,7 @@ class Hello(Message, frozen=True, gc=False):
     secret: str | None = None
 
 
-class Lineage(msgspec.Struct, frozen=True):
+class Lineage(msgspec.Struct, frozen=True, kw_only=True):
     """Where the variables of a term come from.
 
     Attributes:
@@ -35,7 +35,7 @@ class Lineage(msgspec.Struct, frozen=True):
     rolled_back_steps: int = 0
 
 
-class Initialise(Message, frozen=True, gc=False):
+class Initialise(Message, frozen=True, gc=False, kw_only=True):
     """Leader to server: hold these variables. Blocks: values of every group; then every slot of every
     trainable group.
 
@@ -96,7 +96,7 @@ class Initialise(Message, frozen=True, gc=False):
     repairs: tuple[int, ...] = ()
 
 
-class Initialised(Message, frozen=True, gc=False):
+class Initialised(Message, frozen=True, gc=False, kw_only=True):
     """Server to leader: done. `given_up` is the version of the same generation that it held before; -1 if it
     held none.
     """

@@ -5,7 +5,7 @@ from typing import Any
 from dtrain.messages.message import Message
 
 
-class Hold(Message, frozen=True, gc=False):
+class Hold(Message, frozen=True, gc=False, kw_only=True):
     """Leader to server: ps:0 lets no version be made but those under way, until the order with this number
     comes.
 
@@ -17,7 +17,7 @@ class Hold(Message, frozen=True, gc=False):
     stop: bool = False
 
 
-class Holding(Message, frozen=True, gc=False):
+class Holding(Message, frozen=True, gc=False, kw_only=True):
     """Server to leader: so be it.
 
     Attributes:
@@ -34,7 +34,7 @@ class Holding(Message, frozen=True, gc=False):
     assigned: tuple[int, int] = (0, 0)
 
 
-class Control(Message, frozen=True, gc=False):
+class Control(Message, frozen=True, gc=False, kw_only=True):
     """Leader to server: this holds from `version` on. Blocks: if `assigns`, new values of every group, then
     of each table all rows, or none where they stay.
 
@@ -54,5 +54,5 @@ class Control(Message, frozen=True, gc=False):
     assigns: bool = False
 
 
-class Controlled(Message, frozen=True, gc=False):
+class Controlled(Message, frozen=True, gc=False, kw_only=True):
     """Server to leader: done."""

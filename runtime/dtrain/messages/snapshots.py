@@ -12,7 +12,7 @@ from dtrain.messages.opening import Row
 from dtrain.messages.steps import Sums
 
 
-class Mark(Message, frozen=True, gc=False):
+class Mark(Message, frozen=True, gc=False, kw_only=True):
     """Leader to every server, in async: keep new pushes waiting, until you have answered `Snapshot` or for
     `wait_s`.
     """
@@ -21,7 +21,7 @@ class Mark(Message, frozen=True, gc=False):
     term: int = 0
 
 
-class Marked(Message, frozen=True, gc=False):
+class Marked(Message, frozen=True, gc=False, kw_only=True):
     """Server to leader: it is so.
 
     Attributes:
@@ -36,7 +36,7 @@ class Marked(Message, frozen=True, gc=False):
     settled: int = 0
 
 
-class Snapshot(Message, frozen=True, gc=False):
+class Snapshot(Message, frozen=True, gc=False, kw_only=True):
     """Leader to server: your state for a checkpoint, once your version in this term is at least `at_least`,
     within `wait_s`.
 
@@ -55,7 +55,7 @@ class Snapshot(Message, frozen=True, gc=False):
     settled: int = 0
 
 
-class SnapshotReply(Message, frozen=True, gc=False):
+class SnapshotReply(Message, frozen=True, gc=False, kw_only=True):
     """Server to leader: what belongs to the arrays, which are asked for by `SnapshotRows`.
 
     Attributes:
@@ -83,7 +83,7 @@ class SnapshotReply(Message, frozen=True, gc=False):
     applied: tuple[int, tuple[int, ...]] = (0, ())
 
 
-class SnapshotRows(Message, frozen=True, gc=False):
+class SnapshotRows(Message, frozen=True, gc=False, kw_only=True):
     """Leader to server: rows of one array as they were at the last snapshot; answered by `Rows`.
 
     Attributes:

@@ -8,7 +8,7 @@ from dtrain.messages.message import Message
 from dtrain.messages.verdict import Verdict
 
 
-class Sums(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Sums(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """What examples add to the loss and metrics of their epoch; sums of the same names add up. Rule 14.
 
     Attributes:
@@ -21,7 +21,7 @@ class Sums(msgspec.Struct, frozen=True, array_like=True, gc=False):
     totals: bytes
 
 
-class Pull(Message, frozen=True, gc=False):
+class Pull(Message, frozen=True, gc=False, kw_only=True):
     """Replica to server: the newest values, once the generation and term are there and the version is at
     least `at_least`.
 
@@ -38,13 +38,13 @@ class Pull(Message, frozen=True, gc=False):
     answered: int = 0
 
 
-class NotReady(Message, frozen=True, gc=False):
+class NotReady(Message, frozen=True, gc=False, kw_only=True):
     """Server to replica: `wait_s` is over and what was asked for is not there."""
 
     reason: str
 
 
-class Values(Message, frozen=True, gc=False):
+class Values(Message, frozen=True, gc=False, kw_only=True):
     """Server to replica: a version of everything it holds. Blocks: every group's values.
 
     To a replica that speaks of an earlier generation or term it says, without plan and blocks, that there is
@@ -73,7 +73,7 @@ class Values(Message, frozen=True, gc=False):
     settled: bool = True
 
 
-class Push(Message, frozen=True, gc=False):
+class Push(Message, frozen=True, gc=False, kw_only=True):
     """Replica to server: one gradient. Blocks: the gradient of every trainable group, the new values of every
     other group.
 
@@ -104,7 +104,7 @@ class Push(Message, frozen=True, gc=False):
     sums: Sums | None = None
 
 
-class Reply(Message, frozen=True, gc=False):
+class Reply(Message, frozen=True, gc=False, kw_only=True):
     """Server to replica: what became of a push. Blocks: every group's values at `version`, unless `verdict`
     is pending.
 

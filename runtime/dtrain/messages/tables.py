@@ -3,7 +3,7 @@
 from dtrain.messages.message import Message
 
 
-class Load(Message, frozen=True, gc=False):
+class Load(Message, frozen=True, gc=False, kw_only=True):
     """Leader to server: rows of one array of the table with this number in the layout. Blocks: the rows,
     flat; none: draw them.
 
@@ -21,11 +21,11 @@ class Load(Message, frozen=True, gc=False):
     last: bool = False
 
 
-class Loaded(Message, frozen=True, gc=False):
+class Loaded(Message, frozen=True, gc=False, kw_only=True):
     """Server to leader: done."""
 
 
-class Lookup(Message, frozen=True, gc=False):
+class Lookup(Message, frozen=True, gc=False, kw_only=True):
     """Anybody to server: rows of the tables with these numbers in the layout. Blocks: row numbers in each
     shard, ascending.
 
@@ -38,7 +38,7 @@ class Lookup(Message, frozen=True, gc=False):
     term: int = 0
 
 
-class Rows(Message, frozen=True, gc=False):
+class Rows(Message, frozen=True, gc=False, kw_only=True):
     """Server to the task that asked. Blocks: the rows of each table, flat.
 
     In sync they may be of a later version than the values at hand; then the gradient is stale already and

@@ -115,7 +115,9 @@ class TaskAssignment:
 
     def hello(self) -> Hello:
         """What this task says on opening a connection."""
-        return Hello(self.run_id, self.cluster.hash, str(self.task), self.secret)
+        return Hello(
+            run_id=self.run_id, cluster_hash=self.cluster.hash, task=str(self.task), secret=self.secret
+        )
 
     def to_environment(self, tf_config: str) -> dict[str, str]:
         """The variables that make another process this task. The inverse of `from_environment`."""

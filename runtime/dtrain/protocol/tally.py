@@ -85,7 +85,10 @@ class Tally:
 
     def open(self) -> Open:
         """Return the sums of the epochs that have not ended."""
-        return tuple((epoch, Sums(names, totals.tobytes())) for (epoch, names), totals in self.sums.items())
+        return tuple(
+            (epoch, Sums(names=names, totals=totals.tobytes()))
+            for (epoch, names), totals in self.sums.items()
+        )
 
 
 def merged(sums: Sequence[Sums]) -> tuple[dict[str, float], Array]:

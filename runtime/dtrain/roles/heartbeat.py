@@ -120,7 +120,9 @@ class HeartbeatLink:
         status = msgspec.to_builtins(self._reporter.current(), str_keys=True)
         asked_s = time.monotonic()
         with _answered_within(LEASE_S, self._channel):
-            self._channel.send(Heartbeat(self._process, incarnation, status, leaving))
+            self._channel.send(
+                Heartbeat(process=self._process, incarnation=incarnation, status=status, leaving=leaving)
+            )
             answer = self._channel.receive().message
         if isinstance(answer, HeartbeatReply):
             self._reporter.behind(self._channel.peer, answer.waiting_for)

@@ -197,10 +197,10 @@ class SingleSession:
         with self._lock:
             self._store.mark()
             reply = SnapshotReply(
-                self._step,
-                tuple(self._store.slots),
-                [],
-                self._dealer.export(),
+                version=self._step,
+                slots=tuple(self._store.slots),
+                seen=[],
+                dealt=self._dealer.export(),
                 optimizer=self.optimizer,
                 tally=self.tally,
                 history=self.history,

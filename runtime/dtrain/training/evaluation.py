@@ -114,7 +114,7 @@ class Totals:
         for each in self._metrics:
             for value in each.metric.state.values():
                 numbers += [float(value)] if np.ndim(value) == 0 else np.ravel(value).tolist()
-        return Sums(tuple(logs), struct.pack(f"<{len(numbers)}d", *numbers))
+        return Sums(names=tuple(logs), totals=struct.pack(f"<{len(numbers)}d", *numbers))
 
     def results(self) -> dict[str, float]:
         """Return the numbers so far, the loss first."""

@@ -16,7 +16,7 @@ from dtrain.messages import Message
 Array = np.ndarray[Any, Any]
 
 
-class Ahead(Message, frozen=True, gc=False):
+class Ahead(Message, frozen=True, gc=False, kw_only=True):
     """Comes with elements of a block that will have `size`, from `start` on: the last ones, or those before
     what has come.
     """

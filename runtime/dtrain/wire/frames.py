@@ -88,7 +88,7 @@ def encode_ahead(block: Array, start: int, stop: int) -> Iterator[bytes]:
     """Cut elements of what will be a message's first block into chunks: its last ones first, then those
     before them.
     """
-    return encode(Ahead(start, block.size), [block[start:stop]])
+    return encode(Ahead(start=start, size=block.size), [block[start:stop]])
 
 
 def with_payload(

@@ -243,7 +243,7 @@ class LocalService:
         if frame is None or not isinstance(frame.message, Hello) or not self.name():
             return None
         if reason := self._handler.refuse(frame.message):
-            packets.send(Refusal(reason))
+            packets.send(Refusal(reason=reason))
             return None
         packets.send(frame.message)
         connection.setblocking(False)
@@ -273,7 +273,7 @@ class LocalService:
         except BlockingIOError:
             return True
         except PeerRefusedError as error:
-            talk.caller.send(Refusal(str(error)))
+            talk.caller.send(Refusal(reason=str(error)))
         except (OSError, SharedMemoryError):
             pass  # the client is gone, or comes again over gRPC
         except Exception:  # a thread of its own would end with it as well, and not the others

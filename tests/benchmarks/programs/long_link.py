@@ -31,7 +31,7 @@ from dtrain.wire.service import GrpcService
 
 BYTES_PER_S = 125e6
 CHUNK_BYTES = 128 * 1024
-HELLO = Hello("long-link", "", "worker:0")
+HELLO = Hello(run_id="long-link", cluster_hash="", task="worker:0")
 
 
 def carry(source: socket.socket, sink: socket.socket, delay_s: float) -> None:
@@ -83,7 +83,7 @@ class Applies:
 
     def received(self, caller: Caller, frame: Frame) -> Answer:
         apply(frame.blocks[0], self.values)
-        caller.send(Reply(Verdict.ACCEPTED, 0), [self.values])
+        caller.send(Reply(verdict=Verdict.ACCEPTED, version=0), [self.values])
         return Answer.ONE
 
     def disconnected(self, caller: Caller) -> None:
@@ -100,7 +100,7 @@ def exchange_by_grpc(address: str, gradient: np.ndarray, values: np.ndarray) -> 
     channel = GrpcChannel("ps:0", address, HELLO, 60)
 
     def exchange() -> None:
-        channel.send(Push(0, 0, 0, 0, ""), [gradient])
+        channel.send(Push(generation=0, incarnation=0, sequence=0, base_version=0, plan_hash=""), [gradient])
         channel.receive([values])
 
     return exchange

@@ -98,29 +98,29 @@ class Leader:
             for server, channel in enumerate(self._channels):
                 trainable = [i for i, group in enumerate(plan.layout(server).groups) if group.trainable]
                 message = Initialise(
-                    generation.number,
-                    plan.to_dict(),
-                    msgspec.to_builtins(generation.training),
-                    start.optimizer,
-                    contents[server].version if contents else start.version,
-                    generation.max_steps,
-                    directory,
-                    tuple(slots),
-                    list(start.seen[server]) if start.seen else [],
-                    start.lineage,
-                    start.dealt.going_on(generation.parts, sync=generation.training.updates == "sync"),
-                    term,
-                    descriptions(tables),
-                    bool(parts[server]),
-                    until,
-                    heard_of,
-                    generation.alone,
-                    generation.steps_per_epoch,
-                    generation.first_epoch,
-                    start.tally,
-                    {fit: dict(rows) for fit, rows in start.history.items()},
-                    contents[server].batches if contents else None,
-                    repairs if server == 0 else (),
+                    generation=generation.number,
+                    plan=plan.to_dict(),
+                    training=msgspec.to_builtins(generation.training),
+                    optimizer=start.optimizer,
+                    version=contents[server].version if contents else start.version,
+                    max_steps=generation.max_steps,
+                    directory=directory,
+                    slots=tuple(slots),
+                    seen=list(start.seen[server]) if start.seen else [],
+                    lineage=start.lineage,
+                    dealt=start.dealt.going_on(generation.parts, sync=generation.training.updates == "sync"),
+                    term=term,
+                    drawn=descriptions(tables),
+                    loads=bool(parts[server]),
+                    until=until,
+                    heard_of=heard_of,
+                    alone=generation.alone,
+                    steps_per_epoch=generation.steps_per_epoch,
+                    first_epoch=generation.first_epoch,
+                    tally=start.tally,
+                    history={fit: dict(rows) for fit, rows in start.history.items()},
+                    applied=contents[server].batches if contents else None,
+                    repairs=repairs if server == 0 else (),
                 )
                 channel.send(
                     message, [*values[server], *(slots[name][server][i] for name in slots for i in trainable)]
@@ -173,7 +173,7 @@ class Leader:
         Raises:
             PeerError: ps:0 is gone, or will not answer.
         """
-        question = Conclude(generation, dict(rows))
+        question = Conclude(generation=generation, rows=dict(rows))
         with self._asking():
             self._channels[0].send(question)
             frame = self._hear(0, question)
@@ -232,7 +232,7 @@ class Leader:
 
         A server has heard it when it has answered: closing the connection would drop what is still under way.
         """
-        message = Farewell({fit: dict(epochs) for fit, epochs in (rows or {}).items()})
+        message = Farewell(rows={fit: dict(epochs) for fit, epochs in (rows or {}).items()})
         patience = threading.Timer(FAREWELL_S, self.abort, ["a server did not hear the farewell"])
         patience.start()
         for channel in self._channels:

@@ -70,11 +70,11 @@ class Cut:
 
     def question(self, newest: int, last: int) -> Snapshot:
         """In sync: what to ask every server; no version is made beyond `last` before the leader allows it."""
-        return Snapshot(min(newest + self.margin_steps, last), ANSWER_WAIT_S, self.term)
+        return Snapshot(at_least=min(newest + self.margin_steps, last), wait_s=ANSWER_WAIT_S, term=self.term)
 
     def mark(self) -> Mark:
         """In async: what to say to every server first."""
-        return Mark(MARK_S, self.term)
+        return Mark(wait_s=MARK_S, term=self.term)
 
     def marked(self, answers: Sequence[Marked]) -> Snapshot:
         """In async: what to ask every server then: to have all that any of them had applied.
@@ -83,7 +83,7 @@ class Cut:
         """
         first = answers[0]
         covers = without(union([answer.applied for answer in answers]), first.again)
-        return Snapshot(0, ARRIVAL_S, self.term, covers=covers, settled=first.settled)
+        return Snapshot(at_least=0, wait_s=ARRIVAL_S, term=self.term, covers=covers, settled=first.settled)
 
     def whole(self, replies: Sequence[SnapshotReply]) -> bool:
         """Whether the answers make one cut: in async, that all servers have applied the same batches."""

@@ -98,7 +98,7 @@ class Order:
         self._answers, self._void = [], False
         stop = self.control is not None and self.control.stop
         for server in range(self.servers):
-            yield self._ask(server, Hold(self.generation, self.number, stop))
+            yield self._ask(server, Hold(generation=self.generation, number=self.number, stop=stop))
 
     def receive(self, server: int, message: AnyMessage) -> Iterator[Outgoing]:
         """A server has answered. With nothing unanswered and not `done`, wait a moment and start again.
@@ -116,7 +116,7 @@ class Order:
                 self.done = server == 0
             case NotReady():
                 self._void = True
-            case Refusal(reason):
+            case Refusal(reason=reason):
                 raise PeerRefusedError(reason)
             case _:
                 raise PeerRefusedError(

@@ -102,7 +102,16 @@ class OrderDriver:
             PeerLostError: a server is away for too long.
             PeerRefusedError: it will not obey.
         """
-        control = Control(self._generation, (0, 0), 0, 0, optimizer, stop, until, bool(values))
+        control = Control(
+            generation=self._generation,
+            number=(0, 0),
+            term=0,
+            version=0,
+            optimizer=optimizer,
+            stop=stop,
+            until=until,
+            assigns=bool(values),
+        )
         order = self._order(control, term=term, since=self._ends_at or 0)
         self._give(order, values)
         since, last, self.waits = (
@@ -146,14 +155,17 @@ class OrderDriver:
             PeerLostError: ps:0 is away for too long.
             PeerRefusedError: it will not take them.
         """
-        kept = self._ask_first(Record(self._generation, term, epoch, dict(rows))).term == term
+        kept = (
+            self._ask_first(Record(generation=self._generation, term=term, epoch=epoch, rows=dict(rows))).term
+            == term
+        )
         if kept:
             self.rows = {**{number: row for number, row in self.rows.items() if number < epoch}, **rows}
         return kept
 
     def ask_for_rows(self) -> None:
         """Ask ps:0 for the numbers of the epochs that have ended."""
-        answer = self._ask_first(Record(self._generation))
+        answer = self._ask_first(Record(generation=self._generation))
         self.rows, self._rows_term = answer.rows, answer.term
 
     def _ask_first(self, message: Record) -> Recorded:
@@ -164,9 +176,9 @@ class OrderDriver:
             match answer:
                 case Recorded():
                     return answer
-                case NotReady(reason):
+                case NotReady(reason=reason):
                     self._pause(deadline, reason)
-                case Refusal(reason):
+                case Refusal(reason=reason):
                     raise PeerRefusedError(reason)
                 case _:
                     raise PeerRefusedError(

@@ -26,7 +26,7 @@ class SavedArray:
     def questions(self, nbytes: int = BLOCK_BYTES) -> Iterator[SnapshotRows]:
         """All of it, in blocks of about `nbytes`."""
         for start, stop in row_blocks(self.shape, DTYPE_BYTES[self.shards[0].dtype], nbytes):
-            yield SnapshotRows(self.part, self.name, start, stop)
+            yield SnapshotRows(part=self.part, array=self.name, start=start, stop=stop)
 
 
 def saved_arrays(layout: ServerLayout, slots: Sequence[str]) -> Iterator[SavedArray]:

@@ -102,10 +102,10 @@ class Saver:
                 {checkpoints.slot_key(name, slot): _streamed(array) for name, array in by_variable.items()}
             )
         cut = SnapshotReply(
-            start.version,
-            tuple(start.slots),
-            [],
-            start.dealt,
+            version=start.version,
+            slots=tuple(start.slots),
+            seen=[],
+            dealt=start.dealt,
             optimizer=start.optimizer,
             tally=start.tally,
             history={fit: dict(rows) for fit, rows in start.history.items()},

@@ -288,7 +288,9 @@ def contents_from(data: Sequence[tuple[int, tuple[int, Sequence[int]]]]) -> tupl
 
 def tally_from(data: Sequence[tuple[int, Sequence[str], str]]) -> Open:
     """Return the sums of epochs that have not ended, as `tally_for` wrote them down."""
-    return tuple((int(epoch), Sums(tuple(names), bytes.fromhex(totals))) for epoch, names, totals in data)
+    return tuple(
+        (int(epoch), Sums(names=tuple(names), totals=bytes.fromhex(totals))) for epoch, names, totals in data
+    )
 
 
 def tally_for(tally: Open) -> list[tuple[int, tuple[str, ...], str]]:

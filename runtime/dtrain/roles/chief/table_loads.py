@@ -38,7 +38,12 @@ def loads(plan: Plan, server: int, tables: Tables, term: int, nbytes: int = BLOC
         for array, source in tables[plan.variables[shard.variable].name].items():
             for start, stop in row_blocks(shard.shape, DTYPE_BYTES[shard.dtype], nbytes):
                 rows = slice(shard.row_start + start, shard.row_start + stop)
-                parts.append((Load(term, number, array, start, stop), partial(_blocks, source, rows)))
+                parts.append(
+                    (
+                        Load(term=term, table=number, array=array, start=start, stop=stop),
+                        partial(_blocks, source, rows),
+                    )
+                )
     if parts:
         parts[-1] = msgspec.structs.replace(parts[-1][0], last=True), parts[-1][1]
     return parts

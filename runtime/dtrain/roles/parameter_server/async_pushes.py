@@ -248,8 +248,8 @@ class AsyncPushes:
         """Answer a push, with a ticket for the next one if there is one."""
         ticket, part = self.permit(rank)
         return Reply(
-            verdict,
-            self.version,
+            verdict=verdict,
+            version=self.version,
             staleness=staleness,
             accepted=int(verdict is Verdict.ACCEPTED),
             stale=int(verdict is Verdict.STALE),

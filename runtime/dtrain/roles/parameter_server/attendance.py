@@ -104,10 +104,10 @@ class Attendance:
         """How the run stands, for one who is alive."""
         leads = sender == self.cluster.leader
         return HeartbeatReply(
-            incarnation,
-            held.generation if held else 0,
-            held.pushes.version if held else 0,
-            self.farewell,
+            incarnation=incarnation,
+            generation=held.generation if held else 0,
+            version=held.pushes.version if held else 0,
+            ended=self.farewell,
             waiting_for=self.awaited(held),
             failed=held.pushes.failed if held else None,
             directory=held.directory if held else None,

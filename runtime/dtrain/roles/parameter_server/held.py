@@ -160,9 +160,13 @@ class Held:
         """Answer a mark."""
         rule = self.pushes
         if not isinstance(rule, AsyncPushes):
-            return Marked(NONE)
+            return Marked(applied=NONE)
         first = rule.gate is not None
-        return Marked(rule.applied.export(), rule.again if first else (), rule.settled_below if first else 0)
+        return Marked(
+            applied=rule.applied.export(),
+            again=rule.again if first else (),
+            settled=rule.settled_below if first else 0,
+        )
 
     def confirm(self, rank: int, sequence: int) -> None:
         """Note that all servers have answered a replica's pushes up to this one."""
@@ -193,7 +197,12 @@ class Held:
         ticket, part = self.pushes.refused(rank, message.part)
         told = self.pushes.told_to(rank)
         reply = Reply(
-            Verdict.REFUSED, self.pushes.version, reason=reason, ticket=ticket, part=part, tally=told
+            verdict=Verdict.REFUSED,
+            version=self.pushes.version,
+            reason=reason,
+            ticket=ticket,
+            part=part,
+            tally=told,
         )
         return reply, self.pushes.values_for(rank)
 
@@ -202,8 +211,8 @@ class Held:
         assert row.verdict is not None
         ticket, part = self.pushes.permit(rank)
         reply = Reply(
-            row.verdict,
-            self.pushes.version,
+            verdict=row.verdict,
+            version=self.pushes.version,
             staleness=row.staleness,
             duplicate=True,
             accepted=int(row.verdict is Verdict.ACCEPTED),

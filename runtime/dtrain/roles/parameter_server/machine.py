@@ -107,11 +107,13 @@ class ParameterServer:
         """Deal with one message. The returned actions must all be carried out before the next call."""
         self.attendance.let_join(sender)
         if (deed := LEADERS_DEEDS.get(type(message))) and sender != self.cluster.leader:
-            yield Send(caller, Refusal(f"only {self.cluster.leader} may {deed}, not {sender}"))
+            yield Send(caller, Refusal(reason=f"only {self.cluster.leader} may {deed}, not {sender}"))
             return
         handle: Callable[..., Iterator[Action]] | None = getattr(self, _handler(type(message)), None)
         if handle is None:
-            yield Send(caller, Refusal(f"a parameter server does not take {type(message).__name__} messages"))
+            yield Send(
+                caller, Refusal(reason=f"a parameter server does not take {type(message).__name__} messages")
+            )
             return
         yield from handle(caller, sender, message, blocks, now)
         if self._questions.open or self._snapshots.waiting:
@@ -133,7 +135,8 @@ class ParameterServer:
             yield Send(
                 caller,
                 Refusal(
-                    f"ps:{self.index} holds term {before.term} of generation {before.generation} already"
+                    reason=f"ps:{self.index} holds term {before.term} of generation "
+                    f"{before.generation} already"
                 ),
             )
             return
@@ -141,12 +144,13 @@ class ParameterServer:
             held = Held.of(message, blocks, self.cluster, self.index, self._subscribers, self.room)
         except (DtrainError, msgspec.ValidationError) as error:
             yield Send(
-                caller, Refusal(f"the leader's plan, optimizer and values do not fit together: {error}")
+                caller,
+                Refusal(reason=f"the leader's plan, optimizer and values do not fit together: {error}"),
             )
             return
         self.attendance.membership.heard_before(message.heard_of, now)
         same = before is not None and before.generation == message.generation
-        yield Send(caller, Initialised(before.pushes.version if before and same else -1))
+        yield Send(caller, Initialised(given_up=before.pushes.version if before and same else -1))
         if message.loads:
             self._loading = held
         else:
@@ -183,7 +187,7 @@ class ParameterServer:
     def _on_mark(self, caller: Caller, sender: TaskId, message: Mark, blocks: Blocks, now: float) -> Actions:
         held = self.held
         if held is None or held.term != message.term:
-            yield Send(caller, NotReady(f"ps:{self.index} is not in term {message.term}"))
+            yield Send(caller, NotReady(reason=f"ps:{self.index} is not in term {message.term}"))
             return
         self._snapshots.mark(message, now)
         yield Send(caller, held.marked())
@@ -201,7 +205,7 @@ class ParameterServer:
             self._snapshots.read(now)
             yield Send(caller, *table_answer(self.held, message, blocks))
         else:
-            yield Send(caller, Refusal(f"ps:{self.index} has been asked for its state again since"))
+            yield Send(caller, Refusal(reason=f"ps:{self.index} has been asked for its state again since"))
 
     # Writing
 
@@ -214,24 +218,29 @@ class ParameterServer:
         ):
             # Its term is over, or this server has lost it and waits for a new one, of which it will be told.
             yield from self._on_pull(
-                caller, sender, Pull(message.generation, 0, LEASE_S, message.term), (), now
+                caller,
+                sender,
+                Pull(generation=message.generation, at_least=0, wait_s=LEASE_S, term=message.term),
+                (),
+                now,
             )
             return
         if replica not in ranks:
             yield Send(
-                caller, Refusal(f"{replica} is not a replica of this run; replicas are {', '.join(ranks)}")
+                caller,
+                Refusal(reason=f"{replica} is not a replica of this run; replicas are {', '.join(ranks)}"),
             )
             return
         assert held is not None
         try:
             blocks = held.received(replica, message, blocks)
         except InputError as error:
-            yield Send(caller, Refusal(str(error)))
+            yield Send(caller, Refusal(reason=str(error)))
             return
         row = held.seen.lookup(replica, message.incarnation, message.sequence)
         rank = ranks[replica]
         if isinstance(row, str):
-            yield Send(caller, Refusal(row))
+            yield Send(caller, Refusal(reason=row))
         elif row is not None and row.verdict is not None:
             yield Send(caller, *held.repeat(rank, row))
         elif row is None and not message.finite:
@@ -285,8 +294,8 @@ class ParameterServer:
         held = self.held
         rule = self._sync(held.generation, held.term) if held else None
         if held is None or rule is None:
-            return Subscribe(0, 0), []
-        return Subscribe(held.generation, rule.version, held.term), rule.reports()
+            return Subscribe(generation=0, version=0), []
+        return Subscribe(generation=held.generation, version=rule.version, term=held.term), rule.reports()
 
     # What the leader changes
 
@@ -304,7 +313,7 @@ class ParameterServer:
     ) -> Actions:
         incarnation, news = self.attendance.heard(str(sender), message, now)
         if incarnation is None:
-            yield Send(caller, Refusal(f"another process has taken the place of {sender}"))
+            yield Send(caller, Refusal(reason=f"another process has taken the place of {sender}"))
             return
         yield Send(caller, self.attendance.report(sender, incarnation, self.held))
         if news:
@@ -336,13 +345,15 @@ class ParameterServer:
     ) -> Actions:
         held = self.held
         if held is None or held.tally is None or held.generation != message.generation:
-            yield Send(caller, NotReady(f"ps:{self.index} does not hold generation {message.generation}"))
+            yield Send(
+                caller, NotReady(reason=f"ps:{self.index} does not hold generation {message.generation}")
+            )
         elif message.epoch is None:
-            yield Send(caller, Recorded(held.term, held.tally.rows))
+            yield Send(caller, Recorded(term=held.term, rows=held.tally.rows))
         else:
             if held.term == message.term:  # else the leader has not heard yet that the servers went back
                 held.tally.record(message.epoch, message.rows)
-            yield Send(caller, Recorded(held.term, {}))
+            yield Send(caller, Recorded(term=held.term, rows={}))
 
     def _on_conclude(
         self, caller: Caller, sender: TaskId, message: Conclude, blocks: Blocks, now: float

@@ -19,16 +19,22 @@ def obey(
 ) -> Iterator[Action]:
     """Hold, or change; what comes late, or a second time, changes nothing."""
     if held is None or held.generation != message.generation:
-        yield Send(caller, NotReady("this server holds no such variables"))
+        yield Send(caller, NotReady(reason="this server holds no such variables"))
     elif isinstance(message, Hold):
         late = message.number <= held.order
         version = held.pushes.version if late else held.pushes.hold()
         yield Send(
             caller,
-            Holding(held.term, version, held.store.optimizer_config, held.stopped, held.store.heard_assigned),
+            Holding(
+                term=held.term,
+                version=version,
+                optimizer=held.store.optimizer_config,
+                stopped=held.stopped,
+                assigned=held.store.heard_assigned,
+            ),
         )
     elif held.term != message.term:
-        yield Send(caller, NotReady(f"this server does not hold term {message.term}"))
+        yield Send(caller, NotReady(reason=f"this server does not hold term {message.term}"))
     else:
         yield from _change(caller, held, message, blocks, now)
 
@@ -43,7 +49,7 @@ def _change(caller: Caller, held: Held, message: Control, blocks: Blocks, now: f
                 Change(message.version, message.optimizer, blocks, message.number), held.pushes.version
             )
         except DtrainError as error:
-            yield Send(caller, Refusal(str(error)))
+            yield Send(caller, Refusal(reason=str(error)))
             return
         held.order = message.number
         held.pushes.release(message.until)

@@ -102,15 +102,19 @@ class Questions:
         ):
             history = held.history if held is not None else {}  # a server that was started again holds none
             rows = history.get(message.generation) or attendance.rows.get(message.generation, {})
-            return Send(request.caller, Conclude(message.generation, rows))
+            return Send(request.caller, Conclude(generation=message.generation, rows=rows))
         asked = 0 if isinstance(message, Snapshot) else message.generation
         if held is None or held.term < message.term or held.generation < asked:
             reason = f"ps:{attendance.index} waits for {attendance.leader} to initialise the variables"
-            return Send(request.caller, NotReady(reason)) if late or isinstance(message, Snapshot) else None
+            return (
+                Send(request.caller, NotReady(reason=reason))
+                if late or isinstance(message, Snapshot)
+                else None
+            )
         if asked and (held.generation > asked or 0 < message.term < held.term):
             return moved_on(request.caller, held)
         if held.pushes.failed:
-            return Send(request.caller, Refusal(held.pushes.failed))
+            return Send(request.caller, Refusal(reason=held.pushes.failed))
         if isinstance(message, Snapshot):
             answer = self._snapshots.answer(held, message, late)
             return Send(request.caller, answer) if answer else None
@@ -121,7 +125,7 @@ class Questions:
             return None
         if message.concluded:
             return (
-                Send(request.caller, NotReady(f"{attendance.leader} has not saved the last step"))
+                Send(request.caller, NotReady(reason=f"{attendance.leader} has not saved the last step"))
                 if late
                 else None
             )
@@ -132,7 +136,7 @@ class Questions:
         finished = held.finished
         if rank is None and self._attendance.index == 0 and held.pushes.version < message.at_least:
             # A leader that does not train waits for this version; values on the way would be one more copy.
-            return Send(request.caller, NotReady("training goes on"))
+            return Send(request.caller, NotReady(reason="training goes on"))
         if rank is None and held.awaits_others and not late:
             return None
         ticket, part = held.pushes.permit(rank) if rank is not None and not finished else (False, NO_PART)
@@ -141,19 +145,19 @@ class Questions:
         if rank is not None and not (ticket or finished or held_back or late):
             return None
         values = Values(
-            held.generation,
-            held.pushes.version,
-            held.max_steps,
-            held.plan.to_dict(),
-            ticket,
-            part,
-            held.term,
-            held.lineage.first_step,
-            held_back,
-            held.parts,
-            held.pushes.told() if leads else (),
-            rank is not None and held.repairs(rank),
-            not held.awaits_others,
+            generation=held.generation,
+            version=held.pushes.version,
+            max_steps=held.max_steps,
+            plan=held.plan.to_dict(),
+            ticket=ticket,
+            part=part,
+            term=held.term,
+            first_step=held.lineage.first_step,
+            held=held_back,
+            parts=held.parts,
+            tally=held.pushes.told() if leads else (),
+            repairs=rank is not None and held.repairs(rank),
+            settled=not held.awaits_others,
         )
         return Send(
             request.caller, values, held.store.values if rank is None else held.pushes.values_for(rank, leads)
@@ -165,5 +169,13 @@ def moved_on(caller: Caller, held: Held) -> Send:
     shape.
     """
     return Send(
-        caller, Values(held.generation, held.pushes.version, held.max_steps, {}, ticket=False, term=held.term)
+        caller,
+        Values(
+            generation=held.generation,
+            version=held.pushes.version,
+            max_steps=held.max_steps,
+            plan={},
+            ticket=False,
+            term=held.term,
+        ),
     )

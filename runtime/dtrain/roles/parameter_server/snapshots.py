@@ -105,14 +105,14 @@ class Snapshots:
         self._marked_until_s, self.number = -math.inf, question.number
         held.store.mark()
         return SnapshotReply(
-            held.pushes.version,
-            tuple(held.store.slots),
-            held.seen.export(),
-            held.dealer.export() if held.dealer is not None else NOTHING_DEALT,
-            whole,
-            held.store.optimizer_config,
-            held.pushes.told(),
-            held.history,
-            held.store.assigned,
-            NONE if applied is None else applied.export(),
+            version=held.pushes.version,
+            slots=tuple(held.store.slots),
+            seen=held.seen.export(),
+            dealt=held.dealer.export() if held.dealer is not None else NOTHING_DEALT,
+            whole=whole,
+            optimizer=held.store.optimizer_config,
+            tally=held.pushes.told(),
+            history=held.history,
+            assigned=held.store.assigned,
+            applied=NONE if applied is None else applied.export(),
         )

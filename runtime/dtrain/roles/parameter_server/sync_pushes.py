@@ -135,7 +135,8 @@ class SyncPushes:
         for contribution, each in self._waiting.items():
             told = self.told_to(contribution[0])
             for waiting in each:
-                reply = Reply(Verdict.FINISHED, version, duplicate=waiting.duplicate, tally=told)
+                verdict, duplicate = Verdict.FINISHED, waiting.duplicate
+                reply = Reply(verdict=verdict, version=version, duplicate=duplicate, tally=told)
                 yield Send(waiting.caller, reply, self._shown())
         self._forget_pushes()
 
@@ -207,7 +208,12 @@ class SyncPushes:
         seen.record(replica, Seen(push.incarnation, push.sequence, verdict))
         ticket, part = self.permit(rank)
         reply = Reply(
-            verdict, self.version, stale=int(late), ticket=ticket, part=part, tally=self.told_to(rank)
+            verdict=verdict,
+            version=self.version,
+            stale=int(late),
+            ticket=ticket,
+            part=part,
+            tally=self.told_to(rank),
         )
         return Send(caller, reply, self._shown())
 
@@ -221,7 +227,9 @@ class SyncPushes:
                 yield Send(subscriber, self._release(contribution))
 
     def _release(self, contribution: Contribution) -> Release:
-        return Release(self._generation, self.version, contribution, self._term)
+        return Release(
+            generation=self._generation, version=self.version, contribution=contribution, term=self._term
+        )
 
     def release_replica(self, message: Release, seen: SeenPushes) -> Iterator[Action]:
         """ps:i: ps:0 has another part for a replica that waits, or will wait as soon as its push arrives."""
@@ -242,7 +250,13 @@ class SyncPushes:
         for waiting in self._waiting.pop(contribution):
             yield Send(
                 waiting.caller,
-                Reply(Verdict.PENDING, self.version, duplicate=waiting.duplicate, ticket=True, part=part),
+                Reply(
+                    verdict=Verdict.PENDING,
+                    version=self.version,
+                    duplicate=waiting.duplicate,
+                    ticket=True,
+                    part=part,
+                ),
             )
 
     # The decision
@@ -276,7 +290,14 @@ class SyncPushes:
 
     def _report(self, contribution: Contribution) -> Complete:
         rank, incarnation, ordinal = contribution
-        return Complete(self._generation, rank, incarnation, self.version, ordinal, self._term)
+        return Complete(
+            generation=self._generation,
+            rank=rank,
+            incarnation=incarnation,
+            version=self.version,
+            ordinal=ordinal,
+            term=self._term,
+        )
 
     def commit(self, message: Commit, seen: SeenPushes) -> Iterator[Action]:
         """ps:i: the decision has arrived."""
@@ -327,7 +348,13 @@ class SyncPushes:
         decided = self._step.decision.decided()
         if decided is None:
             return
-        commit = Commit(self._generation, self.version, decided.contributors, self._term, decided.parts)
+        commit = Commit(
+            generation=self._generation,
+            version=self.version,
+            contributors=decided.contributors,
+            term=self._term,
+            parts=decided.parts,
+        )
         self._last_commit = commit
         self._step.made(decided, self._pushes)
         for subscriber in self._subscribers:
@@ -357,8 +384,8 @@ class SyncPushes:
             for waiting in each:
                 ticket, part = self.permit(rank)
                 reply = Reply(
-                    verdict,
-                    self.version,
+                    verdict=verdict,
+                    version=self.version,
                     duplicate=waiting.duplicate,
                     accepted=accepted,
                     stale=stale,

@@ -25,7 +25,7 @@ def table_answer(
     Rows that are looked up are compressed unless they are to be `whole`.
     """
     if held is None:
-        return Refusal(f"there are no tables for {type(message).__name__} in this term"), ()
+        return Refusal(reason=f"there are no tables for {type(message).__name__} in this term"), ()
     try:
         match message:
             case Load():
@@ -36,6 +36,6 @@ def table_answer(
                 rows = rows if whole else held.store.compressed_rows(message.tables, rows)
             case SnapshotRows():
                 rows = [held.store.read_image(message.part, message.array, message.start, message.stop)]
-        return Rows(held.pushes.version), rows
+        return Rows(version=held.pushes.version), rows
     except (InputError, ValueError, TypeError) as error:
-        return Refusal(f"{type(message).__name__} does not fit: {error}"), ()
+        return Refusal(reason=f"{type(message).__name__} does not fit: {error}"), ()

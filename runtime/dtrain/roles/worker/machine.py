@@ -184,19 +184,20 @@ class Replica:
         self.phase, self.sequence, self._replies = Phase.PUSHING, self.sequence + 1, {}
         if self._contributed_to != self.global_step:
             self._contributed_to, self._ordinal = self.global_step, 0
-        numbers = self.generation, self.incarnation, self.sequence
         for server, version in enumerate(self.versions):
             message = Push(
-                *numbers,
-                version,
-                self.plan_hash,
-                self._ordinal,
-                finite,
-                self.part,
-                self.term,
-                examples,
-                empty,
-                sums if server == 0 else None,
+                generation=self.generation,
+                incarnation=self.incarnation,
+                sequence=self.sequence,
+                base_version=version,
+                plan_hash=self.plan_hash,
+                ordinal=self._ordinal,
+                finite=finite,
+                part=self.part,
+                term=self.term,
+                examples=examples,
+                empty=empty,
+                sums=sums if server == 0 else None,
             )
             if server and self.first_judges:
                 self._for_others.append((server, message))
@@ -209,7 +210,10 @@ class Replica:
         values instead.
         """
         for server, numbers in tables.items():
-            yield self._repeat(server, Lookup(self.generation, numbers, self.patience_s, self.term))
+            yield self._repeat(
+                server,
+                Lookup(generation=self.generation, tables=numbers, wait_s=self.patience_s, term=self.term),
+            )
 
     def receive(self, server: int, message: AnyMessage) -> Iterator[Outgoing]:
         """A server has answered.
@@ -238,7 +242,7 @@ class Replica:
                 yield (
                     self._ask(server, at_least=0) if isinstance(asked, Push) else self._repeat(server, asked)
                 )
-            case Refusal(reason):
+            case Refusal(reason=reason):
                 raise (
                     TooFewReplicasError(reason) if reason.startswith("too few") else PeerRefusedError(reason)
                 )
@@ -263,7 +267,15 @@ class Replica:
 
     def _ask(self, server: int, at_least: int, concluded: bool = False) -> Outgoing:
         return self._repeat(
-            server, Pull(self.generation, at_least, self.patience_s, self.term, concluded, self._answered)
+            server,
+            Pull(
+                generation=self.generation,
+                at_least=at_least,
+                wait_s=self.patience_s,
+                term=self.term,
+                concluded=concluded,
+                answered=self._answered,
+            ),
         )
 
     def _repeat(self, server: int, message: AnyMessage) -> Outgoing:
