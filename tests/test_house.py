@@ -60,6 +60,8 @@ SEEN_BY_CLI = {"errors", "cluster", "config", "messages", "process", "runs"}
 # What has no clock, chance, socket or thread: the rules, the numerics, and every machine.
 PURE = ("protocol", "learning", "parameters")
 BANNED_IN_PURE = {"time", "random", "socket", "threading", "logging", "select", "subprocess"}
+# What sees only the strategies' interface: it may not know who carries a strategy out.
+ABOVE_THE_INTERFACE = ("training", "saving", "callbacks", "compat", "integrations", "distribute")
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 MAX_FILE_LINES = 460
 MAX_FUNCTION_LINES = 80
@@ -138,6 +140,23 @@ def test_grpc_is_imported_in_wire_alone(path):
 def test_rules_and_machines_have_no_clock_chance_socket_or_thread(path):
     if path.name == "machine.py" or path.relative_to(RUNTIME).parts[0] in PURE:
         assert not {module.split(".")[0] for module in imports(path)} & BANNED_IN_PURE
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for path in FILES
+        if path.is_relative_to(RUNTIME)
+        and (
+            path.relative_to(RUNTIME).parts[0] in ABOVE_THE_INTERFACE
+            or path == RUNTIME / "strategies" / "interface.py"
+        )
+    ],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_the_strategies_interface_and_what_stands_above_it_know_no_role(path):
+    assert not [module for module in imports(path) if module.startswith("dtrain.roles")]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Unpack
 
 from dtrain import callbacks as callbacks
 from dtrain import data as data
@@ -24,6 +24,7 @@ from dtrain.learning.core import initializers as initializers
 from dtrain.learning.core import regularizers as regularizers
 from dtrain.learning.core.sparse_rows import SparseRows as SparseRows
 from dtrain.learning.layers import Input as Input
+from dtrain.strategies.choice import TrainingArguments as _TrainingArguments
 from dtrain.strategies.choice import get_strategy as get_strategy
 from dtrain.strategies.interface import Strategy as Strategy
 from dtrain.strategies.parameter_server import ParameterServerStrategy as _InACluster
@@ -36,4 +37,4 @@ __version__: str
 utils = _encoding
 
 class ParameterServerStrategy(_InACluster):
-    def __init__(self, **training: Any) -> None: ...
+    def __init__(self, **training: Unpack[_TrainingArguments]) -> None: ...

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain import checkpoints
+from dtrain.checkpoints import Pace
 from dtrain.roles.evaluator import driver as evaluator_driver
 from dtrain.roles.evaluator.driver import follow_checkpoints
-from dtrain.roles.evaluator.machine import EvaluationSchedule, Next, Pace
+from dtrain.roles.evaluator.machine import EvaluationSchedule, Next
 from dtrain.runs.files import RunFiles
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -20,6 +21,8 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tf_config import write_tf_config
 from dtrain.runs.files import RunFiles, read_record, write_record
 from dtrain.strategies import interface as process
+from dtrain.strategies.choice import TrainingArguments
+from dtrain.variables.partitioning import Partitioner
 
 CLUSTER = ClusterSpec.from_lists(
     chief=["127.0.0.1:1"], worker=["127.0.0.1:2", "127.0.0.1:3"], ps=["127.0.0.1:4", "127.0.0.1:5"]
@@ -79,6 +82,16 @@ def launched(monkeypatch, tmp_path):
             monkeypatch.setenv(name, value)
 
     return be
+
+
+def test_the_constructor_s_arguments_are_typed_as_the_section_is():
+    hints = get_type_hints(TrainingArguments)
+    section = get_type_hints(TrainingSection)
+    fields_of_section = {field.name for field in fields(TrainingSection)}
+    assert hints.pop("variable_partitioner") == hints["partitioner"]
+    assert hints.keys() == fields_of_section
+    assert hints.pop("partitioner") == dict[str, int] | Partitioner | None
+    assert {name: section[name] for name in hints} == hints
 
 
 def refused(**wishes) -> str:

@@ -19,10 +19,12 @@
 """
 
 from dtrain.checkpoints.copy import copy_latest
+from dtrain.checkpoints.evaluated import EvaluatedCheckpoint, Pace
 from dtrain.checkpoints.finals import final_of, keep_final
 from dtrain.checkpoints.folder import CheckpointPath, latest, list_checkpoints
 from dtrain.checkpoints.keys import is_slot, part_key, slot_key, split_slot_key
 from dtrain.checkpoints.manifest import MANIFEST, Manifest
+from dtrain.checkpoints.optimizer_state import OptimizerState
 from dtrain.checkpoints.reader import Checkpoint, open_checkpoint
 from dtrain.checkpoints.remote import RemoteCopies, remote_copies
 from dtrain.checkpoints.rotation import rotate
@@ -35,7 +37,10 @@ __all__ = [
     "CheckpointPath",
     "CheckpointWriter",
     "Entry",
+    "EvaluatedCheckpoint",
     "Manifest",
+    "OptimizerState",
+    "Pace",
     "RemoteCopies",
     "Streamed",
     "copy_latest",

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dtrain.callbacks import Callback
+from dtrain.checkpoints import Pace
 from dtrain.compat.exporters import Exporter
 from dtrain.errors import InputError
-from dtrain.roles.evaluator.machine import Pace
 from dtrain.training.arguments import check_finite
 from dtrain.training.batches import Batches, BatchesOfReplicas
 from dtrain.training.evaluation import Validation

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from dtrain import checkpoints
+from dtrain.checkpoints import OptimizerState
 from dtrain.errors import CheckpointDamagedError, CheckpointError, SpecError
-from dtrain.roles.chief.start import OptimizerState
 from dtrain.runs.files import RunFiles
 from dtrain.saving.archive import check_not_of_tensorflow, read_archive, write_archive
 from dtrain.saving.destination import FilePath, destination

@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import Literal, TypedDict, Unpack
 
 from dtrain.cluster import Role
 from dtrain.config import RunSpec
@@ -17,9 +17,42 @@ from dtrain.process.threads import share_cores
 from dtrain.runs.files import RunFiles, write_record
 from dtrain.strategies.interface import Strategy, current_strategy
 from dtrain.strategies.single import SingleStrategy
-from dtrain.variables.partitioning import partitioner_config
+from dtrain.variables.partitioning import Partitioner, partitioner_config
 
 CONSTRUCTOR = "ParameterServerStrategy"
+
+
+class TrainingArguments(TypedDict, total=False):
+    """The fields of a spec's `training` section, as a program may give them; `TrainingSection` has their
+    defaults.
+
+    A partitioner, also under TensorFlow's name `variable_partitioner`, may be one of
+    `dt.distribute.partitioners`.
+    """
+
+    strategy: str
+    updates: Literal["sync", "async"]
+    backup_workers: int
+    replicas_to_aggregate: int | None
+    weighting: Literal["replicas", "examples"]
+    chief_trains: bool
+    too_few: Literal["wait", "shrink", "fail"]
+    too_few_timeout_s: float
+    staleness_bound: int | None
+    stale_gradients: Literal["apply", "drop", "scale", "compensate"]
+    max_staleness: int | None
+    compensation: float
+    on_stale: Literal["skip", "retry_same_batch"]
+    warmup_steps: int
+    nan_policy: Literal["refuse", "skip", "fail"]
+    deterministic: bool
+    placement: Literal["round_robin", "greedy"]
+    partitioner: dict[str, int] | Partitioner | None
+    variable_partitioner: dict[str, int] | Partitioner | None
+    compression: Literal["none", "bf16", "fp16"] | dict[str, float]
+    transport: Literal["auto", "grpc", "local"]
+    validation: Literal["leader", "evaluator"]
+    seed: int
 
 
 def get_strategy() -> Strategy:
@@ -45,18 +78,17 @@ class ParameterServerStrategy(Strategy):
     `tf.distribute.ParameterServerStrategy`.
 
     Args:
-        training: fields of the spec's `training` section; `partitioner`, by TensorFlow's name
-            `variable_partitioner`, may be one of `dt.distribute.partitioners`. What the spec or the command
-            line says of them, whatever it is, wins.
+        training: see `TrainingArguments`. What the spec or the command line says of them, whatever it is,
+            wins.
 
     Raises:
         SpecError: there is no such field, or its value is wrong; the process has a strategy with other
             wishes; the launcher has laid out another cluster.
     """
 
-    def __new__(cls, **training: Any) -> Any:
+    def __new__(cls, **training: Unpack[TrainingArguments]) -> Strategy:  # type: ignore[misc]
         """Return the strategy of this process."""
-        wishes = checked_wishes(_with_plain_partitioner(training), CONSTRUCTOR)
+        wishes = checked_wishes(_with_plain_partitioner(dict(training)), CONSTRUCTOR)
         strategy = current_strategy(lambda: _make(wishes))
         if (name := different_wish(strategy.wishes, wishes)) is not None:
             before = (

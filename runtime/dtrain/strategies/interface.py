@@ -24,14 +24,13 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.graphs.passes import OnGradients
 from dtrain.messages import Row, Sums, Verdict
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.feed import UNKNOWN, Feed
 from dtrain.protocol.tally import Open
-from dtrain.roles.chief.start import OptimizerState
-from dtrain.roles.evaluator.machine import CheckpointWeights, Pace
 from dtrain.variables import VariableSpec
 
 Array = np.ndarray[Any, Any]
@@ -281,7 +280,7 @@ class Strategy(Protocol):
         another's.
         """
 
-    def checkpoints(self, pace: Pace) -> Iterator[CheckpointWeights]:
+    def checkpoints(self, pace: Pace) -> Iterator[EvaluatedCheckpoint]:
         """Evaluator: each newest checkpoint of the next call of `fit`, at this pace, until it has ended and
         the final one was seen.
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.cluster import Role, TaskId
 from dtrain.config import NO_SERVERS
 from dtrain.errors import SpecError
@@ -28,7 +29,6 @@ from dtrain.roles.chief.keeper import Keeper, Place
 from dtrain.roles.chief.kill_order import order_kill
 from dtrain.roles.chief.recovery import Beginning, beginning
 from dtrain.roles.chief.start import (
-    OptimizerState,
     Start,
     continued,
     fetch_newest,
@@ -39,7 +39,6 @@ from dtrain.roles.chief.start import (
 )
 from dtrain.roles.evaluator.driver import follow_checkpoints
 from dtrain.roles.evaluator.followed_run import FollowedRun
-from dtrain.roles.evaluator.machine import CheckpointWeights, Pace
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.runs import failure
@@ -329,14 +328,14 @@ class ParameterServerStrategy(Strategy):
         generation = self._keeper.generation
         return restored(self.checkpoint_folder, generation.plan, generation.optimizer).optimizer_state
 
-    def checkpoints(self, pace: Pace) -> Iterator[CheckpointWeights]:
+    def checkpoints(self, pace: Pace) -> Iterator[EvaluatedCheckpoint]:
         """See `Strategy.checkpoints`; the leader's folder must be visible under the same path, or the spec
         name a `remote` one.
         """
         self._generation += 1
         return self._follow(pace, self._generation)
 
-    def _follow(self, pace: Pace, fit: int) -> Iterator[CheckpointWeights]:
+    def _follow(self, pace: Pace, fit: int) -> Iterator[EvaluatedCheckpoint]:
         """A task that is to be slow rests after each, in proportion to what its evaluation took."""
         self._join()
         link = self._heartbeats[0]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dtrain import checkpoints
+from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.config import CheckpointSection, TrainingSection
 from dtrain.errors import NonFiniteGradientError
 from dtrain.learning.core.sparse_rows import SparseRows
@@ -33,8 +34,7 @@ from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.recovery import Beginning, beginning
 from dtrain.roles.chief.saver import Saver, Tried
-from dtrain.roles.chief.start import OptimizerState, Start, fetch_newest, fresh, restored, saved_generation
-from dtrain.roles.evaluator.machine import CheckpointWeights, Pace
+from dtrain.roles.chief.start import Start, fetch_newest, fresh, restored, saved_generation
 from dtrain.runs.files import RunFiles
 from dtrain.runs.reporting import Reporter
 from dtrain.strategies.interface import (
@@ -390,7 +390,7 @@ class SingleStrategy(Strategy):
         """See `Strategy.optimizer_state`."""
         return self._last.optimizer_state if self._last is not None and owner is self._owner else None
 
-    def checkpoints(self, pace: Pace) -> Iterator[CheckpointWeights]:
+    def checkpoints(self, pace: Pace) -> Iterator[EvaluatedCheckpoint]:
         """There is no evaluator."""
         return iter(())
 

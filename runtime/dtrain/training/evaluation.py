@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from dtrain.callbacks import CallbackList
+from dtrain.checkpoints import Pace
 from dtrain.errors import InputError
 from dtrain.learning.graphs.heads import by_output
 from dtrain.messages import Sums
 from dtrain.protocol.tally import merged
-from dtrain.roles.evaluator.machine import Pace
 from dtrain.training.batches import Batch, Batches
 from dtrain.training.compiled import Compiled
 from dtrain.training.steps import EvaluationStep, Logs

@@ -15,10 +15,10 @@ import numpy as np
 from dtrain.callbacks import BackupAndRestore, Callback, CallbackList, History, ProgressBar
 from dtrain.callbacks.callback_list import check_callbacks
 from dtrain.callbacks.progress_bar import numbers
+from dtrain.checkpoints import OptimizerState
 from dtrain.errors import CheckpointError, InputError
 from dtrain.learning import optimizers
 from dtrain.protocol.feed import UNKNOWN, Feed
-from dtrain.roles.chief.start import OptimizerState
 from dtrain.strategies.interface import Problem, Session, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch, Batches

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from dtrain.callbacks import Callback, CallbackList, History, ProgressBar
 from dtrain.callbacks.callback_list import as_callbacks
+from dtrain.checkpoints import OptimizerState
 from dtrain.data.input_context import InputContext
 from dtrain.data.user_data import check_lengths
 from dtrain.errors import InputError
@@ -15,7 +16,6 @@ from dtrain.learning.graphs.graph import as_list
 from dtrain.learning.graphs.networks import Network
 from dtrain.learning.graphs.passes import only
 from dtrain.learning.layers import Input, SymbolicTensor
-from dtrain.roles.chief.start import OptimizerState
 from dtrain.saving.destination import FilePath, tell_format
 from dtrain.saving.model_file import SavedModel, write_model
 from dtrain.saving.onnx_file import write_onnx

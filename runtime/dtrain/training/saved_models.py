@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.checkpoints import OptimizerState
 from dtrain.errors import CheckpointError, DtrainError, InputError, SpecError
 from dtrain.learning import losses, metrics, optimizers
 from dtrain.learning.core import initializers, regularizers
 from dtrain.learning.core.configuration import CustomObjects
-from dtrain.roles.chief.start import OptimizerState
 from dtrain.saving.destination import FilePath, source
 from dtrain.saving.model_file import SavedModel, read_model
 from dtrain.saving.weights import fitted

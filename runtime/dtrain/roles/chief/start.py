@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dtrain import checkpoints
+from dtrain.checkpoints import OptimizerState
 from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointDamagedError, CheckpointError
 from dtrain.learning import optimizers
@@ -27,19 +28,6 @@ from dtrain.variables import VariableSpec
 from dtrain.variables.lazy_table import LazyTable
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class OptimizerState:
-    """How far an optimizer has come with the variables of a model.
-
-    Attributes:
-        step: updates made.
-        slots: by slot name, then by variable.
-    """
-
-    step: int
-    slots: Mapping[str, Mapping[str, Array]]
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import checkpoints
+from dtrain.checkpoints import EvaluatedCheckpoint, Pace
 from dtrain.errors import CheckpointError
-from dtrain.roles.evaluator.machine import CheckpointWeights, EvaluationSchedule, Next, Pace
+from dtrain.roles.evaluator.machine import EvaluationSchedule, Next
 from dtrain.runs.files import RunFiles
 from dtrain.runs.reporting import Reporter
 
@@ -21,7 +22,7 @@ def follow_checkpoints(
     reporter: Reporter,
     pace: Pace,
     fit: int = 1,
-) -> Iterator[CheckpointWeights]:
+) -> Iterator[EvaluatedCheckpoint]:
     """Each newest checkpoint of a `fit` that was not yet evaluated, until it has ended and the final one was.
 
     Args:
@@ -62,7 +63,7 @@ def follow_checkpoints(
                     # If the newest is damaged, the one before it may have been evaluated already, or be of an
                     # earlier fit.
                     if checkpoint.step != schedule.evaluated and generation_of(checkpoint.manifest) == fit:
-                        yield CheckpointWeights(checkpoint.step, read_weights(checkpoint), final)
+                        yield EvaluatedCheckpoint(checkpoint.step, read_weights(checkpoint), final)
                     schedule.done(step, final and checkpoint.step == step)
         except CheckpointError:
             if over:  # it made room for those of the next call of `fit`, or is damaged

@@ -5,21 +5,10 @@ been evaluated, or when training has ended without one (the leader died for good
 was evaluated.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
-import numpy as np
-
-
-@dataclass(frozen=True)
-class CheckpointWeights:
-    """The weights of one checkpoint."""
-
-    global_step: int
-    weights: Mapping[str, np.ndarray[Any, Any]]
-    final: bool
+from dtrain.checkpoints import Pace
 
 
 class Next(Enum):
@@ -29,24 +18,11 @@ class Next(Enum):
     DONE = "done"
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How often checkpoints are evaluated while training goes on.
-
-    Attributes:
-        start_delay_s: from the evaluator's start to its first evaluation.
-        throttle_s: from the beginning of one evaluation to the next.
-    """
-
-    start_delay_s: float = 0.0
-    throttle_s: float = 0.0
-
-
 @dataclass
 class EvaluationSchedule:
     """Keeps the newest evaluated step; times are seconds since the evaluator's start."""
 
-    pace: Pace = Pace()
+    pace: Pace = field(default_factory=Pace)
     evaluated: int | None = None
     final_done: bool = False
     begun_s: float | None = None
