@@ -12,7 +12,6 @@ from dtrain.errors import PeerLostError, WaitTimeoutError
 from dtrain.messages import Pull, Push, Reply, Values, Verdict
 from dtrain.parameters import placement
 from dtrain.parameters.replica_memory import ReplicaMemory
-from dtrain.roles.worker import driver as worker_driver
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.roles.worker.machine import Phase, Replica
 from dtrain.wire.frames import Frame
@@ -69,34 +68,34 @@ def reply(version, number):
     return Reply(verdict=Verdict.ACCEPTED, version=version, accepted=1), number
 
 
-@pytest.fixture(autouse=True)
-def clock(monkeypatch):
-    """Time passes only when somebody sleeps."""
+class Clock:
+    """Time passes only when a driver sleeps."""
 
-    class Clock:
-        now = 0.0
+    seconds = 0.0
 
-        def monotonic(self):
-            return self.now
+    def now(self):
+        return self.seconds
 
-        def sleep(self, seconds):
-            self.now += seconds
-
-    clock = Clock()
-    monkeypatch.setattr(worker_driver, "time", clock)
-    return clock
+    def sleep(self, seconds):
+        self.seconds += seconds
 
 
-def driver(*lines, patience_s=5.0, servers=1):
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def driver(*lines, patience_s=5.0, servers=1, clock=None):
     """A driver of one server, or several: the first lines, and then the others, or an error where one stands
     instead.
     """
     waiting, plan = list(lines), placement.plan(VARIABLES, servers)
+    clock = clock or Clock()
 
     def connect(server, timeout_s):
         line = waiting.pop(0)
         if isinstance(line, Exception):
-            worker_driver.time.sleep(timeout_s)
+            clock.sleep(timeout_s)
             raise line
         return line
 
@@ -109,6 +108,7 @@ def driver(*lines, patience_s=5.0, servers=1):
         Silent(),
         connect_s=1.0,
         patience_s=patience_s,
+        clock=clock,
     )
 
 
@@ -167,17 +167,19 @@ def test_what_one_server_has_not_heard_is_said_again_while_another_one_is_waited
 
 
 def test_a_server_that_does_not_come_back_is_lost_when_the_patience_is_over(clock):
-    replica = driver(Line(PeerLostError("lost ps:0 at a:1")), *[WaitTimeoutError("not yet")] * 20)
+    replica = driver(
+        Line(PeerLostError("lost ps:0 at a:1")), *[WaitTimeoutError("not yet")] * 20, clock=clock
+    )
     with pytest.raises(PeerLostError, match=r"lost ps:0 at a:1; it did not come back within 5 s"):
         replica.start()
-    assert clock.now == pytest.approx(5.0)
+    assert clock.now() == pytest.approx(5.0)
 
 
 def test_a_server_that_takes_the_connection_and_never_answers_is_lost_too(clock):
-    replica = driver(*[Line(PeerLostError("lost ps:0 at a:1")) for _ in range(1000)])
+    replica = driver(*[Line(PeerLostError("lost ps:0 at a:1")) for _ in range(1000)], clock=clock)
     with pytest.raises(PeerLostError, match="it did not come back within 5 s"):
         replica.start()
-    assert clock.now == pytest.approx(5.0, abs=0.1)
+    assert clock.now() == pytest.approx(5.0, abs=0.1)
 
 
 def test_a_connection_that_lasted_gives_the_next_break_all_the_patience_again(clock):
@@ -187,7 +189,10 @@ def test_a_connection_that_lasted_gives_the_next_break_all_the_patience_again(cl
             return super().receive(into, early=early, meanwhile=meanwhile)
 
     replica = driver(
-        *[Long(PeerLostError("lost")) for _ in range(3)], WaitTimeoutError("not yet"), Line(values())
+        *[Long(PeerLostError("lost")) for _ in range(3)],
+        WaitTimeoutError("not yet"),
+        Line(values()),
+        clock=clock,
     )
     replica.start()
     assert replica.machine.phase is Phase.READY

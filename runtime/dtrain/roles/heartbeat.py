@@ -8,7 +8,6 @@ link to every server, hears of each that has been silent for a lease.
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -16,6 +15,7 @@ import msgspec
 
 from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError, TooFewReplicasError, WaitTimeoutError
 from dtrain.messages import Heartbeat, HeartbeatReply, Refusal
+from dtrain.process.clock import SYSTEM, Clock, Running
 from dtrain.protocol.membership import LEASE_S
 from dtrain.runs.reporting import Reporter
 from dtrain.wire.channel import Channel
@@ -40,6 +40,7 @@ class HeartbeatLink:
         connect_s: float,
         patience_s: float,
         on_silence: Callable[[], None] = lambda: None,
+        clock: Clock = SYSTEM,
     ) -> None:
         """Connect, and renew the lease once, so that `reply` is there.
 
@@ -49,19 +50,20 @@ class HeartbeatLink:
             connect_s: how long the server may take to be there at first.
             patience_s: how long it may be away later before it counts as lost.
             on_silence: called whenever another lease is over without an answer, from the first connection on.
+            clock: the time, and how to wait.
 
         Raises:
             PeerLostError: no server answers within `connect_s`; a WaitTimeoutError if none is there at all.
             PeerRefusedError: the server does not want this task.
         """
         self._connect = connect
+        self._clock = clock
         self._reporter = reporter
         self._patience_s = patience_s
-        self._process = (reporter.status.attempt, time.time())
+        self._process = (reporter.status.attempt, clock.wall())
         self._channel: Channel | None = None
-        self._stopped = threading.Event()
-        self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._stopped = clock.event()
+        self._wake = clock.event()
         self.on_failure: Callable[[str], None] = lambda reason: None
         self.on_reply: Callable[[HeartbeatReply], None] = lambda reply: None
         self._on_silence = on_silence
@@ -71,7 +73,7 @@ class HeartbeatLink:
         self.answer = self._first_beat(
             (reporter.status.attempt << CLOCK_BITS) + int(self._process[1] * 1000), connect_s
         )
-        self._thread.start()
+        self._thread: Running = clock.start(self._run, "heartbeat")
 
     @property
     def reply(self) -> HeartbeatReply:
@@ -96,16 +98,16 @@ class HeartbeatLink:
         """A server that dies between the connection and its answer is waited for like one that is not there
         yet.
         """
-        began_s = told_s = time.monotonic()
+        began_s = told_s = self._clock.now()
         while True:
             try:
                 self._channel = self._connect(
-                    max(RETRY_S, min(LEASE_S, began_s + connect_s - time.monotonic()))
+                    max(RETRY_S, min(LEASE_S, began_s + connect_s - self._clock.now()))
                 )
                 return self._beat(incarnation)
             except (PeerLostError, WaitTimeoutError) as error:
                 self._drop_channel()
-                now_s = time.monotonic()
+                now_s = self._clock.now()
                 if now_s - began_s >= connect_s:
                     raise type(error)(f"{error}; waited {connect_s:g} s in all") from None
                 if now_s - told_s >= LEASE_S:
@@ -118,7 +120,7 @@ class HeartbeatLink:
         if self._channel is None:
             self._channel = self._connect(INTERVAL_S)
         status = msgspec.to_builtins(self._reporter.current(), str_keys=True)
-        asked_s = time.monotonic()
+        asked_s = self._clock.now()
         with _answered_within(LEASE_S, self._channel):
             self._channel.send(
                 Heartbeat(process=self._process, incarnation=incarnation, status=status, leaving=leaving)
@@ -132,7 +134,7 @@ class HeartbeatLink:
         )
 
     def _run(self) -> None:
-        last_heard_s = told_s = time.monotonic()
+        last_heard_s = told_s = self._clock.now()
         while True:
             self._wake.wait(INTERVAL_S if self._channel is not None else RETRY_S)
             self._wake.clear()
@@ -145,19 +147,19 @@ class HeartbeatLink:
                 return
             except DtrainError as error:
                 self._drop_channel()
-                silent_s = time.monotonic() - last_heard_s
+                silent_s = self._clock.now() - last_heard_s
                 if silent_s >= self._patience_s:
                     self._fail(PeerLostError(f"{error}; it has been away for {self._patience_s:g} s"))
                     return
                 if (
                     silent_s >= LEASE_S
-                    and time.monotonic() - told_s >= LEASE_S
+                    and self._clock.now() - told_s >= LEASE_S
                     and not self._stopped.is_set()
                 ):
-                    told_s = time.monotonic()
+                    told_s = self._clock.now()
                     self._on_silence()
                 continue
-            last_heard_s = time.monotonic()
+            last_heard_s = self._clock.now()
             self.on_reply(self.reply)
             if self.reply.failed:
                 kind = TooFewReplicasError if self.reply.failed.startswith("too few") else PeerLostError
@@ -180,8 +182,7 @@ class HeartbeatLink:
         """
         self._stopped.set()
         self._wake.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout=2 * INTERVAL_S if patient or not self.away else 0)
+        self._thread.join(timeout=2 * INTERVAL_S if patient or not self.away else 0)
         if self._thread.is_alive():
             self._drop_channel()
             return

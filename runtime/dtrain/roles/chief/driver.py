@@ -6,7 +6,6 @@ On connections of its own, beside those of training; the `keeper` uses it to sav
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count, zip_longest
 from typing import Any, TypeVar, cast
@@ -33,6 +32,7 @@ from dtrain.messages import (
     SnapshotRows,
 )
 from dtrain.parameters.replica_memory import cut
+from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.applied_batches import lacking
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import Cut
@@ -54,7 +54,7 @@ class Leader:
     another.
     """
 
-    def __init__(self, servers: int, connect: Connect, connect_s: float) -> None:
+    def __init__(self, servers: int, connect: Connect, connect_s: float, clock: Clock = SYSTEM) -> None:
         """Connect to every server.
 
         Raises:
@@ -63,7 +63,7 @@ class Leader:
         self._connect = connect
         self._aborted = False
         self._answers_open = False
-        self._numbers = count(time.time_ns())
+        self._numbers = count(int(clock.wall() * 1e9))
         self._number = [0] * servers
         self._channels = [connect(server, connect_s) for server in range(servers)]
 

@@ -1,7 +1,6 @@
 """Gives the leader's orders, on connections of its own, in the training thread; `order` decides how."""
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import AnyMessage, Control, Holding, NotReady, Record, Recorded, Refusal, Row
 from dtrain.parameters.change import Values, laid_over
+from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.chief.order import Order
 from dtrain.wire.channel import Channel
 
@@ -53,8 +53,10 @@ class OrderDriver:
         incarnation: int,
         connect: Callable[[int, float], Channel],
         patience_s: float,
+        clock: Clock = SYSTEM,
     ) -> None:
         """Nobody is talked to yet; a server may be away for `patience_s`."""
+        self._clock = clock
         self._generation = generation
         self._number = (incarnation, 0)
         self._connect = connect
@@ -169,7 +171,7 @@ class OrderDriver:
         self.rows, self._rows_term = answer.rows, answer.term
 
     def _ask_first(self, message: Record) -> Recorded:
-        deadline = time.monotonic() + self._patience_s
+        deadline = self._clock.now() + self._patience_s
         while True:
             self._send(0, message, (), deadline)
             answer = self._answer(0, message, (), deadline)
@@ -195,7 +197,7 @@ class OrderDriver:
             self.term = order.seen.term
 
     def _carry_out(self, order: Order, values: Sequence[Values]) -> None:
-        deadline = time.monotonic() + self._patience_s
+        deadline = self._clock.now() + self._patience_s
         while not order.done:
             for server, message in order.start():
                 self._send(server, message, values, deadline)
@@ -224,7 +226,7 @@ class OrderDriver:
         while (channel := self._channels[server]) is None:
             with contextlib.suppress(WaitTimeoutError):
                 self._channels[server] = self._connect(
-                    server, min(1.0, max(0.0, deadline - time.monotonic()))
+                    server, min(1.0, max(0.0, deadline - self._clock.now()))
                 )
                 continue
             self._pause(deadline, f"ps:{server} cannot be reached")
@@ -245,6 +247,6 @@ class OrderDriver:
                 self._send(server, asked, values, deadline)
 
     def _pause(self, deadline: float, why: str) -> None:
-        if self._aborted or time.monotonic() >= deadline:
+        if self._aborted or self._clock.now() >= deadline:
             raise PeerLostError(self._aborted or f"an order could not be given: {why}")
-        time.sleep(PAUSE_S)
+        self._clock.sleep(PAUSE_S)

@@ -28,6 +28,7 @@ from dtrain.messages import (
 )
 from dtrain.parameters.shared_room import ReadRoom, SharedRoom
 from dtrain.process.assignment import TaskAssignment
+from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.heartbeat import Connect, HeartbeatLink
 from dtrain.roles.parameter_server.actions import Action, End, Report, Send
 from dtrain.roles.parameter_server.machine import ParameterServer
@@ -66,6 +67,7 @@ class ServerHandler:
         *,
         local: bool = False,
         to_first: Connect | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
         """Begin.
 
@@ -75,10 +77,13 @@ class ServerHandler:
             reporter: told of progress.
             local: whether replicas on this host read its values where they lie.
             to_first: opens a connection to ps:0, where synchronous training is decided; None: this is ps:0.
+            clock: the time, and how to wait.
         """
         self.machine = machine
+        self.clock = clock
+        self._now = clock.now
         self.reporter = reporter
-        self.ended = threading.Event()
+        self.ended = clock.event()
         self.failure: str | None = None
         self.link: DecisionLink | None = None
         self.first: HeartbeatLink | None = None
@@ -123,9 +128,7 @@ class ServerHandler:
                 self.machine.attendance.statuses[self._hello.task] = msgspec.to_builtins(
                     self.reporter.current(), str_keys=True
                 )
-            self._carry_out(
-                self.machine.receive(caller, sender, frame.message, frame.blocks, time.monotonic())
-            )
+            self._carry_out(self.machine.receive(caller, sender, frame.message, frame.blocks, self._now()))
             self.reporter.slow_down(begun_s)
             self._report_progress(frame.message)
             if isinstance(frame.message, Initialise | Load):
@@ -143,7 +146,7 @@ class ServerHandler:
             and held is not None
             and held.training.updates == "sync"
         ):
-            self.link = DecisionLink(self, self._to_first)
+            self.link = DecisionLink(self, self._to_first, self.clock)
 
     def disconnected(self, caller: Caller) -> None:
         """See `Handler.disconnected`."""
@@ -153,12 +156,12 @@ class ServerHandler:
                 self.machine.held.store.lose(caller.reading)
             self.machine.disconnected(caller)
             if not (connections := self._connections()):  # it may have been the last one before the end
-                self._carry_out(self.machine.tick(time.monotonic(), connections))
+                self._carry_out(self.machine.tick(self._now(), connections))
 
     def decided(self, said: Commit | Release) -> None:
         """Follow ps:0, which has made a version or lets a replica go on with another part."""
         with self._lock:
-            self._carry_out(self.machine.receive(None, TaskId(Role.PS, 0), said, (), time.monotonic()))
+            self._carry_out(self.machine.receive(None, TaskId(Role.PS, 0), said, (), self._now()))
             self._report_progress(said)
 
     def position(self) -> tuple[Subscribe, list[Complete]]:
@@ -177,7 +180,7 @@ class ServerHandler:
                 )
             if self.first is not None and attendance.farewell:
                 self.first.hurry()  # it may have gone
-            self._carry_out(self.machine.tick(time.monotonic(), self._connections()))
+            self._carry_out(self.machine.tick(self._now(), self._connections()))
 
     def fail(self, reason: str) -> None:
         """This server cannot go on."""
@@ -234,12 +237,12 @@ class DecisionLink:
     When either breaks, both are opened again, and what ps:0 may have missed is sent again.
     """
 
-    def __init__(self, handler: ServerHandler, connect: Connect) -> None:
+    def __init__(self, handler: ServerHandler, connect: Connect, clock: Clock = SYSTEM) -> None:
         self._handler = handler
         self._connect = connect
         self._reports: Channel | None = None
-        self._thread = threading.Thread(target=self._run, name="commits", daemon=True)
-        self._thread.start()
+        self._clock = clock
+        clock.start(self._run, "commits")
 
     def report(self, message: AnyMessage) -> None:
         """Send it to ps:0, if that is there; else it is sent on reconnecting."""
@@ -261,7 +264,7 @@ class DecisionLink:
 
     def _follow(self) -> None:
         commits, reports = self._connect(PEER_CONNECT_S), self._connect(PEER_CONNECT_S)
-        threading.Thread(target=_break_with, args=(reports, commits), name="reports", daemon=True).start()
+        self._clock.start(partial(_break_with, reports, commits), "reports")
         try:
             commits.send(self._handler.position()[0])
             # From here on new reports go out; what was held before is sent again, which changes nothing if it

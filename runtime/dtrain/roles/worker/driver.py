@@ -6,7 +6,6 @@ for too long.
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
@@ -22,6 +21,7 @@ from dtrain.parameters.packing import Packing
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.parameters.row_routes import RowRoutes
 from dtrain.parameters.store import any_non_finite
+from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.worker.arriving_values import ArrivingValues
 from dtrain.roles.worker.departing_gradients import DepartingGradients
 from dtrain.roles.worker.machine import Outcome, Outgoing, Phase, Replica
@@ -65,6 +65,7 @@ class ReplicaDriver:
         connect_s: float,
         patience_s: float,
         packing: Packing | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
         """Connect to every server.
 
@@ -77,11 +78,13 @@ class ReplicaDriver:
             connect_s: how long a server may take to be there at first.
             patience_s: how long one may be away later.
             packing: how weights and gradients travel, if not as they lie.
+            clock: the time, and how to wait.
 
         Raises:
             WaitTimeoutError: a server is not there in time.
         """
         self.machine = machine
+        self._clock = clock
         self._weights = weights
         self._gradients = gradients
         self._packing = packing or Packing(weights, gradients)
@@ -274,10 +277,10 @@ class ReplicaDriver:
                 return frame
             except PeerLostError as error:
                 # Breaking again and again without an answer, it has no more time than if it were away.
-                if time.monotonic() - opened_s >= STEADY_S:
-                    deadline = time.monotonic() + self._patience_s
+                if self._clock.now() - opened_s >= STEADY_S:
+                    deadline = self._clock.now() + self._patience_s
                 self._reconnect(server, error, deadline)
-                opened_s = time.monotonic()
+                opened_s = self._clock.now()
 
     def _look_after_others(self) -> None:
         """What broke while another server's answer is waited for is opened again: that answer may wait for
@@ -286,7 +289,7 @@ class ReplicaDriver:
         for server in self.machine.unanswered:
             if self._channels[server].lost:
                 lost = PeerLostError(f"lost {self._names[server]}")
-                self._reconnect(server, lost, time.monotonic() + self._patience_s)
+                self._reconnect(server, lost, self._clock.now() + self._patience_s)
 
     def _waiting(self, server: int | None) -> None:
         self._reporter.waiting(None if server is None else self._names[server])
@@ -294,12 +297,12 @@ class ReplicaDriver:
     def _reconnect(self, server: int, lost: PeerLostError, deadline: float) -> None:
         self._channels[server].close()
         while not self._aborted:
-            if time.monotonic() >= deadline:
+            if self._clock.now() >= deadline:
                 raise PeerLostError(f"{lost}; it did not come back within {self._patience_s:g} s")
-            time.sleep(RECONNECT_PAUSE_S)
+            self._clock.sleep(RECONNECT_PAUSE_S)
             with contextlib.suppress(WaitTimeoutError):
                 self._channels[server] = self._connect(
-                    server, min(1.0, max(0.0, deadline - time.monotonic()))
+                    server, min(1.0, max(0.0, deadline - self._clock.now()))
                 )
                 break
         if self._aborted:
