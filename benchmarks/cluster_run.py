@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PROGRAMS = Path(__file__).parent / "programs"
 PEERS = Path(__file__).parent / "peers"
 TWO_WORKERS = ("--no-evaluator", "--workers", 2, "--ps", 2, "--set", "training.chief_trains=false")
@@ -28,8 +28,21 @@ class ClusterRun:
         status: after `end`: the object of `dtrain status --json`.
     """
 
-    def __init__(self, run_dir: Path, words: Sequence[object], through: Sequence[object] = ()) -> None:
-        """Begin; `through` is a command that runs the one it is given."""
+    def __init__(
+        self,
+        run_dir: Path,
+        words: Sequence[object],
+        through: Sequence[object] = (),
+        tree: Path | None = None,
+    ) -> None:
+        """Begin the launch.
+
+        Args:
+            run_dir: the folder that the run makes.
+            words: what follows `dtrain launch`.
+            through: a command that runs the one it is given.
+            tree: a checkout whose dtrain is run; default: the installed one.
+        """
         self.run_dir = run_dir
         self.wall_s = 0.0
         self.status: dict[str, Any] = {}
@@ -46,8 +59,8 @@ class ClusterRun:
                 str(run_dir),
                 *map(str, words),
             ],
-            cwd=ROOT,
-            env={**os.environ, "DTRAIN_RUNS_DIR": str(run_dir.parent / "runs")},
+            cwd=tree or ROOT,
+            env={**os.environ, "DTRAIN_RUNS_DIR": str(run_dir.parent / "runs"), **_import_path(tree)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -124,3 +137,8 @@ class ClusterRun:
         start_s, end_s = max(m[0, 1] for m in marks), min(m[-1, 1] for m in marks)
         steps = sum(np.interp(end_s, m[:, 1], m[:, 0]) - np.interp(start_s, m[:, 1], m[:, 0]) for m in marks)
         return float(steps / (end_s - start_s)) if end_s > start_s else float("nan")
+
+
+def _import_path(tree: Path | None) -> dict[str, str]:
+    """Return the variables with which a Python imports the dtrain of a checkout."""
+    return {} if tree is None else {"PYTHONPATH": f"{tree / 'runtime'}{os.pathsep}{tree / 'cli'}"}

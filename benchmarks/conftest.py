@@ -13,6 +13,7 @@ FIGURES = pytest.StashKey[list[Figure]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--real", action="store_true", help="measure with real inputs, and print figures")
     parser.addoption("--runs", type=int, help="how often each figure is measured (--real)")
+    parser.addoption("--json", type=Path, metavar="FILE", help="append figures to FILE, a line each (--real)")
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +49,9 @@ def figure(
             request.config.stash.setdefault(FIGURES, []).append(made)
             with capsys.disabled():
                 print(f"\n{made.to_json()}", flush=True)
+            if (file := request.config.getoption("--json")) is not None:
+                with file.open("a") as lines:
+                    lines.write(f"{made.to_json()}\n")
         return made
 
     return add

@@ -1,0 +1,67 @@
+"""The commands that compare: figures with a baseline, and one checkout with another."""
+
+import pytest
+from benchmarks import compare, pairs
+from benchmarks.figures import Figure
+
+
+def lines(path, *figures):
+    path.write_text("".join(f"{figure.to_json()}\n" for figure in figures))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "unit", "promised", "times"),
+    [
+        (100, 110, "steps/s", None, 1.1),
+        (100, 80, "ms", None, 1.25),
+        (10, 20, "s", "<= 30", 0.5),
+        (2, 1, "x", ">= 1", 0.5),
+        (2, 1, "x", "<= 3", 2.0),
+        (0, 0, "processes", None, 1.0),
+    ],
+)
+def test_better_is_above_one_whatever_the_unit(tmp_path, before, after, unit, promised, times):
+    old, new = (
+        compare.read_figures(lines(tmp_path / name, Figure("f", [value], unit, promised)))
+        for name, value in (("old", before), ("new", after))
+    )
+    assert compare.improvement(old["f"], new["f"]) == pytest.approx(times)
+
+
+@pytest.mark.parametrize(("ratio", "code"), [(2.0, 0), (1.9, 0), (1.8, 1)])
+def test_a_ratio_that_fell_by_more_than_noise_is_told_by_the_exit_code(tmp_path, capsys, ratio, code):
+    old = lines(tmp_path / "old", Figure("line / TensorFlow", [2.0], "x", ">= 1"))
+    new = lines(tmp_path / "new", Figure("line / TensorFlow", [ratio], "x", ">= 1"))
+    assert compare.main([str(new), str(old)]) == code
+    assert ("worse" in capsys.readouterr().out) == bool(code)
+
+
+def test_seconds_of_another_machine_are_shown_and_do_not_count(tmp_path, capsys):
+    old = lines(tmp_path / "old", Figure("start", [1.0], "s"), Figure("gone", [1.0], "s"))
+    assert compare.main([str(lines(tmp_path / "new", Figure("start", [3.0], "s"))), str(old)]) == 0
+    out = capsys.readouterr().out
+    assert "0.33" in out
+    assert "gone: was not measured now" in out
+
+
+def test_another_result_is_told(tmp_path, capsys):
+    old = lines(tmp_path / "old", Figure("f", [1.0], "s", result=[1, 2]))
+    assert compare.main([str(lines(tmp_path / "new", Figure("f", [0.5], "s", result=[1, 3]))), str(old)]) == 1
+    assert "another result" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line", ["no json", "[1]", '{"figure": 1}'])
+def test_a_line_that_is_no_figure_is_named(tmp_path, capsys, line):
+    (tmp_path / "new").write_text(f"{line}\n")
+    with pytest.raises(SystemExit) as ended:
+        compare.main([str(tmp_path / "new"), str(tmp_path / "new")])
+    assert ended.value.code == 2
+    assert "new:1: this line is no figure" in capsys.readouterr().err
+
+
+def test_only_checkouts_are_paired(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        pairs.main([str(tmp_path), str(tmp_path)])
+    assert ended.value.code == 2
+    assert "is no checkout of dtrain" in capsys.readouterr().err
