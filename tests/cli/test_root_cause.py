@@ -2,13 +2,14 @@ import pytest
 
 from dtrain.process.start_orders import Exited
 from dtrain.runs.files import FailureRecord
+from dtrain.runs.states import FailureKind
 from dtrain_cli.console.failure_box import render
 from dtrain_cli.launch import root_cause
 from dtrain_cli.launch.root_cause import describe, earliest, last_lines
 
 
 def failure(task: str, monotonic_s: float, kind: str = "exception") -> FailureRecord:
-    return FailureRecord(task, f"{kind} of {task}", kind=kind, monotonic_s=monotonic_s)
+    return FailureRecord(task, f"{kind} of {task}", kind=FailureKind(kind), monotonic_s=monotonic_s)
 
 
 def test_the_earliest_cause_wins_and_a_lost_peer_never_beats_a_crash():

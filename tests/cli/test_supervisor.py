@@ -19,6 +19,7 @@ from dtrain.runs.files import (
     TaskStatus,
     write_record,
 )
+from dtrain.runs.states import FailureKind
 from dtrain_cli.launch.policies.lost_tasks import lost_on_the_way
 from dtrain_cli.launch.policies.patience import Limits
 from dtrain_cli.launch.policies.success_rule import ENDED
@@ -95,7 +96,7 @@ class Stage:
         if part.record is not None:
             at_s, message, kind = part.record
             why = FailureRecord(
-                name, message, kind, monotonic_s=self.now_s + at_s, exit_code=part.status, log="its.log"
+                name, message, FailureKind(kind), monotonic_s=self.now_s + at_s, exit_code=part.status, log="its.log"
             )
             failure = RunFiles(launch.run_dir).failure(launch.task, launch.attempt)
             failure.parent.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ from datetime import datetime
 from io import StringIO
 
 from dtrain.runs.files import FailureRecord
+from dtrain.runs.states import FailureKind
 from dtrain_cli.launch.policies.lost_tasks import CONTROLS
 
 WIDTH_MAX = 110
@@ -12,9 +13,9 @@ LINES_MAX = 40
 LINE_MAX = 500
 NAMED_MAX = 5
 TITLES = {
-    "timeout": "not finished in time",
-    "start_timeout": "not up in time",
-    "launcher": "the launcher failed",
+    FailureKind.TIMEOUT: "not finished in time",
+    FailureKind.START_TIMEOUT: "not up in time",
+    FailureKind.LAUNCHER: "the launcher failed",
 }
 """Of failures that are no task's."""
 _MARKS = re.compile(r"[\s|]*[~^]+\s*")

@@ -22,6 +22,7 @@ from dtrain.process.living import started_s
 from dtrain.process.start_orders import Exited, Refused, Started
 from dtrain.process.tf_config import write_tf_config
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, TaskStatus, read_record, write_record
+from dtrain.runs.states import TaskState
 from dtrain.runs.task_states import why_lost
 from dtrain_cli.console.outlet import Outlet
 from dtrain_cli.launch.policies import restart_policy
@@ -179,7 +180,7 @@ class JoinRun:
         self._write(state)
 
     def _write(self, state: str) -> None:
-        self._record.task.state = state
+        self._record.task.state = TaskState(state)
         with contextlib.suppress(OSError):  # a full disk must not stop training
             write_record(self._files.joined(self.launch.task), self._record)
 

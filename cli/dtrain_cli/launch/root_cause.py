@@ -15,6 +15,7 @@ from pathlib import Path
 from dtrain.errors import RunError
 from dtrain.process.start_orders import Exited
 from dtrain.runs.files import FailureRecord, RunFiles, read_record
+from dtrain.runs.states import FailureKind
 from dtrain_cli.launch.policies.restart_policy import exit_code
 from dtrain_cli.plan.plan import TaskLaunch
 from dtrain_cli.runs.journal import now_text
@@ -79,12 +80,12 @@ def failure_of(launch: TaskLaunch, end: Exited, memory_kill: bool) -> FailureRec
         memory_kill: whether the kernel has killed a process for memory about now.
     """
     record = own_record(launch)
-    if record is None or (end.status < 0 and record.kind == "signal"):
+    if record is None or (end.status < 0 and record.kind is FailureKind.SIGNAL):
         killed_for_memory = memory_kill and exit_code(end.status) == 128 + signal.SIGKILL
         record = FailureRecord(
             task=str(launch.task),
             message=describe(end, killed_for_memory),
-            kind="signal" if end.status < 0 else "exit",
+            kind=FailureKind.SIGNAL if end.status < 0 else FailureKind.EXIT,
             time=now_text(),
             monotonic_s=time.monotonic(),
             attempt=launch.attempt,
@@ -128,7 +129,11 @@ def _signal_name(number: int) -> str | None:
 
 def earliest(failures: Iterable[FailureRecord]) -> FailureRecord | None:
     """The first cause: a lost peer is a consequence, and never beats anything else."""
-    return min(failures, key=lambda failure: (failure.kind == "peer_lost", failure.monotonic_s), default=None)
+    return min(
+        failures,
+        key=lambda failure: (failure.kind is FailureKind.PEER_LOST, failure.monotonic_s),
+        default=None,
+    )
 
 
 def last_lines(log: Path) -> list[str]:

@@ -16,6 +16,7 @@ from dtrain.config import RunSpec
 from dtrain.errors import RunError
 from dtrain.process.start_orders import Exited, Refused, Started
 from dtrain.runs.files import FailureRecord, RunFiles, read_record
+from dtrain.runs.states import FailureKind, RunState
 from dtrain_cli.console.console import Console
 from dtrain_cli.launch.policies import ordered_stop, success_rule
 from dtrain_cli.launch.policies.fault_schedule import FaultSchedule
@@ -85,7 +86,7 @@ class Supervisor:
 
     def run(self) -> Outcome:
         """Start every task, watch until the run has ended, and leave no process of it."""
-        self._journal.record.state = "starting"
+        self._journal.record.state = RunState.STARTING
         self._record_tasks()
         for life in self.lives.values():
             if self._order is None:
@@ -117,7 +118,7 @@ class Supervisor:
         elif isinstance(event, WarmProcessDied):
             if self._order is None:
                 text = f"the warm process (pid {event.pid}), from which every program is forked, has died"
-                self._give_up(Late("launcher", text, 1, ()), now_s)
+                self._give_up(Late(FailureKind.LAUNCHER, text, 1, ()), now_s)
         else:
             life = self.lives[TaskId.parse(event.task)]
             if event.attempt != life.launch.attempt or not life.has_process:
@@ -135,7 +136,7 @@ class Supervisor:
         if self._order is not None:
             life.state = "stopped"
             return
-        life.failure = self._launcher_failure("exit", event.reason, NOT_EXECUTED, str(life.task))
+        life.failure = self._launcher_failure(FailureKind.EXIT, event.reason, NOT_EXECUTED, str(life.task))
         life.state = "failed"
         self._lose(life, life.failure, now_s)
 
@@ -227,7 +228,7 @@ class Supervisor:
                 life.state = "running"
         self._say_whether_checkpoints_are_saved()
         if self.state == "starting" and all(life.is_up for life in self.lives.values()):
-            self._journal.record.state = "running"
+            self._journal.record.state = RunState.RUNNING
             self._journal.event("up")
 
     def _say_whether_checkpoints_are_saved(self) -> None:
@@ -344,7 +345,7 @@ class Supervisor:
 
     def _stop(self, order: StopOrder, word: str | None) -> None:
         self._order = order
-        self._journal.record.state = "stopping"
+        self._journal.record.state = RunState.STOPPING
         self._journal.event("stopping", because=order.state)
         # before any signal is sent: a worker that has joined looks whether the whole run is stopping
         self._journal.save()
@@ -377,7 +378,9 @@ class Supervisor:
             text += "" if self.foreign else "; the tasks' stacks are in their logs"
         self._stop(StopOrder("failed", late.code, now_s, self._limits.grace_s, {}), text)
 
-    def _launcher_failure(self, kind: str, text: str, code: int, task: str = "launcher") -> FailureRecord:
+    def _launcher_failure(
+        self, kind: FailureKind, text: str, code: int, task: str = "launcher"
+    ) -> FailureRecord:
         return FailureRecord(
             task, text, kind=kind, time=now_text(), monotonic_s=self._clock(), exit_code=code
         )
@@ -396,7 +399,8 @@ class Supervisor:
         for text in self._faults.missed() if outcome.state == "succeeded" else ():
             self._console.say(f"simulate: {text}: the run was over before that was due, or seen to be")
         record = self._journal.record
-        record.state, record.exit_code, record.failure = outcome.state, outcome.exit_code, outcome.failure
+        record.state = RunState(outcome.state)
+        record.exit_code, record.failure = outcome.exit_code, outcome.failure
         record.ended, record.stalled = now_text(), None
         self._journal.event("ended", state=outcome.state, exit_code=outcome.exit_code)
         self._record_tasks()

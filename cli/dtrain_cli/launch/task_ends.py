@@ -9,6 +9,7 @@ from dtrain.cluster import Role, TaskId
 from dtrain.config import RestartSection, RunSpec
 from dtrain.process.start_orders import Exited
 from dtrain.runs.files import FailureRecord, RunFiles, TaskStatus
+from dtrain.runs.states import FailureKind
 from dtrain.runs.task_states import where_in_training
 from dtrain_cli.launch.policies import restart_policy, success_rule
 from dtrain_cli.launch.policies.ordered_stop import StopOrder
@@ -125,7 +126,7 @@ class TaskEnds:
         record = FailureRecord(
             str(launch.task),
             f"left {where_in_training(status)}, with exit code 0",
-            kind="exit",
+            kind=FailureKind.EXIT,
             time=now_text(),
             monotonic_s=time.monotonic(),
             attempt=launch.attempt,
@@ -146,7 +147,7 @@ class TaskEnds:
         leaves = life.task.role in (Role.WORKER, Role.EVALUATOR) and life.task != success_rule.leader(
             self._spec
         )
-        return leaves and failure.kind == "signal" and end.status == TOLD_TO_STOP
+        return leaves and failure.kind is FailureKind.SIGNAL and end.status == TOLD_TO_STOP
 
 
 def left_early(said: TaskStatus | None, others: Iterable[TaskStatus]) -> bool:

@@ -13,6 +13,7 @@ from dtrain.runs.files import (
     TaskStatus,
     read_record,
 )
+from dtrain.runs.states import TaskState
 from dtrain_cli.launch.policies.restart_policy import exit_code
 from dtrain_cli.launch.policies.success_rule import ENDED
 from dtrain_cli.plan.plan import TaskLaunch
@@ -102,7 +103,7 @@ class TaskLife:
         why = self.failure if self.state == "restarting" else self.lost
         return TaskRecord(
             task=str(self.task),
-            state=self.state,
+            state=TaskState(self.state),
             pid=self.pid,
             host=host,
             address=self.launch.address,

@@ -16,6 +16,7 @@ from dtrain.cluster import TaskId
 from dtrain.errors import RunError
 from dtrain.process.living import lives
 from dtrain.runs.files import RunFiles, TaskRecord, read_record
+from dtrain.runs.states import TaskState
 from dtrain_cli.launch.policies.ordered_stop import Told
 
 LIVE = ("starting", "running", "restarting", "stopping")
@@ -38,7 +39,7 @@ def joined_records(files: RunFiles) -> list[JoinedRecord]:
     found = [record for task in files.joined_tasks() if (record := _read(files, task)) is not None]
     for record in found:
         if record.task.state in LIVE and not is_owned(record):
-            record.task.state = "stopped"
+            record.task.state = TaskState.STOPPED
     return found
 
 

@@ -38,6 +38,7 @@ import msgspec
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunError
 from dtrain.runs.json_file import overwrite_json, replace_json
+from dtrain.runs.states import FailureKind, RunState, TaskPhase, TaskState
 
 RUNS_DIR = "DTRAIN_RUNS_DIR"
 RESERVE_BYTES = 64 * 1024
@@ -56,14 +57,14 @@ Record = TypeVar("Record")
 
 @dataclass
 class TaskRecord:
-    """The process side of a task, as the launcher knows it. States are CONTRACT section 2's.
+    """The process side of a task, as the launcher knows it.
 
     Attributes:
         message: why it was lost, or is started again; None: it is not.
     """
 
     task: str
-    state: str = "pending"
+    state: TaskState = TaskState.PENDING
     pid: int | None = None
     host: str | None = None
     address: str | None = None
@@ -78,8 +79,7 @@ class FailureRecord:
     """Why an attempt of a task, or a run, failed.
 
     Attributes:
-        kind: ``exception`` | ``peer_lost`` | ``signal`` | ``exit`` | ``start_timeout`` | ``timeout`` |
-            ``launcher``; a crash explains a lost peer, never the other way round.
+        error_type: the name of the exception's class; None where no exception ended it.
         monotonic_s: the machine's monotonic clock, by which the earliest cause is found.
         last_lines: the end of the task's output, for deaths without a traceback.
         step: where the task stood, as it had said.
@@ -89,7 +89,7 @@ class FailureRecord:
 
     task: str
     message: str
-    kind: str = "exception"
+    kind: FailureKind = FailureKind.EXCEPTION
     time: str = ""
     monotonic_s: float = 0.0
     attempt: int = 0
@@ -101,6 +101,7 @@ class FailureRecord:
     likewise: list[str] = field(default_factory=list)
     step: int | None = None
     standing: list[str] = field(default_factory=list)
+    error_type: str | None = None
 
 
 @dataclass
@@ -115,7 +116,7 @@ class RunRecord:
 
     run: str
     name: str
-    state: str = "pending"
+    state: RunState = RunState.PENDING
     started: str | None = None
     ended: str | None = None
     exit_code: int | None = None
@@ -148,7 +149,6 @@ class TaskStatus:
     """What a task says about its own training. Absent or null where it does not apply.
 
     Attributes:
-        phase: ``starting`` (not yet up) | ``running`` | ``finished``.
         monotonic_s: the machine's monotonic clock at the time of writing: the heartbeat.
         progress_monotonic_s: the same clock when the step last rose.
         waiting_share: how much of the time it has waited for others lately, 0 to 1.
@@ -167,7 +167,7 @@ class TaskStatus:
     pid: int
     host: str
     attempt: int = 0
-    phase: str = "starting"
+    phase: TaskPhase = TaskPhase.STARTING
     monotonic_s: float = 0.0
     progress_monotonic_s: float = 0.0
     step: int | None = None

@@ -20,6 +20,7 @@ from dtrain.errors import RunError
 from dtrain.process.assignment import TaskAssignment
 from dtrain.runs.announcing import Announcements, Unreached, introduction
 from dtrain.runs.files import RunFiles, SlowOrder, TaskStatus, read_record, write_record
+from dtrain.runs.states import TaskPhase
 
 INTERVAL_S = 0.5
 QUIET_S = 2.0
@@ -63,7 +64,7 @@ class Reporter:
 
     def running(self) -> None:
         """The task is up."""
-        self.status.phase = "running"
+        self.status.phase = TaskPhase.RUNNING
         self.write()
 
     def fit_begins(self) -> None:
@@ -197,7 +198,7 @@ class Reporter:
 
     def _write_last(self) -> None:
         self._stopped.set()
-        self.status.phase = "finished"
+        self.status.phase = TaskPhase.FINISHED
         self.write()
 
     def _run(self) -> None:

@@ -30,6 +30,7 @@ from dtrain.runs.files import (
     offer_to_join,
     write_record,
 )
+from dtrain.runs.states import RunState, TaskState
 from dtrain.runs.task_states import STOPPED, state_of, why_lost
 
 
@@ -67,7 +68,7 @@ class HandRun:
         self._record = RunRecord(
             run=run,
             name=assignment.spec.name,
-            state="running",
+            state=RunState.RUNNING,
             started=now.isoformat(timespec="seconds"),
             launcher_pid=os.getpid(),
             launcher_started=started_s(os.getpid()),
@@ -119,15 +120,17 @@ class HandRun:
             The run's last word, as `dtrain launch` has it.
         """
         code = failure.exit_code(error) if error else 0
-        state = "succeeded" if code == 0 else "stopped" if code in STOPPED else "failed"
-        if error and state == "failed":
+        state = (
+            TaskState.SUCCEEDED if code == 0 else TaskState.STOPPED if code in STOPPED else TaskState.FAILED
+        )
+        if error and state is TaskState.FAILED:
             self._record.failure = failure.describe(error, self._assignment)
         for record in self._record.tasks:
             if record.task == str(self._assignment.task):
                 record.state, record.exit_code = state, code
             elif record.pid is not None and record.message is None:
-                record.state = "succeeded" if state == "succeeded" else "stopped"
-        self._record.state, self._record.exit_code = state, code
+                record.state = TaskState.SUCCEEDED if state is TaskState.SUCCEEDED else TaskState.STOPPED
+        self._record.state, self._record.exit_code = RunState(state), code
         self._record.ended = datetime.now().astimezone().isoformat(timespec="seconds")
         with contextlib.suppress(OSError):
             self.files.write_last_words(self.files.run, self._record)
@@ -140,5 +143,5 @@ class HandRun:
 
 def _lost_text(status: TaskStatus, record: TaskRecord) -> str:
     where = "" if status.step is None else f" at step {status.step}"
-    what = "was stopped" if record.state == "stopped" else "failed"
+    what = "was stopped" if record.state is TaskState.STOPPED else "failed"
     return f"{status.task} {what}{where}: {(record.message or '').partition(chr(10))[0]}"

@@ -1,10 +1,15 @@
 """What became of a task, by what it says itself: where no launcher has seen its end."""
 
 from dtrain.runs.files import TaskStatus
+from dtrain.runs.states import TaskPhase, TaskState
 
 STOPPED = (129, 130, 131, 143)
 """Exit codes of a program that was asked to stop."""
-_BY_PHASE = {"starting": "starting", "running": "running", "finished": "succeeded"}
+_BY_PHASE = {
+    TaskPhase.STARTING: TaskState.STARTING,
+    TaskPhase.RUNNING: TaskState.RUNNING,
+    TaskPhase.FINISHED: TaskState.SUCCEEDED,
+}
 
 
 def why_lost(said: TaskStatus) -> str | None:
@@ -12,16 +17,16 @@ def why_lost(said: TaskStatus) -> str | None:
 
     A replica has left early, whatever its exit code, if it has begun a `fit` whose last step it has not seen.
     """
-    if said.message is None and said.phase == "finished" and said.fits_ended < said.fits_begun:
+    if said.message is None and said.phase is TaskPhase.FINISHED and said.fits_ended < said.fits_begun:
         return f"left {where_in_training(said)}, with exit code {said.exit_code or 0}"
     return said.message
 
 
-def state_of(said: TaskStatus) -> str:
-    """Return the state of a task as CONTRACT names it."""
+def state_of(said: TaskStatus) -> TaskState:
+    """Return the state of a task that has said this last."""
     if why_lost(said) is not None:
-        return "stopped" if said.exit_code in STOPPED else "failed"
-    return _BY_PHASE.get(said.phase, "running")
+        return TaskState.STOPPED if said.exit_code in STOPPED else TaskState.FAILED
+    return _BY_PHASE[said.phase]
 
 
 def where_in_training(said: TaskStatus | None) -> str:

@@ -46,6 +46,7 @@ from dtrain.runs.files import RunFiles
 from dtrain.runs.metrics_log import MetricsLog
 from dtrain.runs.reporting import Reporter
 from dtrain.runs.standalone import HandRun
+from dtrain.runs.states import TaskPhase
 from dtrain.runs.task_states import STOPPED
 from dtrain.strategies.interface import Problem, Session, Strategy, scope_of
 from dtrain.strategies.parameter_server_session import ParameterServerSession
@@ -376,7 +377,8 @@ class ParameterServerStrategy(Strategy):
         if self._reading is not None:
             self._reading.close()
         status = self.reporter.status
-        status.phase, status.exit_code = "finished", failure.exit_code(error) if error else 0
+        status.phase = TaskPhase.FINISHED
+        status.exit_code = failure.exit_code(error) if error else 0
         if error is not None and status.exit_code:
             status.message = failure.describe(error, self.assignment).message
         for link in self._heartbeats:

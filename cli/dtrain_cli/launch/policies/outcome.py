@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from dtrain.cluster import Role
 from dtrain.runs.files import FailureRecord
+from dtrain.runs.states import FailureKind
 from dtrain_cli.launch.policies.ordered_stop import StopOrder
 from dtrain_cli.launch.root_cause import earliest
 from dtrain_cli.launch.task_life import TaskLife
@@ -35,7 +36,8 @@ def outcome_of(order: StopOrder, lives: Collection[TaskLife], causes: Sequence[F
     training = [failure for failure in failed if not failure.task.startswith(Role.EVALUATOR)]
     failure = earliest([*causes, *training])
     code = (failure.exit_code if failure else None) or 1
-    if failure and failure.kind == "peer_lost":  # of a task that has been, or is being, started again
+    if failure and failure.kind is FailureKind.PEER_LOST:
+        # Of a task that has been, or is being, started again.
         crashes = [life.failure for life in lives if life.failure]
         failure = earliest(crash for crash in crashes if crash.monotonic_s > failure.monotonic_s - RECENT_S)
     if failure:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dtrain.cluster import TaskId
+from dtrain.runs.states import FailureKind
 from dtrain_cli.launch.policies.ordered_stop import StopOrder
 from dtrain_cli.launch.policies.stall_watch import StallWatch
 from dtrain_cli.launch.policies.start_watch import StartWatch
@@ -36,7 +37,7 @@ class Late:
         tasks: those that are late.
     """
 
-    kind: str
+    kind: FailureKind
     text: str
     code: int
     tasks: Sequence[TaskLife]
@@ -72,13 +73,20 @@ class Patience:
         if limits.timeout_s is not None and now_s - self._started_s >= limits.timeout_s:
             stalled = f"; {self.stalled}" if self.stalled else ""
             text = f"not finished within {limits.timeout_s:g} s (--timeout){stalled}"
-            return Late("timeout", text, TIMEOUT, [life for life in self._lives.values() if life.has_process])
+            return Late(
+                FailureKind.TIMEOUT,
+                text,
+                TIMEOUT,
+                [life for life in self._lives.values() if life.has_process],
+            )
         if (
             order is None
             and starting
             and (text := self._start_watch.failure(missing := self._missing(), now_s) or "")
         ):
-            return Late("start_timeout", text, START_TIMEOUT, [self._lives[task] for task in missing])
+            return Late(
+                FailureKind.START_TIMEOUT, text, START_TIMEOUT, [self._lives[task] for task in missing]
+            )
         return None
 
     def word(self, now_s: float) -> str | None:

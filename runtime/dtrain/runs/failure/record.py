@@ -16,6 +16,7 @@ from dtrain.runs.failure.codes import SIGNALS, exit_code, exit_text
 from dtrain.runs.failure.frames import is_theirs, users_frames
 from dtrain.runs.failure.text import encodable, headline, shortened, text_of, traceback_text
 from dtrain.runs.files import FailureRecord, RunFiles
+from dtrain.runs.states import FailureKind
 
 MESSAGE_MAX = 2_000
 TRACEBACK_MAX = 6_000
@@ -93,18 +94,20 @@ def describe(error: BaseException, assignment: TaskAssignment) -> FailureRecord:
         traceback=None if text is None else shortened(text, TRACEBACK_MAX),
         exit_code=exit_code(error),
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        error_type=None if text is None else type(error).__name__,
     )
 
 
-def _cause(error: BaseException) -> tuple[str, str, str | None]:
+def _cause(error: BaseException) -> tuple[FailureKind, str, str | None]:
     """Return kind, message and traceback."""
     code = exit_code(error)
     if isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and code in SIGNALS):
-        return "signal", SIGNALS[code], None
+        return FailureKind.SIGNAL, SIGNALS[code], None
     if isinstance(error, SystemExit):
-        return "exit", exit_text(error.code) if isinstance(error.code, int) else text_of(error.code), None
+        said = exit_text(error.code) if isinstance(error.code, int) else text_of(error.code)
+        return FailureKind.EXIT, said, None
     return (
-        "peer_lost" if isinstance(error, PeerError) else "exception",
+        FailureKind.PEER_LOST if isinstance(error, PeerError) else FailureKind.EXCEPTION,
         headline(error),
         traceback_text(error),
     )

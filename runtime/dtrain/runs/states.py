@@ -1,0 +1,63 @@
+"""The states of a run and of its tasks, and the kinds of failures, by the names that the records and
+`dtrain status --json` carry.
+"""
+
+from enum import StrEnum
+
+
+class RunState(StrEnum):
+    """The state of a run. `STALE` is never written: it is the state of a run whose launcher died without a
+    word.
+    """
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    STALE = "stale"
+
+
+class TaskState(StrEnum):
+    """The state of a task, as the process that started it sees it."""
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class TaskPhase(StrEnum):
+    """How far a task has come, as it says itself: `STARTING` until it is up."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class FailureKind(StrEnum):
+    """What ended an attempt or a run.
+
+    A crash explains a lost peer (`PEER_LOST`), never the other way round. `LAUNCHER` is a failure of the
+    launcher's own.
+    """
+
+    EXCEPTION = "exception"
+    PEER_LOST = "peer_lost"
+    SIGNAL = "signal"
+    EXIT = "exit"
+    START_TIMEOUT = "start_timeout"
+    TIMEOUT = "timeout"
+    LAUNCHER = "launcher"
+
+
+ENDED = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED})
+"""A task in one of these never runs again."""
+HAS_PROCESS = frozenset({TaskState.STARTING, TaskState.RUNNING, TaskState.STOPPING})
+"""A task in one of these has a process, or is being given one."""
