@@ -96,7 +96,12 @@ class Stage:
         if part.record is not None:
             at_s, message, kind = part.record
             why = FailureRecord(
-                name, message, FailureKind(kind), monotonic_s=self.now_s + at_s, exit_code=part.status, log="its.log"
+                name,
+                message,
+                FailureKind(kind),
+                monotonic_s=self.now_s + at_s,
+                exit_code=part.status,
+                log="its.log",
             )
             failure = RunFiles(launch.run_dir).failure(launch.task, launch.attempt)
             failure.parent.mkdir(parents=True, exist_ok=True)
