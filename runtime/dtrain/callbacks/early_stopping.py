@@ -65,7 +65,8 @@ class EarlyStopping(Callback):
             self.best_weights = self.model.get_weights()
         self.wait += 1
         if improved:
-            self._watched.best, self.best_epoch = value, epoch
+            self._watched.best = value
+            self.best_epoch = epoch
             if self.baseline is None or self._watched.improves(value, self.baseline):
                 self.wait = 0
         elif self.wait >= self.patience and epoch > 0:

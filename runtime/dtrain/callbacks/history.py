@@ -24,6 +24,7 @@ class History(Callback):
 
     def take(self, rows: Mapping[int, Mapping[str, Any]]) -> None:
         """Hold these numbers, by epoch, and no others."""
-        self.epoch, self.history = [], {}
+        self.epoch = []
+        self.history = {}
         for epoch in sorted(rows):
             self.on_epoch_end(epoch, dict(rows[epoch]))

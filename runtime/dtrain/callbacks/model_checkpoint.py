@@ -71,7 +71,8 @@ class ModelCheckpoint(Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Note the epoch."""
-        self._epoch, self._last_batch = epoch, -1
+        self._epoch = epoch
+        self._last_batch = -1
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Save after so many global steps."""

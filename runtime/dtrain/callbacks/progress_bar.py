@@ -88,7 +88,9 @@ class ProgressBar(Callback):
         return not self._lines_only and self._out.isatty()
 
     def _begin(self, title: str, total: int | None) -> None:
-        self._title, self._total, self._began_s = title, total, time.monotonic()
+        self._title = title
+        self._total = total
+        self._began_s = time.monotonic()
 
     def _draw(self, done: int, logs: Logs) -> None:
         now_s = time.monotonic()

@@ -59,7 +59,8 @@ class ReduceLROnPlateau(Callback):
             self.cooldown_counter -= 1
             self.wait = 0
         if self._watched.improves(value):
-            self._watched.best, self.wait = value, 0
+            self._watched.best = value
+            self.wait = 0
         elif self.cooldown_counter == 0:
             self.wait += 1
             if self.wait >= self.patience and rate > self.min_lr:
@@ -69,4 +70,5 @@ class ReduceLROnPlateau(Callback):
         self.model.optimizer.learning_rate = rate
         if self.verbose > 0:
             print(f"Epoch {epoch + 1}: ReduceLROnPlateau reducing learning rate to {rate}.", flush=True)
-        self.cooldown_counter, self.wait = self.cooldown, 0
+        self.cooldown_counter = self.cooldown
+        self.wait = 0

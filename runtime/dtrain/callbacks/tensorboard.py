@@ -9,7 +9,8 @@ from dtrain.errors import SpecError
 from dtrain.formats.event_files import SummaryWriter
 from dtrain.learning.optimizers.schedules import LearningRateSchedule
 
-TRAIN, VALIDATION = "train", "validation"
+TRAIN = "train"
+VALIDATION = "validation"
 
 
 class TensorBoard(Callback):
@@ -86,7 +87,8 @@ class TensorBoard(Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Look at the clock."""
-        self._epoch, self._epoch_began_s = epoch, time.monotonic()
+        self._epoch = epoch
+        self._epoch_began_s = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Write the numbers so far, if it is time."""

@@ -15,7 +15,9 @@ from pathlib import Path
 from dtrain.checkpoints.file_operations import FileOperations
 from dtrain.checkpoints.locks import is_read
 
-WRITTEN, REPLACED, REMOVED = ".tmp-", ".replaced-", ".removed-"
+WRITTEN = ".tmp-"
+REPLACED = ".replaced-"
+REMOVED = ".removed-"
 _CHECKPOINT = re.compile(r"ckpt-(?P<step>0|[1-9]\d{0,17})")
 _ASIDE = re.compile(r"(?P<state>\.tmp-|\.replaced-|\.removed-)ckpt-(?P<step>\d{1,18})-(?P<number>\d{1,18})")
 

@@ -115,7 +115,8 @@ class Checkpoint:
         target = result.reshape(-1).view(np.uint8).data
         row_bytes = len(target) // (stop - start) if stop > start else 0
         for first, entry in zip(stored.row_starts, stored.parts, strict=True):
-            begin, end = max(start, first), min(stop, first + (entry.shape[0] if entry.shape else 1))
+            begin = max(start, first)
+            end = min(stop, first + (entry.shape[0] if entry.shape else 1))
             if begin < end:
                 part = target[(begin - start) * row_bytes : (end - start) * row_bytes]
                 self._read_into(part, entry.file, entry.offset + (begin - first) * row_bytes)
@@ -147,7 +148,8 @@ class Checkpoint:
             count = os.preadv(self._descriptors[file], [target[: 1 << 30]], offset)
             if count == 0:
                 raise CheckpointDamagedError(f"{self.path / file} was cut short while it was being read")
-            target, offset = target[count:], offset + count
+            target = target[count:]
+            offset = offset + count
 
 
 def _read_all(descriptor: int) -> bytes:
@@ -161,9 +163,11 @@ def _verified(name: str, descriptor: int, record: FileRecord) -> list[Entry]:
     nbytes = os.fstat(descriptor).st_size
     if nbytes != record.nbytes:
         raise CheckpointDamagedError(f"{name} has {nbytes} bytes, its {MANIFEST} says {record.nbytes}")
-    crc32, position = 0, 0
+    crc32 = 0
+    position = 0
     while block := os.pread(descriptor, BLOCK_BYTES, position):
-        crc32, position = zlib.crc32(block, crc32), position + len(block)
+        crc32 = zlib.crc32(block, crc32)
+        position = position + len(block)
     if crc32 != record.crc32:
         raise CheckpointDamagedError(
             f"the bytes of {name} are not those that were written: its checksum is wrong"

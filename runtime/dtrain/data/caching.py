@@ -14,8 +14,10 @@ class Cached(Node):
     """
 
     def __init__(self, source: Node) -> None:
-        self._source, self.batch_size = source, source.batch_size
-        self.addressable, self.cardinality = source.addressable, source.cardinality
+        self._source = source
+        self.batch_size = source.batch_size
+        self.addressable = source.addressable
+        self.cardinality = source.cardinality
         self._by_index: dict[int, Element] = {}
         self._all: list[Element] | None = None
 

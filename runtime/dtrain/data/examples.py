@@ -21,8 +21,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Feature = list[bytes] | Array | None
 """bytes values, an array of float32 or int64, or None for a feature without a kind."""
 
-VARINT, FIXED64, LENGTH_DELIMITED, FIXED32 = 0, 1, 2, 5
-BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
+VARINT = 0
+FIXED64 = 1
+LENGTH_DELIMITED = 2
+FIXED32 = 5
+BYTES_LIST = 1
+FLOAT_LIST = 2
+INT64_LIST = 3
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,8 @@ def _decode_feature(message: memoryview | bytes) -> Feature:
 
 def _fields(message: memoryview | bytes, *wanted: int) -> Iterator[tuple[int, memoryview]]:
     """(number, content) of the fields of a message; the content of a number is its bytes as they stand."""
-    view, position = memoryview(message), 0
+    view = memoryview(message)
+    position = 0
     while position < len(view):
         tag, position = _varint(view, position)
         start = position

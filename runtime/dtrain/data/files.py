@@ -20,7 +20,8 @@ class FileRows(Node):
     """What a reader yields of one file, in bytes."""
 
     def __init__(self, path: str, read: Callable[[str], Iterator[bytes]]) -> None:
-        self._path, self._read = path, read
+        self._path = path
+        self._read = read
 
     @property
     def spec(self) -> Any:

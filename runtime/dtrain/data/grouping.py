@@ -20,8 +20,11 @@ class Mapped(Node):
     """A function of each element."""
 
     def __init__(self, source: Node, function: Callable[..., Any]) -> None:
-        self._source, self._function, self.batch_size = source, function, source.batch_size
-        self.addressable, self.cardinality = source.addressable, source.cardinality
+        self._source = source
+        self._function = function
+        self.batch_size = source.batch_size
+        self.addressable = source.addressable
+        self.cardinality = source.cardinality
 
     @property
     def spec(self) -> Any:
@@ -38,7 +41,8 @@ class Filtered(Node):
     """The elements for which a predicate holds."""
 
     def __init__(self, source: Node, predicate: Callable[..., Any]) -> None:
-        self._source, self._predicate = source, predicate
+        self._source = source
+        self._predicate = predicate
         self.cardinality = source.cardinality if source.cardinality in (0, INFINITE) else UNKNOWN
 
     @property
@@ -55,9 +59,12 @@ class Batched(Node):
     def __init__(self, source: Node, size: int, drop_remainder: bool) -> None:
         if size < 1:
             raise InputError(f"batch: expected a size >= 1, found {size}.")
-        self._source, self._size, self._drop = source, size, drop_remainder
+        self._source = source
+        self._size = size
+        self._drop = drop_remainder
         self.batch_size = size
-        self.addressable, self.cardinality = source.addressable, source.cardinality
+        self.addressable = source.addressable
+        self.cardinality = source.cardinality
         if self.cardinality >= 0:
             self.cardinality = self.cardinality // size if drop_remainder else -(-self.cardinality // size)
 
@@ -76,13 +83,15 @@ class Batched(Node):
                 yield stack(group)
 
     def element(self, index: int, iteration: Iteration) -> Element:
-        start, stop = index * self._size, (index + 1) * self._size
+        start = index * self._size
+        stop = (index + 1) * self._size
         if self._source.cardinality >= 0:
             stop = min(stop, self._source.cardinality)
         return self._source.elements(range(start, stop), iteration)
 
     def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
-        start, size = index * self._size, self._size
+        start = index * self._size
+        size = self._size
         if self._source.cardinality >= 0:
             size = min(size, self._source.cardinality - start)
         wanted = rows(size)
@@ -117,7 +126,9 @@ class Rebatched(Node):
     def __init__(self, source: Node, sizes: Sequence[int], drop_remainder: bool) -> None:
         if not sizes or min(sizes) < 0 or max(sizes) == 0:
             raise InputError(f"rebatch: expected sizes >= 0, not all of them 0, found {list(sizes)}.")
-        self._source, self._sizes, self._drop = source, sizes, drop_remainder
+        self._source = source
+        self._sizes = sizes
+        self._drop = drop_remainder
         self.cardinality = INFINITE if source.cardinality == INFINITE else UNKNOWN
 
     @property
@@ -127,7 +138,8 @@ class Rebatched(Node):
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         sizes = cycle(self._sizes)
-        size, rest = next(sizes), None
+        size = next(sizes)
+        rest = None
         for batch in self._source.iterate(iteration):
             rest = batch if rest is None else concatenate([rest, batch])
             while len(arrays_of(rest)[0]) >= size:

@@ -15,7 +15,9 @@ class DatasetIterator(Iterator[Element]):
     """
 
     def __init__(self, node: Node, iteration: Iteration = (0,), position: int = 0) -> None:
-        self._node, self._iteration, self._position = node, iteration, position
+        self._node = node
+        self._iteration = iteration
+        self._position = position
         self._end = float("inf") if node.cardinality == INFINITE else node.cardinality
         self._stream = None if node.addressable else islice(node.iterate(iteration), position, None)
 

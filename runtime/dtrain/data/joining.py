@@ -44,7 +44,8 @@ class Concatenated(Node):
     """The elements of one node, then those of another."""
 
     def __init__(self, first: Node, second: Node) -> None:
-        self._first, self._second = first, second
+        self._first = first
+        self._second = second
         lengths = (first.cardinality, second.cardinality)
         self.addressable = first.addressable and second.addressable and first.cardinality != INFINITE
         if min(lengths) >= 0:
@@ -86,7 +87,10 @@ class Interleaved(Node):
                 f"interleave: expected lengths >= 1, found cycle_length {cycle_length}, block_length "
                 f"{block_length}."
             )
-        self._source, self._make, self._cycle, self._block = source, make, cycle_length, block_length
+        self._source = source
+        self._make = make
+        self._cycle = cycle_length
+        self._block = block_length
 
     @property
     def spec(self) -> Any:

@@ -18,7 +18,10 @@ class Picked(Node):
     """
 
     def __init__(self, source: Node, start: int = 0, stride: int = 1, limit: int | None = None) -> None:
-        self._source, self._start, self._stride, self._limit = source, start, stride, limit
+        self._source = source
+        self._start = start
+        self._stride = stride
+        self._limit = limit
         self.batch_size = source.batch_size
         self.addressable = source.addressable
         self.cardinality = self._count(source.cardinality)
@@ -55,7 +58,9 @@ class Repeated(Node):
     """The source, `times` times over; None: without end."""
 
     def __init__(self, source: Node, times: int | None) -> None:
-        self._source, self._times, self.batch_size = source, times, source.batch_size
+        self._source = source
+        self._times = times
+        self.batch_size = source.batch_size
         once = source.cardinality
         self.addressable = source.addressable and once != INFINITE
         if times == 0 or once == 0:
@@ -113,12 +118,10 @@ class Shuffled(Node):
     def __init__(self, source: Node, buffer_size: int, seed: int, reshuffle_each_iteration: bool) -> None:
         if buffer_size < 1:
             raise InputError(f"shuffle: expected buffer_size >= 1, found {buffer_size}.")
-        self._source, self._buffer_size, self._seed, self._reshuffle = (
-            source,
-            buffer_size,
-            seed,
-            reshuffle_each_iteration,
-        )
+        self._source = source
+        self._buffer_size = buffer_size
+        self._seed = seed
+        self._reshuffle = reshuffle_each_iteration
         self.batch_size = source.batch_size
         self.cardinality = source.cardinality
         self.addressable = source.addressable and self.cardinality != INFINITE
@@ -154,7 +157,8 @@ class Shuffled(Node):
         newest = self._newest
         if newest is not None and newest[0] == iteration:
             return newest[1]
-        generator, length = self._generator(iteration), self.cardinality
+        generator = self._generator(iteration)
+        length = self.cardinality
         if self._buffer_size >= length:
             order = generator.permutation(length)
         else:

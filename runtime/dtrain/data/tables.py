@@ -20,7 +20,8 @@ Array = np.ndarray[Any, Any]
 Shape = tuple[int | None, ...]
 
 SUFFIXES = (".npz", ".npy", ".csv", ".tfrecord", ".tfrecords")
-X_NAMES, Y_NAMES = ("x", "x_test"), ("y", "y_test")
+X_NAMES = ("x", "x_test")
+Y_NAMES = ("y", "y_test")
 
 
 def read_examples(

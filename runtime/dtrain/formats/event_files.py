@@ -21,8 +21,12 @@ import numpy as np
 from dtrain.formats.tfrecord import TFRecordWriter
 
 HISTOGRAM_BUCKETS = 30
-FLOAT32, FLOAT64, STRING = 1, 2, 7
-SCALARS, HISTOGRAMS, TEXTS = "scalars", "histograms", "text"
+FLOAT32 = 1
+FLOAT64 = 2
+STRING = 7
+SCALARS = "scalars"
+HISTOGRAMS = "histograms"
+TEXTS = "text"
 
 _numbers = count()
 
@@ -98,7 +102,8 @@ def histogram(values: Any, buckets: int = HISTOGRAM_BUCKETS) -> np.ndarray[Any, 
     result = np.zeros((buckets, 3))
     if not flat.size:
         return result
-    low, high = flat.min(), flat.max()
+    low = flat.min()
+    high = flat.max()
     if low == high:
         result[:, :2] = low
         result[-1, 2] = flat.size
@@ -107,7 +112,9 @@ def histogram(values: Any, buckets: int = HISTOGRAM_BUCKETS) -> np.ndarray[Any, 
     # As TensorFlow cuts them: by division, not by comparison with the edges, so that its counts are ours.
     index = np.minimum(((flat - low) / width).astype(np.int64), buckets - 1)
     edges = np.linspace(low, high, buckets + 1)
-    result[:, 0], result[:, 1], result[:, 2] = edges[:-1], edges[1:], np.bincount(index, minlength=buckets)
+    result[:, 0] = edges[:-1]
+    result[:, 1] = edges[1:]
+    result[:, 2] = np.bincount(index, minlength=buckets)
     return result
 
 

@@ -98,7 +98,8 @@ class _ZlibReader(io.RawIOBase):
     """The decompressed bytes of a zlib file."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self._decompressor = file, zlib.decompressobj()
+        self._file = file
+        self._decompressor = zlib.decompressobj()
 
     def readable(self) -> bool:
         return True

@@ -108,7 +108,8 @@ class Compression:
     def _gradient(self, left: Iterator[Array], size: int, scale: float) -> Array:
         if self.fraction is None:
             return self._widened(next(left), scale)
-        places, values = next(left), next(left)
+        places = next(left)
+        values = next(left)
         kinds = places.dtype.name, values.dtype.name
         if (
             kinds != ("uint32", "float32")

@@ -50,12 +50,14 @@ class _Part:
 
     def keep_all(self) -> None:
         if self.whole is None and self.position < len(self.array):
-            self.whole, self.whole_start = self._block(self.position, len(self.array)), self.position
+            self.whole = self._block(self.position, len(self.array))
+            self.whole_start = self.position
             self._forget()
 
     def read(self, start: int, stop: int) -> Array:
         if self.last is None or (self.last[0], len(self.last[1])) != (start, stop - start):
-            self.last, self.position = (start, self._block(start, stop)), stop
+            self.last = (start, self._block(start, stop))
+            self.position = stop
             if stop == len(self.array):
                 self.whole = None
                 self._forget()
@@ -66,19 +68,25 @@ class _Part:
             return self.whole[start - self.whole_start : stop - self.whole_start].copy()
         block = self.array[start:stop].copy()
         if self.ids:
-            ids, rows = np.concatenate(self.ids), np.concatenate(self.rows)
+            ids = np.concatenate(self.ids)
+            rows = np.concatenate(self.rows)
             ahead = ids >= start
-            self.ids, self.rows = [ids[ahead]], [rows[ahead]]
+            self.ids = [ids[ahead]]
+            self.rows = [rows[ahead]]
             here = self.ids[0] < stop
             block[self.ids[0][here] - start] = self.rows[0][here]
         return block
 
     def done(self) -> None:
-        self.position, self.last, self.whole = len(self.array), None, None
+        self.position = len(self.array)
+        self.last = None
+        self.whole = None
         self._forget()
 
     def _forget(self) -> None:
-        self.ids, self.rows, self.kept = [], [], None
+        self.ids = []
+        self.rows = []
+        self.kept = None
 
 
 class Image:

@@ -63,7 +63,8 @@ class CompressedPacking(Packing):
     ) -> None:
         """Make room; `arrays` makes arrays that are sent again and again."""
         super().__init__(weights, gradients)
-        self._compression, self._half = compression, compression.half
+        self._compression = compression
+        self._half = compression.half
         self._layouts = gradients.plan.layouts
         self._numbers = gradients.buffers.get(("float32", True), np.zeros(0, np.float32))
         sizes = [

@@ -66,7 +66,8 @@ class Published:
         if values is not self.newest:
             kept = self._older if self._lost else [*self._older, self.newest]
             self._older = [each for each in kept if each is not values]
-            self.newest, self._lost = values, False
+            self.newest = values
+            self._lost = False
         if not self._room.keeps_spares:
             self._older = [each for each in self._older if self._room.in_use(each)]
 

@@ -174,7 +174,8 @@ class Store:
         self.max_steps = step
         if reached >= step:
             self._keep_dense()
-            values, place = self.values, self._published.next_place()
+            values = self.values
+            place = self._published.next_place()
             for value, new in zip(values, place, strict=True):
                 new[...] = value
             for position, index in enumerate(self.trainable):
@@ -205,7 +206,8 @@ class Store:
         """Why blocks are not new values of every group, and of each table all rows or none; None if they
         are.
         """
-        groups, rows = blocks[: len(self.groups)], blocks[len(self.groups) :]
+        groups = blocks[: len(self.groups)]
+        rows = blocks[len(self.groups) :]
         sizes = [(table.values.dtype, table.values.size) for table in self.tables]
         fits = [
             block.size == 0 or (block.dtype, block.size) == size
@@ -249,7 +251,8 @@ class Store:
 
     def compressed_rows(self, tables: Sequence[int], rows: Sequence[Array]) -> list[Array]:
         """Rows that were looked up, as replicas are sent them."""
-        compression, shards = self._compression, [self.tables[table].shard for table in tables]
+        compression = self._compression
+        shards = [self.tables[table].shard for table in tables]
         if compression is None:
             return list(rows)
         return [
@@ -265,7 +268,8 @@ class Store:
             InputError: they are not those of a push.
         """
         blocks = blocks if self._compression is None else self._compression.restore_push(self.layout, blocks)
-        groups, tables = len(self.groups), len(self._trained_tables)
+        groups = len(self.groups)
+        tables = len(self._trained_tables)
         if len(blocks) != groups + 2 * tables:
             raise InputError(
                 f"expected {groups} blocks and 2 for each of {tables} tables, found {len(blocks)}"
@@ -296,7 +300,8 @@ class Store:
         if rows or not self.optimizer.elementwise:
             dense = self._clip(dense, rows)
         self._keep_dense()
-        position, place = 0, self._published.next_place()
+        position = 0
+        place = self._published.next_place()
         for index, (value, new, gradient) in enumerate(zip(self.values, place, dense, strict=True)):
             if self.groups[index].trainable:
                 slots = {name: arrays[position] for name, arrays in self.slots.items()}
@@ -317,7 +322,8 @@ class Store:
 
     def _listed(self, blocks: Sequence[Array]) -> Iterable[tuple[Table, Array, Array]]:
         """Of the blocks of a push: each trainable table with its row numbers and rows."""
-        tables, first = self._trained_tables, len(self.groups)
+        tables = self._trained_tables
+        first = len(self.groups)
         return zip(tables, blocks[first::2], blocks[first + 1 :: 2], strict=True) if tables else ()
 
     def _clip(self, gradients: Sequence[Array], rows: dict[str, SparseRows]) -> Sequence[Array]:

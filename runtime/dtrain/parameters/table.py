@@ -58,7 +58,8 @@ class Table:
         """Take one array's first values from `source`, which is the whole variable and may be sliced by
         rows.
         """
-        first, target = self.shard.row_start, self.arrays[name]
+        first = self.shard.row_start
+        target = self.arrays[name]
         for start, stop in row_blocks(target.shape, target.itemsize):
             target[start:stop] = source[first + start : first + stop]
 
@@ -68,7 +69,8 @@ class Table:
         Raises:
             InputError: there is no such array, it has no such rows, or the block is of others.
         """
-        target, first = self.arrays.get(name), self.shard.row_start
+        target = self.arrays.get(name)
+        first = self.shard.row_start
         if (
             target is None
             or not 0 <= start <= stop <= len(target)

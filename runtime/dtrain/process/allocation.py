@@ -10,7 +10,9 @@ last answer: a server of 80 MB of variables with two clients holds 340-380 MB at
 import ctypes
 from functools import cache
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 
 KEPT_BYTES = 64 * 1024 * 1024
 """At most so much free memory stays with an arena: the chunks of a message of 32 MB are there for the next

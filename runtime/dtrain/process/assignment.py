@@ -23,7 +23,9 @@ ATTEMPT = "DTRAIN_ATTEMPT"
 SECRET = "DTRAIN_SECRET"
 JOINED = "DTRAIN_JOINED"
 TF_CONFIG = "TF_CONFIG"
-TASK, ROLE, INDEX = "DTRAIN_TASK", "DTRAIN_ROLE", "DTRAIN_INDEX"
+TASK = "DTRAIN_TASK"
+ROLE = "DTRAIN_ROLE"
+INDEX = "DTRAIN_INDEX"
 """The task's name, role and index, set for scripts that cannot read the JSON of TF_CONFIG; dtrain itself
 reads TF_CONFIG.
 """

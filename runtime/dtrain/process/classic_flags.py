@@ -53,7 +53,8 @@ def _find(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _task(flags: dict[str, str], cluster: ClusterSpec) -> TaskId:
-    job, index = flags.get("job_name", ""), flags.get("task_index", "0")
+    job = flags.get("job_name", "")
+    index = flags.get("task_index", "0")
     if job not in set(Role):
         raise SpecError(f"--job_name: expected one of {', '.join(Role)}, found {job!r}")
     if not index.isdecimal():

@@ -102,7 +102,8 @@ def kill_children(patience_s: float = 2.0) -> None:
 
 
 def _children() -> list[int]:
-    own, found = os.getpid(), []
+    own = os.getpid()
+    found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):  # it ended meanwhile

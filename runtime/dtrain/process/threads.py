@@ -39,7 +39,8 @@ def threads(
         return 1
     if assignment is None or assignment.launched or any(name in environment for name in USERS_LIMITS):
         return None
-    cluster, task = assignment.cluster, assignment.task
+    cluster = assignment.cluster
+    task = assignment.task
     here = cluster.address(task if task in cluster else cluster.leader) if cluster.leader else None
     replicas = [cluster.address(replica) for replica in cluster.replicas(training.chief_trains)]
     return max(1, cores // max(1, sum(_host(address) == _host(here) for address in replicas)))

@@ -52,7 +52,8 @@ class DelayCompensation:
         if (rank, table) not in self._rows:  # memory is taken only where it is written
             self._rows[rank, table] = np.empty_like(values), np.zeros(len(values), bool)
         then, known = self._rows[rank, table]
-        then[ids], known[ids] = values[ids], True
+        then[ids] = values[ids]
+        known[ids] = True
 
     def compensate(
         self,
@@ -96,7 +97,8 @@ class DelayCompensation:
         result = np.empty_like(gradient)
         for start in range(0, gradient.size, BLOCK):
             part = slice(start, start + BLOCK)
-            out, g = result[part], gradient[part]
+            out = result[part]
+            g = gradient[part]
             np.subtract(now[part], then[part], out=out)
             out *= g
             out *= out.dtype.type(self.strength)

@@ -72,7 +72,8 @@ class Membership:
             member.incarnation = incarnation
         elif process != member.process or member.state is MemberState.LOST:
             member.incarnation += 1
-        member.state, member.process = MemberState.LIVE, process
+        member.state = MemberState.LIVE
+        member.process = process
         self.gone.discard(task)
         member.deadline_s = now + self.lease_s
         return member.incarnation

@@ -114,7 +114,8 @@ class PartDealer:
         if not self.due:
             self.batch = self.next // self.parts  # of which a run with backups may have dealt some parts
             left = range(self.next, (self.batch + 1) * self.parts)
-            self.next, self.due = left.stop, set(left)
+            self.next = left.stop
+            self.due = set(left)
             return list(left)
         self.batch = min(self.due) // self.parts
         return sorted(part for part in self.due if part // self.parts == self.batch)

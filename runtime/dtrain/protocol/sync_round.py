@@ -177,7 +177,8 @@ class SyncDecision:
 
     def begin(self, parts: Iterable[int]) -> None:
         """Begin a batch with these parts (`whole`)."""
-        self.open, self._empty = set(parts), 0
+        self.open = set(parts)
+        self._empty = 0
 
     def offer(self, contribution: Contribution, part: int) -> None:
         """Learn of which part a contribution is; ps:0 alone hears that, from the push itself."""

@@ -16,7 +16,8 @@ FIRST_S = 1.0
 """How old a wait is when it is announced."""
 AGAIN_S = 5.0
 """When it is announced for the second time; after that each pause is twice as long, up to the longest."""
-LONGEST_S, LONGEST_OF_OTHERS_S = 60.0, 600.0
+LONGEST_S = 60.0
+LONGEST_OF_OTHERS_S = 600.0
 """The latter for those who are there and have something to do first: a healthy run may wait for a slow task
 for hours.
 """
@@ -81,7 +82,8 @@ class Announcements:
 
     def _of_server(self, server: str, found: Unreached, now_s: float) -> Iterator[str]:
         """Yield a line as soon as the reason changes, and again from time to time while it stays."""
-        told, text = self._unreached.get(server), f"{server} at {found.address}: {found.reason}"
+        told = self._unreached.get(server)
+        text = f"{server} at {found.address}: {found.reason}"
         if told is None or told.text != text:
             self._unreached[server] = _Told(text, now_s + AGAIN_S)
             yield f"waits for {text}"

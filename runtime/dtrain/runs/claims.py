@@ -54,7 +54,8 @@ def claim(path: str | os.PathLike[str], run_id: str | None) -> None:
     if run_id is None:
         return
     if _held.pid != os.getpid():
-        _held.pid, _held.descriptors = os.getpid(), {}
+        _held.pid = os.getpid()
+        _held.descriptors = {}
         atexit.register(_leave, os.getpid())
     whole = Path(os.path.realpath(path))
     try:

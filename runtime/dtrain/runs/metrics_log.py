@@ -48,7 +48,8 @@ class MetricsLog:
             line = msgspec.json.encode(self._line(self._newest, datetime.now().astimezone()))
             with contextlib.suppress(OSError), self._path.open("ab") as file:
                 file.write(line + b"\n")
-        self._newest, self._next_s = None, self._clock() + INTERVAL_S
+        self._newest = None
+        self._next_s = self._clock() + INTERVAL_S
 
     def _line(self, reply: HeartbeatReply, now: datetime) -> dict[str, Any]:
         statuses = [msgspec.convert(data, TaskStatus, strict=False) for data in reply.statuses]

@@ -58,7 +58,8 @@ class Reporter:
         self._writing = threading.Lock()  # else an older account might replace a newer one
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
         self._rate_from = (time.monotonic(), 0, 0.0)
-        self._examples, self._waited_s = 0, 0.0
+        self._examples = 0
+        self._waited_s = 0.0
         self.write()
         self._thread.start()
 
@@ -91,7 +92,8 @@ class Reporter:
 
     def unreached(self, server: str, address: str, reason: str | None) -> None:
         """Note why a server cannot be reached, again and again while that is so; None: it has been."""
-        now_s, before = time.monotonic(), self._unreached.get(server)
+        now_s = time.monotonic()
+        before = self._unreached.get(server)
         if reason is None:
             self._unreached.pop(server, None)
         else:
@@ -107,7 +109,8 @@ class Reporter:
             self.warn(text)
 
     def _announce_waits(self) -> None:
-        waiting, now_s = self._waiting, time.monotonic()
+        waiting = self._waiting
+        now_s = time.monotonic()
         if self._announcements is not None:
             named = waiting and (self._whom(waiting[0]), waiting[1])
             for text in self._announcements.look(now_s, dict(self._unreached), named):
@@ -207,10 +210,12 @@ class Reporter:
         while not self._stopped.wait(INTERVAL_S):
             self._read_order()
             self._announce_waits()
-            now_s, news = time.monotonic(), (self.status.step, self.status.phase, self.current().waiting_for)
+            now_s = time.monotonic()
+            news = (self.status.step, self.status.phase, self.current().waiting_for)
             if news != last or now_s - last_s >= QUIET_S:
                 self.write()
-                last, last_s = news, now_s
+                last = news
+                last_s = now_s
 
     def _read_order(self) -> None:
         with contextlib.suppress(OSError, RunError):  # what cannot be read changes nothing

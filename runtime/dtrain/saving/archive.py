@@ -82,7 +82,8 @@ def write_archive(
     """
     entries = [Entry(key, array.dtype.name, array.shape) for key, array in arrays.items()]
     metadata = {"format": FORMAT, "version": VERSION, "description": description, "crc32": f"{0:08x}"}
-    header, crc32 = encode_header(entries, metadata), 0
+    header = encode_header(entries, metadata)
+    crc32 = 0
 
     def blocks() -> Iterator[bytes | memoryview]:
         nonlocal crc32
@@ -131,7 +132,8 @@ def _read(path: Path, file: BinaryIO) -> Archive:
             f"{path} cannot be used: it is {_FOREIGN[start[:4]]}; expected a file of dtrain, or safetensors"
         )
     text = start + file.read(header_bytes(start, nbytes) - len(start))
-    entries, metadata = decode_header(text, path.name, nbytes), decode_metadata(text)
+    entries = decode_header(text, path.name, nbytes)
+    metadata = decode_metadata(text)
     try:
         arrays = {entry.key: _filled(np.empty(entry.shape, entry.dtype), file) for entry in entries}
     except ValueError as error:  # more axes, or with a length of 0 larger others, than numpy has

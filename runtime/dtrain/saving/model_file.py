@@ -79,7 +79,8 @@ def _from_file(path: Path) -> SavedModel:
             raise CheckpointError(
                 f"{path} holds weights and no model; build the model and use its load_weights"
             )
-        model, step = text["model"], text["optimizer_step"]
+        model = text["model"]
+        step = text["optimizer_step"]
         if not isinstance(model, dict) or not isinstance(step, int | None):
             raise ValueError(f"expected a model and a number of steps, found {model!r:.80} and {step!r:.80}")
     except (ValueError, KeyError, AttributeError, RecursionError) as error:

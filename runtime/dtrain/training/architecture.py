@@ -80,7 +80,8 @@ class Architecture:
         Raises:
             InputError: there is none.
         """
-        layers, names = self.layers, {shown(part): each for part, each in self.network.graph.names.items()}
+        layers = self.layers
+        names = {shown(part): each for part, each in self.network.graph.names.items()}
         found = (
             layers[index : index + 1]
             if index is not None

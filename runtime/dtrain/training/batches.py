@@ -314,7 +314,8 @@ class PartStream:
         if not self._iterators:
             # The first number says how far training had come; from then on only the order counts.
             self._open(number // self._pipelines)
-        parts, batch = self._cut.parts, self._weighted(next(self._iterators[0]))
+        parts = self._cut.parts
+        batch = self._weighted(next(self._iterators[0]))
         return Part(batch, parts, 0, batch.size * parts)
 
     def _shared(self, number: int) -> Part:

@@ -35,7 +35,8 @@ def step_in_work(session: Session) -> str:
     """Name the step that comes next: as this call of `fit` counts, and as all calls together do if that
     differs.
     """
-    step, done = session.global_step + 1, session.first_step
+    step = session.global_step + 1
+    done = session.first_step
     return f"step {step - done} of this fit (global step {step})" if done else f"step {step}"
 
 

@@ -92,10 +92,8 @@ class Totals:
                 else f"{len(outputs)}: see `train_step` for your own"
             )
             raise InputError(f"metrics: expected {len(self._names)} outputs, found {found}")
-        targets, weights = (
-            by_output(step.y, self._names, "targets"),
-            by_output(step.sample_weight, self._names, "sample weights"),
-        )
+        targets = by_output(step.y, self._names, "targets")
+        weights = by_output(step.sample_weight, self._names, "sample weights")
         for each in self._metrics:
             if each.weighted:
                 each.metric.update_state(

@@ -89,7 +89,8 @@ class Fit:
 
     def run(self, batches: Batches, epochs: Epochs) -> History:
         """Train this replica until the last global step."""
-        model, strategy = self.model, self.model.strategy
+        model = self.model
+        strategy = self.model.strategy
         values = model.weights
         optimizer = optimizers.serialize(self.compiled.optimizer)
         description = describe_if_data(model, self.compiled) if strategy.is_leader else None
@@ -109,7 +110,8 @@ class Fit:
         )
         session = strategy.open(problem)
         self.owner.state = None
-        model.weights, model.stop_training = session.weights, False
+        model.weights = session.weights
+        model.stop_training = False
         try:
             loop = self._loop(session, epochs)
             if loop.callbacks is not None:
@@ -145,7 +147,8 @@ class Fit:
 
     def _loop(self, session: Session, epochs: Epochs) -> TrainingLoop:
         """The loop of this replica; the leader's has a log, callbacks and validation."""
-        model, loss = self.model, self.compiled.losses
+        model = self.model
+        loss = self.compiled.losses
         chance = partial(chance_of, model.strategy.seed, session)
         loop = TrainingLoop(
             session,

@@ -156,17 +156,17 @@ class TrainingLoop:
         """Compute one part: a gradient, a verdict. The next part may be the same again, on new weights
         (`on_stale`).
         """
-        session, number, repairs = self.session, self.session.part, self.session.repairs
+        session = self.session
+        number = self.session.part
+        repairs = self.session.repairs
         if self.callbacks is not None and not (self.pending or repairs):
             self._call_batch("on_train_batch_begin", session.global_step + 1, {})
             if session.finished or session.part != number:
                 return  # a callback has stopped training
         self._warn_of_empty_parts(part)
         if part.batch is None:
-            before, self.pending = (
-                session.global_step,
-                session.pass_over(part.empty).verdict is Verdict.PENDING,
-            )
+            before = session.global_step
+            self.pending = session.pass_over(part.empty).verdict is Verdict.PENDING
             if session.global_step > before:
                 self._call_batch("on_train_batch_end", session.global_step)
             return
@@ -238,7 +238,8 @@ class TrainingLoop:
         once.
         """
         ended = range(epoch, min(reached, self.epochs.epochs))
-        log, steering = self.log, self.steering
+        log = self.log
+        steering = self.steering
         if log is None or steering is None or not ended:
             return
         self.open = False
@@ -271,10 +272,8 @@ class TrainingLoop:
     def _call_batch(self, hook: str, step: int, numbers: dict[str, float] | None = None) -> None:
         """A hook of batches, about that of a global step; by default with the epoch's means so far."""
         if self.callbacks is not None and self.log is not None and self.steering is not None:
-            batch, epoch = (
-                self.epochs.step_in_epoch(step, self.session),
-                self.epochs.number(step, self.session),
-            )
+            batch = self.epochs.step_in_epoch(step, self.session)
+            epoch = self.epochs.number(step, self.session)
             log = self.log
 
             def logs() -> dict[str, float]:  # called only for a listener, which may read the weights

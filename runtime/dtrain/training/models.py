@@ -154,7 +154,8 @@ class Model(Architecture):
         Raises:
             InputError: data or arguments do not fit.
         """
-        strategy, data = self.strategy, joined(x, y, sample_weight)
+        strategy = self.strategy
+        data = joined(x, y, sample_weight)
         if validation_split and validation_data is None:
             check_lengths(data)
             data, validation_data = held_out(data, validation_split)

@@ -45,7 +45,8 @@ class Steering:
         """An epoch begins again: what callbacks changed at its end and was not told they will change
         again.
         """
-        self.model.weights, self.model.stop_training = self.session.weights, self._stop_told
+        self.model.weights = self.session.weights
+        self.model.stop_training = self._stop_told
 
     def tell_changes(self) -> None:
         """Callbacks were called: if they have changed something, it holds from the next step on."""
@@ -58,11 +59,13 @@ class Steering:
             self._tell()
 
     def _tell(self) -> None:
-        model, session = self.model, self.session
+        model = self.model
+        session = self.session
         assigned = None if model.weights is session.weights else model.weights
         if session.finished and assigned is None:
             return
-        self._told, self._stop_told = dict(vars(self.optimizer)), model.stop_training
+        self._told = dict(vars(self.optimizer))
+        self._stop_told = model.stop_training
         session.control(
             Orders(optimizers.serialize(self.optimizer), model.stop_training, assigned, self._until)
         )

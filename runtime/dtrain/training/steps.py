@@ -50,7 +50,9 @@ class EvaluationStep:
     """
 
     def __init__(self, model: Architecture, loss: Losses | None, batch: Batch, weights: Weights) -> None:
-        self.x, self.y, self.sample_weight = batch.x, batch.y, batch.sample_weight
+        self.x = batch.x
+        self.y = batch.y
+        self.sample_weight = batch.sample_weight
         self._weights = weights
         self.outputs: Any = None
         self.losses: dict[str, float] = {}
@@ -173,7 +175,8 @@ class TrainingStep(EvaluationStep):
             last: nothing will be added to these gradients, nor changed: each layer's may leave while the
                 others are computed.
         """
-        x, y = self.x if x is None else x, self.y if y is None else y
+        x = self.x if x is None else x
+        y = self.y if y is None else y
         weight = self.sample_weight if sample_weight is None else sample_weight
         network = self._model.network
         complete = self._session.complete if last and not self._begun else None
@@ -219,7 +222,8 @@ class TrainingStep(EvaluationStep):
         """
         if self._pass is None:
             raise ProgramError(f"{self._model.name}: backward needs a forward before it, each time")
-        run, self._pass = self._pass, None
+        run = self._pass
+        self._pass = None
         upstream = [
             np.array(each, np.float32)
             for each in (gradient if isinstance(gradient, list | tuple) else [gradient])
@@ -245,7 +249,8 @@ class TrainingStep(EvaluationStep):
         Raises:
             InputError: a variable's is missing, has no variable, or has another shape.
         """
-        name, arrays = self._model.name, self._session.gradients
+        name = self._model.name
+        arrays = self._session.gradients
         tables = {spec.name for spec in self._model.created_variables if spec.sparse and spec.trainable}
         rows = {
             key: each.summed()

@@ -43,7 +43,8 @@ def summary(
 
 def _rows(graph: Graph, is_stack: bool) -> list[list[str]]:
     """The header, and a row for each use; what is used again has its parameters in its first row."""
-    rows, sizes = [["Layer (type)", "Output Shape", "Param #", "Connected to"]], dict[Layer, int]()
+    rows = [["Layer (type)", "Output Shape", "Param #", "Connected to"]]
+    sizes = dict[Layer, int]()
     for layer, weight, _ in graph.weights():
         sizes[layer] = sizes.get(layer, 0) + prod(weight.shape)
     for number, use in enumerate(graph.uses):
@@ -63,7 +64,9 @@ def _shape(shape: Shape) -> str:
 
 
 def _total(what: str, specs: list[VariableSpec]) -> str:
-    size, unit = float(sum(spec.nbytes for spec in specs)), 0
+    size = float(sum(spec.nbytes for spec in specs))
+    unit = 0
     while size >= 1024 and unit < len(UNITS) - 1:
-        size, unit = size / 1024, unit + 1
+        size = size / 1024
+        unit = unit + 1
     return f"{what} params: {sum(spec.size for spec in specs)} ({size:.2f} {UNITS[unit]})"

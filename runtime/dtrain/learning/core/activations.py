@@ -121,7 +121,8 @@ def scaled_elu_derivative(y: Array, dy: Array, alpha: float = 1.0) -> Array:
 
 
 # Klambauer et al. 2017, "Self-Normalizing Neural Networks": fixed point at mean 0, variance 1.
-_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+_SELU_ALPHA = 1.6732632423543772
+_SELU_SCALE = 1.0507009873554805
 
 
 def _selu(x: Array) -> Array:

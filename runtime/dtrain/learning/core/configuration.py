@@ -92,7 +92,8 @@ def from_data(
     name: Any = identifier
     arguments: Any = {}
     if isinstance(identifier, Mapping):
-        name, arguments = identifier.get("class_name"), identifier.get("config", {})
+        name = identifier.get("class_name")
+        arguments = identifier.get("config", {})
     known = {**classes, **{key: each for key, each in custom_objects.items() if isinstance(each, type)}}
     if not isinstance(name, str) or name not in known:
         raise SpecError(
@@ -114,7 +115,8 @@ def unknown_name(name: object, kind: str, known: Iterable[str], shown: Iterable[
     """Say of a name that is not known which one is nearest to it, in upper or lower case; if none is near,
     which there are.
     """
-    by_lower, lower = {each.lower(): each for each in known}, str(name).lower()
+    by_lower = {each.lower(): each for each in known}
+    lower = str(name).lower()
     near = get_close_matches(lower, by_lower)
     near.sort(
         key=lambda each: sorted(each) != sorted(lower)

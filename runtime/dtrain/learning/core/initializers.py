@@ -218,7 +218,8 @@ class Orthogonal(Initializer):
         """The Q of a QR decomposition of normal numbers, its signs made unique."""
         if len(shape) < 2:
             raise SpecError(f"Orthogonal: expected a shape of at least two axes, found {shape}")
-        rows, columns = prod(shape[:-1]), shape[-1]
+        rows = prod(shape[:-1])
+        columns = shape[-1]
         q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
         q *= np.sign(np.diag(r))
         return np.asarray(self.gain * (q.T if rows < columns else q), np.float32).reshape(shape)

@@ -62,7 +62,9 @@ class L2(L1L2):
         super().__init__(l2=l2)
 
 
-l1, l2, l1_l2 = L1, L2, L1L2
+l1 = L1
+l2 = L2
+l1_l2 = L1L2
 """Keras's other names."""
 
 CLASSES: dict[str, type[Regularizer]] = {"L1": L1, "L2": L2, "L1L2": L1L2}

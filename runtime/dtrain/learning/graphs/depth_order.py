@@ -25,7 +25,8 @@ def by_depth(uses: Sequence[Use], inputs: Sequence[int], outputs: Sequence[Slot]
             depths[slot.step] = max(depths[slot.step], depth + 1)
     for number in inputs:
         if uses[number].part not in deepest:
-            deepest[uses[number].part], met[uses[number].part] = 0, -1
+            deepest[uses[number].part] = 0
+            met[uses[number].part] = -1
     return sorted(deepest, key=lambda part: (-deepest[part], met[part]))
 
 

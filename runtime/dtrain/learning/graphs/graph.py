@@ -47,7 +47,8 @@ class Graph:
         self._check_wiring()
         self.names = named(list(dict.fromkeys(use.part for use in uses)))
         steps, self._ends = flattened(self.uses, self.names)
-        self.steps, self.outputs = tuple(steps), tuple(flat(slot, self._ends) for slot in self.leaving)
+        self.steps = tuple(steps)
+        self.outputs = tuple(flat(slot, self._ends) for slot in self.leaving)
         self.inputs = tuple(step for step in steps if isinstance(step.layer, InputLayer))
         shapes = [step.layer.input_shape for step in self.inputs]
         if all(shape is not None for shape in shapes):
@@ -79,7 +80,8 @@ class Graph:
         """What lies between symbolic inputs (results of `Input`) and outputs, each one tensor or a list of
         them.
         """
-        entering, leaving = as_list(inputs), as_list(outputs)
+        entering = as_list(inputs)
+        leaving = as_list(outputs)
         nodes: dict[Node, int] = {}
         for tensor in [*entering, *leaving]:
             _collect(tensor.node, nodes)
@@ -97,7 +99,8 @@ class Graph:
 
     def replayed(self, entering: Sequence[SymbolicTensor]) -> list[SymbolicTensor]:
         """The outputs of the same layers and models for other symbolic inputs, of the same shapes."""
-        source, produced = iter(entering), list[list[SymbolicTensor]]()
+        source = iter(entering)
+        produced = list[list[SymbolicTensor]]()
         for use in self.uses:
             arriving = [produced[slot.step][slot.output] for slot in use.inputs]
             result: Any = next(source) if not arriving else _called(use, arriving)
@@ -176,7 +179,8 @@ class Graph:
 
     def _shapes(self, entering: Sequence[Shape]) -> Iterator[list[Shape]]:
         """Of the outputs of each step."""
-        source, produced = iter(entering), list[list[Shape]]()
+        source = iter(entering)
+        produced = list[list[Shape]]()
         for step in self.steps:
             arriving = [produced[slot.step][slot.output] for slot in step.inputs]
             layer = step.layer

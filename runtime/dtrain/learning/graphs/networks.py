@@ -246,7 +246,8 @@ class Network:
             head.value_and_gradient(*given, scale)
             for head, given in self._given(heads, run, y, sample_weight)
         ]
-        lost, outputs = [lost for lost, _ in found], self._outputs(heads, run)
+        lost = [lost for lost, _ in found]
+        outputs = self._outputs(heads, run)
         rows = run.backward([gradient for _, gradient in found], gradients, on_gradients, scale.penalties)
         return StepResult(
             self._total(weights, heads, lost), self._named(heads, lost), outputs, run.state_updates(), rows
@@ -294,7 +295,8 @@ class Network:
     ) -> Iterator[tuple[Head, tuple[Any, Array, Any]]]:
         """Each output's target, value and weights of examples."""
         names = self.output_names
-        targets, weights = by_output(y, names, "targets"), by_output(sample_weight, names, "sample weights")
+        targets = by_output(y, names, "targets")
+        weights = by_output(sample_weight, names, "sample weights")
         return zip(heads, zip(targets, run.outputs, weights, strict=True), strict=True)
 
     def _total(self, weights: Mapping[str, Array], heads: Sequence[Head], lost: Sequence[float]) -> float:
@@ -325,7 +327,8 @@ class Network:
             raise InputError(f"expected {len(steps)} inputs, found {len(given)}")
         arrays: list[Array] = []
         for step, each in zip(steps, given, strict=True):
-            array, expected = np.asarray(each), step.shapes[0]
+            array = np.asarray(each)
+            expected = step.shapes[0]
             if array.ndim == 0 or array.shape[1:] != expected:
                 array = of_rank(array, expected)
                 if array.ndim == 0 or not fits(array.shape[1:], expected):
@@ -349,7 +352,8 @@ class Network:
 
 def _first_value(weight: Weight, name: str, seed: int) -> Any:
     try:
-        initializer, words = initializers.get(weight.initializer), [seed, *name.encode()]
+        initializer = initializers.get(weight.initializer)
+        words = [seed, *name.encode()]
     except SpecError as error:
         raise SpecError(f"{name}: {error}") from None
     table = DrawnTable.of(weight.shape, initializer, words) if weight.may_be_sparse else None

@@ -75,7 +75,8 @@ class Pass:
         self._weights: list[dict[str, Array]] = []
         self._needed: list[bool] = []  # for each step: whether it, or anything before it, is trained
         self._calls: list[Call] = []
-        needed, calls = self._needed, self._calls
+        needed = self._needed
+        calls = self._calls
         for step, memory in zip(graph.steps, self._scratch, strict=True):
             before = False
             for slot in step.inputs:
@@ -139,7 +140,9 @@ class Pass:
             arrived.add(slot, gradient)
         collected = Collected(gradients, dict(self._graph.counts), penalty_scale)
         for index in reversed(range(len(self._graph.steps))):
-            step, weights, call = self._graph.steps[index], self._weights[index], self._calls[index]
+            step = self._graph.steps[index]
+            weights = self._weights[index]
+            call = self._calls[index]
             if not self._needed[index]:
                 continue
             places = collected.places(step, call)
@@ -149,7 +152,8 @@ class Pass:
                 arrived.add(slot, gradient)
             if collected.finish(step, weights, places, call) and on_gradients is not None:
                 on_gradients(tuple(name for _, name in step.trained))
-        scratch, self._scratch = self._scratch, None
+        scratch = self._scratch
+        self._scratch = None
         self._pool.give_back(scratch)
         return collected.rows
 
@@ -163,7 +167,8 @@ class Arrived:
 
     def add(self, slot: Slot, gradient: Array | None) -> None:
         """Add a gradient; the array is ours from now on."""
-        gradients, output = self._gradients[slot.step], slot.output
+        gradients = self._gradients[slot.step]
+        output = slot.output
         before = gradients[output]
         if before is None:
             gradients[output] = gradient
@@ -172,7 +177,8 @@ class Arrived:
 
     def take(self, step: int) -> Any:
         """The gradient by the outputs of a step; 0 for an output that was not read."""
-        taken, self._gradients[step] = self._gradients[step], []
+        taken = self._gradients[step]
+        self._gradients[step] = []
         return only(
             [np.zeros_like(y) if dy is None else dy for dy, y in zip(taken, self._outputs[step], strict=True)]
         )

@@ -69,7 +69,8 @@ class Submodel:
             raise InputError(f"{self.name}: expected {len(entrances)} inputs, found {len(shapes)}")
         for step, shape in zip(entrances, shapes, strict=True):
             if step.shapes and not fits(tuple(length or -1 for length in shape), step.shapes[0]):
-                label, found = step.layer.label, shape_text(shape)
+                label = step.layer.label
+                found = shape_text(shape)
                 raise InputError(
                     f"{label}: expected an input of shape {shape_text(step.shapes[0])}, found {found}"
                 )
@@ -131,7 +132,9 @@ def flattened(uses: Sequence[Use], names: Mapping[Part, str]) -> tuple[list[Step
             steps.append(Step(use.part, paths.setdefault(use.part, names[use.part]), arriving, use.training))
             ends.append(len(steps) - 1)
             continue
-        graph, places, entering = use.part.graph, dict[int, Slot | int](), iter(arriving)
+        graph = use.part.graph
+        places = dict[int, Slot | int]()
+        entering = iter(arriving)
         for number, inner in enumerate(graph.steps):
             if isinstance(inner.layer, InputLayer):
                 places[number] = next(entering)
@@ -186,7 +189,8 @@ def named(parts: Sequence[Part]) -> dict[Part, str]:
                 taken.add(name)
                 break
         if part.name is None and isinstance(part, Layer):
-            part.name, part.numbered = names[part], True
+            part.name = names[part]
+            part.numbered = True
     return {part: names[part] for part in parts}
 
 

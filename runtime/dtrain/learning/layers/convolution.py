@@ -107,7 +107,8 @@ class _Convolution(ActivatedLayer):
 
     def _groups(self, channels: int) -> Iterator[tuple[slice, slice]]:
         """The channels that each group reads, and the filters that it writes."""
-        inner, outer = channels // self.groups, self.filters // self.groups
+        inner = channels // self.groups
+        outer = self.filters // self.groups
         for group in range(self.groups):
             yield slice(group * inner, (group + 1) * inner), slice(group * outer, (group + 1) * outer)
 
@@ -243,7 +244,8 @@ class DepthwiseConv2D(Layer):
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """The sum over the places of a window of place times weight."""
         wide = self.windows.padded(x, 0, call)
-        lengths, channels = self.windows.lengths_within(wide), x.shape[-1]
+        lengths = self.windows.lengths_within(wide)
+        channels = x.shape[-1]
         z = np.zeros((len(x), *lengths, channels, self.depth_multiplier), np.float32)
         for place, kernel in zip(
             self.windows.places(wide), _by_place(weights["depthwise_kernel"]), strict=True
@@ -266,8 +268,10 @@ class DepthwiseConv2D(Layer):
         dz = flat.reshape(*flat.shape[:-1], shape[-1], self.depth_multiplier)
         dwide = call.scratch("dwide", wide.shape)
         dwide.fill(0)
-        kernels, dkernels = _by_place(weights["depthwise_kernel"]), _by_place(gradients["depthwise_kernel"])
-        places, dplaces = self.windows.places(wide), self.windows.places(dwide)
+        kernels = _by_place(weights["depthwise_kernel"])
+        dkernels = _by_place(gradients["depthwise_kernel"])
+        places = self.windows.places(wide)
+        dplaces = self.windows.places(dwide)
         for place, dplace, kernel, dkernel in zip(places, dplaces, kernels, dkernels, strict=True):
             np.einsum("byxc,byxcm->cm", place, dz, out=dkernel)
             dplace += (dz * kernel).sum(axis=-1)
@@ -297,11 +301,13 @@ def rows_of(
     `gathered` has the shape [examples, ...windows, ...places in a window (`rank` axes), channels].
     """
     inner = gathered.shape[-rank - 1 :]
-    count, width = prod(gathered.shape[1 : -rank - 1]), prod(inner)
+    count = prod(gathered.shape[1 : -rank - 1])
+    width = prod(inner)
     for start in range(0, len(gathered), n_part):
         part = slice(start, start + n_part)
         some = gathered[part]
-        n_rows, n_columns = len(some) * count, width + with_ones
+        n_rows = len(some) * count
+        n_columns = width + with_ones
         if (
             inner[-1] == 1
         ):  # with one channel a column is a copy of long runs of an image, a row of short ones
@@ -317,7 +323,8 @@ def add_rows(windows: Windows, rows: Array, wide: Array) -> None:
     """Add rows to the places of `wide` where `rows_of` would have copied them from; a last column of ones is
     left out.
     """
-    n_places, channels = prod(windows.size), wide.shape[-1]
+    n_places = prod(windows.size)
+    channels = wide.shape[-1]
     shape = (len(wide), *windows.lengths_within(wide), n_places, channels)
     by_place = rows[:, : n_places * channels].reshape(shape)
     for index, place in enumerate(windows.places(wide)):

@@ -127,7 +127,8 @@ class _Extreme(_Merging):
     def forward(self, weights: Mapping[str, Array], x: Sequence[Array], call: Call) -> tuple[Array, Any]:
         """The winner's value at each place."""
         first, *others = np.broadcast_arrays(*_aligned(x))
-        y, winner = first.copy(), np.zeros(first.shape, np.int16)
+        y = first.copy()
+        winner = np.zeros(first.shape, np.int16)
         for number, array in enumerate(others, start=1):
             better = self._beats(array, y)
             y[better] = array[better]
@@ -207,10 +208,10 @@ def _function(layer: type[Layer]) -> Callable[..., SymbolicTensor]:
     return join
 
 
-add, subtract, multiply, average = (
-    _function(Add),
-    _function(Subtract),
-    _function(Multiply),
-    _function(Average),
-)
-maximum, minimum, concatenate = _function(Maximum), _function(Minimum), _function(Concatenate)
+add = _function(Add)
+subtract = _function(Subtract)
+multiply = _function(Multiply)
+average = _function(Average)
+maximum = _function(Maximum)
+minimum = _function(Minimum)
+concatenate = _function(Concatenate)

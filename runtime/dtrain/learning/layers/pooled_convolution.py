@@ -38,14 +38,16 @@ class PooledConvolution(Layer):
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
         """The maximum over the places of each pooling window, of a matrix product for each place."""
         wide = self._windows.padded(x, 0, call)
-        counts, filters = self._counts(wide), self._convolution.filters
+        counts = self._counts(wide)
+        filters = self._convolution.filters
         y = call.scratch("y", (len(x), *counts, filters))
         largest = call.scratch("largest", y.shape, np.uint8)
         matrix = self._convolution.matrix(weights)
         for part, rows in self._rows(wide, call):
             z = np.matmul(rows, matrix, out=call.scratch("z", (len(rows), filters)))
             by_place = z.reshape(-1, prod(self._pool), *y.shape[1:])
-            some, which = y[part], largest[part]
+            some = y[part]
+            which = largest[part]
             np.copyto(some, by_place[:, 0])
             which.fill(0)
             for place in range(1, by_place.shape[1]):
@@ -86,12 +88,14 @@ class PooledConvolution(Layer):
         """A few examples at a time: which ones, and the convolution's windows as rows, by example, by place,
         by pooling window.
         """
-        counts, rank = self._counts(wide), len(self._pool)
+        counts = self._counts(wide)
+        rank = len(self._pool)
         gathered = self._windows.gathered(wide)
         gathered = gathered[(slice(None), *(slice(n * p) for n, p in zip(counts, self._pool, strict=True)))]
         split = [length for pair in zip(counts, self._pool, strict=True) for length in pair]
         by_place = gathered.reshape(len(wide), *split, *gathered.shape[rank + 1 :])
-        windows, places = range(1, 2 * rank, 2), range(2, 2 * rank + 1, 2)
+        windows = range(1, 2 * rank, 2)
+        places = range(2, 2 * rank + 1, 2)
         by_place = by_place.transpose(0, *places, *windows, *range(2 * rank + 1, by_place.ndim))
         example_bytes = 4 * prod(split) * self._convolution.filters
         return rows_of(
@@ -102,7 +106,8 @@ class PooledConvolution(Layer):
         """Add the gradients of windows [examples, places, ...pooling windows, row] to the places where they
         came from.
         """
-        old, counts = self._windows, drows.shape[2:-1]
+        old = self._windows
+        counts = drows.shape[2:-1]
         strides = tuple(s * p for s, p in zip(old.strides, self._pool, strict=True))
         windows: Windows = replace(old, strides=strides)
         for index, place in enumerate(product(*map(range, self._pool))):

@@ -64,7 +64,8 @@ class Normalization(Layer):
             raise InputError(f"{self.label}: adapt: expected at least one example, found none")
         kept = self._kept_axes(array.ndim)
         over = tuple(axis for axis in range(array.ndim) if axis not in kept)
-        self.mean, self.variance = array.mean(axis=over).tolist(), array.var(axis=over).tolist()
+        self.mean = array.mean(axis=over).tolist()
+        self.variance = array.var(axis=over).tolist()
 
     def _kept_axes(self, rank: int) -> list[int]:
         if self.axis is None:
@@ -81,11 +82,13 @@ class Normalization(Layer):
             raise SpecError(
                 f"{self.label}: has neither mean and variance nor been adapted; call adapt(data) first"
             )
-        mean, variance = np.asarray(self.mean, np.float32), np.asarray(self.variance, np.float32)
+        mean = np.asarray(self.mean, np.float32)
+        variance = np.asarray(self.variance, np.float32)
         if mean.ndim == len(kept := self._kept_axes(rank)):
             lengths = iter(mean.shape)
             shape = [next(lengths) if axis in kept else 1 for axis in range(rank)]
-            mean, variance = mean.reshape(shape), variance.reshape(shape)
+            mean = mean.reshape(shape)
+            variance = variance.reshape(shape)
         return mean, np.maximum(np.sqrt(variance), _EPSILON)
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:

@@ -259,7 +259,8 @@ class GRU(_Gated):
 
     def _step(self, weights: Mapping[str, Array], z: Array, state: State) -> tuple[State, Any]:
         (h,) = state
-        recurrent, n = weights["recurrent_kernel"], 2 * self.units
+        recurrent = weights["recurrent_kernel"]
+        n = 2 * self.units
         if self.reset_after:
             inner = h @ recurrent
             if self.use_bias:
@@ -268,7 +269,8 @@ class GRU(_Gated):
         else:
             inner = h @ recurrent[:, :n]
         gates, kept_gates = self._gate.apply(z[:, :n] + inner[:, :n])
-        update, reset = gates[:, : self.units], gates[:, self.units :]
+        update = gates[:, : self.units]
+        reset = gates[:, self.units :]
         if not self.reset_after:
             from_state = (reset * h) @ recurrent[:, n:]
         candidate, kept = self._function.apply(
@@ -289,14 +291,17 @@ class GRU(_Gated):
     ) -> tuple[Array, State]:
         h, update, reset, candidate, from_state, kept_gates, kept = cache
         (dh_after,) = dstate
-        recurrent, n = weights["recurrent_kernel"], 2 * self.units
+        recurrent = weights["recurrent_kernel"]
+        n = 2 * self.units
         dcandidate = self._function.apply_back(kept, dh_after * (1 - update))
         dh = dh_after * update
         if self.reset_after:
-            dreset, dfrom_state = dcandidate * from_state, dcandidate * reset
+            dreset = dcandidate * from_state
+            dfrom_state = dcandidate * reset
         else:
             dreset_h = dcandidate @ recurrent[:, n:].T
-            dreset, dh = dreset_h * h, dh + dreset_h * reset
+            dreset = dreset_h * h
+            dh = dh + dreset_h * reset
         dgates = self._gate.apply_back(
             kept_gates, np.concatenate([dh_after * (h - candidate), dreset], axis=1)
         )

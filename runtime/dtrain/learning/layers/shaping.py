@@ -51,7 +51,8 @@ class Reshape(_Rearranging):
         target = tuple(self.target_shape)
         if any(n is None for n in input_shape):
             return tuple(None if n == -1 else n for n in target)
-        size, known = prod(n for n in input_shape if n is not None), prod(n for n in target if n != -1)
+        size = prod(n for n in input_shape if n is not None)
+        known = prod(n for n in target if n != -1)
         free = target.count(-1)
         if free > 1 or (size % known if free else size != known):
             raise InputError(f"{self.label}: {shape_text(input_shape)} cannot become {shape_text(target)}")

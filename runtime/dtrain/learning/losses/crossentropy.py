@@ -46,7 +46,8 @@ class BinaryCrossentropy(_Crossentropy, ElementMean):
             elements = np.maximum(y_pred, 0.0) - y_pred * t + np.log1p(small)
             return elements, lambda: np.where(y_pred >= 0, 1.0, small) / (1.0 + small) - t
         p = np.clip(y_pred, EPSILON, 1.0 - EPSILON)
-        yes, no = p + EPSILON, 1.0 - p + EPSILON
+        yes = p + EPSILON
+        no = 1.0 - p + EPSILON
         elements = -(t * np.log(yes) + (1.0 - t) * np.log(no))
         return elements, lambda: ((1.0 - t) / no - t / yes) * (p == y_pred)
 

@@ -113,7 +113,8 @@ class Loss(Configurable):
     ) -> tuple[Array, Array | None, int, Gradient]:
         if y_true is None:
             raise InputError(f"{type(self).__name__}: expected targets, found none.")
-        y_true, y_pred = np.asarray(y_true), np.asarray(y_pred)
+        y_true = np.asarray(y_true)
+        y_pred = np.asarray(y_pred)
         if y_pred.dtype.kind != "f":
             y_pred = y_pred.astype(np.float32)
         if y_pred.ndim == 0:

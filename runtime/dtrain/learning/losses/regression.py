@@ -34,7 +34,8 @@ class MeanAbsolutePercentageError(ElementMean):
     """100 · |(p - t) / t|."""
 
     def _elements(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
-        error, size = y_pred - y_true, np.maximum(np.abs(y_true), EPSILON)
+        error = y_pred - y_true
+        size = np.maximum(np.abs(y_true), EPSILON)
         return 100.0 * np.abs(error / size), lambda: 100.0 * np.sign(error) / size
 
 
@@ -103,7 +104,8 @@ class KLDivergence(Loss):
     """Sum of t · log(t / p) over the last axis."""
 
     def _losses(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
-        t, p = np.clip(y_true, EPSILON, 1.0), np.clip(y_pred, EPSILON, 1.0)
+        t = np.clip(y_true, EPSILON, 1.0)
+        p = np.clip(y_pred, EPSILON, 1.0)
         return (t * np.log(t / p)).sum(axis=-1), lambda: -t / p * (p == y_pred)
 
 

@@ -21,7 +21,8 @@ class Confusion(Metric):
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Add a batch: targets 0 and 1, predictions in [0, 1], weights that broadcast to them."""
-        y_true, y_pred = np.asarray(y_true), np.asarray(y_pred, np.float32)
+        y_true = np.asarray(y_true)
+        y_pred = np.asarray(y_pred, np.float32)
         if y_true.ndim == y_pred.ndim + 1 and y_true.shape[-1] == 1:
             y_true = y_true[..., 0]
         elif y_pred.ndim == y_true.ndim + 1 and y_pred.shape[-1] == 1:
@@ -58,7 +59,8 @@ class Confusion(Metric):
         )
 
     def _counts(self, y_true: Array, y_pred: Array, weights: Array) -> State:
-        thresholds, positive = self._thresholds(), self._positive(y_true) * weights
+        thresholds = self._thresholds()
+        positive = self._positive(y_true) * weights
         true_positives = weight_above(thresholds, y_pred, positive)
         false_positives = weight_above(thresholds, y_pred, weights - positive)
         return {
@@ -152,7 +154,8 @@ class TopKMetric(ThresholdMetric):
             y_pred = y_pred.copy()
             np.put_along_axis(y_pred, others, NEVER, axis=-1)
         if self.class_id is not None:
-            y_true, y_pred = y_true[..., self.class_id], y_pred[..., self.class_id]
+            y_true = y_true[..., self.class_id]
+            y_pred = y_pred[..., self.class_id]
         return y_true, y_pred
 
 

@@ -134,10 +134,13 @@ class AUC(SpacedThresholds):
         if self.curve == "PR" and self.summation_method == "interpolation":
             return interpolated_precision_area(self.state)
         if self.curve == "PR":
-            x, y = recall(self.state), precision(self.state)
+            x = recall(self.state)
+            y = precision(self.state)
         else:
-            x, y = false_positive_rate(self.state), recall(self.state)
-        left, right = y[:-1], y[1:]
+            x = false_positive_rate(self.state)
+            y = recall(self.state)
+        left = y[:-1]
+        right = y[1:]
         if self.summation_method == "interpolation":
             heights = (left + right) / 2
         else:
@@ -193,7 +196,8 @@ def interpolated_precision_area(state: State) -> Array:
     """The area under the PR curve, with true positives linear in predicted positives between thresholds
     (Davis and Goadrich).
     """
-    found, predicted = state["true_positives"], state["true_positives"] + state["false_positives"]
+    found = state["true_positives"]
+    predicted = state["true_positives"] + state["false_positives"]
     gained = found[:-1] - found[1:]
     slope = divide_no_nan(gained, np.maximum(predicted[:-1] - predicted[1:], 0))
     intercept = found[1:] - slope * predicted[1:]

@@ -21,10 +21,8 @@ class MeanIoU(Metric):
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Add a batch of class numbers of one shape, with a weight for each."""
-        truth, predicted = (
-            np.asarray(y_true).reshape(-1).astype(np.int64),
-            np.asarray(y_pred).reshape(-1).astype(np.int64),
-        )
+        truth = np.asarray(y_true).reshape(-1).astype(np.int64)
+        predicted = np.asarray(y_pred).reshape(-1).astype(np.int64)
         if truth.shape != predicted.shape:
             raise InputError(
                 f"{self.name}: expected y_true of y_pred's shape {np.shape(y_pred)}, found "

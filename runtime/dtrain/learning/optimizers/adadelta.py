@@ -28,12 +28,10 @@ class Adadelta(Optimizer):
     def _update_block(
         self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
     ) -> None:
-        gradients, moves, s, move = (
-            slots["accumulated_grad"],
-            slots["accumulated_delta_var"],
-            scratch[0],
-            scratch[1],
-        )
+        gradients = slots["accumulated_grad"]
+        moves = slots["accumulated_delta_var"]
+        s = scratch[0]
+        move = scratch[1]
         move_towards(gradients, np.multiply(gradient, gradient, out=s), 1 - self.rho, s)
         np.add(moves, self.epsilon, out=move)
         np.add(gradients, self.epsilon, out=s)

@@ -26,7 +26,8 @@ class Adagrad(Optimizer):
     def _update_block(
         self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
     ) -> None:
-        accumulator, s = slots["accumulator"], scratch[0]
+        accumulator = slots["accumulator"]
+        s = scratch[0]
         np.multiply(gradient, gradient, out=s)
         np.add(accumulator, s, out=accumulator)
         np.divide(gradient, self._root(accumulator, s), out=s)

@@ -31,7 +31,9 @@ class Adam(Optimizer):
     def _update_block(
         self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
     ) -> None:
-        m, v, s = slots["m"], slots["v"], scratch[0]
+        m = slots["m"]
+        v = slots["v"]
+        s = scratch[0]
         unbiased_rate = rate * math.sqrt(1 - self.beta_2 ** (step + 1)) / (1 - self.beta_1 ** (step + 1))
         move_towards(m, gradient, 1 - self.beta_1, s)
         move_towards(v, np.multiply(gradient, gradient, out=s), 1 - self.beta_2, s)
@@ -67,7 +69,9 @@ class Adamax(Optimizer):
     def _update_block(
         self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
     ) -> None:
-        m, u, s = slots["m"], slots["u"], scratch[0]
+        m = slots["m"]
+        u = slots["u"]
+        s = scratch[0]
         move_towards(m, gradient, 1 - self.beta_1, s)
         np.multiply(u, self.beta_2, out=u)
         np.maximum(u, np.abs(gradient, out=s), out=u)
@@ -93,7 +97,10 @@ class Nadam(Optimizer):
     def _update_block(
         self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
     ) -> None:
-        m, v, s, root = slots["m"], slots["v"], scratch[0], scratch[1]
+        m = slots["m"]
+        v = slots["v"]
+        s = scratch[0]
+        root = scratch[1]
         now, following = self._momentum(np.array([step + 1, step + 2])).tolist()
         product = self._momentum_product(step + 1)
         move_towards(m, gradient, 1 - self.beta_1, s)

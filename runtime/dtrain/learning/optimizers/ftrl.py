@@ -32,7 +32,10 @@ class Ftrl(Optimizer):
     def _update_block(
         self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
     ) -> None:
-        accumulator, linear, s, power = slots["accumulator"], slots["linear"], scratch[0], scratch[1]
+        accumulator = slots["accumulator"]
+        linear = slots["linear"]
+        s = scratch[0]
+        power = scratch[1]
         l1 = self.l1_regularization_strength
         l2 = self.l2_regularization_strength + self.beta / (2 * rate)
         shrinkage = self.l2_shrinkage_regularization_strength

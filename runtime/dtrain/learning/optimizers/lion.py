@@ -23,7 +23,8 @@ class Lion(Optimizer):
     def _update_block(
         self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
     ) -> None:
-        m, s = slots["m"], scratch[0]
+        m = slots["m"]
+        s = scratch[0]
         np.subtract(gradient, m, out=s)
         np.multiply(s, 1 - self.beta_1, out=s)
         np.add(m, s, out=s)

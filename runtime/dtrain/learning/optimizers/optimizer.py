@@ -207,7 +207,9 @@ class Optimizer(Configurable):
         rate = self.learning_rate_at(step) * rate_scale
         size = value.size
         scratch = np.empty((self.scratch_arrays + 1, min(size, BLOCK_ELEMENTS)), value.dtype)
-        value, gradient, out = value.reshape(-1), gradient.reshape(-1), out.reshape(-1)
+        value = value.reshape(-1)
+        gradient = gradient.reshape(-1)
+        out = out.reshape(-1)
         slots = {name: slot.reshape(-1) for name, slot in slots.items()}
         if size <= BLOCK_ELEMENTS:
             self._update_part(value, gradient, slots, scratch, rate, step, out)

@@ -34,7 +34,8 @@ class RMSprop(Optimizer):
     def _update_block(
         self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
     ) -> None:
-        velocity, s = slots["velocity"], scratch[0]
+        velocity = slots["velocity"]
+        s = scratch[0]
         move_towards(velocity, np.multiply(gradient, gradient, out=s), 1 - self.rho, s)
         spread = velocity
         if self.centered:

@@ -35,7 +35,8 @@ def choose_frames(error: traceback.TracebackException, on_purpose: bool) -> None
             are kept, and of the errors before it those that have one. Else dtrain's lines are left out only
             between those of the program.
     """
-    waiting, seen = [error], {id(error)}
+    waiting = [error]
+    seen = {id(error)}
     while waiting:
         each = waiting.pop()
         frames = (
@@ -57,7 +58,8 @@ def _between_left_out(stack: traceback.StackSummary) -> list[traceback.FrameSumm
     stays.
     """
     theirs = [number for number, frame in enumerate(stack) if is_theirs(frame.filename)]
-    kept, begun = [], 0
+    kept = []
+    begun = 0
     for number, frame in enumerate(stack):
         if not theirs or number > theirs[-1] or not frame.filename.startswith(f"{_PACKAGE}/"):
             kept.append(frame)

@@ -49,7 +49,8 @@ def shortened(text: str, limit: int) -> str:
 
 def headline(error: BaseException) -> str:
     """Return ``ValueError: bad batch``, and what can be done about it where that is known."""
-    words, hint = _words(error), _hint(error)
+    words = _words(error)
+    hint = _hint(error)
     return f"{words}; {hint}" if hint else words
 
 

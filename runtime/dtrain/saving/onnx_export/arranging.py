@@ -66,7 +66,8 @@ def embedding(graph: OnnxGraph, use: Use) -> str:
 
 def batch_normalization(graph: OnnxGraph, use: Use) -> str:
     """By the moving averages."""
-    layer, axes = use.layer, use.layer.axes_of(use.layer.axis, use.rank)
+    layer = use.layer
+    axes = use.layer.axes_of(use.layer.axis, use.rank)
     inverse = layer.inverse_deviation(use.weights["moving_variance"], use.rank)
     factor = inverse * use.weights["gamma"] if layer.scale else inverse
     y = graph.operator("Sub", use.x, along(use.weights["moving_mean"], axes, use.rank))
@@ -76,7 +77,8 @@ def batch_normalization(graph: OnnxGraph, use: Use) -> str:
 
 def layer_normalization(graph: OnnxGraph, use: Use) -> str:
     """Each example by itself."""
-    layer, axes = use.layer, use.layer.axes_of(use.layer.axis, use.rank)
+    layer = use.layer
+    axes = use.layer.axes_of(use.layer.axis, use.rank)
     centred = graph.operator("Sub", use.x, graph.operator("ReduceMean", use.x, integers(*axes)))
     variance = graph.operator("ReduceMean", graph.operator("Mul", centred, centred), integers(*axes))
     y = graph.operator(

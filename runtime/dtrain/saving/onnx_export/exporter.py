@@ -16,7 +16,9 @@ from dtrain.saving.onnx_export import arranging, functions, lookups, merging, re
 from dtrain.saving.onnx_export.graph import OnnxGraph, Use
 
 # What runtimes of 2024 and later read.
-OPSET, ML_OPSET, IR_VERSION = 21, 4, 10
+OPSET = 21
+ML_OPSET = 4
+IR_VERSION = 10
 
 Converter = Callable[[OnnxGraph, Use], str | list[str]]
 
@@ -114,7 +116,8 @@ class _Writer:
         ]
 
     def _input(self, step: Step) -> Any:
-        name, onnx_type = step.path, self._input_type(step)
+        name = step.path
+        onnx_type = self._input_type(step)
         self._types[name] = onnx_type
         return helper.make_tensor_value_info(name, onnx_type, _lengths(name, step.shapes[0]))
 
@@ -184,7 +187,8 @@ class _Writer:
         )
 
     def _output(self, slot: Slot, wanted: str) -> Any:
-        step, value = self._graph.steps[slot.step], self._names[slot.step][slot.output]
+        step = self._graph.steps[slot.step]
+        value = self._names[slot.step][slot.output]
         taken = {name for node in self.onnx.nodes for name in node.output} | {
             each.name for each in self.inputs
         }

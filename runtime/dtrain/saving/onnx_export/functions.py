@@ -68,7 +68,8 @@ def softmax(graph: OnnxGraph, use: Use) -> str:
 
 def relu(graph: OnnxGraph, use: Use) -> str:
     """With its slope, threshold and maximum."""
-    layer, threshold = use.layer, numbers(use.layer.threshold)
+    layer = use.layer
+    threshold = numbers(use.layer.threshold)
     above = use.x if layer.max_value is None else graph.operator("Min", use.x, numbers(layer.max_value))
     below = graph.operator("Mul", graph.operator("Sub", use.x, threshold), numbers(layer.negative_slope))
     return graph.operator("Where", graph.operator("Greater", use.x, threshold), above, below)

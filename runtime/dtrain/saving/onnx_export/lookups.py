@@ -19,7 +19,8 @@ def lookup(graph: OnnxGraph, use: Use) -> str:
     Raises:
         SpecError: there is no vocabulary, or ONNX cannot do what the layer does.
     """
-    layer, strings = use.layer, isinstance(use.layer, StringLookup)
+    layer = use.layer
+    strings = isinstance(use.layer, StringLookup)
     tokens = layer.get_vocabulary(include_special_tokens=False)
     if not tokens:
         raise SpecError(f"{use.label}: has no vocabulary; give one, or call adapt(data) first")
@@ -33,9 +34,11 @@ def lookup(graph: OnnxGraph, use: Use) -> str:
             f"{layer.num_oov_indices}"
         )
     first = layer.vocabulary_size() - len(tokens)
-    keys, ids_of = list(tokens), [first + index for index in range(len(tokens))]
+    keys = list(tokens)
+    ids_of = [first + index for index in range(len(tokens))]
     if layer.mask_token is not None:
-        keys, ids_of = [layer.mask_token, *keys], [0 if layer.output_mode == "int" else _NOWHERE, *ids_of]
+        keys = [layer.mask_token, *keys]
+        ids_of = [0 if layer.output_mode == "int" else _NOWHERE, *ids_of]
     x = use.x if strings else graph.operator("Cast", use.x, to=TensorProto.INT64)
     ids = _translated(graph, x, keys, ids_of, first - 1)
     return ids if layer.output_mode == "int" else _encoded(graph, use, ids)

@@ -55,7 +55,8 @@ def _cell(
     """The loop over time: [time, batch, features] in, [time, 1, batch, units] and final states [1, batch,
     units] out.
     """
-    layer, known = use.layer, [_function(use, each) for each in functions]
+    layer = use.layer
+    known = [_function(use, each) for each in functions]
     steps = graph.operator("Transpose", use.x, perm=[1, 0, 2])
     if layer.go_backwards:
         steps = graph.operator(

@@ -14,7 +14,8 @@ Converter = Callable[[OnnxGraph, Use], str]
 
 def convolution(graph: OnnxGraph, use: Use) -> str:
     """One or two axes; kernels are [...lengths, channels / groups, filters]."""
-    layer, rank = use.layer, use.layer.RANK
+    layer = use.layer
+    rank = use.layer.RANK
     kernel = use.weights["kernel"].transpose(rank + 1, rank, *range(rank))
     return _convolved(graph, use, "Conv", kernel, _windows(use, layer.kernel_size), layer.groups)
 
