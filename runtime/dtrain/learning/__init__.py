@@ -1,3 +1,1 @@
-"""The numeric library: layers, losses, metrics, networks, optimizers. Numpy only, no IO, no clock, no chance
-of its own.
-"""
+"""The numeric library, in numpy alone: layers, losses, metrics, networks, optimizers. No IO and no clock."""

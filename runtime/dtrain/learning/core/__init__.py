@@ -1,3 +1,1 @@
-"""What layers, losses, metrics and optimizers are made of: arrays, activations, initializers,
-regularizers.
-"""
+"""The parts of layers, losses, metrics and optimizers: arrays, activations, initializers, regularizers."""

@@ -1,7 +1,6 @@
-"""Activation functions with their derivatives: Keras's names, in numpy.
+"""Activation functions with their derivatives, under Keras's names.
 
-An `Activation` is a pair of functions, forward and derivative. Names are Keras 2.15's (`hard_sigmoid` is 0.2x
-+ 0.5, clipped).
+`hard_sigmoid` is that of Keras 2.15: 0.2x + 0.5, clipped.
 """
 
 from collections.abc import Callable
@@ -33,28 +32,28 @@ class Activation:
     needs_x: bool = False
 
     def __call__(self, x: Array) -> Array:
-        """The value at `x`, a new array."""
+        """Return the value at `x`, a new array."""
         return self.forward(np.array(as_float32(x, self.name)))
 
     def apply(self, z: Array) -> tuple[Array, "Kept"]:
-        """The value at `z`, which may be overwritten, and what `apply_back` needs."""
+        """Return the value at `z`, which may be overwritten, and what `apply_back` needs."""
         y = self.forward(z)
         return y, (z if self.needs_x else y, y)
 
     def apply_back(self, kept: "Kept", dy: Array) -> Array:
-        """The gradient by z, from the gradient by the value, which may be overwritten."""
+        """Return the gradient by z, from the gradient by the value, which may be overwritten."""
         x, y = kept
         return self.derivative(x, y, dy)
 
 
 Kept: TypeAlias = tuple[Array, Array]
-"""What an activation keeps for its derivative: x (or y in its place), and y."""
+"""The values that an activation keeps for its derivative: x (or y in its place), and y."""
 
 ActivationLike: TypeAlias = str | Activation | None
 
 
 def _relu(x: Array) -> Array:
-    return np.clip(x, 0, np.inf, out=x)  # in half the time of numpy's maximum with a number
+    return np.clip(x, 0, np.inf, out=x)  # takes half the time of numpy's maximum with a number
 
 
 def _relu_derivative(x: Array, y: Array, dy: Array) -> Array:
@@ -68,7 +67,7 @@ def _relu6_derivative(x: Array, y: Array, dy: Array) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
-    e = np.exp(-np.abs(x))  # never overflows
+    e = np.exp(-np.abs(x))  # this form never overflows
     x[...] = np.where(x >= 0, np.float32(1), e)
     x /= 1 + e
     return x
@@ -86,14 +85,14 @@ def _tanh_derivative(x: Array, y: Array, dy: Array) -> Array:
 
 
 def softmax_along(x: Array, axis: int = -1) -> Array:
-    """exp(x) / sum of it along `axis`, a new array, shifted by the maximum so that nothing overflows."""
+    """Return exp(x - max x) / its sum along `axis`, a new array; the maximum keeps it from overflowing."""
     y: Array = np.exp(x - x.max(axis=axis, keepdims=True, initial=-np.inf))
     y /= y.sum(axis=axis, keepdims=True)
     return y
 
 
 def softmax_along_derivative(y: Array, dy: Array, axis: int = -1) -> Array:
-    """The gradient by x of `softmax_along`, from its value."""
+    """Return the gradient by x of `softmax_along`, from its value."""
     dx = y * dy
     dx -= y * dx.sum(axis=axis, keepdims=True)
     return dx
@@ -111,12 +110,12 @@ def _log_softmax_derivative(x: Array, y: Array, dy: Array) -> Array:
 
 
 def scaled_elu(x: Array, alpha: float = 1.0) -> Array:
-    """The identity where positive, else alpha * (exp(x) - 1)."""
+    """Return x where it is positive, else alpha * (exp(x) - 1)."""
     return np.where(x > 0, x, np.float32(alpha) * np.expm1(np.minimum(x, 0)))
 
 
 def scaled_elu_derivative(y: Array, dy: Array, alpha: float = 1.0) -> Array:
-    """The gradient by x of `scaled_elu`, from its value."""
+    """Return the gradient by x of `scaled_elu`, from its value."""
     return dy * np.where(y > 0, np.float32(1), y + np.float32(alpha))
 
 
@@ -132,7 +131,7 @@ def _selu(x: Array) -> Array:
 def _selu_derivative(x: Array, y: Array, dy: Array) -> Array:
     return dy * np.where(
         y < 0, y + np.float32(_SELU_SCALE * _SELU_ALPHA), np.float32(_SELU_SCALE)
-    )  # at 0 as TensorFlow: the right one
+    )  # at 0 the derivative from the right, as in TensorFlow
 
 
 def _softplus(x: Array) -> Array:
@@ -272,9 +271,10 @@ _BY_NAME = {activation.name: activation for activation in CATALOGUE}
 
 
 def get(identifier: ActivationLike) -> Activation:
-    """The activation for an object, a name, or None (linear).
+    """Return the activation for an object, a name, or None (linear).
 
-    A function of your own is ``Activation(name, forward, derivative)``: a bare function has no derivative.
+    Pass a function of your own as ``Activation(name, forward, derivative)``: a bare function has no
+    derivative.
     """
     if identifier is None:
         return linear

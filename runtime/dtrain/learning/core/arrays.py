@@ -1,4 +1,4 @@
-"""The types of arrays and shapes, and how whatever a caller hands in becomes a float32 array."""
+"""Types of arrays and shapes, and the conversion of a caller's data to float32 arrays."""
 
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ Shape: TypeAlias = tuple[int | None, ...]
 
 
 def as_float32(x: Any, where: str) -> Array:
-    """`x` as float32, not copied if it already is; `where` names the reader in the `InputError`."""
+    """Return `x` as float32, uncopied where it is float32; `where` names the reader in the `InputError`."""
     array = np.asarray(x)
     if array.dtype == FLOAT32:
         return array
@@ -25,23 +25,21 @@ def as_float32(x: Any, where: str) -> Array:
 
 
 def shape_text(shape: Shape) -> str:
-    """``(batch, 28, 28, 1)`` for the example shape ``(28, 28, 1)``; unknown lengths are ``None``."""
+    """Return ``(batch, 28, 28, 1)`` for the example shape ``(28, 28, 1)``; unknown lengths read ``None``."""
     return f"({', '.join(['batch', *map(str, shape)])})"
 
 
 def fits(shape: tuple[int, ...], expected: Shape) -> bool:
-    """Whether an example's shape is the expected one, None standing for any length."""
+    """Return whether an example's shape is the expected one, in which None stands for any length."""
     return shape == expected or (
         len(shape) == len(expected) and all(e in (None, s) for s, e in zip(shape, expected, strict=True))
     )
 
 
 def of_rank(array: Array, expected: Shape) -> Array:
-    """A batch with a last axis of length 1 more or less, where it fits examples of the expected shape that
-    way only.
+    """Return a batch with a last axis of length 1 added or removed where only so its examples fit `expected`.
 
-    So numbers [batch] are examples of shape (1,), and the other way round. Keras's functional models do the
-    same.
+    Numbers [batch] thus are examples of shape (1,), and the reverse, as in Keras's functional models.
     """
     shape = array.shape[1:]
     if array.ndim == 0 or fits(shape, expected):

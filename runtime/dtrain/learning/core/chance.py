@@ -1,5 +1,6 @@
-"""Where layers get random numbers from: a generator, or what makes one: few ask for any, and making one takes
-a while.
+"""The source of random numbers of layers: a generator, or a function that makes one when a layer first asks.
+
+Few layers ask, and making a generator takes time.
 """
 
 from collections.abc import Callable
@@ -11,5 +12,5 @@ Chance: TypeAlias = np.random.Generator | Callable[[], np.random.Generator]
 
 
 def generator_of(chance: Chance) -> np.random.Generator:
-    """Return the generator that is meant, or made."""
+    """Return the generator, which is made if `chance` is a function."""
     return chance if isinstance(chance, np.random.Generator) else chance()

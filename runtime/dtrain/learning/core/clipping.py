@@ -1,8 +1,8 @@
-"""Clipping of gradients by value, by norm and by the norm of all of them, as tf.clip_by_*.
+"""Clipping of gradients by value, by norm and by their global norm, as tf.clip_by_*.
 
-A gradient is an array, `SparseRows`, or None (a variable that the loss does not depend on), and stays what it
-is. Norms of `SparseRows` are taken over the rows as they stand, duplicates not added up, as TensorFlow does.
-Arrays that need no change are returned as they are.
+A gradient is an array, `SparseRows`, or None (the loss does not depend on the variable), and keeps its kind.
+Norms of `SparseRows` are taken over the rows as they stand, duplicates not added up, as in TensorFlow. Arrays
+that need no change are returned as they are.
 """
 
 import math
@@ -17,9 +17,7 @@ Gradient = Array | SparseRows
 
 
 def squared_norm(gradient: Gradient | None) -> float:
-    """Sum of squares, in the gradient's own precision: what a server adds up over its shards for a global
-    norm.
-    """
+    """Return the sum of squares in the gradient's precision; servers add it up for a global norm."""
     if gradient is None:
         return 0.0
     flat = np.ascontiguousarray(_dense_part(gradient)).reshape(-1)
@@ -27,7 +25,7 @@ def squared_norm(gradient: Gradient | None) -> float:
 
 
 def global_norm(gradients: Iterable[Gradient | None]) -> float:
-    """Euclidean norm of all gradients together; 0.0 of none."""
+    """Return the Euclidean norm of all gradients together; 0.0 if there are none."""
     return math.sqrt(sum(squared_norm(gradient) for gradient in gradients))
 
 
@@ -46,7 +44,7 @@ def clip_by_global_norm(
 
 
 def global_clip_factor(norm: float, clip_norm: float) -> float:
-    """What gradients of global norm `norm` are multiplied by; NaN if the norm is not finite."""
+    """Return the factor that limits global norm `norm` to `clip_norm`; NaN if `norm` is not finite."""
     if not math.isfinite(norm):
         return math.nan
     return 1.0 if norm <= clip_norm else clip_norm / norm
@@ -66,7 +64,7 @@ def clip_by_value(gradient: Gradient, minimum: float, maximum: float) -> Gradien
 
 
 def scaled(gradient: Gradient, factor: float) -> Gradient:
-    """The gradient times `factor`; the very same object where the factor is 1."""
+    """Return the gradient times `factor`; the same object where the factor is 1."""
     if factor == 1.0:
         return gradient
     part = _dense_part(gradient)

@@ -1,9 +1,8 @@
 """Objects as data: a class name and its constructor arguments in JSON types, there and back.
 
-Layers, losses, metrics, optimizers, schedules, initializers and regularizers are all such objects. The one
-rule: every constructor argument is kept in an attribute of the same name. Nothing is pickled or evaluated; a
-name that is neither in the table of known classes nor among the custom objects that a program hands in is an
-error.
+Layers, losses, metrics, optimizers, schedules, initializers and regularizers are such objects. Every
+constructor argument must be kept in an attribute of the same name. Nothing is pickled or evaluated: a name
+that is neither in the table of known classes nor among the caller's custom objects is an error.
 """
 
 import inspect
@@ -30,23 +29,24 @@ class Configurable:
     """An object that its constructor arguments describe."""
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor arguments as JSON types."""
+        """Return the constructor arguments as JSON types."""
         cls: type = type(self)
         return {name: to_data(getattr(self, name)) for name in _argument_names(cls)}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """An equal object from the result of `get_config`."""
+        """Return an equal object from the result of `get_config`."""
         return cls(**config)
 
     def copy(self) -> Self:
-        """Another object with the same arguments, as if just made."""
+        """Return a new object with the same arguments."""
         return self.from_config(self.get_config())
 
 
 def to_data(value: Any) -> Any:
-    """`value` in JSON types: a Configurable becomes ``{"class_name", "config"}``; an object with a `name`
-    becomes its name.
+    """Return `value` in JSON types.
+
+    A Configurable becomes ``{"class_name", "config"}``; an object with a `name` becomes its name.
     """
     if isinstance(value, float) and not isfinite(value):
         raise SpecError(f"{value} cannot be written as data; expected a finite number")
@@ -75,17 +75,16 @@ def from_data(
     classes: Mapping[str, type[T]],
     custom_objects: CustomObjects = NO_OBJECTS,
 ) -> T:
-    """What a name (with default arguments) or the result of `to_data` stands for; an object is returned as it
-    is.
+    """Return the object that a name (with default arguments) or the result of `to_data` stands for.
 
     Args:
-        identifier: a name, ``{"class_name", "config"}``, or an object.
-        kind: what is looked for, for the message of an error.
+        identifier: a name, ``{"class_name", "config"}``, or an object, which is returned as it is.
+        kind: the kind of object, for the message of an error.
         classes: the known classes by name.
         custom_objects: others, which come first; they are also looked up for the arguments.
 
     Raises:
-        SpecError: there is none of that name, or the arguments are wrong.
+        SpecError: no class has that name, or the arguments are wrong.
     """
     if isinstance(identifier, Configurable):
         return identifier
@@ -112,22 +111,19 @@ def from_data(
 
 
 def unknown_name(name: object, kind: str, known: Iterable[str], shown: Iterable[str]) -> str:
-    """Say of a name that is not known which one is nearest to it, in upper or lower case; if none is near,
-    which there are.
-    """
+    """Return the message about an unknown name: the nearest known one, else all of `shown`."""
     by_lower = {each.lower(): each for each in known}
     lower = str(name).lower()
     near = get_close_matches(lower, by_lower)
-    near.sort(
-        key=lambda each: sorted(each) != sorted(lower)
-    )  # letters in the wrong order come first: adma is adam, not adamax
+    # letters in the wrong order come first: adma is adam, not adamax
+    near.sort(key=lambda each: sorted(each) != sorted(lower))
     return f"unknown {kind} {name!r}; " + (
         f"do you mean {by_lower[near[0]]}?" if near else f"known are {', '.join(shown)}"
     )
 
 
 def _argument(name: str, value: Any, custom_objects: CustomObjects) -> Any:
-    """An argument in which custom objects stand where the data name them."""
+    """Return an argument, custom objects in the place of the data that name them."""
     if isinstance(value, str) and name.endswith("activation"):
         return custom_objects.get(value, value)
     if isinstance(value, Mapping) and value.get("class_name") in custom_objects:
@@ -137,14 +133,14 @@ def _argument(name: str, value: Any, custom_objects: CustomObjects) -> Any:
 
 @cache
 def snake_case(class_name: str) -> str:
-    """Keras's name of a layer class: ``MaxPooling2D`` is ``max_pooling2d``, ``LSTM`` is ``lstm``."""
+    """Return Keras's name of a layer class: ``max_pooling2d`` for ``MaxPooling2D``, ``lstm`` for ``LSTM``."""
     words = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", class_name)
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()
 
 
 @cache
 def _argument_names(cls: type) -> tuple[str, ...]:
-    """Names of the constructor's arguments, following ``**kwargs`` up the classes."""
+    """Return the names of the constructor's arguments, following ``**kwargs`` up the classes."""
     names: list[str] = []
     for each in cls.__mro__:
         if "__init__" not in vars(each):

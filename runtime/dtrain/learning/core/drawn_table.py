@@ -1,8 +1,7 @@
-"""First values of a table, drawn row by row where they are needed: on every server its own, so that none are
-shipped.
+"""Initial values of a table, drawn row by row on the server that holds the rows, so that none travel.
 
-Rows are drawn in blocks of `BLOCK_ROWS`, each from a generator of its own: (seed, name, block). So any rows
-can be had without the others, and a row's values depend neither on who draws it nor on how the table is cut.
+Rows are drawn in blocks of `BLOCK_ROWS`, each from a generator of its own: (seed, name, block). A row's
+values thus depend neither on the other rows nor on how the table is cut.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,12 +19,12 @@ BLOCK_ROWS = 256
 
 
 class DrawnTable(LazyTable):
-    """The rows that an initializer draws from a seed, float32."""
+    """Rows that an initializer draws from a seed, float32."""
 
     def __init__(
         self, shape: tuple[int, ...], initializer: initializers.Initializer, seed: Sequence[int]
     ) -> None:
-        """A table of `shape`.
+        """Describe a table of `shape`; nothing is drawn yet.
 
         Args:
             initializer: one that draws every element by itself (`Initializer.elementwise`).
@@ -39,24 +38,22 @@ class DrawnTable(LazyTable):
     def of(
         cls, shape: tuple[int, ...], initializer: initializers.Initializer, seed: Sequence[int]
     ) -> "DrawnTable | None":
-        """The table of an initializer, if it can draw rows without the others and is one of dtrain's, which
-        have names.
-        """
+        """Return the initializer's table; None unless it is dtrain's own and draws rows independently."""
         elementwise = initializer.elementwise(shape)
         if elementwise is None or type(elementwise) not in initializers.CLASSES.values():
             return None
         return cls(shape, elementwise, seed)
 
     def describe(self) -> dict[str, Any]:
-        """As plain data, without the shape."""
+        """Return the table as plain data, without the shape."""
         return {"initializer": to_data(self._initializer), "seed": self._seed}
 
     @classmethod
     def described(cls, description: Mapping[str, Any], shape: tuple[int, ...]) -> "DrawnTable":
-        """The inverse of `describe`.
+        """Return the table that `describe` described.
 
         Raises:
-            SpecError: it describes no table.
+            SpecError: the description is that of no table.
         """
         match dict(description):
             case {"initializer": data, "seed": list(seed)} if all(
@@ -73,7 +70,7 @@ class DrawnTable(LazyTable):
         if isinstance(self._initializer, initializers.Zeros | initializers.Ones | initializers.Constant):
             return self._initializer.draw(
                 (len(ids), *self.shape[1:]), np.random.default_rng(0)
-            )  # there is no chance in it
+            )  # constant, no generator needed
         rows = np.empty((len(ids), *self.shape[1:]), np.float32)
         blocks, firsts = np.unique(ids // BLOCK_ROWS, return_index=True)
         for block, first, end in zip(blocks.tolist(), firsts, [*firsts[1:], len(ids)], strict=True):

@@ -1,8 +1,8 @@
-"""How weights begin: Keras's initializers, by object, name or data.
+"""Keras's initializers of weights, by object, name or data.
 
 An initializer is called with a shape and a generator and returns a float32 array. One with a `seed` of its
-own ignores the generator, so every variable that uses it begins alike, as in Keras. Fans are counted as Keras
-counts them: the last two axes are in and out, those before are the receptive field.
+own ignores the generator, so every variable that uses it begins alike, as in Keras. Fans are counted as in
+Keras: the last two axes are in and out, those before are the receptive field.
 """
 
 from collections.abc import Mapping
@@ -21,30 +21,28 @@ _TRUNCATED_STDDEV = 0.87962566103423978
 
 
 class Initializer(Configurable):
-    """Base class: override `draw`, and `seed` if chance plays a part."""
+    """Base class: override `draw`, and `seed` if the values are random."""
 
     seed: int | None = None
 
     def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """A float32 array of `shape`."""
+        """Return a float32 array of `shape`."""
         return self.draw(shape, rng if self.seed is None else np.random.default_rng(self.seed))
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """A float32 array of `shape`, any chance in it from `rng`."""
+        """Return a float32 array of `shape`; all random numbers come from `rng`."""
         raise NotImplementedError
 
     def elementwise(self, shape: tuple[int, ...]) -> "Initializer | None":
-        """What draws every element of a variable of `shape` alike and by itself; None if there is no such
-        initializer.
-        """
+        """Return an equal initializer that draws each element alike and independently, or None."""
         return None
 
 
 class _ByElement(Initializer):
-    """Draws every element alike and by itself, whatever the shape."""
+    """An initializer that draws every element alike and independently, whatever the shape."""
 
     def elementwise(self, shape: tuple[int, ...]) -> Initializer:
-        """Itself."""
+        """Return this initializer."""
         return self
 
 
@@ -56,7 +54,7 @@ class Zeros(_ByElement):
     """All 0."""
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """Zeros."""
+        """Return zeros."""
         return np.zeros(shape, np.float32)
 
 
@@ -65,7 +63,7 @@ class Ones(_ByElement):
     """All 1."""
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """Ones."""
+        """Return ones."""
         return np.ones(shape, np.float32)
 
 
@@ -76,11 +74,11 @@ class Constant(Initializer):
     value: Any = 0
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """The value, broadcast."""
+        """Return the value, broadcast."""
         return np.broadcast_to(np.asarray(self.value, np.float32), shape).copy()
 
     def elementwise(self, shape: tuple[int, ...]) -> Initializer | None:
-        """Itself, unless the value is a list."""
+        """Return this initializer, unless the value is a list."""
         return self if np.ndim(self.value) == 0 else None
 
 
@@ -93,33 +91,33 @@ class RandomUniform(_ByElement):
     seed: int | None = None
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """Uniform numbers."""
+        """Return uniform numbers."""
         return _uniform(shape, self.minval, self.maxval, rng)
 
 
 @dataclass(frozen=True)
 class RandomNormal(_ByElement):
-    """Normal."""
+    """Normal with `mean` and `stddev`."""
 
     mean: float = 0.0
     stddev: float = 0.05
     seed: int | None = None
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """Normal numbers."""
+        """Return normal numbers."""
         return _affine(rng.standard_normal(shape, np.float32), self.stddev, self.mean)
 
 
 @dataclass(frozen=True)
 class TruncatedNormal(_ByElement):
-    """Normal, whatever lies beyond two standard deviations drawn again."""
+    """Normal; values beyond two standard deviations are drawn again."""
 
     mean: float = 0.0
     stddev: float = 0.05
     seed: int | None = None
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """Truncated normal numbers."""
+        """Return truncated normal numbers."""
         return _affine(_truncated_normal(shape, rng), self.stddev, self.mean)
 
 
@@ -146,11 +144,11 @@ class VarianceScaling(Initializer):
             )
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """Numbers of the wanted variance."""
+        """Return numbers of the wanted variance."""
         return self.elementwise(shape).draw(shape, rng)
 
     def elementwise(self, shape: tuple[int, ...]) -> Initializer:
-        """The distribution with the fans of `shape`."""
+        """Return the distribution with the fans of `shape`."""
         fan_in, fan_out = _fans(shape)
         n = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[self.mode]
         variance = self.scale / max(1.0, n)
@@ -215,7 +213,7 @@ class Orthogonal(Initializer):
     seed: int | None = None
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """The Q of a QR decomposition of normal numbers, its signs made unique."""
+        """Return the Q of a QR decomposition of normal numbers, its signs made unique."""
         if len(shape) < 2:
             raise SpecError(f"Orthogonal: expected a shape of at least two axes, found {shape}")
         rows = prod(shape[:-1])
@@ -232,7 +230,7 @@ class Identity(Initializer):
     gain: float = 1.0
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """The (rectangular) identity."""
+        """Return the (rectangular) identity."""
         if len(shape) != 2:
             raise SpecError(f"Identity: expected a shape of two axes, found {shape}")
         return np.float32(self.gain) * np.eye(*shape, dtype=np.float32)
@@ -250,9 +248,7 @@ _BY_NAME |= {"uniform": RandomUniform, "normal": RandomNormal, "zero": Zeros, "o
 
 
 def get(identifier: InitializerLike) -> Initializer:
-    """The initializer for an object, a name (``glorot_uniform``, ``GlorotUniform``) or data with class_name
-    and config.
-    """
+    """Return the initializer for an object, a name (``glorot_uniform``, ``GlorotUniform``) or data."""
     if isinstance(identifier, Initializer):
         return identifier
     if isinstance(identifier, str):

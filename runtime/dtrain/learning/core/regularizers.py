@@ -1,6 +1,4 @@
-"""Penalties on weights, added to the loss: Keras's L1, L2, L1L2, and an orthogonal one for matrices' rows or
-columns.
-"""
+"""Penalties on weights, added to the loss: Keras's L1, L2, L1L2 and OrthogonalRegularizer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ class Regularizer(Configurable):
     """Base class: the penalty for a weight, and its gradient."""
 
     def __call__(self, weight: Array) -> float:
-        """The penalty, in the loss's unit."""
+        """Return the penalty, in the loss's unit."""
         raise NotImplementedError
 
     def add_gradient(self, weight: Array, gradient: Array, scale: float = 1.0) -> None:
@@ -36,7 +34,7 @@ class L1L2(Regularizer):
     l2: float = 0.0
 
     def __call__(self, weight: Array) -> float:
-        """The penalty."""
+        """Return the penalty."""
         penalty = self.l1 * float(np.abs(weight).sum()) if self.l1 else 0.0
         return penalty + (self.l2 * float(np.vdot(weight, weight)) if self.l2 else 0.0)
 
@@ -73,9 +71,7 @@ _BY_NAME["L1L2"] = _BY_NAME["l1_l2"]
 
 
 def get(identifier: RegularizerLike) -> Regularizer | None:
-    """The regularizer for an object, a name (``l1``, ``l2``, ``l1_l2``), data with class_name and config, or
-    None.
-    """
+    """Return the regularizer for an object, a name (``l1``, ``l2``, ``l1_l2``), data, or None."""
     if identifier is None or isinstance(identifier, Regularizer):
         return identifier
     if isinstance(identifier, str):

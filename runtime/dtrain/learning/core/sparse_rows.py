@@ -1,6 +1,4 @@
-"""The gradient of a table of which only some rows were read: the rows' indices and their gradients
-(TensorFlow's IndexedSlices).
-"""
+"""The gradient of a table of which only some rows were read (TensorFlow's IndexedSlices)."""
 
 from dataclasses import dataclass
 
@@ -11,7 +9,7 @@ from dtrain.learning.core.arrays import Array
 
 @dataclass(frozen=True, slots=True)
 class SparseRows:
-    """Gradients of the rows `ids` of a table; an id may occur more than once, and its rows then add up.
+    """Gradients of the rows `ids` of a table; rows of an id that occurs several times add up.
 
     Attributes:
         ids: integers, shape [k].
@@ -22,7 +20,7 @@ class SparseRows:
     rows: Array
 
     def summed(self) -> "SparseRows":
-        """The same gradient with ascending ids, each of which occurs once."""
+        """Return the same gradient with ascending ids, each of which occurs once."""
         ids, inverse = np.unique(self.ids, return_inverse=True)
         if len(ids) == len(self.ids):
             order = np.argsort(self.ids)
@@ -32,13 +30,13 @@ class SparseRows:
         return SparseRows(ids, rows)
 
     def plus(self, other: "SparseRows") -> "SparseRows":
-        """The sum of two gradients of one table, with ascending ids, each of which occurs once."""
+        """Return the sum of two gradients of one table, with ascending ids, each of which occurs once."""
         return SparseRows(
             np.concatenate([self.ids, other.ids]), np.concatenate([self.rows, other.rows])
         ).summed()
 
     def dense(self, shape: tuple[int, ...]) -> Array:
-        """The same gradient as an array of the table's `shape`."""
+        """Return the same gradient as an array of the table's `shape`."""
         full = np.zeros(shape, self.rows.dtype)
         np.add.at(full, self.ids, self.rows)
         return full

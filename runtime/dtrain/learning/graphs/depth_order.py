@@ -1,11 +1,13 @@
 """The order in which Keras lists the parts of a model, and so their weights.
 
 Keras 2.15 (`keras/src/engine/functional.py`, `_map_graph_network`) sorts layers by depth, the deepest first.
-The depth of a use is the longest way from it to an output. A layer that is used several times is as deep as
-its deepest use, and so are the uses that are found after that one. Layers of the same depth come in the order
-in which a walk back from the outputs first meets them: a use before what it reads, and its inputs in their
-order. Inputs that no output needs have depth 0, and are the first of that depth. A model within another is
-one layer: its own layers stay together, in its own order.
+
+- The depth of a use is the longest way from it to an output. A layer that is used several times is as deep as
+  its deepest use, and so are the uses that are found after that one.
+- Layers of the same depth come in the order in which a walk back from the outputs first meets them: a use
+  before what it reads, and its inputs in their order.
+- Inputs that no output needs have depth 0, and are the first of that depth.
+- A model within another is one layer: its own layers stay together, in its own order.
 """
 
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ from dtrain.learning.graphs.wiring import Part, Slot, Use
 
 
 def by_depth(uses: Sequence[Use], inputs: Sequence[int], outputs: Sequence[Slot]) -> list[Part]:
-    """Every part that stands in `uses` once; `inputs` are the numbers of the uses at which data enter."""
+    """Return every part of `uses` once; `inputs` are the numbers of the uses at which data enter."""
     left, met = _walk(uses, outputs)
     depths = dict.fromkeys(left, 0)
     deepest: dict[Part, int] = {}
@@ -31,8 +33,8 @@ def by_depth(uses: Sequence[Use], inputs: Sequence[int], outputs: Sequence[Slot]
 
 
 def _walk(uses: Sequence[Use], outputs: Sequence[Slot]) -> tuple[list[int], dict[Part, int]]:
-    """The uses in the order in which a walk back from the outputs leaves them, and when it first met each
-    part.
+    """Return the uses in the order in which a walk back from the outputs leaves them, and the first visit of
+    parts.
     """
     left: list[int] = []
     met: dict[Part, int] = {}

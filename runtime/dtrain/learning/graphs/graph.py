@@ -1,7 +1,6 @@
-"""How layers are wired: a list of uses, each of which reads outputs of earlier ones.
+"""The wiring of layers: a list of uses, each of which reads outputs of earlier ones.
 
-A stack of layers and a graph with branches are the same thing here. A graph is data: `Graph.get_config` and
-back.
+A stack of layers and a graph with branches have the same form. `Graph.get_config` gives it as data.
 """
 
 from collections import Counter
@@ -21,7 +20,7 @@ from dtrain.learning.layers.pooled_convolution import pooled
 
 
 class Graph:
-    """Uses of layers and of models, and which of their outputs are the model's.
+    """Uses of layers and of models, and the outputs of them that are the model's.
 
     Layers without a name are given Keras's: ``dense``, ``dense_1``, ..., numbered within this graph; see
     `named`.
@@ -29,13 +28,13 @@ class Graph:
     Attributes:
         uses: in an order in which they can run, which is the order in which their weights are created.
         names: of the layers and models that are used, within this graph.
-        steps: what runs: the layers, also those of models within, in the same order.
+        steps: the layers that run, also those of models within, in the same order.
         inputs: the steps at which data enters.
-        outputs: the model's outputs, of the steps.
-        leaving: the same, of the uses.
+        outputs: the model's outputs, as outputs of steps.
+        leaving: the same, as outputs of uses.
         built: whether shapes and weights are known.
         regularized: the weights with a penalty, and the model's name of each.
-        submodel: how the model stands in others; None: in none.
+        submodel: the form in which the model stands in others; None: it stands in none.
     """
 
     def __init__(self, uses: Sequence[Use], outputs: Sequence[Slot]) -> None:
@@ -56,9 +55,7 @@ class Graph:
 
     @classmethod
     def of_stack(cls, layers: Sequence[Part | SymbolicTensor]) -> Self:
-        """Layers and models one after the other; an `InputLayer` is put in front if there is neither one nor
-        an ``Input``.
-        """
+        """Return the graph of parts in a row; an `InputLayer` is put in front unless there is one."""
         stack: list[Part] = [item.node.part if isinstance(item, SymbolicTensor) else item for item in layers]
         if not stack:
             raise SpecError("a network needs at least one layer")
@@ -77,9 +74,7 @@ class Graph:
 
     @classmethod
     def between(cls, inputs: Any, outputs: Any) -> Self:
-        """What lies between symbolic inputs (results of `Input`) and outputs, each one tensor or a list of
-        them.
-        """
+        """Return the graph between symbolic inputs (of `Input`) and outputs, each one tensor or a list."""
         entering = as_list(inputs)
         leaving = as_list(outputs)
         nodes: dict[Node, int] = {}
@@ -98,7 +93,7 @@ class Graph:
         return cls(uses, [Slot(nodes[t.node], t.index) for t in leaving])
 
     def replayed(self, entering: Sequence[SymbolicTensor]) -> list[SymbolicTensor]:
-        """The outputs of the same layers and models for other symbolic inputs, of the same shapes."""
+        """Return the outputs of the same layers and models for other symbolic inputs, of the same shapes."""
         source = iter(entering)
         produced = list[list[SymbolicTensor]]()
         for use in self.uses:
@@ -119,11 +114,10 @@ class Graph:
         return tuple(by_depth(self.uses, inputs, self.leaving))
 
     def build(self, input_shape: Any) -> None:
-        """Work out all shapes and weights for inputs of `input_shape`: of one example, a list of shapes for
-        several inputs.
+        """Work out all shapes and weights for the shape of one example; a list of shapes for several inputs.
 
         Raises:
-            InputError: a layer cannot take the shape; it is named.
+            InputError: a layer, which is named, cannot take the shape.
         """
         given = list(input_shape) if len(self.inputs) > 1 else [input_shape]
         if len(given) != len(self.inputs):
@@ -151,7 +145,7 @@ class Graph:
         self.built = True
 
     def _build_submodels(self) -> None:
-        """Check that what arrives at models within is what they know, and build those that know nothing."""
+        """Check that the shapes that reach models within fit them, and build those that are not built."""
         for use in self.uses:
             if isinstance(use.part, Submodel):
                 arriving = [self.shapes_of(slot.step)[slot.output] for slot in use.inputs]
@@ -160,7 +154,7 @@ class Graph:
                     use.part.graph.build(arriving if len(arriving) > 1 else arriving[0])
 
     def shapes_of(self, number: int) -> list[Shape]:
-        """The shapes of the outputs of a use, for one example."""
+        """Return the shapes of the outputs of a use, for one example."""
         end = self._ends[number]
         return (
             self.steps[end].shapes
@@ -169,16 +163,16 @@ class Graph:
         )
 
     def output_shapes_for(self, entering: Sequence[Shape]) -> list[Shape]:
-        """Of one example of each output, for inputs of these shapes.
+        """Return the shape of one example of each output, for inputs of these shapes.
 
         Raises:
-            InputError: a layer cannot take the shape; it is named.
+            InputError: a layer, which is named, cannot take the shape.
         """
         produced = list(self._shapes(entering))
         return [produced[slot.step][slot.output] for slot in self.outputs]
 
     def _shapes(self, entering: Sequence[Shape]) -> Iterator[list[Shape]]:
-        """Of the outputs of each step."""
+        """Yield the shapes of the outputs of each step."""
         source = iter(entering)
         produced = list[list[Shape]]()
         for step in self.steps:
@@ -193,7 +187,7 @@ class Graph:
             yield produced[-1]
 
     def weights(self) -> Iterable[tuple[Layer, Weight, str]]:
-        """Every weight once, in creation order: its layer, what was declared, its name."""
+        """Yield every weight once, in creation order: its layer, its declaration, its name in the model."""
         seen: set[Layer] = set()
         for step in self.steps:
             for weight, name in step.weights if step.layer not in seen else ():
@@ -201,9 +195,7 @@ class Graph:
             seen.add(step.layer)
 
     def names_by_depth(self) -> list[str]:
-        """The names of all weights in Keras's order: by `parts`, and those of a layer that are trained
-        first.
-        """
+        """Return all weights' names in Keras's order: by `parts`, within a layer the trained ones first."""
         names: dict[Layer, list[str]] = {}
         for layer, _, name in sorted(self.weights(), key=lambda each: not each[1].trainable):
             names.setdefault(layer, []).append(name)
@@ -215,12 +207,12 @@ class Graph:
 
     @cached_property
     def counts(self) -> dict[Layer, int]:
-        """How often each layer is used."""
+        """Return the number of uses of each layer."""
         return dict(Counter(step.layer for step in self.steps))
 
     @cached_property
     def stand_ins(self) -> dict[int, Layer]:
-        """Layers that compute faster what some steps compute together, by the steps' numbers."""
+        """Return the layers that compute several steps together and faster, by the steps' numbers."""
         found: dict[int, Layer] = {}
         for number, step in enumerate(self.steps):
             source = step.inputs[0].step if len(step.inputs) == 1 else number
@@ -231,7 +223,7 @@ class Graph:
 
     @cached_property
     def output_names(self) -> list[str]:
-        """Of the outputs' layers or models, numbered where one has several."""
+        """Return the names of the outputs' layers or models, numbered where one has several outputs."""
         names: list[str] = []
         for slot in self.leaving:
             base = self.names[self.uses[slot.step].part]
@@ -240,7 +232,7 @@ class Graph:
         return names
 
     def readers(self, number: int) -> int:
-        """How often the outputs of a step are read, by other steps or as the model's."""
+        """Return how often the outputs of a step are read, by other steps or as the model's."""
         read = [*self.outputs, *(slot for step in self.steps for slot in step.inputs)]
         return sum(slot.step == number for slot in read)
 
@@ -250,10 +242,10 @@ class Graph:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
-        """The graph that `get_config` described; classes of your own must be among `custom_objects`.
+        """Return the graph that `get_config` described; classes of your own must be among `custom_objects`.
 
         Raises:
-            SpecError: an unknown layer, or a config that is none.
+            SpecError: a layer is unknown, or the config is that of no graph.
         """
         return graph_config.from_config(config, cls, custom_objects)
 
@@ -284,7 +276,7 @@ def _called(use: Use, arriving: list[SymbolicTensor]) -> Any:
 
 
 def _collect(node: Node, nodes: dict[Node, int]) -> None:
-    """Number `node` after everything that it reads."""
+    """Give `node` a number, after everything that it reads."""
     if node not in nodes:
         for tensor in node.inputs:
             _collect(tensor.node, nodes)
@@ -292,7 +284,7 @@ def _collect(node: Node, nodes: dict[Node, int]) -> None:
 
 
 def as_list(tensors: Any) -> list[SymbolicTensor]:
-    """One symbolic tensor, or several, as a list."""
+    """Return one symbolic tensor, or several, as a list."""
     given = [tensors] if isinstance(tensors, SymbolicTensor) else list(tensors)
     for tensor in given:
         if not isinstance(tensor, SymbolicTensor):

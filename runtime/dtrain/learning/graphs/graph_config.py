@@ -1,9 +1,9 @@
-"""Graphs as data: JSON types, there and back.
+"""Graphs as data in JSON types, there and back.
 
 A config has a table of all layers, also of those in models within; a table of these models, if there are any;
-for each use the number of its layer or model and where its inputs come from; and the outputs. A model within
-has uses and outputs of its own, and may use the models before it in the table. So what several models share
-is one again.
+for each use the number of its layer or model and the outputs that it reads; and the graph's outputs. A model
+within has uses and outputs of its own, and may use the models before it in the table. A part that several
+models share is thus one part again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,10 @@ G = TypeVar("G", bound="Graph")
 
 
 def to_config(graph: "Graph") -> dict[str, Any]:
-    """A graph as data.
+    """Return a graph as data.
 
     Raises:
-        SpecError: an argument of a layer is no data.
+        SpecError: an argument of a layer cannot be written as data.
     """
     layers: dict[Part, int] = {}
     models: dict[Part, int] = {}
@@ -53,11 +53,10 @@ def to_config(graph: "Graph") -> dict[str, Any]:
 
 
 def from_config(config: Mapping[str, Any], cls: type[G], custom_objects: CustomObjects) -> G:
-    """What `to_config` described, as a graph of class `cls`; classes of your own must be among
-    `custom_objects`.
+    """Return what `to_config` described, as a graph of class `cls`; `custom_objects` has classes of your own.
 
     Raises:
-        SpecError: an unknown layer, or a config that is none.
+        SpecError: a layer is unknown, or the config is that of no graph.
     """
     try:
         layers = [_layer_from_data(each, custom_objects) for each in config["layers"]]

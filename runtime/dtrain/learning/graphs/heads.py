@@ -1,4 +1,4 @@
-"""A model's outputs with their losses, and what is given for each of them: targets, weights of examples."""
+"""A model's outputs with their losses, and the targets and weights of examples of each."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -14,11 +14,10 @@ from dtrain.learning.losses import Loss
 
 
 class LossScale(NamedTuple):
-    """What makes the mean over the parts of a batch the gradient of the batch, where a loss is no mean over
-    examples.
+    """Factors that make the mean over the parts of a batch the gradient of the batch, if the loss is no mean.
 
     Attributes:
-        sums: factor of losses whose reduction is ``sum`` or ``none``: a sum over all parts is divided by
+        sums: factor of losses whose reduction is ``sum`` or ``none``, because a sum over parts is divided by
             nothing.
         penalties: factor of the gradients of regularizers, which parts without examples leave to the others.
     """
@@ -32,7 +31,7 @@ WHOLE = LossScale()
 
 
 class OutputLoss(NamedTuple):
-    """The loss of one output, and its part in the model's: the sum of all, each times its weight."""
+    """The loss of one output and its weight: the model's loss is the sum of all, each times its weight."""
 
     loss: Loss
     weight: float = 1.0
@@ -43,19 +42,17 @@ Losses: TypeAlias = Loss | Sequence[Loss | OutputLoss | None]
 
 
 class Head(NamedTuple):
-    """An output and its loss, which is computed from what goes into the last activation function if it knows
-    how.
+    """An output and its loss, computed from the input of the last activation function where the loss can.
 
-    So a softmax or sigmoid whose result is rounded to 0 or 1 still has a gradient. Keras's `fit` does the
-    same.
+    So a softmax or sigmoid whose result is rounded to 0 or 1 still has a gradient, as in Keras's `fit`.
 
     Attributes:
         label: of the output's layer, for errors.
-        loss: of what the layer in the output's place gives; None: it has none.
+        loss: of the value that the layer in the output's place gives; None: the output has no loss.
         weight: of the loss.
-        stand_in: the output's layer without its activation function; None where the loss wants what the layer
-            gives.
-        activation: what is left out.
+        stand_in: the output's layer without its activation function; None where the loss wants the layer's
+            output.
+        activation: the function that `stand_in` leaves out.
     """
 
     label: str
@@ -67,7 +64,7 @@ class Head(NamedTuple):
     def value_and_gradient(
         self, target: Any, value: Array, sample_weight: Any, scale: LossScale = WHOLE
     ) -> tuple[float, Array | None]:
-        """Return the loss and the gradient, by the value, of its part in the model's.
+        """Return the loss, and the gradient by the value of its part in the model's loss.
 
         With the reduction ``none`` the gradient is that of the sum, and the loss is the mean, as in
         `tf.keras.Model.fit`.
@@ -87,7 +84,7 @@ class Head(NamedTuple):
         return lost * reported, as_float32(gradient, self.label)
 
     def value(self, target: Any, value: Array, sample_weight: Any) -> float:
-        """The loss alone."""
+        """Return the loss alone."""
         if self.loss is None:
             return 0.0
         try:
@@ -96,24 +93,21 @@ class Head(NamedTuple):
             raise InputError(f"{self.label}: {error}") from None
 
     def output(self, value: Array) -> Array:
-        """The model's output, a new array."""
+        """Return the model's output, a new array."""
         return np.array(value) if self.activation is None else self.activation(value)
 
 
 def by_output(given: Any, names: Sequence[str], what: str) -> list[Any]:
-    """What is given for each of a model's outputs.
+    """Return what is given for each of a model's outputs, None where nothing is.
 
     Args:
-        given: one thing for all outputs; a list or tuple with one for each; or a dict by their names, in
-            which some may lack.
-        names: the outputs', in their order.
-        what: is given, for the message of an error.
-
-    Returns:
-        One for each output, None where there is none.
+        given: one thing for all outputs; a list or tuple with one for each; or a dict by their names, which
+            may lack some.
+        names: of the outputs, in their order.
+        what: the noun for `given` in the message of an error.
 
     Raises:
-        InputError: there are more or fewer, or a name is unknown.
+        InputError: there are more or fewer than outputs, or a name is unknown.
     """
     if given is None or isinstance(given, np.ndarray):
         return [given] * len(names)

@@ -1,8 +1,8 @@
 """A model's numbers: from weights and data to outputs, a loss and gradients.
 
-A `Network` runs a graph of layers and declares its variables. It never holds weights: they are passed to
-every call, and gradients are written into arrays that are passed too. Several passes may be in flight at once
-(`Network.forward`), also in several threads: each has scratch memory of its own, see
+A `Network` runs a graph of layers and declares its variables. It holds no weights: they are passed to every
+call, and gradients are written into arrays that are passed too. Several passes may be in flight at once
+(`Network.forward`), also in several threads: each has its own scratch memory, see
 `dtrain.learning.graphs.passes`.
 """
 
@@ -33,7 +33,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class StepResult(NamedTuple):
-    """One training step's results besides the gradients, which are in the arrays that were passed.
+    """The results of one training step besides the gradients, which are in the arrays that were passed.
 
     Attributes:
         loss: with the penalties of regularizers.
@@ -41,8 +41,8 @@ class StepResult(NamedTuple):
         outputs: the model's output; a list of them if it has several.
         state_updates: new values of variables that are not trained, such as moving averages, by variable
             name.
-        row_gradients: gradients of variables for which no array was passed (see `Network.sparse_variables`),
-            by variable name.
+        row_gradients: gradients of variables for which no array was passed (`Network.sparse_variables`), by
+            name.
     """
 
     loss: float
@@ -66,20 +66,16 @@ class Network:
 
     @classmethod
     def from_graph(cls, inputs: Any, outputs: Any) -> Self:
-        """The network between symbolic inputs (results of `Input`) and outputs, each one tensor or a list of
-        them.
-        """
+        """Return the network between symbolic inputs (of `Input`) and outputs, each one tensor or a list."""
         return cls(Graph.between(inputs, outputs))
 
     def get_config(self) -> dict[str, Any]:
-        """The architecture in JSON types."""
+        """Return the architecture in JSON types."""
         return self.graph.get_config()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
-        """The network that `get_config` described; `SpecError` for unknown layers, but for those in
-        `custom_objects`.
-        """
+        """Return the network that `get_config` described; raise a `SpecError` for an unknown layer."""
         return cls(Graph.from_config(config, custom_objects))
 
     # Declaring
@@ -91,23 +87,20 @@ class Network:
 
     @property
     def built(self) -> bool:
-        """Whether the shapes of the inputs are known, and so the variables."""
+        """True if the shapes of the inputs are known, and so the variables."""
         return self.graph.built
 
     def build(self, input_shape: Any) -> None:
-        """Work out shapes and variables for inputs of `input_shape`: of one example; a list of shapes for
-        several inputs.
+        """Work out shapes and variables for the shape of one example; a list of shapes for several inputs.
 
         Raises:
-            InputError: a layer cannot take the shape; it is named.
+            InputError: a layer, which is named, cannot take the shape.
         """
         self.graph.build(input_shape)
 
     @property
     def assumed_input_shape(self) -> Shape | None:
-        """Of one example of the only input, before there are data, where the layer that reads it knows; else
-        None.
-        """
+        """Return the shape of one example of the only input if its reader assumes one, else None."""
         return self._reader(self.graph.inputs[0]).assumed_input_shape if len(self.graph.inputs) == 1 else None
 
     @property
@@ -122,46 +115,46 @@ class Network:
 
     @property
     def sparse_variables(self) -> tuple[str, ...]:
-        """Variables whose gradient may be `SparseRows`: leave their array out of `gradients` and it comes in
-        `row_gradients`.
+        """Variables whose gradients may be `SparseRows`.
+
+        One that has no array in `gradients` has its gradient in `StepResult.row_gradients`.
         """
         return tuple(name for _, weight, name in self.graph.weights() if weight.may_be_sparse)
 
     @property
     def input_shapes(self) -> list[Shape]:
-        """Of one example of each input."""
+        """The shape of one example of each input."""
         return [step.shapes[0] for step in self.graph.inputs]
 
     @property
     def output_shapes(self) -> list[Shape]:
-        """Of one example of each output."""
+        """The shape of one example of each output."""
         return [self.graph.steps[slot.step].shapes[slot.output] for slot in self.graph.outputs]
 
     @property
     def input_names(self) -> list[str]:
-        """Of the layers at which data enters."""
+        """The names of the layers at which data enters."""
         return [step.path for step in self.graph.inputs]
 
     @property
     def output_names(self) -> list[str]:
-        """Of the outputs' layers, numbered where a layer has several."""
+        """The names of the outputs' layers, numbered where a layer has several."""
         return self.graph.output_names
 
     def initial_values(self, seed: int) -> dict[str, Array]:
-        """Every variable's first value. Each is drawn from (seed, its name): the same in any cluster,
-        whatever else there is.
+        """Return every variable's initial value, drawn from (seed, its name) and so the same in any cluster.
 
-        Those of a large table whose rows are read one by one come as a `DrawnTable`, which draws what is read
-        of it.
+        A large table whose rows are read one by one comes as a `DrawnTable`, which draws the rows that are
+        read.
         """
         return {name: _first_value(weight, name, seed) for _, weight, name in self.graph.weights()}
 
     # Running
 
     def predict(self, weights: Mapping[str, Array], x: Any, *, training: bool = False) -> Any:
-        """The outputs for a batch `x`: a new array, or a list of them if the model has several outputs.
+        """Return the outputs for a batch `x`: a new array, or a list of them if there are several outputs.
 
-        With `training` layers compute as in training, and chance is a source of the network's own.
+        With `training` layers compute as in training, with random numbers of the network's own.
         """
         run = Pass(
             self.graph,
@@ -175,15 +168,13 @@ class Network:
         return only([np.array(output) for output in run.outputs])
 
     def forward(self, weights: Mapping[str, Array], x: Any, rng: Chance) -> Pass:
-        """A pass in training mode whose outputs are known; for `loss_and_gradients` in two halves."""
+        """Return a pass in training mode whose outputs are known, the first half of `loss_and_gradients`."""
         run = Pass(self.graph, self._scratch, weights, training=True, rng=rng, stand_ins=self.graph.stand_ins)
         run.forward(self._entering(x))
         return run
 
     def outputs_of_layers(self, weights: Mapping[str, Array], x: Any) -> Iterator[tuple[str, list[Array]]]:
-        """The label of every use of a layer, in order, with what it gives in inference mode: scratch
-        memory.
-        """
+        """Yield every use's label, in order, with its outputs in inference mode, which are scratch memory."""
         run = Pass(self.graph, self._scratch, weights, training=False, rng=self._own_chance)
         run.forward(self._entering(x))
         for step, outputs in run.values():
@@ -192,7 +183,7 @@ class Network:
     def loss_and_outputs(
         self, weights: Mapping[str, Array], x: Any, y: Any, loss: Losses, sample_weight: Any = None
     ) -> StepResult:
-        """The loss of a batch, with the penalties of regularizers, and the outputs, in inference mode."""
+        """Return a batch's loss, with the penalties of regularizers, and the outputs, in inference mode."""
         heads, stand_ins = self._heads(loss)
         run = Pass(
             self.graph, self._scratch, weights, training=False, rng=self._own_chance, stand_ins=stand_ins
@@ -216,7 +207,7 @@ class Network:
         on_gradients: OnGradients | None = None,
         scale: LossScale = WHOLE,
     ) -> StepResult:
-        """One training step on one batch: fill `gradients` and return the rest.
+        """Take one training step on one batch: fill `gradients` and return the rest.
 
         Args:
             weights: every variable's array by name.
@@ -228,7 +219,7 @@ class Network:
             sample_weight: handed to the losses; see `by_output`.
             rng: for dropout and the like.
             on_gradients: called with names of variables as soon as their gradients are complete, last layer
-                first; gradients of `sparse_variables` without an array come with the result only.
+                first. Gradients of `sparse_variables` without an array come with the result only.
             scale: of a batch that is a part of another one.
 
         Raises:
@@ -254,7 +245,7 @@ class Network:
         )
 
     def regularization_loss(self, weights: Mapping[str, Array]) -> float:
-        """The sum of all penalties."""
+        """Return the sum of all penalties."""
         if not self.graph.regularized:
             return 0.0
         penalties = [(regularizers.get(weight.regularizer), name) for weight, name in self.graph.regularized]
@@ -262,13 +253,11 @@ class Network:
 
     @cached_property
     def _own_chance(self) -> np.random.Generator:
-        """For layers that drop values in inference too: of every process the same."""
+        """Return random numbers for layers that drop values in inference too, the same in every process."""
         return np.random.default_rng(0)
 
     def _heads(self, loss: Losses) -> tuple[list[Head], dict[int, Layer]]:
-        """Each output with its loss, and the layers that stand in for others; the same as long as the loss
-        is.
-        """
+        """Return each output with its loss, and the layers that stand in for others; cached by `loss`."""
         headed = self._headed
         if headed is None or headed[0] is not loss:
             losses = by_output(loss, self.output_names, "losses")
@@ -293,7 +282,7 @@ class Network:
     def _given(
         self, heads: Sequence[Head], run: Pass, y: Any, sample_weight: Any
     ) -> Iterator[tuple[Head, tuple[Any, Array, Any]]]:
-        """Each output's target, value and weights of examples."""
+        """Yield each output's target, value and weights of examples."""
         names = self.output_names
         targets = by_output(y, names, "targets")
         weights = by_output(sample_weight, names, "sample weights")
@@ -309,11 +298,11 @@ class Network:
         return {name: each for name, head, each in named if head.loss is not None}
 
     def _outputs(self, heads: Sequence[Head], run: Pass) -> Any:
-        """Copies: what a pass has computed lies in memory that its way back, and the next one, use again."""
+        """Return copies of the outputs, whose memory the pass's way back and the next pass use again."""
         return only([head.output(value) for value, head in zip(run.outputs, heads, strict=True)])
 
     def _entering(self, x: Any) -> list[Array]:
-        """The inputs as arrays, checked against their shapes."""
+        """Return the inputs as arrays, checked against their shapes."""
         if not self.built:
             raise InputError("the network is not built: give its first layer an input_shape, or call build")
         steps = self.graph.inputs
@@ -344,7 +333,7 @@ class Network:
         return arrays
 
     def _reader(self, source: Step) -> Layer:
-        """The first layer that reads the data of an input, or the input itself."""
+        """Return the first layer that reads the data of an input, or the input itself."""
         steps = self.graph.steps
         readers = (each.layer for each in steps if any(steps[slot.step] is source for slot in each.inputs))
         return next(readers, source.layer)

@@ -1,5 +1,4 @@
-"""One pass over one batch: every layer's forward in the order of the graph, and then perhaps every layer's
-backward.
+"""One pass over one batch: each layer's forward in the order of the graph, then perhaps each one's backward.
 
 Several passes of one network may be in flight at once: each owns the scratch memory of its layers until it
 has gone back or is dropped. Passes that follow each other use the same memory.
@@ -36,7 +35,7 @@ class ScratchPool:
         self._free: list[Scratch] = []
 
     def take(self) -> Scratch:
-        """A set that no other pass uses, preferably the one that was given back last."""
+        """Return a set that no other pass uses, preferably the one that was given back last."""
         try:
             return self._free.pop()
         except IndexError:
@@ -60,9 +59,7 @@ class Pass:
         rng: Chance | None = None,
         stand_ins: Mapping[int, Layer] | None = None,
     ) -> None:
-        """Prepare; `stand_ins` are layers that compute in the place of those of some steps, by the steps'
-        numbers.
-        """
+        """Prepare; `stand_ins` are layers that replace those of some steps, by the steps' numbers."""
         self._pool = pool
         self._scratch: Scratch | None = pool.take()
         self._graph = graph
@@ -95,11 +92,11 @@ class Pass:
         return [self._values[slot.step][slot.output] for slot in self._graph.outputs]
 
     def values(self) -> Iterator[tuple[Step, list[Array]]]:
-        """Every step, and its outputs."""
+        """Yield every step and its outputs."""
         return zip(self._graph.steps, self._values, strict=True)
 
     def state_updates(self) -> dict[str, Array]:
-        """What the layers want their untrained weights to become."""
+        """Return the new values of untrained weights that the layers ask for."""
         updates: dict[str, Array] = {}
         for step, call in zip(self._graph.steps, self._calls, strict=True):
             for name, value in call.updates.items():
@@ -107,9 +104,7 @@ class Pass:
         return updates
 
     def forward(self, entering: Iterable[Array]) -> None:
-        """First step first; the weights of each are read when its turn has come, for they may still be on
-        their way.
-        """
+        """Run the steps in order, and read each one's weights at its turn: they may still be arriving."""
         source = iter(entering)
         for layer, step, call in zip(self._layers, self._graph.steps, self._calls, strict=True):
             weights = {weight.name: self._given[name] for weight, name in step.weights}
@@ -128,7 +123,7 @@ class Pass:
         on_gradients: OnGradients | None,
         penalty_scale: float = 1.0,
     ) -> dict[str, SparseRows]:
-        """Last step first: fill `gradients`, and return those that are sparse.
+        """Run the steps in reverse: fill `gradients`, and return those that are sparse.
 
         Raises:
             ProgramError: the pass has gone back before, and others use its memory.
@@ -166,7 +161,7 @@ class Arrived:
         self._gradients: list[list[Array | None]] = [[None] * len(arrays) for arrays in outputs]
 
     def add(self, slot: Slot, gradient: Array | None) -> None:
-        """Add a gradient; the array is ours from now on."""
+        """Add a gradient; the array belongs to this object from now on."""
         gradients = self._gradients[slot.step]
         output = slot.output
         before = gradients[output]
@@ -176,7 +171,7 @@ class Arrived:
             before += gradient
 
     def take(self, step: int) -> Any:
-        """The gradient by the outputs of a step; 0 for an output that was not read."""
+        """Return the gradient by the outputs of a step; 0 for an output that was not read."""
         taken = self._gradients[step]
         self._gradients[step] = []
         return only(
@@ -185,9 +180,7 @@ class Arrived:
 
 
 class Collected:
-    """The gradients by the weights. A frozen layer's, and those of a layer's second use, go to scratch memory
-    first.
-    """
+    """Gradients by the weights; those of frozen layers and of second uses go to scratch memory first."""
 
     def __init__(
         self, gradients: Mapping[str, Array], uses: dict[Layer, int], penalty_scale: float = 1.0
@@ -199,7 +192,7 @@ class Collected:
         self._begun: set[Layer] = set()
 
     def places(self, step: Step, call: Call) -> dict[str, Array]:
-        """Where a step's layer shall write its gradients."""
+        """Return the arrays into which a step's layer writes its gradients."""
         places: dict[str, Array] = {}
         for weight, name in step.trained:
             if name not in self._gradients and weight.may_be_sparse:
@@ -213,7 +206,7 @@ class Collected:
     def finish(
         self, step: Step, weights: Mapping[str, Array], places: Mapping[str, Array], call: Call
     ) -> bool:
-        """Take what a step's layer wrote; True if that completes the gradients of a layer that is trained."""
+        """Take the gradients that a step's layer wrote; return True if a trained layer's are now complete."""
         layer = step.layer
         self._uses_left[layer] -= 1
         complete = self._uses_left[layer] == 0
@@ -240,5 +233,5 @@ class Collected:
 
 
 def only(items: list[Any]) -> Any:
-    """The single item, or the list if there are several."""
+    """Return the single item, or the list if there are several."""
     return items[0] if len(items) == 1 else items

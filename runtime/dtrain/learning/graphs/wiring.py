@@ -1,4 +1,4 @@
-"""What a graph is made of: uses of layers, and of models that stand in it as if they were layers.
+"""The parts of a graph: uses of layers, and of models that stand in it as if they were layers.
 
 A graph that has models in it is run as steps of layers alone (`flattened`). Names nest by model: layer
 ``dense`` of model ``encoder`` is ``encoder/dense`` in every graph in which the model stands.
@@ -33,8 +33,8 @@ class Submodel:
         name: the model's.
         kind: ``Model`` or ``Sequential``.
         graph: the model's own.
-        model: what `Model.layers` of the others shows; None until it is looked at, if they come from a
-            config.
+        model: the model object in `Model.layers` of the others; None, where they come from a config, until it
+            is read.
     """
 
     name: str
@@ -44,13 +44,13 @@ class Submodel:
 
     @property
     def label(self) -> str:
-        """How summaries name it: ``encoder (Sequential)``."""
+        """The name in summaries: ``encoder (Sequential)``."""
         return f"{self.name} ({self.kind})"
 
     def __call__(
         self, inputs: Sequence[SymbolicTensor], training: bool | None = None
     ) -> list[SymbolicTensor]:
-        """The symbolic outputs; see `Layer.__call__`.
+        """Return the symbolic outputs; see `Layer.__call__`.
 
         Raises:
             InputError: there are more or fewer inputs than the model has, or a shape is another.
@@ -77,7 +77,7 @@ class Submodel:
 
 
 Part = Layer | Submodel
-"""What stands in a graph."""
+"""A part of a graph."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +103,7 @@ class Step:
         inputs: earlier steps' outputs.
         training: as in `Use`.
         shapes: of the outputs, for one example; empty until the graph is built.
-        weights: what the layer declared, and the model's name of each.
+        weights: the weights that the layer declared, and the model's name of each.
         trained: those that have gradients, unless the layer is frozen.
     """
 
@@ -117,11 +117,10 @@ class Step:
 
 
 def flattened(uses: Sequence[Use], names: Mapping[Part, str]) -> tuple[list[Step], list[list[Slot] | int]]:
-    """The same graph of layers alone: its steps, and of each use its outputs or, of a layer, the number of
-    its step.
+    """Return the graph as layers alone: its steps, and each use's outputs or, for a layer, its step's number.
 
-    A layer that is used in several models has the path of its first use. What a call of a layer of an inner
-    model said of training counts more than what the call of the model said.
+    A layer that is used in several models has the path of its first use. `training` of a call of an inner
+    model's layer counts more than that of the model's call.
     """
     steps: list[Step] = []
     paths: dict[Layer, str] = {}
@@ -150,23 +149,23 @@ def flattened(uses: Sequence[Use], names: Mapping[Part, str]) -> tuple[list[Step
 
 
 def flat(slot: Slot, ends: Sequence[list[Slot] | int]) -> Slot:
-    """An output of a use, as one of a step; see `flattened`."""
+    """Return an output of a use as one of a step; see `flattened`."""
     end = ends[slot.step]
     return Slot(end, slot.output) if isinstance(end, int) else end[slot.output]
 
 
 def _within(slot: Slot, places: Mapping[int, Slot | int]) -> Slot:
-    """An output of an inner model's step, in the graph around it."""
+    """Return an output of an inner model's step in the graph around it."""
     place = places[slot.step]
     return Slot(place, slot.output) if isinstance(place, int) else place
 
 
 def named(parts: Sequence[Part]) -> dict[Part, str]:
-    """The name of each part within a graph.
+    """Return the name of each part within a graph.
 
     Layers keep the names that they were given, which must differ. All others are called after their class,
-    and get numbers where that is taken: ``dense``, ``dense_1``, ...; a layer that has such a name from
-    another graph keeps it if it can, and so does a model.
+    numbered where that is taken: ``dense``, ``dense_1``, ... A layer that has such a name from another graph
+    keeps it if it can, and so does a model.
 
     Raises:
         SpecError: two layers were given the same name.

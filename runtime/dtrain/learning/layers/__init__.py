@@ -1,4 +1,4 @@
-"""Layers by Keras's names. `base` says what a layer is; the other files hold one family each."""
+"""Layers by Keras's names. `base` defines a layer; the other files hold one family each."""
 
 from dtrain.learning.layers.base import Call, Input, InputLayer, Layer, SymbolicTensor, Weight
 from dtrain.learning.layers.convolution import Conv1D, Conv2D, Conv2DTranspose, DepthwiseConv2D

@@ -1,5 +1,4 @@
-"""What a layer is: a description of itself as data, its weights for an input shape, and forward and backward
-side by side.
+"""The interface of layers: a description as data, weights for an input shape, forward and backward.
 
 A layer holds no weights. They are passed in at every call, because a strategy owns their memory, and
 gradients are written into arrays that are passed in too. Shapes are those of one example, without the batch
@@ -47,16 +46,16 @@ class Weight:
 
     @property
     def may_be_sparse(self) -> bool:
-        """Whether the gradient may be `SparseRows`; with a penalty every row has one."""
+        """True if the gradient may be `SparseRows`. With a penalty every row has a gradient."""
         return self.sparse and self.regularizer is None and self.dtype == "float32"
 
 
 class Call:
-    """What belongs to one step of one layer besides its weights and arrays.
+    """The circumstances of one step of one layer, besides its weights and arrays.
 
     Attributes:
         training: whether dropout drops and batch statistics are used.
-        needs_input_gradient: False if what `backward` returns is not used; it may then return None.
+        needs_input_gradient: False if the result of `backward` is not used; it may then return None.
         updates: new values of weights that are not trained, by name; the layer adds to it in `forward`.
         sparse_gradients: gradients that are `SparseRows`, by name; the layer adds to it in `backward`.
         memory: behind `scratch`; of this pass alone, and of a later one when it has ended.
@@ -71,7 +70,7 @@ class Call:
         needs_input_gradient: bool = True,
         memory: dict[str, Array] | None = None,
     ) -> None:
-        """Begin; `rng` is the source of chance, None where nothing random is wanted."""
+        """Begin; `rng` is the source of random numbers, None where none are wanted."""
         self.training = training
         self.needs_input_gradient = needs_input_gradient
         self.updates: dict[str, Array] = {}
@@ -81,15 +80,13 @@ class Call:
 
     @property
     def rng(self) -> np.random.Generator | None:
-        """Return the source of chance; None where nothing random is wanted."""
+        """Source of random numbers; None where none are wanted."""
         return None if self._chance is None else generator_of(self._chance)
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
-        """Uninitialised C-contiguous memory, the same for the same name until this pass has gone back or is
-        dropped.
+        """Return uninitialised C-contiguous memory, the same for a name until this pass has ended.
 
-        Large temporary arrays come from here: memory that is asked for anew in every step costs a page fault
-            every 4 KiB.
+        Take large temporary arrays from here: memory that is allocated anew costs a page fault every 4 KiB.
         """
         size = prod(shape)
         memory = self.memory.get(name)
@@ -104,7 +101,7 @@ class Node:
 
     Attributes:
         part: a `Layer`, or a `dtrain.learning.graphs.wiring.Submodel`.
-        training: whether it trains in this use; None: as the whole model does.
+        training: whether the part trains in this use; None: as the whole model does.
     """
 
     part: Any
@@ -114,7 +111,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SymbolicTensor:
-    """An array that will exist when the model runs: what `Input` and a layer called on one return."""
+    """An array that will exist when the model runs: the result of `Input`, and of a layer called on one."""
 
     node: Node
     index: int
@@ -129,27 +126,28 @@ class Layer(Configurable):
             def declare(self, input_shape):                     # weights, for the shape of one example
                 return [dt.layers.Weight("scale", input_shape[-1:], "ones")]
 
-            def forward(self, weights, x, call):                # -> output, and whatever backward needs
+            def forward(self, weights, x, call):                # -> output, and a cache for backward
                 return x * weights["scale"], x
 
-            def backward(self, weights, x, dy, gradients, call):    # fills gradients, returns the input's
-                gradient gradients["scale"][...] = (x * dy).reshape(-1, x.shape[-1]).sum(axis=0) return dy *
-                weights["scale"]
+            def backward(self, weights, x, dy, gradients, call):    # fills gradients, returns dx
+                gradients["scale"][...] = (x * dy).reshape(-1, x.shape[-1]).sum(axis=0)
+                return dy * weights["scale"]
 
-    Rules. `forward` leaves x and weights as they are; `backward` may overwrite dy but not what came in its
-    cache from elsewhere. `gradients` has a contiguous array for every trained weight, to be filled
-    completely. A layer that changes the shape overrides `output_shape`; one with arguments keeps each in an
-    attribute of the same name and hands ``**kwargs`` to `super().__init__` (or is a
-    ``@dataclass(eq=False)``). x is float32 unless `any_dtype`. A layer with `takes_list` gets and returns
-    lists of arrays and shapes on its input side; one with several outputs returns lists on its output side.
-    `Call` has the rest: whether this is training, the source of chance, scratch memory, and where new values
-    of untrained weights go.
+    - `forward` leaves x and weights as they are; `backward` may overwrite dy, but not the arrays in its cache
+      that come from elsewhere.
+    - `gradients` has a contiguous array for every trained weight, to be filled completely.
+    - A layer that changes the shape overrides `output_shape`.
+    - A layer with arguments keeps each in an attribute of the same name and hands ``**kwargs`` to
+      `super().__init__` (or is a ``@dataclass(eq=False)``).
+    - x is float32 unless `any_dtype`. A layer with `takes_list` gets and returns lists of arrays and shapes
+      on its input side; one with several outputs returns lists on its output side.
+    - `Call` has the rest: whether this is training, random numbers, scratch memory, and the place for new
+      values of untrained weights.
 
     Args:
-        name: unique within a model; Keras's snake_case name, numbered within the model, if None.
+        name: unique within a model; if None, Keras's snake_case name, numbered within the model.
         trainable: False freezes the layer: no gradients, and batch normalization uses its moving averages.
-        input_shape: the shape of one example, for a first layer; otherwise it is known when the model is
-            built.
+        input_shape: the shape of one example, for a first layer; others know it when the model is built.
     """
 
     _: KW_ONLY
@@ -159,48 +157,42 @@ class Layer(Configurable):
 
     any_dtype: ClassVar[bool] = False
     takes_list: ClassVar[bool] = False
-    numbered = False  # whether a graph has chosen the name
+    numbered = False  # True if a graph has chosen the name
 
     @property
     def assumed_input_shape(self) -> Shape | None:
-        """The shape of one example that a first layer without `input_shape` assumes; None: it has to wait for
-        the data.
-        """
+        """Return the shape that a first layer without `input_shape` assumes, None if the data must say."""
         return None
 
     def declare(self, input_shape: Any) -> Sequence[Weight]:
-        """The layer's weights for inputs of `input_shape`."""
+        """Return the layer's weights for inputs of `input_shape`."""
         return ()
 
     def output_shape(self, input_shape: Any) -> Any:
-        """The output's shape for inputs of `input_shape`; a list of shapes if there are several outputs."""
+        """Return the output's shape for inputs of `input_shape`; a list if there are several outputs."""
         return input_shape
 
     def forward(self, weights: Mapping[str, Array], x: Any, call: Call) -> tuple[Any, Any]:
-        """The output for `x` (batch axis first), and a cache for `backward`."""
+        """Return the output for `x` (batch axis first), and a cache for `backward`."""
         raise NotImplementedError(f"{type(self).__name__}.forward")
 
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Any, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """Given dy, the gradient by the output, fill `gradients` by the weights and return the gradient by
-        the input.
-        """
+        """Fill `gradients` from dy, the gradient by the output, and return the gradient by the input."""
         raise NotImplementedError(f"{type(self).__name__}.backward")
 
     def before_activation(self) -> "tuple[Layer, Activation | None]":
-        """This layer without the activation function that it ends with, and that function; None if there is
-        none.
-        """
+        """Return this layer without its final activation function, and that function, None if it has none."""
         return self, None
 
     def __call__(
         self, inputs: SymbolicTensor | Sequence[SymbolicTensor], training: bool | None = None
     ) -> Any:
-        """Use the layer in a functional model: the symbolic output (a list of them if the layer has several).
+        """Use the layer in a functional model; return its symbolic output (a list if there are several).
 
-        With `training` False it always computes as in inference (batch normalization by its moving averages,
-        no dropout), with True always as in training; with None as the whole model does.
+        With `training` False it computes as in inference always (batch normalization by its moving averages,
+        no dropout), with True as in training always; with None as the whole model does.
         """
         tensors = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
         if not all(isinstance(tensor, SymbolicTensor) for tensor in tensors):
@@ -222,24 +214,24 @@ class Layer(Configurable):
 
     @cached_property
     def output(self) -> Any:
-        """What the last use of the layer in a functional model returned."""
+        """The result of the layer's last use in a functional model."""
         raise ProgramError(
             f"{self.label}: has no output before it is called with the result of Input() or of another layer"
         )
 
     @cached_property
     def used_by(self) -> "WeakSet[Any]":
-        """The models that hold values of its weights, and share them."""
+        """Models that hold values of its weights, and share them."""
         return WeakSet()
 
     @property
     def label(self) -> str:
-        """How errors name the layer: ``dense_1 (Dense)``."""
+        """The name of the layer in errors: ``dense_1 (Dense)``."""
         return f"{self.name or self.base_name} ({type(self).__name__})"
 
     @property
     def base_name(self) -> str:
-        """The name to which a model appends a number: ``dense``."""
+        """Return the name to which a model appends a number: ``dense``."""
         return snake_case(type(self).__name__)
 
     def expect(self, condition: bool, expected: str, found: Shape | str) -> None:
@@ -249,15 +241,13 @@ class Layer(Configurable):
             raise InputError(f"{self.label}: expected {expected}, found {found_text}")
 
     def expect_positive(self, **arguments: Any) -> None:
-        """Raise a `SpecError` that names this layer unless these arguments of its constructor are integers of
-        at least 1.
-        """
+        """Raise a `SpecError` that names this layer unless these arguments are integers of at least 1."""
         for name, found in arguments.items():
             if not isinstance(found, Integral) or isinstance(found, bool) or found < 1:
                 raise SpecError(f"{self.label}: {name}: expected a positive integer, found {found!r}")
 
     def known_length(self, shape: Shape, axis: int = -1) -> int:
-        """The length of `axis` of `shape`, which must be known; `InputError` otherwise."""
+        """Return the length of `axis` of `shape`; raise an `InputError` if it is unknown."""
         self.expect(len(shape) > 0 and shape[axis] is not None, f"a known length of axis {axis}", shape)
         length = shape[axis]
         assert length is not None
@@ -270,7 +260,7 @@ class ActivatedLayer(Layer):
     function: Activation
 
     def before_activation(self) -> tuple[Layer, Activation | None]:
-        """A copy whose function is the identity, and the function."""
+        """Return a copy whose function is the identity, and the function."""
         if self.function is activations.linear:
             return self, None
         bare = copy(self)
@@ -280,9 +270,7 @@ class ActivatedLayer(Layer):
 
 @dataclass(eq=False)
 class InputLayer(Layer):
-    """The place where data enters a model; hands it on unchanged, or as `dtype` (numpy's name, or
-    ``string``).
-    """
+    """The entry of data into a model; hands them on, as they are or as `dtype` (numpy's, or ``string``)."""
 
     any_dtype: ClassVar[bool] = True
 
@@ -290,7 +278,7 @@ class InputLayer(Layer):
 
     @property
     def base_name(self) -> str:
-        """Keras calls it ``input``."""
+        """Return ``input``, Keras's name."""
         return "input"
 
     def forward(self, weights: Mapping[str, Array], x: Any, call: Call) -> tuple[Any, Any]:
@@ -308,7 +296,5 @@ class InputLayer(Layer):
 
 
 def Input(shape: Sequence[int | None], name: str | None = None, dtype: str | None = None) -> SymbolicTensor:  # noqa: N802
-    """The input of a functional model, or the first item of a stack, for examples of `shape` (without the
-    batch axis).
-    """
+    """Return the input of a functional model, or the first item of a stack, for examples of `shape`."""
     return SymbolicTensor(Node(InputLayer(dtype, name=name, input_shape=tuple(shape)), ()), 0, tuple(shape))

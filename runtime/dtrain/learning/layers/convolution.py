@@ -1,9 +1,9 @@
-"""Convolutions over one or two axes, NHWC: as matrix products over windows that are laid out in rows.
+"""Convolutions over one or two axes, NHWC, as matrix products over windows that are laid out in rows.
 
 The windows of a few examples at a time are copied into one matrix of about a mebibyte, which the processor's
 cache still holds when it is multiplied. A last column of ones makes the bias a row of the kernel, so that
-adding it, and its gradient, cost no pass over the output. `backward` lays out the windows once more instead
-of keeping them: they take kernel-size times the memory of the input.
+neither adding it nor its gradient passes over the output once more. `backward` lays out the windows again
+instead of keeping them: they take kernel-size times the memory of the input.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ _ROWS_BYTES = 1 << 20
 
 @dataclass(eq=False)
 class _Convolution(ActivatedLayer):
-    """What the convolutions share: arguments, geometry, the activation."""
+    """Base of the convolutions: arguments, geometry, the activation."""
 
     RANK: ClassVar[int]
 
@@ -58,7 +58,7 @@ class _Convolution(ActivatedLayer):
         )
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
-        """Kernel [...lengths, channels / groups, filters] and bias [filters]."""
+        """Return kernel [...lengths, channels / groups, filters] and bias [filters]."""
         channels = self.known_length(input_shape)
         self.expect(channels % self.groups == 0, f"a multiple of {self.groups} channels", input_shape)
         return self._kernel_and_bias((*self.windows.size, channels // self.groups, self.filters))
@@ -69,11 +69,11 @@ class _Convolution(ActivatedLayer):
         return (kernel, bias) if self.use_bias else (kernel,)
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """One place a window, and `filters` channels."""
+        """Return one place for each window, and `filters` channels."""
         return (*window_counts(self, self.windows, input_shape), self.filters)
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """One matrix product for each few examples and each group."""
+        """Multiply one matrix for each few examples and each group."""
         wide = self.windows.padded(x, 0, call)
         z = call.scratch("z", (len(x), *self.windows.lengths_within(wide), self.filters))
         for inner, outer in self._groups(x.shape[-1]):
@@ -86,9 +86,7 @@ class _Convolution(ActivatedLayer):
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """With dz = dy times the derivative: dkernel = rowsᵀ dz; dz kernelᵀ is added to the places of each
-        window.
-        """
+        """Compute dkernel = rowsᵀ dz, and add dz kernelᵀ to the places of each window; dz is dy f'(z)."""
         wide, shape, kept = cache
         dz = self.function.apply_back(kept, dy)
         dwide = call.scratch("dwide", wide.shape if call.needs_input_gradient else ())
@@ -106,14 +104,14 @@ class _Convolution(ActivatedLayer):
         return self.windows.unpadded(dwide, shape) if call.needs_input_gradient else None
 
     def _groups(self, channels: int) -> Iterator[tuple[slice, slice]]:
-        """The channels that each group reads, and the filters that it writes."""
+        """Yield the channels that each group reads, and the filters that it writes."""
         inner = channels // self.groups
         outer = self.filters // self.groups
         for group in range(self.groups):
             yield slice(group * inner, (group + 1) * inner), slice(group * outer, (group + 1) * outer)
 
     def matrix(self, weights: Mapping[str, Array], outer: slice = slice(None)) -> Array:
-        """The kernel of a group as [places * channels, filters], the bias below it."""
+        """Return the kernel of a group as [places * channels, filters], the bias below it."""
         kernel = weights["kernel"][..., outer]
         matrix = kernel.reshape(-1, kernel.shape[-1])
         return np.vstack([matrix, weights["bias"][outer]]) if self.use_bias else matrix
@@ -121,7 +119,7 @@ class _Convolution(ActivatedLayer):
     def take_gradients(
         self, dmatrix: Array, gradients: Mapping[str, Array], outer: slice = slice(None)
     ) -> None:
-        """The way back from `matrix`, for its gradient."""
+        """Write the gradient of `matrix` to those of kernel and bias."""
         size = len(dmatrix) - self.use_bias
         gradients["kernel"][..., outer] = dmatrix[:size].reshape(*self.windows.size, -1, dmatrix.shape[1])
         if self.use_bias:
@@ -156,11 +154,11 @@ class Conv2DTranspose(_Convolution):
             raise SpecError(f"{self.label}: groups: expected 1, found {self.groups}")
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
-        """Kernel [height, width, filters, channels] and bias [filters]."""
+        """Return kernel [height, width, filters, channels] and bias [filters]."""
         return self._kernel_and_bias((*self.windows.size, self.filters, self.known_length(input_shape)))
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """As long as is needed for one window an input place; with ``same``, length times stride."""
+        """Return the lengths that give a window for each input place; with ``same``, length times stride."""
         self.expect(len(input_shape) == 3, "4 axes: batch, height, width, channels", input_shape)
         geometry = zip(input_shape[:-1], self.windows.extent, self.windows.strides, strict=True)
         beyond = 0 if self.windows.padding == "same" else 1
@@ -170,7 +168,7 @@ class Conv2DTranspose(_Convolution):
         )
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """What `backward` of a convolution does for its input."""
+        """Compute as `backward` of a convolution does for its input."""
         shape = (len(x), *(n or 0 for n in self.output_shape(x.shape[1:])))
         margins = self.windows.margins(shape[1:-1])
         wide = np.zeros(
@@ -188,7 +186,7 @@ class Conv2DTranspose(_Convolution):
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """What `forward` of a convolution does, on dz."""
+        """Compute as `forward` of a convolution does, on dz."""
         x_rows, shape, kept = cache
         dz = self.function.apply_back(kept, dy)
         if self.use_bias:
@@ -230,19 +228,19 @@ class DepthwiseConv2D(Layer):
         )
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
-        """Kernel [height, width, channels, depth_multiplier] and bias [channels * depth_multiplier]."""
+        """Return kernel [height, width, channels, depth_multiplier], bias [channels * depth_multiplier]."""
         shape = (*self.windows.size, self.known_length(input_shape), self.depth_multiplier)
         kernel = Weight("depthwise_kernel", shape, self.depthwise_initializer, self.depthwise_regularizer)
         bias = Weight("bias", (shape[2] * shape[3],), self.bias_initializer, self.bias_regularizer)
         return (kernel, bias) if self.use_bias else (kernel,)
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """One place a window, and depth_multiplier times the channels."""
+        """Return one place for each window, and depth_multiplier times the channels."""
         lengths = window_counts(self, self.windows, input_shape)
         return (*lengths, self.known_length(input_shape) * self.depth_multiplier)
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The sum over the places of a window of place times weight."""
+        """Sum place times weight over the places of a window."""
         wide = self.windows.padded(x, 0, call)
         lengths = self.windows.lengths_within(wide)
         channels = x.shape[-1]
@@ -260,7 +258,7 @@ class DepthwiseConv2D(Layer):
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """The same sums, by weight and by place."""
+        """Compute the same sums, by weight and by place."""
         wide, shape, kept = cache
         flat = self.function.apply_back(kept, dy)
         if self.use_bias:
@@ -279,14 +277,14 @@ class DepthwiseConv2D(Layer):
 
 
 def _by_place(kernel: Array) -> Array:
-    """A kernel [height, width, ...] as [places, ...], a view."""
+    """Return a kernel [height, width, ...] as [places, ...], a view."""
     return kernel.reshape(-1, *kernel.shape[2:])
 
 
 def _rows(
     windows: Windows, wide: Array, call: Call, with_ones: bool = False
 ) -> Iterator[tuple[slice, Array]]:
-    """All windows of a padded batch as rows, about a mebibyte at a time; see `rows_of`."""
+    """Yield all windows of a padded batch as rows, about a mebibyte at a time; see `rows_of`."""
     gathered = windows.gathered(wide)
     example_bytes = 4 * (prod(gathered.shape[1:]) + prod(windows.lengths_within(wide)))
     return rows_of(gathered, len(windows.size), call, with_ones, max(1, _ROWS_BYTES // max(1, example_bytes)))
@@ -295,10 +293,11 @@ def _rows(
 def rows_of(
     gathered: Array, rank: int, call: Call, with_ones: bool, n_part: int
 ) -> Iterator[tuple[slice, Array]]:
-    """`n_part` examples at a time: which ones, and their windows as rows (if wanted with a last column of
-    ones).
+    """Yield `n_part` examples at a time: their slice, and their windows as rows.
 
-    `gathered` has the shape [examples, ...windows, ...places in a window (`rank` axes), channels].
+    Args:
+        gathered: shape [examples, ...windows, ...places in a window (`rank` axes), channels].
+        with_ones: whether rows end with a column of ones.
     """
     inner = gathered.shape[-rank - 1 :]
     count = prod(gathered.shape[1 : -rank - 1])
@@ -320,9 +319,7 @@ def rows_of(
 
 
 def add_rows(windows: Windows, rows: Array, wide: Array) -> None:
-    """Add rows to the places of `wide` where `rows_of` would have copied them from; a last column of ones is
-    left out.
-    """
+    """Add rows to the places of `wide` from which `rows_of` copies them, without a last column of ones."""
     n_places = prod(windows.size)
     channels = wide.shape[-1]
     shape = (len(wide), *windows.lengths_within(wide), n_places, channels)

@@ -31,19 +31,19 @@ class Dense(ActivatedLayer):
         self.function = activations.get(self.activation)
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
-        """Kernel [inputs, units] and bias [units]."""
+        """Return kernel [inputs, units] and bias [units]."""
         inputs = self.known_length(input_shape)
         kernel = Weight("kernel", (inputs, self.units), self.kernel_initializer, self.kernel_regularizer)
         bias = Weight("bias", (self.units,), self.bias_initializer, self.bias_regularizer)
         return (kernel, bias) if self.use_bias else (kernel,)
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """The last axis becomes `units`."""
+        """Return the shape with `units` as last axis."""
         self.expect(len(input_shape) > 0, "at least two axes", input_shape)
         return (*input_shape[:-1], self.units)
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """One matrix product over all leading axes."""
+        """Multiply one matrix over all leading axes."""
         rows = x.reshape(-1, x.shape[-1])
         z = np.matmul(rows, weights["kernel"], out=call.scratch("z", (len(rows), self.units)))
         if self.use_bias:
@@ -54,7 +54,7 @@ class Dense(ActivatedLayer):
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """With dz = dy times the derivative: dkernel = xᵀ dz, dbias = sum of dz, dx = dz kernelᵀ."""
+        """Compute dkernel = xᵀ dz, dbias = sum of dz, dx = dz kernelᵀ; dz is dy times the derivative."""
         rows, shape, kept = cache
         dz = self.function.apply_back(kept, dy.reshape(-1, self.units))
         np.matmul(rows.T, dz, out=gradients["kernel"])
@@ -69,7 +69,7 @@ class _ElementWise(ActivatedLayer):
     """A layer without weights that applies its function."""
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The function's value."""
+        """Apply the function."""
         z = call.scratch("z", x.shape)
         z[...] = x
         return self.function.apply(z)
@@ -77,7 +77,7 @@ class _ElementWise(ActivatedLayer):
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """The function's derivative times dy."""
+        """Return the function's derivative times dy."""
         return self.function.apply_back(cache, dy)
 
 
@@ -98,20 +98,20 @@ class Softmax(Layer):
     axis: int = -1
 
     def before_activation(self) -> tuple[Layer, activations.Activation | None]:
-        """The identity and softmax, where it goes along the last axis."""
+        """Return the identity and softmax, if it goes along the last axis."""
         return (
             (Activation("linear", name=self.name), activations.softmax) if self.axis == -1 else (self, None)
         )
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The softmax."""
+        """Return the softmax."""
         y = activations.softmax_along(x, self.axis)
         return y, y
 
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """Its derivative times dy."""
+        """Return its derivative times dy."""
         return activations.softmax_along_derivative(cache, dy, self.axis)
 
 
@@ -124,7 +124,7 @@ class ReLU(Layer):
     threshold: float = 0.0
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The piecewise linear function."""
+        """Apply the piecewise linear function."""
         below = np.float32(self.negative_slope) * (x - np.float32(self.threshold))
         y = np.where(
             x > self.threshold,
@@ -136,7 +136,7 @@ class ReLU(Layer):
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """1, 0 beyond the maximum, the slope below the threshold."""
+        """Return dy times 1, 0 beyond the maximum, the slope below the threshold."""
         limit = np.inf if self.max_value is None else self.max_value
         return dy * np.where(cache > self.threshold, cache < limit, np.float32(self.negative_slope))
 
@@ -148,13 +148,13 @@ class LeakyReLU(Layer):
     alpha: float = 0.3
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The piecewise linear function."""
+        """Apply the piecewise linear function."""
         return np.where(x > 0, x, np.float32(self.alpha) * x), x
 
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """1 where x was positive, alpha elsewhere."""
+        """Return dy times 1 where x was positive, times alpha elsewhere."""
         return dy * np.where(cache > 0, np.float32(1), np.float32(self.alpha))
 
 
@@ -165,14 +165,14 @@ class ELU(Layer):
     alpha: float = 1.0
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The function's value."""
+        """Apply the function."""
         y = activations.scaled_elu(x, self.alpha)
         return y, y
 
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """1 where x was positive, y + alpha elsewhere."""
+        """Return dy times 1 where x was positive, times y + alpha elsewhere."""
         return activations.scaled_elu_derivative(cache, dy, self.alpha)
 
 
@@ -187,9 +187,7 @@ class PReLU(Layer):
     shared_axes: Sequence[int] | None = None
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
-        """Alpha, of an example's shape, with length 1 along shared axes (counted with the batch axis as
-        0).
-        """
+        """Return alpha, of an example's shape, with length 1 along shared axes (the batch axis is 0)."""
         shared = {axis - 1 for axis in self.shared_axes or ()}
         shape = tuple(
             1 if axis in shared else self.known_length(input_shape, axis) for axis in range(len(input_shape))
@@ -197,13 +195,13 @@ class PReLU(Layer):
         return (Weight("alpha", shape, self.alpha_initializer, self.alpha_regularizer),)
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The piecewise linear function."""
+        """Apply the piecewise linear function."""
         return np.where(x > 0, x, weights["alpha"] * x), x
 
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """Alpha's gradient sums dy * min(x, 0) over the batch and the shared axes."""
+        """Sum dy * min(x, 0) over the batch and the shared axes for alpha's gradient."""
         shared = tuple(axis + 1 for axis, length in enumerate(gradients["alpha"].shape) if length == 1)
         gradients["alpha"][...] = np.sum(dy * np.minimum(cache, 0), axis=(0, *shared), keepdims=True)[0]
         return dy * np.where(cache > 0, np.float32(1), weights["alpha"])

@@ -18,7 +18,7 @@ from dtrain.learning.layers.base import Call, Layer, Weight
 class Embedding(Layer):
     """Row ``x`` of a table [input_dim, output_dim] for each integer x.
 
-    Its gradient is `SparseRows`, one row for each id that occurs, unless the caller passes an array for the
+    The gradient is `SparseRows`, one row for each id that occurs, unless the caller passes an array for the
     whole table.
     """
 
@@ -35,11 +35,11 @@ class Embedding(Layer):
 
     @property
     def assumed_input_shape(self) -> Shape:
-        """Integers in a row, `input_length` of them; see `tf.keras.layers.Embedding`."""
+        """Return `input_length` integers in a row; see `tf.keras.layers.Embedding`."""
         return (self.input_length,)
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
-        """The table."""
+        """Return the table."""
         shape = (self.input_dim, self.output_dim)
         return (
             Weight(
@@ -48,11 +48,11 @@ class Embedding(Layer):
         )
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """One more axis."""
+        """Return the shape with one more axis."""
         return (*input_shape, self.output_dim)
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The rows."""
+        """Return the rows."""
         if x.dtype.kind not in "fiub":
             raise InputError(f"{self.label}: expected integers, found dtype {x.dtype}")
         ids = x.astype(np.int64, copy=False)
@@ -64,7 +64,7 @@ class Embedding(Layer):
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """The sum of dy for each row; integers have no gradient."""
+        """Sum dy for each row; integers have no gradient."""
         rows = SparseRows(cache.reshape(-1), dy.reshape(-1, self.output_dim)).summed()
         if "embeddings" in gradients:
             gradients["embeddings"].fill(0)

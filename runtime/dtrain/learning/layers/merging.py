@@ -11,12 +11,12 @@ from dtrain.learning.layers.base import Call, Layer, SymbolicTensor
 
 
 class _Merging(Layer):
-    """What they share: a list of inputs that broadcast to one shape, the batch being the same."""
+    """Base of layers that merge a list of inputs, which broadcast to one shape; the batch is the same."""
 
     takes_list: ClassVar[bool] = True
 
     def output_shape(self, input_shape: Sequence[Shape]) -> Shape:
-        """The shape to which all inputs broadcast."""
+        """Return the shape to which all inputs broadcast."""
         shapes = list(input_shape)
         self.expect(len(shapes) >= 2, "at least 2 inputs", f"{len(shapes)}")
         rank = max(map(len, shapes))
@@ -31,13 +31,13 @@ class _Merging(Layer):
 
 
 def _aligned(arrays: Sequence[Array]) -> list[Array]:
-    """The arrays with axes of length 1 after the batch axis, so that all have the same number."""
+    """Return the arrays with axes of length 1 after the batch axis, until all have the same rank."""
     rank = max(array.ndim for array in arrays)
     return [array.reshape(len(array), *[1] * (rank - array.ndim), *array.shape[1:]) for array in arrays]
 
 
 def _gathered_back(gradient: Array, like: Array) -> Array:
-    """A broadcast input's gradient: summed over the axes along which it was repeated. A new array."""
+    """Return a broadcast input's gradient, a new array: summed over the axes along which it was repeated."""
     rank = gradient.ndim
     aligned = (len(like), *[1] * (rank - like.ndim), *like.shape[1:])
     repeated = tuple(axis for axis in range(1, rank) if aligned[axis] == 1 != gradient.shape[axis])
@@ -52,7 +52,7 @@ class _Summing(_Merging):
         return [1.0] * count
 
     def forward(self, weights: Mapping[str, Array], x: Sequence[Array], call: Call) -> tuple[Array, Any]:
-        """The sum of factor times input."""
+        """Sum factor times input."""
         total: Any = 0
         for factor, array in zip(self._factors(len(x)), _aligned(x), strict=True):
             total = total + (array if factor == 1 else np.float32(factor) * array)
@@ -78,7 +78,7 @@ class Subtract(_Summing):
     """The first of two inputs minus the second."""
 
     def output_shape(self, input_shape: Sequence[Shape]) -> Shape:
-        """As for any merge, of exactly two."""
+        """Return the shape as for any merge, of exactly two inputs."""
         self.expect(len(input_shape) == 2, "2 inputs", f"{len(input_shape)}")
         return super().output_shape(input_shape)
 
@@ -99,7 +99,7 @@ class Multiply(_Merging):
     """The product."""
 
     def forward(self, weights: Mapping[str, Array], x: Sequence[Array], call: Call) -> tuple[Array, Any]:
-        """The product of all inputs."""
+        """Return the product of all inputs."""
         return _product(_aligned(x)), x
 
     def backward(
@@ -125,7 +125,7 @@ class _Extreme(_Merging):
         raise NotImplementedError
 
     def forward(self, weights: Mapping[str, Array], x: Sequence[Array], call: Call) -> tuple[Array, Any]:
-        """The winner's value at each place."""
+        """Return the winner's value at each place."""
         first, *others = np.broadcast_arrays(*_aligned(x))
         y = first.copy()
         winner = np.zeros(first.shape, np.int16)
@@ -168,7 +168,7 @@ class Concatenate(Layer):
     axis: int = -1
 
     def output_shape(self, input_shape: Sequence[Shape]) -> Shape:
-        """The lengths along the axis add up; all others must be equal."""
+        """Add up the lengths along the axis; all others must be equal."""
         shapes = [list(shape) for shape in input_shape]
         rank = len(shapes[0]) + 1
         axis = self.axis % rank - 1
@@ -187,18 +187,18 @@ class Concatenate(Layer):
         return (*shapes[0][:axis], sum(known) if len(known) == len(along) else None, *shapes[0][axis:])
 
     def forward(self, weights: Mapping[str, Array], x: Sequence[Array], call: Call) -> tuple[Array, Any]:
-        """One array."""
+        """Return one array."""
         return np.concatenate(x, axis=self.axis), [array.shape[self.axis] for array in x]
 
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """Each input's part of dy."""
+        """Return each input's part of dy."""
         return np.split(dy, np.cumsum(cache)[:-1], axis=self.axis)
 
 
 def _function(layer: type[Layer]) -> Callable[..., SymbolicTensor]:
-    """The layer as a function of its inputs: ``add([a, b])`` is ``Add()([a, b])``."""
+    """Return the layer as a function of its inputs: ``add([a, b])`` is ``Add()([a, b])``."""
 
     def join(inputs: Sequence[SymbolicTensor], **arguments: Any) -> SymbolicTensor:
         joined: SymbolicTensor = layer(**arguments)(inputs)

@@ -17,10 +17,10 @@ _FUSED_EPSILON_MIN = 1.001e-5
 
 @dataclass(eq=False)
 class _Normalizing(Layer):
-    """What the two share: the axes that have a mean each, or share one; gamma and beta."""
+    """Base of both: the axes whose places each have, or that share, a mean; gamma and beta."""
 
     def axes_of(self, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
-        """`axis` as ascending numbers from 0, the batch axis being 0, in an array of `rank` axes."""
+        """Return `axis` as ascending numbers from 0, the batch axis being 0, in an array of `rank` axes."""
         given = [axis] if isinstance(axis, int) else list(axis)
         axes = tuple(sorted(a % rank for a in given if -rank <= a < rank))
         self.expect(
@@ -29,18 +29,18 @@ class _Normalizing(Layer):
         return axes
 
     def _kept_shape(self, shape: Shape, axes: Sequence[int]) -> tuple[int, ...]:
-        """The shape of one number for each place along `axes`."""
+        """Return the shape of one number for each place along `axes`."""
         return tuple(self.known_length(shape, axis - 1) for axis in axes)
 
 
 def along(values: Array, axes: Sequence[int], rank: int) -> Array:
-    """`values`, one for each place along `axes`, broadcastable to an array of `rank` axes."""
+    """Return `values`, one for each place along `axes`, broadcastable to an array of `rank` axes."""
     lengths = iter(values.shape)
     return values.reshape([next(lengths) if axis in axes else 1 for axis in range(rank)])
 
 
 def _sum_of_products(a: Array, b: Array, kept: Sequence[int]) -> Array:
-    """The sum of ``a * b`` over all axes but `kept`, without the product in memory."""
+    """Return the sum of ``a * b`` over all axes but `kept`, without the product in memory."""
     axes = list(range(a.ndim))
     return np.asarray(np.einsum(a, axes, b, axes, list(kept)))
 
@@ -67,7 +67,7 @@ class BatchNormalization(_Normalizing):
     gamma_regularizer: RegularizerLike = None
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
-        """Gamma, beta, moving_mean, moving_variance: one number for each place along the axis."""
+        """Return gamma, beta, moving_mean, moving_variance: one number for each place along the axis."""
         shape = self._kept_shape(input_shape, self.axes_of(self.axis, len(input_shape) + 1))
         weights = (
             [Weight("gamma", shape, self.gamma_initializer, self.gamma_regularizer)] if self.scale else []
@@ -82,7 +82,7 @@ class BatchNormalization(_Normalizing):
         )
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """``gamma * (x - mean) / sqrt(variance + epsilon) + beta``."""
+        """Compute ``gamma * (x - mean) / sqrt(variance + epsilon) + beta``."""
         axes = self.axes_of(self.axis, x.ndim)
         from_batch = call.training and self.trainable
         normal = call.scratch("normal", x.shape)
@@ -106,7 +106,7 @@ class BatchNormalization(_Normalizing):
         return y, (normal, gamma * inverse, axes, from_batch)
 
     def inverse_deviation(self, variance: Array, rank: int) -> Array:
-        """1 / sqrt(variance + epsilon), for an input of `rank` axes."""
+        """Return 1 / sqrt(variance + epsilon), for an input of `rank` axes."""
         epsilon = max(self.epsilon, _FUSED_EPSILON_MIN) if self._is_fused(rank) else self.epsilon
         return np.asarray(1 / np.sqrt(variance + np.float32(epsilon)))
 
@@ -121,8 +121,9 @@ class BatchNormalization(_Normalizing):
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """Through the batch's mean and variance too (which takes just the sums for beta and gamma), unless
-        averages were used.
+        """Go through the batch's mean and variance too, unless moving averages were used.
+
+        That takes only the sums that beta's and gamma's gradients are.
         """
         normal, factor, axes, from_batch = cache
         dbeta = dy.sum(axis=tuple(axis for axis in range(dy.ndim) if axis not in axes))
@@ -154,7 +155,7 @@ class LayerNormalization(_Normalizing):
     gamma_regularizer: RegularizerLike = None
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
-        """Gamma and beta: one number for each place along the axes."""
+        """Return gamma and beta: one number for each place along the axes."""
         shape = self._kept_shape(input_shape, self.axes_of(self.axis, len(input_shape) + 1))
         weights = (
             [Weight("gamma", shape, self.gamma_initializer, self.gamma_regularizer)] if self.scale else []
@@ -164,7 +165,7 @@ class LayerNormalization(_Normalizing):
         )
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """``gamma * (x - mean) / sqrt(variance + epsilon) + beta``."""
+        """Compute ``gamma * (x - mean) / sqrt(variance + epsilon) + beta``."""
         axes = self.axes_of(self.axis, x.ndim)
         normal = x - x.mean(axis=axes, keepdims=True)
         inverse = 1 / np.sqrt(np.mean(normal * normal, axis=axes, keepdims=True) + np.float32(self.epsilon))
@@ -177,7 +178,7 @@ class LayerNormalization(_Normalizing):
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """Through each example's mean and variance."""
+        """Go through each example's mean and variance."""
         normal, inverse, axes = cache
         over = tuple(axis for axis in range(dy.ndim) if axis not in axes)
         if self.center:

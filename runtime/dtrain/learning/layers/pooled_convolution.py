@@ -1,10 +1,9 @@
-"""A convolution and the maximum pooling that follows it, computed together: the same numbers, without the
-large array between them.
+"""A convolution and the maximum pooling after it, computed together, without the large array in between.
 
-A few examples at a time are convolved and pooled while the processor's cache holds them. For `backward` it is
-enough to know which place of each pooling window was the largest. The convolution's activation function is
-applied to what is left, a quarter of it for windows of 2x2: a function that never falls commutes with a
-maximum.
+A few examples at a time are convolved and pooled while the processor's cache holds them. `backward` needs
+only to know which place of each pooling window was the largest. The convolution's activation function is
+applied after the pooling, to a quarter of the values for windows of 2x2: a function that never falls commutes
+with a maximum. The numbers are those of the two layers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +26,7 @@ _PART_BYTES = 384 * 1024
 
 
 class PooledConvolution(Layer):
-    """Stands in for a convolution; its output is the pooling's. See `pooled`."""
+    """Stand-in for a convolution; its output is the pooling's. See `pooled`."""
 
     def __init__(self, convolution: Conv1D | Conv2D, pooling: MaxPooling1D | MaxPooling2D) -> None:
         super().__init__(name=convolution.name)
@@ -36,7 +35,7 @@ class PooledConvolution(Layer):
         self._pool = pooling.windows.size
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The maximum over the places of each pooling window, of a matrix product for each place."""
+        """Take the maximum over the places of each pooling window, of a matrix product for each place."""
         wide = self._windows.padded(x, 0, call)
         counts = self._counts(wide)
         filters = self._convolution.filters
@@ -61,7 +60,7 @@ class PooledConvolution(Layer):
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """Dz is dy at the largest place of each window and 0 elsewhere; the rest is a convolution's."""
+        """Set dz to dy at the largest place of each window and 0 elsewhere; the rest is a convolution's."""
         wide, shape, largest, kept = cache
         dy = self._convolution.function.apply_back(kept, dy)
         dwide = call.scratch("dwide", wide.shape if call.needs_input_gradient else ())
@@ -81,12 +80,13 @@ class PooledConvolution(Layer):
         return self._windows.unpadded(dwide, shape) if call.needs_input_gradient else None
 
     def _counts(self, wide: Array) -> tuple[int, ...]:
-        """How many pooling windows there are along each axis."""
+        """Return the number of pooling windows along each axis."""
         return tuple(n // p for n, p in zip(self._windows.lengths_within(wide), self._pool, strict=True))
 
     def _rows(self, wide: Array, call: Call) -> Iterator[tuple[slice, Array]]:
-        """A few examples at a time: which ones, and the convolution's windows as rows, by example, by place,
-        by pooling window.
+        """Yield a few examples at a time: their slice, and the convolution's windows as rows.
+
+        Rows are ordered by example, by place, by pooling window.
         """
         counts = self._counts(wide)
         rank = len(self._pool)
@@ -103,9 +103,7 @@ class PooledConvolution(Layer):
         )
 
     def _add_rows(self, drows: Array, dwide: Array) -> None:
-        """Add the gradients of windows [examples, places, ...pooling windows, row] to the places where they
-        came from.
-        """
+        """Add gradients of windows [examples, places, ...pooling windows, row] to the places read."""
         old = self._windows
         counts = drows.shape[2:-1]
         strides = tuple(s * p for s, p in zip(old.strides, self._pool, strict=True))
@@ -119,7 +117,7 @@ class PooledConvolution(Layer):
 
 
 def pooled(convolution: Layer, pooling: Layer) -> PooledConvolution | None:
-    """What computes these two layers, one after the other, together; None if they must be left alone."""
+    """Return the layer that computes these two, one after the other, or None if they must be left alone."""
     if not isinstance(convolution, Conv1D | Conv2D) or not isinstance(pooling, MaxPooling1D | MaxPooling2D):
         return None
     plain = convolution.groups == 1 and convolution.function in (activations.relu, activations.linear)

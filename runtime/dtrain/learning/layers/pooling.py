@@ -13,7 +13,7 @@ from dtrain.learning.layers.windows import Lengths, Windows, require_channels_la
 
 @dataclass(eq=False)
 class _Pooling(Layer):
-    """What the pooling layers share. `strides` None means the size of the window."""
+    """Base of the pooling layers. `strides` None means the size of the window."""
 
     RANK: ClassVar[int]
 
@@ -28,7 +28,7 @@ class _Pooling(Layer):
         self.windows = Windows.of(self.RANK, self.label, self.pool_size, strides, self.padding)
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """One place a window."""
+        """Return one place for each window."""
         return (*window_counts(self, self.windows, input_shape), input_shape[-1])
 
 
@@ -36,7 +36,7 @@ class _MaxPooling(_Pooling):
     """The maximum of each window; margins never win."""
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The maximum over the places of a window."""
+        """Return the maximum over the places of a window."""
         wide = self.windows.padded(x, -np.inf, call)
         y = call.scratch("y", (len(x), *self.windows.lengths_within(wide), x.shape[-1]))
         y.fill(-np.inf)
@@ -66,7 +66,7 @@ class _AveragePooling(_Pooling):
     """The average of each window, over the places that are not margin."""
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The sum over the places of a window, divided by their number."""
+        """Return the sum over the places of a window, divided by their number."""
         wide = self.windows.padded(x, 0, call)
         y = np.zeros((len(x), *self.windows.lengths_within(wide), x.shape[-1]), np.float32)
         for place in self.windows.places(wide):
@@ -88,7 +88,7 @@ class _AveragePooling(_Pooling):
         return self.windows.unpadded(dwide, shape)
 
     def _counts(self, lengths: tuple[int, ...]) -> Array:
-        """How many places of each window are not margin."""
+        """Return how many places of each window are not margin."""
         inside = self.windows.padded(np.ones((1, *lengths, 1), np.float32), 0, Call())
         return np.asarray(sum(self.windows.places(inside)))
 
@@ -123,7 +123,7 @@ class AveragePooling2D(_AveragePooling):
 
 @dataclass(eq=False)
 class _GlobalPooling(Layer):
-    """What the global pooling layers share."""
+    """Base of the global pooling layers."""
 
     RANK: ClassVar[int]
 
@@ -135,7 +135,7 @@ class _GlobalPooling(Layer):
         self._axes = tuple(range(1, self.RANK + 1))
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """The channels, after axes of length 1 if `keepdims`."""
+        """Return the channels, after axes of length 1 if `keepdims`."""
         self.expect(len(input_shape) == self.RANK + 1, f"{self.RANK + 2} axes", input_shape)
         return (*[1] * self.RANK, input_shape[-1]) if self.keepdims else (input_shape[-1],)
 
@@ -144,13 +144,13 @@ class _GlobalAveragePooling(_GlobalPooling):
     """The average over all inner axes."""
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The mean."""
+        """Return the mean."""
         return x.mean(axis=self._axes, keepdims=self.keepdims), x.shape
 
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """An equal share of dy everywhere."""
+        """Return an equal share of dy everywhere."""
         batch, *lengths, channels = cache
         share = dy.reshape(batch, *[1] * self.RANK, channels) / np.float32(np.prod(lengths))
         return np.broadcast_to(share, cache).copy()
@@ -160,7 +160,7 @@ class _GlobalMaxPooling(_GlobalPooling):
     """The maximum over all inner axes."""
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The maximum."""
+        """Return the maximum."""
         return x.max(axis=self._axes, keepdims=self.keepdims), x
 
     def backward(

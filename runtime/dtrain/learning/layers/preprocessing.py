@@ -1,7 +1,7 @@
 """Layers that prepare data: Rescaling, Normalization, StringLookup, IntegerLookup.
 
-They have no weights. What `adapt` learns from data (means, a vocabulary) becomes part of the layer's config,
-so that it is saved with the architecture and is the same in every task that runs the same program.
+They have no weights. What `adapt` learns from data (means, a vocabulary) becomes part of the layer's config.
+It is saved with the architecture, and is the same in every task that runs the same program.
 """
 
 import os
@@ -30,7 +30,7 @@ class Rescaling(Layer):
     offset: float | Sequence[float] = 0.0
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The rescaled values."""
+        """Return the rescaled values."""
         return x * np.asarray(self.scale, np.float32) + np.asarray(self.offset, np.float32), None
 
     def backward(
@@ -42,10 +42,10 @@ class Rescaling(Layer):
 
 @dataclass(eq=False)
 class Normalization(Layer):
-    """``(x - mean) / sqrt(variance)``, one mean for each place along `axis` (None: one for all), given or
-    learned by `adapt`.
+    """``(x - mean) / sqrt(variance)``, one mean for each place along `axis` (None: one for all).
 
-    With `invert` it does the reverse. Axes are counted with the batch axis as 0.
+    Mean and variance are given, or learned by `adapt`. With `invert` the layer does the reverse. Axes are
+    counted with the batch axis as 0.
     """
 
     axis: int | Sequence[int] | None = -1
@@ -73,7 +73,7 @@ class Normalization(Layer):
         return sorted(axis % rank for axis in ([self.axis] if isinstance(self.axis, int) else self.axis))
 
     def mean_and_deviation(self, rank: int) -> tuple[Array, Array]:
-        """What is subtracted and divided by, broadcastable to an array of `rank` axes.
+        """Return what is subtracted and what divides, broadcastable to an array of `rank` axes.
 
         Raises:
             SpecError: nothing was given or learned.
@@ -92,7 +92,7 @@ class Normalization(Layer):
         return mean, np.maximum(np.sqrt(variance), _EPSILON)
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The normalized values."""
+        """Return the normalized values."""
         mean, deviation = self.mean_and_deviation(x.ndim)
         return (x * deviation + mean if self.invert else (x - mean) / deviation), deviation
 
@@ -105,13 +105,12 @@ class Normalization(Layer):
 
 @dataclass(eq=False)
 class _Lookup(Layer):
-    """What StringLookup and IntegerLookup share: tokens to integers by a vocabulary.
+    """Base of StringLookup and IntegerLookup: tokens to integers by a vocabulary.
 
     The integers are: 0 for the mask token (if there is one), then `num_oov_indices` for tokens that are out
-        of vocabulary, then the
-    vocabulary in order. `output_mode` is ``int``; or ``one_hot``, ``multi_hot`` or ``count``, in which the
-    mask has no place and the last axis is as long as the vocabulary. `adapt` orders by frequency, and equals
-    from high to low, as Keras does.
+    of vocabulary, then the vocabulary in order. `output_mode` is ``int``; or ``one_hot``, ``multi_hot`` or
+    ``count``, in which the mask has no place and the last axis is as long as the vocabulary. `adapt` orders
+    by frequency, and equals from high to low, as Keras does.
 
     Attributes:
         vocabulary: tokens; or the path of a UTF-8 text file with one token a line, which is read at once.
@@ -144,20 +143,17 @@ class _Lookup(Layer):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """An equal layer from the result of `get_config`, which holds the tokens: data make no layer read a
-        file.
+        """Return an equal layer from the result of `get_config`, which holds the tokens themselves.
 
         Raises:
-            SpecError: the vocabulary is a path.
+            SpecError: the vocabulary is a path; data must not make a layer read a file.
         """
         if isinstance(vocabulary := config.get("vocabulary"), str):
             raise SpecError(f"{cls.__name__}: vocabulary: expected tokens in a list, found {vocabulary!r}")
         return super().from_config(config)
 
     def adapt(self, data: Any) -> None:
-        """Learn the vocabulary from all tokens in `data`, or a dataset of batches of them, the most frequent
-        first.
-        """
+        """Learn the vocabulary, the most frequent token first, from an array or a dataset of batches."""
         counts = Counter(self._token(each) for each in _whole(data).reshape(-1).tolist())
         special = {self.mask_token, self.oov_token}
         ranked = sorted(
@@ -166,12 +162,12 @@ class _Lookup(Layer):
         self._learn(ranked[: None if self.max_tokens is None else self.max_tokens - self._first])
 
     def get_vocabulary(self, include_special_tokens: bool = True) -> list[Any]:
-        """The tokens by their integers."""
+        """Return the tokens by their integers."""
         special = [self.mask_token] * self._has_mask + [self.oov_token] * self.num_oov_indices
         return special * include_special_tokens + self._known
 
     def vocabulary_size(self) -> int:
-        """How many integers there are."""
+        """Return the number of integers."""
         return self._first + len(self._known)
 
     @property
@@ -180,12 +176,12 @@ class _Lookup(Layer):
 
     @property
     def _first(self) -> int:
-        """The integer of the vocabulary's first token."""
+        """Integer of the vocabulary's first token."""
         return self._has_mask + self.num_oov_indices
 
     def _learn(self, tokens: Sequence[Any]) -> None:
         special = self.get_vocabulary()[: self._first]
-        if list(tokens[: self._first]) == special:  # a vocabulary that get_vocabulary gave
+        if list(tokens[: self._first]) == special:  # a vocabulary from get_vocabulary
             tokens = tokens[self._first :]
         if len(set(tokens)) != len(tokens):
             raise SpecError(
@@ -216,14 +212,14 @@ class _Lookup(Layer):
         return tokens
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """The same, or for the encodings with the vocabulary as last axis."""
+        """Return the same shape, or for the encodings one with the vocabulary as last axis."""
         if self.output_mode == "int":
             return input_shape
         replaced = input_shape[-1:] == (1,) if self.output_mode == "one_hot" else len(input_shape) > 0
         return (*(input_shape[:-1] if replaced else input_shape), self.vocabulary_size())
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The integers or encodings; inverted, the tokens."""
+        """Return the integers or encodings; inverted, the tokens."""
         if self.vocabulary is None:
             raise SpecError(f"{self.label}: has no vocabulary; give one, or call adapt(data) first")
         if self.invert:
@@ -238,7 +234,7 @@ class _Lookup(Layer):
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """Tokens have no gradient."""
+        """Return None: tokens have no gradient."""
         return None
 
     def _lookup(self, token: Any) -> int:
@@ -251,8 +247,9 @@ class _Lookup(Layer):
         return self._has_mask + self._bucket(token)
 
     def _encoded(self, ids: Array) -> Array:
-        """Counts or 0 and 1 for each token; the last axis is summed up (one_hot: only if its length is 1). -1
-        has no place.
+        """Return counts, or 0 and 1, for each token; -1 has no place.
+
+        The last axis is summed up (one_hot: only if its length is 1).
         """
         size = self.vocabulary_size()
         one_hot: Array = (ids[..., np.newaxis] == np.arange(size)).astype(np.float32)
@@ -261,15 +258,15 @@ class _Lookup(Layer):
         return one_hot.clip(0, 1) if self.output_mode == "multi_hot" else one_hot
 
     def _token(self, value: Any) -> Any:
-        """`value` as a token of this layer's kind."""
+        """Return `value` as a token of this layer's kind."""
         raise NotImplementedError
 
     def _token_of(self, line: str) -> Any:
-        """The token that a line of a file holds."""
+        """Return the token that a line of a file holds."""
         return line
 
     def _bucket(self, token: Any) -> int:
-        """Which of the integers for tokens out of vocabulary."""
+        """Return the index among the integers for tokens out of vocabulary."""
         raise NotImplementedError
 
 
@@ -314,7 +311,7 @@ class IntegerLookup(_Lookup):
 
 
 def _whole(data: Any) -> Array:
-    """An array as it is, the batches of a dataset as one."""
+    """Return an array as it is, the batches of a dataset as one array."""
     if isinstance(data, Iterable) and not isinstance(data, np.ndarray | list | tuple):
         return np.concatenate([np.asarray(batch) for batch in data] or [np.zeros(0, np.float32)])
     return np.asarray(data)

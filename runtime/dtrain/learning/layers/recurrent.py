@@ -1,9 +1,8 @@
 """Recurrent layers over [batch, time, features]: SimpleRNN, LSTM and GRU, as Keras computes them.
 
 All share one loop: the inputs' part of every gate is one matrix product over all times, then each time adds
-    the state's part.
-Gates lie side by side on the last axis: i, f, c, o (LSTM) and z, r, h (GRU). A cell is a pair of functions,
-    forward and back.
+the state's part. Gates lie side by side on the last axis: i, f, c, o (LSTM) and z, r, h (GRU). A cell is a
+pair of functions, forward and back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ State = tuple[Array, ...]
 
 @dataclass(eq=False)
 class _Recurrent(Layer):
-    """What the recurrent layers share.
+    """Base of the recurrent layers.
 
     `dropout` drops the same input features at all times of an example. The output is the last hidden state,
     or with `return_sequences` all of them [batch, time, units]; `return_state` appends the final state (h, or
@@ -58,7 +57,7 @@ class _Recurrent(Layer):
         self._function = activations.get(self.activation)
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
-        """Kernel [features, gates], recurrent_kernel [units, gates] and bias."""
+        """Return kernel [features, gates], recurrent_kernel [units, gates] and bias."""
         width = self.GATES * self.units
         weights = (
             Weight(
@@ -78,13 +77,13 @@ class _Recurrent(Layer):
         return (*weights, bias) if self.use_bias else weights
 
     def output_shape(self, input_shape: Shape) -> Any:
-        """Of the output; of the output and each final state if `return_state`."""
+        """Return the output's shape; with `return_state` followed by those of the final states."""
         self.expect(len(input_shape) == 2, "3 axes: batch, time, features", input_shape)
         output = (input_shape[0], self.units) if self.return_sequences else (self.units,)
         return [output] + [(self.units,)] * self.STATES if self.return_state else output
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Any, Any]:
-        """The loop over time."""
+        """Loop over time."""
         batch, times, features = x.shape
         steps = np.ascontiguousarray(x.swapaxes(0, 1)[:: -1 if self.go_backwards else 1])
         mask = self._dropout_mask(batch, features, call)
@@ -108,7 +107,7 @@ class _Recurrent(Layer):
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Any, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """Back through time: each time's gradient comes from its output and from the time after it."""
+        """Go back through time: each time's gradient comes from its output and from the time after it."""
         steps, mask, caches = cache
         times, batch, features = steps.shape
         doutput, *dstates = (
@@ -148,15 +147,13 @@ class _Recurrent(Layer):
         return self.bias_initializer
 
     def _step(self, weights: Mapping[str, Array], z: Array, state: State) -> tuple[State, Any]:
-        """One time: from the inputs' part `z` of the gates (which it may overwrite) and the state to the
-        next, and a cache.
-        """
+        """Return the next state and a cache, from the state and the inputs' part `z`, which may change."""
         raise NotImplementedError
 
     def _step_back(
         self, weights: Mapping[str, Array], cache: Any, dstate: State, gradients: Mapping[str, Array]
     ) -> tuple[Array, State]:
-        """The gradients by z and by the state before; adds to the gradient of the recurrent kernel."""
+        """Return the gradients by z and by the state before; add to the gradient of the recurrent kernel."""
         raise NotImplementedError
 
 
@@ -191,7 +188,7 @@ class _Gated(_Recurrent):
         self._gate: Activation = activations.get(self.recurrent_activation)
 
     def _split(self, gates: Array) -> list[Array]:
-        """Views of the gates, each [batch, units]."""
+        """Return views of the gates, each [batch, units]."""
         return [gates[..., k * self.units : (k + 1) * self.units] for k in range(self.GATES)]
 
 
@@ -326,7 +323,7 @@ class _ForgetBias(Initializer):
     units: int
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """The biases i, f, c, o."""
+        """Return the biases i, f, c, o."""
         values = initializers.get(self.others)(shape, rng)
         values[self.units : 2 * self.units] = 1
         return values

@@ -19,7 +19,7 @@ class _Rearranging(Layer):
     any_dtype: ClassVar[bool] = True
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The same elements in the new shape."""
+        """Return the same elements in the new shape."""
         length = [-1 if n is None else n for n in self.output_shape(x.shape[1:])]
         return x.reshape(len(x), *length), x.shape
 
@@ -35,7 +35,7 @@ class Flatten(_Rearranging):
     """All axes but the batch into one; an example without axes becomes [1]."""
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """The product of all lengths."""
+        """Return the product of all lengths."""
         known = [n for n in input_shape if n is not None]
         return (prod(known) if len(known) == len(input_shape) else None,)
 
@@ -47,7 +47,7 @@ class Reshape(_Rearranging):
     target_shape: Sequence[int]
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """The target shape with -1 worked out."""
+        """Return the target shape with -1 worked out."""
         target = tuple(self.target_shape)
         if any(n is None for n in input_shape):
             return tuple(None if n == -1 else n for n in target)
@@ -61,7 +61,7 @@ class Reshape(_Rearranging):
 
 @dataclass(eq=False)
 class Dropout(Layer):
-    """While training, sets the fraction `rate` of the values to 0 and scales the rest by 1 / (1 - rate).
+    """Sets the fraction `rate` of the values to 0 while training, and scales the rest by 1 / (1 - rate).
 
     Along axes where `noise_shape` has 1 (counted with the batch axis as 0; None is the input's length) whole
     lines are dropped.
@@ -76,7 +76,7 @@ class Dropout(Layer):
             raise SpecError(f"{self.label}: rate: expected a number from 0 to 1, found {self.rate}")
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """x, or x times a random mask."""
+        """Return x, or x times a random mask."""
         if not call.training or self.rate == 0:
             return x, None
         if call.rng is None:
@@ -106,7 +106,7 @@ class Permute(Layer):
     dims: Sequence[int]
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """The lengths in the new order."""
+        """Return the lengths in the new order."""
         self.expect(
             sorted(self.dims) == list(range(1, len(input_shape) + 1)),
             f"an input with the axes {self.dims}",
@@ -115,13 +115,13 @@ class Permute(Layer):
         return tuple(input_shape[axis - 1] for axis in self.dims)
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """A view."""
+        """Return a view."""
         return x.transpose(0, *self.dims), None
 
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """The order before."""
+        """Return dy in the order before."""
         return dy.transpose(0, *(self.dims.index(axis) + 1 for axis in range(1, dy.ndim)))
 
 
@@ -132,18 +132,18 @@ class RepeatVector(Layer):
     n: int
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """One more axis in front."""
+        """Return the shape with one more axis in front."""
         self.expect(len(input_shape) == 1, "2 axes: batch, features", input_shape)
         return (self.n, *input_shape)
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The repeated vectors."""
+        """Return the repeated vectors."""
         return np.repeat(x[:, np.newaxis], self.n, axis=1), None
 
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """The sum over the repetitions."""
+        """Return the sum over the repetitions."""
         return dy.sum(axis=1)
 
 
@@ -165,13 +165,13 @@ class ZeroPadding2D(Layer):
         self.margins = pairs
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """Height and width with the margins."""
+        """Return height and width with the margins."""
         self.expect(len(input_shape) == 3, "4 axes: batch, height, width, channels", input_shape)
         lengths = zip(input_shape, self.margins, strict=False)
         return (*(None if n is None else n + sum(margin) for n, margin in lengths), input_shape[-1])
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The padded images."""
+        """Return the padded images."""
         return np.pad(x, [(0, 0), *self.margins, (0, 0)]), None
 
     def backward(
@@ -197,18 +197,18 @@ class UpSampling2D(Layer):
         self._size = (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """Height and width times the size."""
+        """Return height and width times the size."""
         self.expect(len(input_shape) == 3, "4 axes: batch, height, width, channels", input_shape)
         lengths = zip(input_shape, self._size, strict=False)
         return (*(None if n is None else n * times for n, times in lengths), input_shape[-1])
 
     def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
-        """The larger images."""
+        """Return the larger images."""
         return x.repeat(self._size[0], axis=1).repeat(self._size[1], axis=2), x.shape
 
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """The sum over the repetitions."""
+        """Return the sum over the repetitions."""
         batch, height, width, channels = cache
         return dy.reshape(batch, height, self._size[0], width, self._size[1], channels).sum(axis=(2, 4))

@@ -1,8 +1,8 @@
-"""Windows that slide over the inner axes of a batch [batch, ...lengths, channels]: what convolution and
-pooling share.
+"""Windows that slide over the inner axes of a batch [batch, ...lengths, channels].
 
-Padding is TensorFlow's: ``same`` pads so that the output has ceil(length / stride) places, the odd one at the
-end; ``causal`` (one axis only) pads in front alone. Any number of sliding axes will do.
+Convolution and pooling share them. Padding is TensorFlow's: ``same`` pads so that the output has ceil(length
+/ stride) places, the odd one at the end; ``causal`` (one axis only) pads in front alone. There may be any
+number of sliding axes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ class Windows:
     def of(
         cls, rank: int, where: str, size: Lengths, strides: Lengths, padding: str, dilation: Lengths = 1
     ) -> "Windows":
-        """Windows over `rank` axes from Keras's arguments; `where` names the layer in a `SpecError`."""
+        """Return windows over `rank` axes from Keras's arguments; `where` names the layer in an error."""
         allowed = PADDINGS if rank == 1 else PADDINGS[:2]
         if padding.lower() not in allowed:
             raise SpecError(f"{where}: padding: expected one of {', '.join(allowed)}, found {padding!r}")
@@ -48,23 +48,23 @@ class Windows:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """How many places of the input a window reaches over."""
+        """Number of places of the input over which a window reaches."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.size, self.dilation, strict=True))
 
     @property
     def overlap(self) -> bool:
-        """Whether a place may belong to more than one window."""
+        """True if a place may belong to more than one window."""
         return any(e > s for e, s in zip(self.extent, self.strides, strict=True))
 
     def output_lengths(self, lengths: Shape) -> Shape:
-        """How many windows there are along each axis (below 1 if the input is too short)."""
+        """Return the number of windows along each axis (below 1 if the input is too short)."""
         return tuple(
             None if n is None else -(-n // s) if self.padding != "valid" else (n - e) // s + 1
             for n, e, s in zip(lengths, self.extent, self.strides, strict=True)
         )
 
     def margins(self, lengths: tuple[int, ...]) -> list[tuple[int, int]]:
-        """How far ``same`` or ``causal`` padding reaches (before, after) along each axis."""
+        """Return the extent (before, after) of ``same`` or ``causal`` padding along each axis."""
         if self.padding == "valid":
             return [(0, 0)] * len(lengths)
         if self.padding == "causal":
@@ -76,7 +76,7 @@ class Windows:
         return [(total // 2, total - total // 2) for total in totals]
 
     def padded(self, x: Array, value: float, call: Call) -> Array:
-        """The batch `x` with its margins filled with `value`; x itself if there are none."""
+        """Return the batch `x` with its margins filled with `value`; x itself if there are none."""
         margins = self.margins(x.shape[1:-1])
         if not any(map(any, margins)):
             return x
@@ -87,15 +87,13 @@ class Windows:
         return wide
 
     def unpadded(self, wide: Array, shape: tuple[int, ...]) -> Array:
-        """The part of a padded batch that is not margin: a view of `shape`."""
+        """Return the part of a padded batch that is not margin: a view of `shape`."""
         margins = self.margins(shape[1:-1])
         inner = (slice(before, before + n) for (before, _), n in zip(margins, shape[1:-1], strict=True))
         return wide[(slice(None), *inner)]
 
     def gathered(self, wide: Array) -> Array:
-        """All windows of a padded batch: a read-only view [batch, ...windows, ...places in a window,
-        channels].
-        """
+        """Return all windows: a read-only view [batch, ...windows, ...places in a window, channels]."""
         rank = len(self.size)
         axes = tuple(range(1, rank + 1))
         view = np.lib.stride_tricks.sliding_window_view(wide, self.extent, axes)
@@ -104,15 +102,13 @@ class Windows:
         return np.moveaxis(view[(slice(None), *steps, slice(None), *places)], rank + 1, -1)
 
     def lengths_within(self, wide: Array) -> tuple[int, ...]:
-        """How many windows there are along each axis of a padded batch."""
+        """Return the number of windows along each axis of a padded batch."""
         return tuple(
             (n - e) // s + 1 for n, e, s in zip(wide.shape[1:-1], self.extent, self.strides, strict=True)
         )
 
     def places(self, wide: Array) -> Iterator[Array]:
-        """For each place in a window, row by row: the view [batch, ...windows, channels] of that place in all
-        windows.
-        """
+        """Yield for each place in a window, row by row, its view [batch, ...windows, channels]."""
         lengths = self.lengths_within(wide)
         for place in product(*map(range, self.size)):
             starts = [p * d for p, d in zip(place, self.dilation, strict=True)]
@@ -137,7 +133,7 @@ def require_channels_last(label: str, data_format: str | None) -> None:
 
 
 def window_counts(layer: Layer, windows: Windows, input_shape: Shape) -> Shape:
-    """The number of windows along each sliding axis; an `InputError` that names `layer` if there are none."""
+    """Return the number of windows along each sliding axis, or raise an `InputError` if one is 0."""
     rank = len(windows.size)
     layer.expect(
         len(input_shape) == rank + 1, f"{rank + 2} axes: batch, {rank} to slide over, channels", input_shape

@@ -72,10 +72,10 @@ BY_NAME: dict[str, type[Loss]] = {
 
 
 def get(identifier: str | Mapping[str, Any] | Loss, custom_objects: CustomObjects = NO_OBJECTS) -> Loss:
-    """A loss from one of its Keras names, from data, or itself.
+    """Return a loss from one of its Keras names, from data, or itself.
 
     Raises:
-        SpecError: there is no loss of that name, or its arguments are wrong, or it is a plain function.
+        SpecError: no loss has that name, or its arguments are wrong, or it is a plain function.
     """
     if callable(identifier) and not isinstance(identifier, Loss):
         raise SpecError(

@@ -1,4 +1,4 @@
-"""One replica's share of what is a mean, or a penalty, of a global batch (tf.nn.compute_average_loss)."""
+"""One replica's share of a mean, or of a penalty, of a global batch (tf.nn.compute_average_loss)."""
 
 from typing import Any
 
@@ -10,8 +10,7 @@ from dtrain.errors import InputError
 def compute_average_loss(
     per_example_loss: Any, sample_weight: Any = None, global_batch_size: int | None = None, replicas: int = 1
 ) -> Any:
-    """Sum of the weighted losses over the global batch size, so that the sum over replicas is the mean over
-    the global batch.
+    """Return the sum of the weighted losses over the global batch size; replicas' results add up to the mean.
 
     Args:
         per_example_loss: one loss an example, at least one axis.
@@ -19,8 +18,7 @@ def compute_average_loss(
         global_batch_size: default: the number of losses here times `replicas`.
         replicas: how many replicas share the global batch.
 
-    Returns:
-        A scalar of the losses' dtype (float64 for whole numbers); 0 for a global batch size of 0.
+    Returns: A scalar of the losses' dtype (float64 for whole numbers); 0 for a global batch size of 0.
     """
     losses = np.asarray(per_example_loss)
     if losses.ndim == 0:
@@ -49,7 +47,5 @@ def compute_average_loss(
 
 
 def scale_regularization_loss(regularization_loss: Any, replicas: int = 1) -> Any:
-    """A penalty's share of one replica, so that the sum over replicas is the penalty
-    (tf.nn.scale_regularization_loss).
-    """
+    """Return one replica's share of a penalty; the shares add up to it (tf.nn.scale_regularization_loss)."""
     return np.asarray(regularization_loss) / replicas

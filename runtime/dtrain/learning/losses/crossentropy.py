@@ -1,6 +1,4 @@
-"""Losses for classes. From logits, softmax and logarithm are one stable step; from probabilities they are
-kept off 0 and 1.
-"""
+"""Losses for classes, stable from logits; probabilities are kept off 0 and 1."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -14,16 +12,14 @@ from dtrain.learning.losses.loss import EPSILON, ElementMean, Gradient, Loss
 
 @dataclass
 class _Crossentropy(Loss):
-    """What the cross-entropies share: predictions are probabilities, or the logits that `activation` makes
-    them of.
-    """
+    """Base of the cross-entropies; predictions are probabilities, or logits for `activation`."""
 
     activation: ClassVar[str]
 
     from_logits: bool = False
 
     def from_logits_of(self, activation: str) -> Loss | None:
-        """Of the logits, if the activation is the one that belongs to this loss."""
+        """Return this loss of the logits, if the activation is the one that belongs to it."""
         return replace(self, from_logits=True) if activation == self.activation else None
 
 
@@ -152,9 +148,7 @@ class SparseCategoricalCrossentropy(_Crossentropy):
 
 
 def softmax_parts(logits: Array) -> tuple[Array, Array, Array]:
-    """Logits minus their largest, the exponentials of that, and the exponentials' sum with the last axis
-    kept.
-    """
+    """Return logits minus their largest, the exponentials, and their sum with the last axis kept."""
     shifted = logits - logits.max(axis=-1, keepdims=True)
     exponentials = np.exp(shifted)
     return shifted, exponentials, exponentials.sum(axis=-1, keepdims=True)

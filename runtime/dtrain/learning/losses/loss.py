@@ -1,7 +1,7 @@
-"""What all losses are: per-example losses, weights, a reduction, and the gradient by the predictions.
+"""The base of all losses: per-example losses, weights, a reduction, and the gradient by the predictions.
 
-A rule computes the losses of single examples and, side by side with them, a function that gives their
-gradients when asked; weights and reduction are the same for all (tf.keras.losses of TensorFlow 2.15).
+A rule computes the losses of single examples and a function that gives their gradients when asked; weights
+and reduction are the same for all (tf.keras.losses of TensorFlow 2.15).
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ class Loss(Configurable):
     """Base of all losses.
 
     Attributes:
-        reduction: `sum_over_batch_size` (also called `auto`): the mean over all examples; `sum`; or `none`:
-            one loss an example.
+        reduction: `sum_over_batch_size` (or `auto`): the mean over all examples; `sum`; or `none`: one loss
+            an example.
         name: only for the user.
     """
 
@@ -45,11 +45,11 @@ class Loss(Configurable):
 
     @property
     def is_mean(self) -> bool:
-        """Whether it is a mean over examples; else it is a sum."""
+        """True if the loss is a mean over examples; else it is a sum."""
         return self.reduction not in ("sum", "none")
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """The reduced loss: a float32 scalar, or with reduction `none` an array of one loss an example.
+        """Return the reduced loss: a float32 scalar; with reduction `none` an array of one loss an example.
 
         Args:
             y_true: targets; shape of `y_pred`, or without its last axis where they are class numbers.
@@ -65,9 +65,7 @@ class Loss(Configurable):
         return losses if self.reduction == "none" else losses.dtype.type(losses.sum() / divisor)
 
     def value_and_gradient(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[float, Array]:
-        """The loss (summed, if the reduction is `none`) and its gradient by `y_pred`, an array of its
-        shape.
-        """
+        """Return the loss (summed, if the reduction is `none`) and its gradient, of `y_pred`'s shape."""
         losses, weights, divisor, gradient_of = self._weighted(y_true, y_pred, sample_weight)
         gradient = gradient_of()
         if weights is None:
@@ -80,19 +78,20 @@ class Loss(Configurable):
         return float(value / divisor), gradient.reshape(np.shape(y_pred))
 
     def from_logits_of(self, activation: str) -> "Loss | None":
-        """This loss of what goes into an activation function; None if it must be given what comes out."""
+        """Return this loss as a function of an activation function's input; None if it needs the output."""
         return None
 
     # What a rule says
 
     def _losses(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
-        """Losses of shape `y_pred.shape[:-1]`, and a function that gives each loss's gradient: a new array of
-        y_pred's shape.
+        """Return losses of shape `y_pred.shape[:-1]`, and a function that returns their gradients.
+
+        Those are a new array of y_pred's shape.
         """
         raise NotImplementedError
 
     def _targets(self, y_true: Array, y_pred: Array) -> Array:
-        """Targets as `_losses` wants them: here, of y_pred's shape and dtype."""
+        """Return targets as `_losses` wants them: here, of y_pred's shape and dtype."""
         if y_true.ndim == y_pred.ndim - 1 and y_pred.shape[-1] == 1:
             y_true = y_true[..., np.newaxis]
         if y_true.shape != y_pred.shape:
@@ -103,7 +102,7 @@ class Loss(Configurable):
         return y_true.astype(y_pred.dtype, copy=False)
 
     def _examples(self, y_true: Array, losses: Array) -> int:
-        """How many losses count in a mean."""
+        """Return how many losses count in a mean."""
         return losses.size
 
     # Inner parts
@@ -164,5 +163,5 @@ class ElementMean(Loss):
         return elements.mean(axis=-1), gradient
 
     def _elements(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
-        """Each element's loss, and a function that gives each element's derivative as a new array."""
+        """Return each element's loss, and a function that returns each one's derivative as a new array."""
         raise NotImplementedError

@@ -1,6 +1,4 @@
-"""Losses for numbers: squared, absolute, logarithmic and other distances, and those of distributions and
-directions.
-"""
+"""Losses for numbers, distributions and directions: squared, absolute, logarithmic and other distances."""
 
 import math
 from dataclasses import dataclass
@@ -123,12 +121,12 @@ class CosineSimilarity(Loss):
 
 
 def signs(y_true: Array) -> Array:
-    """Targets as -1 and 1; 0 becomes -1 where all targets are 0 or 1."""
+    """Return targets as -1 and 1; 0 becomes -1 where all targets are 0 or 1."""
     binary = np.all((y_true == 0) | (y_true == 1))
     return 2.0 * y_true - 1.0 if binary else y_true
 
 
 def unit(vectors: Array, axis: int) -> tuple[Array, Array]:
-    """Vectors along `axis` at length 1, and their lengths (at least 1e-6)."""
+    """Return vectors along `axis` at length 1, and their lengths (at least 1e-6)."""
     length = np.sqrt(np.maximum((vectors * vectors).sum(axis=axis, keepdims=True), 1e-12))
     return vectors / length, length

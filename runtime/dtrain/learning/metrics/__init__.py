@@ -1,5 +1,6 @@
-"""Metrics: `metrics.Mean()`, `metrics.get("accuracy")`; each has `update_state`, `result`, `reset_state`,
-`merge_state`.
+"""Metrics: `metrics.Mean()`, `metrics.get("accuracy")`.
+
+Each has `update_state`, `result`, `reset_state`, `merge_state`.
 """
 
 from collections.abc import Callable, Mapping
@@ -153,13 +154,13 @@ BY_NAME: dict[str, type[Metric]] = {
 def get(
     identifier: str | Mapping[str, Any] | Metric | Function, custom_objects: CustomObjects = NO_OBJECTS
 ) -> Metric:
-    """A metric from one of its Keras names, from data, from a function of targets and predictions, or itself.
+    """Return a metric from a Keras name, from data, from a function of targets and predictions, or itself.
 
-    "accuracy" is the binary, sparse categorical or categorical accuracy, as the shapes of each batch say. A
+    "accuracy" is the binary, sparse categorical or categorical accuracy, by the shapes of each batch. A
     metric that is asked for by name reports under that name.
 
     Raises:
-        SpecError: there is no metric of that name, or its arguments are wrong.
+        SpecError: no metric has that name, or its arguments are wrong.
     """
     if isinstance(identifier, str):
         identifier = {"class_name": identifier, "config": {"name": identifier}}

@@ -1,4 +1,4 @@
-"""How often predictions agree with targets."""
+"""Metrics of how often predictions agree with targets."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +12,7 @@ from dtrain.learning.metrics.metric import MeanOfExamples
 
 @dataclass(eq=False)
 class Accuracy(MeanOfExamples):
-    """How often the prediction equals the target."""
+    """Share of predictions that equal the target."""
 
     default_name: ClassVar[str] = "accuracy"
 
@@ -22,9 +22,7 @@ class Accuracy(MeanOfExamples):
 
 @dataclass(eq=False)
 class BinaryAccuracy(MeanOfExamples):
-    """How often predictions above the threshold meet targets of 1, and the others targets of 0; mean over the
-    last axis.
-    """
+    """Share of predictions above the threshold for targets 1, not above it for 0; mean over the last axis."""
 
     threshold: float = 0.5
 
@@ -37,7 +35,7 @@ class BinaryAccuracy(MeanOfExamples):
 
 @dataclass(eq=False)
 class CategoricalAccuracy(MeanOfExamples):
-    """How often the largest prediction stands at the largest target; classes along the last axis."""
+    """Share of examples whose largest prediction is at the largest target; classes along the last axis."""
 
     default_name: ClassVar[str] = "categorical_accuracy"
 
@@ -47,7 +45,7 @@ class CategoricalAccuracy(MeanOfExamples):
 
 @dataclass(eq=False)
 class SparseCategoricalAccuracy(MeanOfExamples):
-    """How often the largest prediction stands at the target, a class number."""
+    """Share of examples whose largest prediction stands at the target, a class number."""
 
     default_name: ClassVar[str] = "sparse_categorical_accuracy"
 
@@ -57,7 +55,7 @@ class SparseCategoricalAccuracy(MeanOfExamples):
 
 @dataclass(eq=False)
 class TopKCategoricalAccuracy(MeanOfExamples):
-    """How often fewer than `k` predictions are larger than the one at the largest target."""
+    """Share of examples in which fewer than `k` predictions exceed the one at the largest target."""
 
     k: int = 5
 
@@ -69,7 +67,7 @@ class TopKCategoricalAccuracy(MeanOfExamples):
 
 @dataclass(eq=False)
 class SparseTopKCategoricalAccuracy(MeanOfExamples):
-    """How often fewer than `k` predictions are larger than the one at the target, a class number."""
+    """Share of examples in which fewer than `k` predictions exceed the one at the target, a class number."""
 
     k: int = 5
 
@@ -81,9 +79,7 @@ class SparseTopKCategoricalAccuracy(MeanOfExamples):
 
 @dataclass(eq=False)
 class AccuracyByShape(MeanOfExamples):
-    """What `metrics=["accuracy"]` means in Keras: the binary, sparse categorical or categorical one, as the
-    batch's shapes say.
-    """
+    """Keras's `metrics=["accuracy"]`: binary, sparse categorical or categorical, by the batch's shapes."""
 
     default_name: ClassVar[str] = "accuracy"
 
@@ -99,16 +95,14 @@ class AccuracyByShape(MeanOfExamples):
 
 
 def in_top_k(classes: Array, y_pred: Array, k: int) -> Array:
-    """Whether fewer than k predictions are larger than the one of the class; False where predictions are not
-    finite.
-    """
+    """Return whether fewer than k predictions exceed that of the class; False where they are not finite."""
     at_class = np.take_along_axis(y_pred, classes[..., np.newaxis].astype(np.int64), axis=-1)
     larger: Array = (y_pred > at_class).sum(axis=-1)
     return np.logical_and(larger < k, np.isfinite(y_pred).all(axis=-1))
 
 
 def same_shape(metric: MeanOfExamples, y_true: Array, y_pred: Array) -> Array:
-    """Targets in the shape of the predictions; a last axis of length 1 may be missing."""
+    """Return targets in the shape of the predictions; a last axis of length 1 may be missing."""
     if y_true.ndim == y_pred.ndim - 1 and y_pred.shape[-1] == 1:
         y_true = y_true[..., np.newaxis]
     if y_true.shape != y_pred.shape:
@@ -119,7 +113,7 @@ def same_shape(metric: MeanOfExamples, y_true: Array, y_pred: Array) -> Array:
 
 
 def class_numbers(metric: MeanOfExamples, y_true: Array, y_pred: Array) -> Array:
-    """Class numbers in the shape of the predictions without their last axis."""
+    """Return class numbers in the shape of the predictions without their last axis."""
     if y_true.ndim == y_pred.ndim and y_true.shape[-1] == 1:
         y_true = y_true[..., 0]
     if y_true.shape != y_pred.shape[:-1]:

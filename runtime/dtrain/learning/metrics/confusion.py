@@ -15,9 +15,7 @@ NEVER = -1e10
 
 
 class Confusion(Metric):
-    """Counts of true and false positives and negatives; a prediction is positive if it is above the
-    threshold.
-    """
+    """Counts of true and false positives and negatives; a prediction above the threshold is positive."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Add a batch: targets 0 and 1, predictions in [0, 1], weights that broadcast to them."""
@@ -39,17 +37,17 @@ class Confusion(Metric):
         self.state = {name: total + counts[name] for name, total in self.state.items()}
 
     def _thresholds(self) -> Array:
-        """Ascending thresholds, float32."""
+        """Return ascending thresholds, float32."""
         raise NotImplementedError
 
     def _selected(self, y_true: Array, y_pred: Array) -> tuple[Array, Array]:
-        """The targets and predictions that count."""
+        """Return the targets and predictions that count."""
         if np.isnan(y_pred).any():
             raise InputError(f"{self.name}: expected predictions in [0, 1], found NaN.")
         return y_true, y_pred
 
     def _positive(self, y_true: Array) -> Array:
-        """How far each target is positive, from 0 to 1."""
+        """Return how far each target is positive, from 0 to 1."""
         return np.asarray(y_true != 0, np.float64)
 
     def _sums(self) -> dict[str, tuple[int, ...]]:
@@ -84,12 +82,12 @@ class ThresholdMetric(Confusion):
         return np.atleast_1d(np.asarray(0.5 if self.thresholds is None else self.thresholds, np.float32))
 
     def result(self) -> Any:
-        """The metric at each threshold, in the order in which they were given."""
+        """Return the metric at each threshold, in the order in which they were given."""
         values = self._values()[np.argsort(np.argsort(self._given_thresholds()))]
         return float(values[0]) if values.size == 1 else values
 
     def _values(self) -> Array:
-        """The metric at each threshold, in ascending order."""
+        """Return the metric at each threshold, in ascending order."""
         raise NotImplementedError
 
 
@@ -135,9 +133,7 @@ class FalseNegatives(ThresholdMetric):
 
 @dataclass(eq=False)
 class TopKMetric(ThresholdMetric):
-    """A metric that may look at one class only, and may take the `top_k` largest predictions of an example
-    for positive.
-    """
+    """A metric that may look at one class only, or take the `top_k` largest predictions as positive."""
 
     top_k: int | None = None
     class_id: int | None = None
@@ -180,29 +176,29 @@ class Recall(TopKMetric):
 
 
 def weight_above(thresholds: Array, y_pred: Array, weights: Array) -> Array:
-    """For each of the ascending thresholds the summed weight of the predictions above it."""
-    below = np.searchsorted(thresholds, y_pred.reshape(-1))  # so many thresholds are below each prediction
+    """Return for each of the ascending thresholds the summed weight of the predictions above it."""
+    below = np.searchsorted(thresholds, y_pred.reshape(-1))  # the number of thresholds below each prediction
     weight_by_rank = np.bincount(below, weights.reshape(-1), minlength=len(thresholds) + 1)
     from_above: Array = weight_by_rank[::-1].cumsum()[::-1]
     return from_above[1:]
 
 
 def precision(state: State) -> Array:
-    """The share of positive predictions that are right."""
+    """Return the share of positive predictions that are right."""
     return np.asarray(
         divide_no_nan(state["true_positives"], state["true_positives"] + state["false_positives"])
     )
 
 
 def recall(state: State) -> Array:
-    """The share of positives that are found (sensitivity)."""
+    """Return the share of positives that are found (sensitivity)."""
     return np.asarray(
         divide_no_nan(state["true_positives"], state["true_positives"] + state["false_negatives"])
     )
 
 
 def specificity(state: State) -> Array:
-    """The share of negatives that are found."""
+    """Return the share of negatives that are found."""
     return np.asarray(
         divide_no_nan(state["true_negatives"], state["true_negatives"] + state["false_positives"])
     )

@@ -1,6 +1,4 @@
-"""Metrics made of a whole curve: areas under it, and the best value of one quantity where another is good
-enough.
-"""
+"""Metrics of a whole curve: areas under it, and the best value of one quantity given another."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -15,9 +13,7 @@ from dtrain.learning.metrics.metric import State, divide_no_nan
 
 
 class SpacedThresholds(Confusion):
-    """Counts at `num_thresholds` evenly spaced thresholds, of which the first is below 0 and the last above
-    1.
-    """
+    """Counts at `num_thresholds` evenly spaced thresholds, the first below 0 and the last above 1."""
 
     num_thresholds: int
 
@@ -31,9 +27,7 @@ class SpacedThresholds(Confusion):
 
 @dataclass(eq=False)
 class SensitivityAtSpecificity(SpacedThresholds):
-    """The best share of positives that are found, at thresholds where at least this share of negatives is
-    found.
-    """
+    """The best share of positives found, at thresholds where at least this share of negatives is found."""
 
     specificity: float
     num_thresholds: int = 200
@@ -41,15 +35,13 @@ class SensitivityAtSpecificity(SpacedThresholds):
     default_name: ClassVar[str] = "sensitivity_at_specificity"
 
     def result(self) -> float:
-        """The best sensitivity, 0.0 if no threshold will do."""
+        """Return the best sensitivity, 0.0 if no threshold will do."""
         return best(recall(self.state), where=specificity(self.state) >= self.specificity)
 
 
 @dataclass(eq=False)
 class SpecificityAtSensitivity(SpacedThresholds):
-    """The best share of negatives that are found, at thresholds where at least this share of positives is
-    found.
-    """
+    """The best share of negatives found, at thresholds where at least this share of positives is found."""
 
     sensitivity: float
     num_thresholds: int = 200
@@ -57,7 +49,7 @@ class SpecificityAtSensitivity(SpacedThresholds):
     default_name: ClassVar[str] = "specificity_at_sensitivity"
 
     def result(self) -> float:
-        """The best specificity, 0.0 if no threshold will do."""
+        """Return the best specificity, 0.0 if no threshold will do."""
         return best(specificity(self.state), where=recall(self.state) >= self.sensitivity)
 
 
@@ -71,7 +63,7 @@ class PrecisionAtRecall(SpacedThresholds):
     default_name: ClassVar[str] = "precision_at_recall"
 
     def result(self) -> float:
-        """The best precision, 0.0 if no threshold will do."""
+        """Return the best precision, 0.0 if no threshold will do."""
         return best(precision(self.state), where=recall(self.state) >= self.recall)
 
 
@@ -85,7 +77,7 @@ class RecallAtPrecision(SpacedThresholds):
     default_name: ClassVar[str] = "recall_at_precision"
 
     def result(self) -> float:
-        """The best recall, 0.0 if no threshold will do."""
+        """Return the best recall, 0.0 if no threshold will do."""
         return best(recall(self.state), where=precision(self.state) >= self.precision)
 
 
@@ -126,7 +118,7 @@ class AUC(SpacedThresholds):
         super().__post_init__()
 
     def result(self) -> float:
-        """The area, or with `multi_label` the mean of the labels' areas."""
+        """Return the area, or with `multi_label` the mean of the labels' areas."""
         areas = self._areas()
         return float(np.average(areas, weights=self.label_weights) if self.multi_label else areas)
 
@@ -181,20 +173,21 @@ class AUC(SpacedThresholds):
 
 
 def best(values: Array, where: Array) -> float:
-    """The largest of the values at which `where` holds, 0.0 if it holds nowhere."""
+    """Return the largest of the values at which `where` holds, 0.0 if it holds nowhere."""
     return float(values[where].max()) if where.any() else 0.0
 
 
 def false_positive_rate(state: State) -> Array:
-    """The share of negatives that are taken for positives."""
+    """Return the share of negatives that are taken for positives."""
     return np.asarray(
         divide_no_nan(state["false_positives"], state["false_positives"] + state["true_negatives"])
     )
 
 
 def interpolated_precision_area(state: State) -> Array:
-    """The area under the PR curve, with true positives linear in predicted positives between thresholds
-    (Davis and Goadrich).
+    """Return the area under the PR curve.
+
+    True positives are linear in predicted positives between thresholds (Davis and Goadrich).
     """
     found = state["true_positives"]
     predicted = state["true_positives"] + state["false_positives"]

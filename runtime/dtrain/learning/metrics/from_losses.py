@@ -17,7 +17,7 @@ class LossMean(MeanOfExamples):
         return np.asarray(self._loss()(y_true, y_pred))
 
     def _loss(self) -> losses.Loss:
-        """The loss, without reduction."""
+        """Return the loss, without reduction."""
         raise NotImplementedError
 
 
@@ -38,7 +38,7 @@ class RootMeanSquaredError(MeanSquaredError):
     default_name: ClassVar[str] = "root_mean_squared_error"
 
     def result(self) -> float:
-        """The root of the mean."""
+        """Return the root of the mean."""
         return float(np.sqrt(divide_no_nan(self.state["total"], self.state["count"])))
 
 

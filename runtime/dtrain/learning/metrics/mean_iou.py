@@ -11,9 +11,7 @@ from dtrain.learning.metrics.metric import Metric, divide_no_nan
 
 @dataclass(eq=False)
 class MeanIoU(Metric):
-    """The mean over classes of true positives / (true positives + false positives + false negatives), of
-    class numbers.
-    """
+    """Mean over classes of true positives / (true positives + false positives + false negatives)."""
 
     num_classes: int
 
@@ -41,7 +39,7 @@ class MeanIoU(Metric):
         self.state["total_confusion_matrix"] += cells.reshape(self.num_classes, self.num_classes)
 
     def result(self) -> float:
-        """The mean over the classes that occur in targets or predictions."""
+        """Return the mean over the classes that occur in targets or predictions."""
         matrix = self.state["total_confusion_matrix"]
         hits = np.diag(matrix)
         union = matrix.sum(axis=0) + matrix.sum(axis=1) - hits

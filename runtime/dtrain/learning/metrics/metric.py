@@ -1,6 +1,6 @@
-"""What all metrics are: sums that grow with every batch, and a result made of them.
+"""The base of all metrics: sums that grow with every batch, and a result made of them.
 
-A metric's `state` is a few float64 arrays by name, all of which are sums: states of metrics that saw
+A metric's `state` is a few float64 arrays by name, all of which are sums. States of metrics that saw
 different batches add up to the state of one that saw all, so an evaluation may be split (`merge_state`).
 """
 
@@ -40,7 +40,7 @@ class Metric(Configurable):
         self.state: State = {name: np.zeros(shape) for name, shape in self._sums().items()}
 
     def merge_state(self, others: "Iterable[Metric | State]") -> None:
-        """Add what other metrics of the same class and arguments, or states of such, have seen."""
+        """Add the batches of other metrics of the same class and arguments, or of their states."""
         for other in others:
             for name, total in (other.state if isinstance(other, Metric) else other).items():
                 self.state[name] = self.state[name] + total
@@ -50,13 +50,11 @@ class Metric(Configurable):
         raise NotImplementedError
 
     def result(self) -> Any:
-        """The metric over all batches since the last reset; a float, or an array where the metric has several
-        values.
-        """
+        """Return the metric over all batches since the last reset; an array if it has several values."""
         raise NotImplementedError
 
     def _sums(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the sums."""
+        """Return names and shapes of the sums."""
         raise NotImplementedError
 
 
@@ -74,7 +72,7 @@ class Sum(Metric):
         self.state["total"] += weighted
 
     def result(self) -> float:
-        """The sum."""
+        """Return the sum."""
         return float(self.state["total"])
 
     def _sums(self) -> dict[str, tuple[int, ...]]:
@@ -96,7 +94,7 @@ class Mean(Metric):
         self.state["count"] += count
 
     def result(self) -> float:
-        """The mean."""
+        """Return the mean."""
         return float(divide_no_nan(self.state["total"], self.state["count"]))
 
     def _sums(self) -> dict[str, tuple[int, ...]]:
@@ -111,16 +109,15 @@ class MeanOfExamples(Mean):
         super().update_state(self._examples(np.asarray(y_true), np.asarray(y_pred)), sample_weight)
 
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
-        """One number an example: shape [batch, ...]."""
+        """Return one number an example: shape [batch, ...]."""
         raise NotImplementedError
 
 
 @dataclass(eq=False)
 class MeanOfFunction(MeanOfExamples):
-    """The mean of a function of your own, ``(y_true, y_pred) -> one number an example``; it is no data, and
-    so not saved.
+    """The mean of a function of your own, ``(y_true, y_pred) -> one number an example``.
 
-    See `tf.keras.metrics.MeanMetricWrapper`.
+    The function is no data, so the metric is not saved. See `tf.keras.metrics.MeanMetricWrapper`.
     """
 
     function: Callable[[Array, Array], Any] | None = None
@@ -130,7 +127,7 @@ class MeanOfFunction(MeanOfExamples):
         super().__post_init__()
 
     def copy(self) -> Self:
-        """Another one of the same function."""
+        """Return another metric of the same function."""
         return type(self)(name=self.name, function=self.function)
 
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
@@ -139,8 +136,9 @@ class MeanOfFunction(MeanOfExamples):
 
 
 def weighted_sum(metric: Metric, values: Any, sample_weight: Any) -> tuple[float, float]:
-    """Sum of values times weights, and sum of weights; axes that values have and weights lack are averaged
-    over first.
+    """Return the sum of values times weights, and the sum of weights.
+
+    Axes that values have and weights lack are averaged over first.
     """
     values = np.asarray(values, np.float64)
     if sample_weight is None:
@@ -161,6 +159,6 @@ def weighted_sum(metric: Metric, values: Any, sample_weight: Any) -> tuple[float
 
 
 def divide_no_nan(dividend: Any, divisor: Any) -> Any:
-    """Quotient, 0.0 where the divisor is 0; a float of scalars."""
+    """Return the quotient, 0.0 where the divisor is 0; a float of scalars."""
     quotient = np.divide(dividend, divisor, out=np.zeros(np.shape(divisor)), where=np.asarray(divisor) != 0)
     return float(quotient) if quotient.ndim == 0 else quotient

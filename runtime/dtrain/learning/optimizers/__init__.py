@@ -42,10 +42,10 @@ RULES: dict[str, type[Optimizer]] = {
 
 
 def from_config(config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Optimizer:
-    """The optimizer that `serialize` described.
+    """Return the optimizer that `serialize` described.
 
     Raises:
-        SpecError: there is no optimizer of that name, or its arguments are wrong.
+        SpecError: no optimizer has that name, or its arguments are wrong.
     """
     return from_data(
         config, "optimizer", legacy.RULES if config.get("is_legacy_optimizer") else RULES, custom_objects
@@ -53,14 +53,12 @@ def from_config(config: Mapping[str, Any], custom_objects: CustomObjects = NO_OB
 
 
 def serialize(optimizer: Optimizer) -> dict[str, Any]:
-    """An optimizer as JSON types: its class's name and its arguments; so it travels to servers and is written
-    into files.
-    """
+    """Return an optimizer as JSON types, for servers and files: its class's name and its arguments."""
     return {**to_data(optimizer), "is_legacy_optimizer": optimizer.is_legacy_optimizer}
 
 
 def get(identifier: str | Mapping[str, Any] | Optimizer) -> Optimizer:
-    """An optimizer from its name in any case (with default arguments), its data, or itself."""
+    """Return an optimizer from its name in any case (with default arguments), its data, or itself."""
     if isinstance(identifier, Mapping):
         return from_config(identifier)
     if isinstance(identifier, str):

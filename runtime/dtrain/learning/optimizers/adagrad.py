@@ -1,6 +1,4 @@
-"""Adagrad: every element has a rate of its own, which falls with the squares that it has seen (Duchi et al.,
-2011).
-"""
+"""Adagrad: each element has its own rate, which falls with its squared gradients (Duchi et al., 2011)."""
 
 from dataclasses import dataclass
 
@@ -35,6 +33,6 @@ class Adagrad(Optimizer):
         np.subtract(value, s, out=out)
 
     def _root(self, accumulator: Array, out: Array) -> Array:
-        """The root that divides the gradient, in `out`."""
+        """Return the root that divides the gradient, in `out`."""
         np.add(accumulator, self.epsilon, out=out)
         return np.sqrt(out, out=out)

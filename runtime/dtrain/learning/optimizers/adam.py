@@ -116,12 +116,13 @@ class Nadam(Optimizer):
         np.subtract(out, s, out=out)
 
     def _momentum(self, steps: Array) -> Array:
-        """The momentum of each of these steps, counted from 1."""
+        """Return the momentum of each of these steps, counted from 1."""
         return np.asarray(self.beta_1 * (1 - 0.5 * 0.96**steps))
 
     def _momentum_product(self, step: int) -> float:
-        """The product of the momenta of steps 1 to `step`; factors are left out once it cannot differ from 0
-        in 1 - product.
+        """Return the product of the momenta of steps 1 to `step`.
+
+        Factors are left out once they can no longer change 1 - product.
         """
         enough = math.ceil(math.log(1e-12) / math.log(self.beta_1)) if 0 < self.beta_1 < 1 else step
         return float(np.prod(self._momentum(np.arange(1, min(step, enough) + 1))))

@@ -16,7 +16,7 @@ from dtrain.learning.optimizers.optimizer import Optimizer, Slots
 
 @dataclass
 class Legacy(Optimizer):
-    """What the legacy optimizers have in common.
+    """Base of the legacy optimizers.
 
     Attributes:
         decay: the learning rate is divided by 1 + decay · step.
@@ -29,7 +29,7 @@ class Legacy(Optimizer):
     sparse_differs: ClassVar[bool] = True
 
     def learning_rate_at(self, step: int) -> float:
-        """The learning rate of the update that has `step` updates before it."""
+        """Return the learning rate of the update after the first `step` updates."""
         return super().learning_rate_at(step) / (1 + self.decay * step)
 
     def _moves_listed_rows_only(self) -> bool:
@@ -90,13 +90,13 @@ class Nadam(Legacy, adam.Nadam):
     decay: float = 0.004
 
     def learning_rate_at(self, step: int) -> float:
-        """The learning rate of the update that has `step` updates before it."""
+        """Return the learning rate of the update after the first `step` updates."""
         return Optimizer.learning_rate_at(self, step)
 
     def update_rows(
         self, value: Array, ids: Array, rows: Array, slots: Slots, step: int, *, rate_scale: float = 1.0
     ) -> None:
-        """See `Optimizer.update_rows`: the slots of all rows move, and the values of the listed ones."""
+        """Update as `Optimizer.update_rows`: the slots of all rows, and the values of the listed ones."""
         moved = value.copy()
         super().update_rows(moved, ids, rows, slots, step, rate_scale=rate_scale)
         value[ids] = moved[ids]

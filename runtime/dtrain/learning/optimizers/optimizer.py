@@ -1,15 +1,14 @@
-"""What all optimizers are: numbers, and an update rule that works in place on plain arrays.
+"""The base of all optimizers: numbers, and an update rule that works in place on plain arrays.
 
-* An optimizer holds no state. What it remembers of a variable are *slots*, arrays of the variable's shape by
-  name, which the caller keeps: beside the weights in one process, on a parameter server's shard, in a
-  checkpoint.
-* `update` is element-wise: it may be given one variable, a shard of one, or a flat concatenation of many.
+- An optimizer holds no state. Its memory of a variable are *slots*, arrays of the variable's shape by name,
+  which the caller keeps: beside the weights in one process, on a parameter server's shard, in a checkpoint.
+- `update` is element-wise: it may be given one variable, a shard of one, or a flat concatenation of many.
   Clipping by norm needs whole variables and therefore happens before, in `clip` (`apply` does both);
   `elementwise` says whether that is needed.
-* `step` counts the updates that were made before.
-* An optimizer may be shared by threads: scratch memory belongs to one call.
-* Work is done block by block, so that a variable of any size passes through the cache once; numpy gives the
-  interpreter lock away.
+- `step` counts the updates that were made before.
+- An optimizer may be shared by threads: scratch memory belongs to one call.
+- Work is done block by block, so that a variable of any size passes through the cache once; numpy releases
+  the interpreter lock.
 
 The numbers are those of tf.keras.optimizers in TensorFlow 2.15.
 """
@@ -111,7 +110,7 @@ class Optimizer(Configurable):
         self.learning_rate = rate
 
     def learning_rate_at(self, step: int) -> float:
-        """The learning rate of the update that has `step` updates before it."""
+        """Return the learning rate of the update after the first `step` updates."""
         return (
             self.learning_rate(step)
             if isinstance(self.learning_rate, LearningRateSchedule)
@@ -120,15 +119,11 @@ class Optimizer(Configurable):
 
     @property
     def elementwise(self) -> bool:
-        """Whether `update` alone is the whole rule; False if norms of whole variables are needed first
-        (`clip`).
-        """
+        """True if `update` is the whole rule; False if `clip` must see norms of whole variables first."""
         return self.clipnorm is None and self.global_clipnorm is None
 
     def initial_slots(self, value: Array) -> Slots:
-        """New slots for a variable of this value (or for a shard, or for a flat concatenation of
-        variables).
-        """
+        """Return new slots for a variable of this value, a shard of one, or several concatenated."""
         slots = {
             name: np.full(value.shape, initial, value.dtype) for name, initial in self._slot_values().items()
         }
@@ -153,11 +148,10 @@ class Optimizer(Configurable):
                 self.update(values[name], gradient, slots[name], step)
 
     def clip(self, gradients: Mapping[str, Array | SparseRows]) -> dict[str, Array | SparseRows]:
-        """Gradients as `update` and `update_rows` want them: norms limited, then the duplicates of sparse
-        ones added up.
+        """Return gradients as the updates want them: norms limited, then sparse ones without duplicates.
 
-        What stays the same is not copied. `clipvalue` is applied here to sparse gradients only; `update`
-        applies it to dense ones.
+        Gradients that stay the same are not copied. `clipvalue` is applied here to sparse gradients only;
+        `update` applies it to dense ones.
         """
         clipped: dict[str, Array | SparseRows] = dict(gradients)
         if self.clipnorm is not None:
@@ -266,39 +260,35 @@ class Optimizer(Configurable):
             )
 
     def finalize(self, value: Array, slots: Slots) -> None:
-        """At the end of training: the variable takes its moving average's value, if one is kept."""
+        """Give the variable its moving average's value, if one is kept; the last act of training."""
         if self.use_ema:
             value[...] = slots["average"]
 
     @property
     def touches_listed_rows_only(self) -> bool:
-        """Whether `update_rows` leaves values and slots of rows alone that a sparse gradient does not
-        list.
-        """
+        """True if `update_rows` changes no values or slots of rows that a sparse gradient does not list."""
         return self._moves_listed_rows_only() and not self.weight_decay and not self.use_ema
 
-    # What a rule says
+    # Of each rule
 
     sparse_differs: ClassVar[bool] = False
-    """Whether a row that is not listed may become another one than a row whose gradient is zero."""
+    """True if a row that is not listed may change otherwise than a row whose gradient is zero."""
 
     def _slot_values(self) -> dict[str, float]:
-        """Names of the slots, and the number that each is filled with at first; `average` (`use_ema`) begins
-        as the variable.
-        """
+        """Return the slots' names and initial values; `average` (`use_ema`) begins as the variable."""
         raise NotImplementedError
 
     def _update_block(
         self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
     ) -> None:
-        """The rule: write the new value into `out`, which may be `value`, and change the slots in place.
+        """Apply the rule: write the new value into `out`, which may be `value`; change the slots in place.
 
-        One-dimensional arrays of one length; `scratch[i]` are free to use.
+        Arrays are one-dimensional and of one length; `scratch[i]` are free to use.
         """
         raise NotImplementedError
 
     def _moves_listed_rows_only(self) -> bool:
-        """Whether the rule leaves rows of a table alone that a sparse gradient does not list."""
+        """Return whether the rule leaves rows of a table alone that a sparse gradient does not list."""
         return False
 
     # Inner parts
@@ -306,7 +296,7 @@ class Optimizer(Configurable):
     def _update_part(
         self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
     ) -> None:
-        """The rule, and what is the same for all rules."""
+        """Apply the rule, and what is the same for all rules."""
         if self.weight_decay:
             value = np.multiply(value, 1.0 - rate * self.weight_decay, out=out)
         if self.clipvalue is not None:

@@ -11,12 +11,10 @@ from dtrain.learning.optimizers.optimizer import Optimizer, Slots, move_towards
 
 @dataclass
 class RMSprop(Optimizer):
-    """v is a moving mean of g²; w -= rate · g / √(v + epsilon), or moves by a sum of such steps that decays
-    by `momentum`.
+    """v is a moving mean of g²; w -= rate · g / √(v + epsilon).
 
-    Slots: `velocity` (v); with `momentum` also `momentum`; with `centered`, which takes the gradient's
-        variance for v,
-    `average_gradient`.
+    With `momentum` w moves by a sum of such steps that decays by it. Slots: `velocity` (v); with `momentum`
+    also `momentum`; with `centered`, which takes the gradient's variance for v, `average_gradient`.
     """
 
     rho: float = 0.9
@@ -51,6 +49,6 @@ class RMSprop(Optimizer):
         np.subtract(value, s, out=out)
 
     def _root(self, spread: Array, out: Array) -> Array:
-        """The root that divides the gradient, in `out`."""
+        """Return the root that divides the gradient, in `out`."""
         np.add(spread, self.epsilon, out=out)
         return np.sqrt(out, out=out)

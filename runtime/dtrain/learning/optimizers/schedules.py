@@ -17,7 +17,7 @@ class LearningRateSchedule(Configurable):
     """A learning rate as a function of the 0-based step. `name` is Keras's and has no effect."""
 
     def __call__(self, step: int) -> float:
-        """The learning rate of the update that has `step` updates before it."""
+        """Return the learning rate of the update after the first `step` updates."""
         raise NotImplementedError
 
 
@@ -137,8 +137,7 @@ class CosineDecay(LearningRateSchedule):
 
 @dataclass
 class CosineDecayRestarts(LearningRateSchedule):
-    """Half cosines one after another, each `t_mul` times as long and `m_mul` times as high as the one before
-    (SGDR).
+    """Half cosines in a row, each `t_mul` times as long and `m_mul` times as high as the one before (SGDR).
 
     With `t_mul` below 1 all periods together end after `first_decay_steps / (1 - t_mul)` steps. A later step
     raises SpecError; TensorFlow goes on with a rate of NaN.

@@ -12,10 +12,9 @@ from dtrain.learning.optimizers.schedules import LearningRateSchedule
 
 @dataclass
 class SGD(Optimizer):
-    """w -= rate · g. With momentum: m = momentum · m - rate · g; w += m, or with `nesterov` w += momentum · m
-    - rate · g.
+    """w -= rate · g. With momentum: m = momentum · m - rate · g; w += m.
 
-    Slots: `m`, only with momentum.
+    With `nesterov` w += momentum · m - rate · g. Slots: `m`, only with momentum.
     """
 
     learning_rate: float | LearningRateSchedule = 0.01
