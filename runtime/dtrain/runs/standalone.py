@@ -82,7 +82,8 @@ class HandRun:
     def update(self, reply: HeartbeatReply) -> list[str]:
         """Write down what ps:0 knows of everybody; return what is new: who has come, who was lost and why."""
         known = {record.task: record for record in self._record.tasks}
-        come, lost = [], []
+        come = []
+        lost = []
         self._step = reply.version
         for data in reply.statuses:
             status = msgspec.convert(data, TaskStatus, strict=False)
@@ -92,9 +93,13 @@ class HandRun:
                 self._record.tasks.append(record)
             if record.pid is None and status.task != str(self._assignment.task):
                 come.append(status.task)
-            before, record.message = record.message, why_lost(status)
-            record.state, record.pid, record.host = state_of(status), status.pid, status.host
-            record.attempt, record.exit_code = status.attempt, status.exit_code
+            before = record.message
+            record.message = why_lost(status)
+            record.state = state_of(status)
+            record.pid = status.pid
+            record.host = status.host
+            record.attempt = status.attempt
+            record.exit_code = status.exit_code
             self._lost.pop(status.task, None)
             if record.message is not None and status.task != str(self._assignment.task):
                 self._lost[status.task] = _lost_text(status, record)
@@ -127,10 +132,12 @@ class HandRun:
             self._record.failure = failure.describe(error, self._assignment)
         for record in self._record.tasks:
             if record.task == str(self._assignment.task):
-                record.state, record.exit_code = state, code
+                record.state = state
+                record.exit_code = code
             elif record.pid is not None and record.message is None:
                 record.state = TaskState.SUCCEEDED if state is TaskState.SUCCEEDED else TaskState.STOPPED
-        self._record.state, self._record.exit_code = RunState(state), code
+        self._record.state = RunState(state)
+        self._record.exit_code = code
         self._record.ended = datetime.now().astimezone().isoformat(timespec="seconds")
         with contextlib.suppress(OSError):
             self.files.write_last_words(self.files.run, self._record)
