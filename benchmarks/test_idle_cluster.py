@@ -1,7 +1,7 @@
 """The default cluster, synchronous, while everybody waits for the chief's second batch: what waiting costs.
 
-Memory is PSS, so what the tasks share is divided among them. CPU is that of every process, launcher and warm
-process included.
+Memory is PSS, so what the tasks share is divided among them. CPU is that of every process, launcher and fork
+server included.
 """
 
 import time
@@ -46,6 +46,6 @@ def test_everybody_waits(cluster, figure, real):
         [percent],
         "% core",
         "<= 2",
-        note=f"{len(processes)} processes, launcher and warm process included",
+        note=f"{len(processes)} processes, launcher and fork server included",
     )
     assert 0 < min(memory) <= max(memory) <= WORKER_MB

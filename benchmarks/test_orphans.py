@@ -1,4 +1,4 @@
-"""kill -9 of the launcher, of the warm process, of a guardian: how long until no process of the run is left.
+"""kill -9 of the launcher, of the fork server, of a guardian: how long until no process of the run is left.
 
 The default cluster; every task but the servers of programs has a child in its group, one in a session of its
 own, and an orphan.
@@ -36,7 +36,7 @@ def gone_s(launch, victim: int) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize("runs", [20], indirect=True)
-@pytest.mark.parametrize("victim", ["launcher", "launcher of commands", "warm process", "guardian"])
+@pytest.mark.parametrize("victim", ["launcher", "launcher of commands", "fork server", "guardian"])
 def test_nothing_is_left(launcher, figure, real, runs, victim):
     if not real and victim != "launcher":
         pytest.skip("tests/cli does as much in test_launch_orphans.py: --real")
@@ -44,8 +44,8 @@ def test_nothing_is_left(launcher, figure, real, runs, victim):
     for _ in range(runs):
         launch = launcher.start_family(foreign=victim in ("launcher of commands", "guardian"))
         pid = launch.process.pid
-        if victim == "warm process":
-            pid = launch.warm_process()
+        if victim == "fork server":
+            pid = launch.fork_server()
         elif victim == "guardian":
             pid = launch.guardian("worker:0")
         took_s, count = gone_s(launch, pid)

@@ -194,10 +194,10 @@ class Launch(Command):
         """Wait until every task is up."""
         self.wait_for(lambda: self.record()["state"] == "running", "all tasks up")
 
-    def warm_process(self) -> int:
+    def fork_server(self) -> int:
         """The pid of the process from which programs are forked."""
         tasks = {task["pid"] for task in self.record()["tasks"]}
-        (pid,) = set(self.pids("dtrain.task", "--warm")) - tasks
+        (pid,) = set(self.pids("dtrain.task", "--fork-server")) - tasks
         return pid
 
     def guardian(self, task: str) -> int:

@@ -15,7 +15,7 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import RunSpec, SimulateSection
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.living import started_s
-from dtrain.runs.files import RunFiles, RunRecord, SlowOrder, TaskRecord, TaskStatus, write_record
+from dtrain.runs.files import RunFiles, RunRecord, Slowdown, TaskRecord, TaskStatus, write_record
 from dtrain.runs.reporting import Reporter
 
 PACED = str(Path(__file__).parents[1] / "clusters" / "paced_line.py")
@@ -178,7 +178,7 @@ def test_an_order_to_be_slow_replaces_the_spec_s_word_while_it_is_there(tmp_path
     for factor in (None, 5.0, 1.0, None):
         files.slow(WORKER, 2).unlink(missing_ok=True)
         if factor is not None:
-            write_record(files.slow(WORKER, 2), SlowOrder(factor))
+            write_record(files.slow(WORKER, 2), Slowdown(factor))
         reporter._read_order()
         reporter.slow_down(6.0)
     files.slow(WORKER, 2).write_text("{")

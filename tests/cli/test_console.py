@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from dtrain_cli.console.console import Console
+from dtrain_cli.console.run_console import Console
 
 
 class Screen:

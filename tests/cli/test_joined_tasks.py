@@ -10,7 +10,8 @@ import pytest
 from dtrain.cluster import TaskId
 from dtrain.process.living import lives, started_s
 from dtrain.runs.files import RunFiles, TaskRecord, write_record
-from dtrain_cli.runs.joined_tasks import JoinedRecord, JoinedTasks, joined_records, with_joined
+from dtrain_cli.launch.join.stop import JoinedWorkers
+from dtrain_cli.runs.joined_tasks import JoinedRecord, joined_records, with_joined
 
 WORKER = TaskId.parse("worker:2")
 
@@ -38,7 +39,7 @@ def join(files, owner, state="running", host=None, started=None):
 
 
 def test_a_joined_worker_is_told_to_stop_through_its_owner(files, owner):
-    joined = JoinedTasks(files)
+    joined = JoinedWorkers(files)
     [told] = joined.there()
     assert (told.task, told.stop_s) == (WORKER, None)
     joined.signal(WORKER, signal.SIGTERM, 5.0)
@@ -48,7 +49,7 @@ def test_a_joined_worker_is_told_to_stop_through_its_owner(files, owner):
 
 
 def test_when_it_was_told_is_remembered(files, owner):
-    joined = JoinedTasks(files)
+    joined = JoinedWorkers(files)
     joined.signal(WORKER, 0, 5.0)
     joined.signal(WORKER, 0, 6.0)
     assert [told.stop_s for told in joined.there()] == [5.0]
@@ -62,7 +63,7 @@ def test_a_process_that_nobody_has_reaped_does_not_live(files, owner):
     while owner.returncode is None and lives(owner.pid, started):
         pass
     assert started_s(owner.pid) == started, "it is still in the table of processes"
-    assert JoinedTasks(files).there() == []
+    assert JoinedWorkers(files).there() == []
 
 
 def test_a_worker_whose_owner_was_killed_has_stopped(files, owner):
@@ -75,7 +76,7 @@ def test_a_worker_whose_owner_was_killed_has_stopped(files, owner):
 @pytest.mark.parametrize("stranger", [{"host": "elsewhere"}, {"started": 1.0}])
 def test_a_pid_of_another_machine_or_time_is_left_alone(files, owner, stranger):
     join(files, owner, **stranger)
-    joined = JoinedTasks(files)
+    joined = JoinedWorkers(files)
     assert joined.there() == []
     joined.signal(WORKER, signal.SIGKILL, 5.0)
     assert owner.poll() is None
@@ -91,5 +92,5 @@ def test_its_own_record_replaces_what_others_have_heard_of_it(files):
 
 def test_a_damaged_record_ends_nobody(files):
     files.joined(WORKER).write_text("{")
-    assert JoinedTasks(files).there() == []
+    assert JoinedWorkers(files).there() == []
     assert with_joined(files, [TaskRecord("chief:0")]) == [TaskRecord("chief:0")]

@@ -16,11 +16,11 @@ def test_kill_9_of_the_launcher(launcher, foreign):
     launch.wait_gone()
 
 
-def test_kill_9_of_the_warm_process(launcher):
+def test_kill_9_of_the_fork_server(launcher):
     launch = launcher.start_family(*SMALL, foreign=False)
-    os.kill(launch.warm_process(), signal.SIGKILL)
+    os.kill(launch.fork_server(), signal.SIGKILL)
     assert launch.end() == 1
-    assert "the warm process" in launch.record()["failure"]["message"]
+    assert "the fork server" in launch.record()["failure"]["message"]
     launch.wait_gone()
 
 

@@ -86,7 +86,7 @@ def test_help_is_a_command_too():
 
 
 @pytest.mark.parametrize(
-    "module", ["click", "dtrain.errors", "dtrain_cli.commands.launch", "dtrain_cli.launch.walk"]
+    "module", ["click", "dtrain.errors", "dtrain_cli.commands.launch", "dtrain_cli.launch.launcher"]
 )
 def test_ctrl_c_while_modules_are_being_read_is_no_traceback(program, module):
     code = (

@@ -10,14 +10,14 @@ import pytest
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, RunSpec, TrainingSection
 from dtrain.process.assignment import TaskAssignment
-from dtrain_cli.plan.plan import (
-    THREAD_LIMITS,
+from dtrain.process.threads import THREAD_LIMITS
+from dtrain_cli.plan.run_plan import (
     Machine,
     RunIdentity,
     Workload,
     build_plan,
-    threads_per_task,
 )
+from dtrain_cli.plan.threads import threads_per_task
 
 ADDRESSES = ClusterSpec.from_lists(chief=["a:1"], worker=["a:2", "a:3"], ps=["a:4", "a:5"])
 SPEC = RunSpec(name="x", cluster=ClusterSection(chief=1, worker=2, ps=2, evaluator=1))

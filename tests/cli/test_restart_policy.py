@@ -2,13 +2,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.config import RestartSection
-from dtrain_cli.launch.policies.restart_policy import Restart, decide, exit_code
+from dtrain.process.start_protocol import Exited
+from dtrain_cli.launch.policies.restart_policy import Restart, decide
 
 RULE = RestartSection(policy="on_failure", max=3, backoff_s=1.0)
 
 
 def test_exit_codes_are_a_shells():
-    assert [exit_code(status) for status in (0, 7, -9, -15)] == [0, 7, 137, 143]
+    assert [Exited("worker:0", 0, status, 0).exit_code for status in (0, 7, -9, -15)] == [0, 7, 137, 143]
 
 
 def test_a_history_of_deaths_by_signal():

@@ -1,11 +1,11 @@
 import pytest
 
-from dtrain.process.start_orders import Exited
+from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import FailureRecord
 from dtrain.runs.states import FailureKind
 from dtrain_cli.console.failure_box import render
-from dtrain_cli.launch import root_cause
-from dtrain_cli.launch.root_cause import describe, earliest, last_lines
+from dtrain_cli.launch.tasks.root_cause import describe, earliest, last_lines
+from dtrain_cli.targets import memory_kills
 
 
 def failure(task: str, monotonic_s: float, kind: str = "exception") -> FailureRecord:
@@ -109,13 +109,13 @@ EVENTS = {
 def test_a_kill_for_memory_is_read_where_the_kernel_counts_it(tmp_path, monkeypatch, groups):
     place, text = EVENTS[groups]
     for name, path in {"_CGROUPS": "groups", "_OWN_GROUPS": "own", "_MACHINE": "vmstat"}.items():
-        monkeypatch.setattr(root_cause, name, tmp_path / path)
+        monkeypatch.setattr(memory_kills, name, tmp_path / path)
     counts = tmp_path / "groups" / place
     (tmp_path / "groups").mkdir()
     counts.parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / "own").write_text(groups)
     counts.write_text(text.format(3))
-    kills = root_cause.MemoryKills()
+    kills = memory_kills.MemoryKills()
     assert not kills.lately(10.0)
     counts.write_text(text.format(4))
     kills.look(11.0)

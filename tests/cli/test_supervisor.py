@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import ClusterSection, RestartSection, RunSpec, TrainingSection
-from dtrain.process.start_orders import Exited, Refused, Started
+from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import (
     FailureRecord,
-    KillOrder,
+    KillRequest,
     RunFiles,
     RunRecord,
     TaskStatus,
     write_record,
 )
 from dtrain.runs.states import FailureKind
-from dtrain_cli.launch.policies.lost_tasks import lost_on_the_way
 from dtrain_cli.launch.policies.patience import Limits
-from dtrain_cli.launch.policies.success_rule import ENDED
 from dtrain_cli.launch.supervisor import Supervisor
-from dtrain_cli.plan.plan import Machine, RunIdentity, Workload, build_plan
-from dtrain_cli.targets.processes import SignalArrived
+from dtrain_cli.plan.run_plan import Machine, RunIdentity, Workload, build_plan
+from dtrain_cli.runs.lost_tasks import lost_on_the_way
+from dtrain_cli.runs.report import ENDED
+from dtrain_cli.targets.local import SignalArrived
 
 SPEC = RunSpec(cluster=ClusterSection(chief=1, worker=2, ps=1, evaluator=1))
 NAMES = ["chief:0", "worker:0", "worker:1", "ps:0", "evaluator:0"]
@@ -312,7 +312,7 @@ def test_a_damaged_spec_in_the_run_directory_changes_nothing(tmp_path):
 
 
 def lost(supervisor) -> str:
-    return lost_on_the_way(supervisor.lives.values())
+    return lost_on_the_way((life.state, life.lost) for life in supervisor.lives.values() if life.lost)
 
 
 def state(supervisor, task: str) -> str:
@@ -457,7 +457,7 @@ def test_backoff_doubles_and_is_forgotten_after_a_healthy_minute(tmp_path):
 def test_a_server_that_the_chief_no_longer_hears_is_killed_and_started_again(tmp_path):
     stage, files, ps = Stage({"chief:0": Part(20)}), RunFiles(tmp_path), TaskId(Role.PS, 0)
     files.attempt(ps, 0).mkdir(parents=True)
-    write_record(files.kill(ps, 0), KillOrder("chief:0 has not heard of it for 5 s"))
+    write_record(files.kill(ps, 0), KillRequest("chief:0 has not heard of it for 5 s"))
     supervisor, outcome = perform(tmp_path, stage)
     assert outcome.state == "succeeded"
     assert next(number for _, name, number in stage.sent if name == "ps:0") == signal.SIGKILL

@@ -11,7 +11,7 @@ import pytest
 
 import dtrain as dt
 from dtrain import checkpoints
-from dtrain.process.model_order import ModelOrder, encode
+from dtrain.process.model_request import ModelRequest, encode
 from dtrain.strategies.single import SingleStrategy
 from dtrain.task import model_command
 
@@ -46,7 +46,7 @@ def order(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run(action, code=0, **fields):
-        order = ModelOrder(
+        order = ModelRequest(
             action=action, **{"model": str(folder / "model"), "data": str(folder / "data.npz"), **fields}
         )
         assert model_command.main(encode(order)) == code

@@ -50,7 +50,7 @@ def _facts() -> dict[str, dict[str, Any]]:
     from dtrain.config import EMBEDDED_DEFAULT
     from dtrain.runs.files import default_runs_dir
     from dtrain_cli.console.run_table import bytes_text
-    from dtrain_cli.plan.plan import threads_per_task
+    from dtrain_cli.plan.threads import threads_per_task
 
     def version_of(package: str) -> str | None:
         try:

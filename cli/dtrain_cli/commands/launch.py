@@ -13,7 +13,7 @@ from dtrain_cli.commands.command_line import GIVEN, ProgramCommand, Words
 from dtrain_cli.commands.spec_options import DIRECTORY, Seconds, runs_dir_option, spec_options
 
 if TYPE_CHECKING:
-    from dtrain_cli.plan.plan import RunPlan
+    from dtrain_cli.plan.run_plan import RunPlan
 
 LAUNCH_EPILOG = """\b
 Examples:
@@ -63,7 +63,7 @@ def launch(words: Words, sets: tuple[str, ...], as_json: bool, **options: Any) -
         raise DtrainError("launch needs Linux; `python PROGRAM.py` trains here in one process")
     words = _checked(words)
 
-    from dtrain_cli.launch.launch import launch as run
+    from dtrain_cli.launch.entry import launch as run
     from dtrain_cli.launch.options import LaunchOptions
     from dtrain_cli.spec.file import SHORTCUTS
 
@@ -129,8 +129,9 @@ def _example_plan(
     from datetime import datetime
 
     from dtrain.runs.files import default_runs_dir
-    from dtrain_cli.plan.plan import MASKED, Machine, RunIdentity, Workload, build_plan
     from dtrain_cli.plan.ports import example_addresses, pick_master_port
+    from dtrain_cli.plan.run_plan import Machine, RunIdentity, Workload, build_plan
+    from dtrain_cli.plan.task_launch import MASKED
     from dtrain_cli.runs.directory import new_run_id
     from dtrain_cli.spec.file import read_spec
 

@@ -135,11 +135,11 @@ def _start(
     sets = (*(f"{_WAITS[name]}={value!r}" for name, value in waits.items()), *sets)
     join, runs_dir = options.pop("join", None), options.pop("runs_dir", None)
     if join is None:
-        from dtrain_cli.plan.hand_start import HandStart
+        from dtrain_cli.plan.standalone_start import StandaloneStart
 
         flags = (*words.arguments, *classic)
         _become_task(
-            HandStart(role, spec=spec, sets=sets, flags=flags, **options).assignment(os.environ), words
+            StandaloneStart(role, spec=spec, sets=sets, flags=flags, **options).assignment(os.environ), words
         )
     if spec or sets or classic or any(value is not None for value in options.values()):
         raise SpecError(
@@ -166,14 +166,14 @@ def _become_task(assignment: "TaskAssignment", words: Words) -> NoReturn:
 
 def _join(words: Words, run: "KnownRun") -> int:
     """Own one more worker of a run to its end."""
-    from dtrain_cli.launch.join_run import JoinRun
-    from dtrain_cli.plan.join_start import joining_worker
+    from dtrain_cli.launch.join.place import joining_worker
+    from dtrain_cli.launch.join.worker import JoiningWorker
 
     assert words.program is not None
     assignment = joining_worker(run, os.environ)
     for name in _OF_ANOTHER_RUN:
         os.environ.pop(name, None)
-    return JoinRun(assignment, run.record, words.program, words.arguments).run()
+    return JoiningWorker(assignment, run.record, words.program, words.arguments).run()
 
 
 COMMANDS = tuple(_role_command(role) for role in Role)

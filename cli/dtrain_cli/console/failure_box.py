@@ -6,7 +6,7 @@ from io import StringIO
 
 from dtrain.runs.files import FailureRecord
 from dtrain.runs.states import FailureKind
-from dtrain_cli.launch.policies.lost_tasks import CONTROLS
+from dtrain_cli.runs.lost_tasks import CONTROLS
 
 WIDTH_MAX = 110
 LINES_MAX = 40

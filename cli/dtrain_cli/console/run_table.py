@@ -14,7 +14,7 @@ from rich.text import Text
 from dtrain.cluster import TaskId
 from dtrain.runs.files import TaskStatus
 from dtrain_cli.console.live_table import Row, duration_text, evaluation_text, most_telling
-from dtrain_cli.launch.policies.lost_tasks import lost_tasks, lost_texts
+from dtrain_cli.runs.lost_tasks import lost_tasks, lost_texts
 from dtrain_cli.runs.report import LIVE_RUN_STATES
 
 STYLES = {

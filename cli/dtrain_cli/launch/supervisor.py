@@ -14,31 +14,31 @@ from dataclasses import replace
 from dtrain.cluster import Role, TaskId
 from dtrain.config import RunSpec
 from dtrain.errors import RunError
-from dtrain.process.start_orders import Exited, Refused, Started
+from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import FailureRecord, RunFiles, read_record
 from dtrain.runs.states import FailureKind, RunState
-from dtrain_cli.console.console import Console
+from dtrain_cli.console.run_console import Console
+from dtrain_cli.launch.join.stop import JoinedWorkers
 from dtrain_cli.launch.policies import ordered_stop, success_rule
 from dtrain_cli.launch.policies.fault_schedule import FaultSchedule
-from dtrain_cli.launch.policies.lost_tasks import first_line
-from dtrain_cli.launch.policies.ordered_stop import StopOrder, Told
+from dtrain_cli.launch.policies.ordered_stop import RemainingTask, RunStop
 from dtrain_cli.launch.policies.outcome import Outcome, outcome_of
 from dtrain_cli.launch.policies.patience import Late, Limits, Patience
-from dtrain_cli.launch.policies.standing import Standing
-from dtrain_cli.launch.root_cause import MemoryKills
 from dtrain_cli.launch.run_progress import RunProgress
 from dtrain_cli.launch.task_ends import TaskEnds
-from dtrain_cli.launch.task_life import TaskLife
-from dtrain_cli.plan.plan import RunPlan
-from dtrain_cli.runs.joined_tasks import JoinedTasks
+from dtrain_cli.launch.tasks.standing import Standing
+from dtrain_cli.launch.tasks.task_life import TaskLife
+from dtrain_cli.plan.run_plan import RunPlan
 from dtrain_cli.runs.journal import Journal, now_text
-from dtrain_cli.targets.processes import (
+from dtrain_cli.runs.lost_tasks import first_line
+from dtrain_cli.targets.local import (
     Event,
+    ForkServerDied,
+    LocalTarget,
     SignalArrived,
-    TaskProcesses,
-    WarmProcessDied,
     needs_own_interpreter,
 )
+from dtrain_cli.targets.memory_kills import MemoryKills
 
 TICK_S = 0.2
 STATUS_EVERY_S = 0.5
@@ -55,7 +55,7 @@ class Supervisor:
     def __init__(
         self,
         plan: RunPlan,
-        processes: TaskProcesses,
+        processes: LocalTarget,
         journal: Journal,
         console: Console,
         limits: Limits,
@@ -73,11 +73,11 @@ class Supervisor:
         self._console = console
         self._limits = limits
         self._host = socket.gethostname()
-        self._order: StopOrder | None = None
+        self._order: RunStop | None = None
         self._causes: list[FailureRecord] = []
         self._next_status_s = 0.0
         self._unsaved = False
-        self._joined = JoinedTasks(RunFiles(plan.run.run_dir))
+        self._joined = JoinedWorkers(RunFiles(plan.run.run_dir))
         self._memory_kills = MemoryKills()
         self._ends = TaskEnds(self.spec, self.foreign, self.lives, self._memory_kills)
         self._standing: Standing | None = None
@@ -115,9 +115,9 @@ class Supervisor:
                 self._console.forget_screen()
             else:
                 self._interrupted(event.number, now_s)
-        elif isinstance(event, WarmProcessDied):
+        elif isinstance(event, ForkServerDied):
             if self._order is None:
-                text = f"the warm process (pid {event.pid}), from which every program is forked, has died"
+                text = f"the fork server (pid {event.pid}), from which every program is forked, has died"
                 self._give_up(Late(FailureKind.LAUNCHER, text, 1, ()), now_s)
         else:
             life = self.lives[TaskId.parse(event.task)]
@@ -132,7 +132,7 @@ class Supervisor:
                 self._exited(life, event, now_s)
 
     def _refused(self, life: TaskLife, event: Refused, now_s: float) -> None:
-        life.exit_status = NOT_EXECUTED
+        life.exit_code = NOT_EXECUTED
         if self._order is not None:
             life.state = "stopped"
             return
@@ -143,7 +143,8 @@ class Supervisor:
     def _exited(self, life: TaskLife, end: Exited, now_s: float) -> None:
         self._journal.event("exited", task=end.task, attempt=end.attempt, status=end.status)
         life.read_status()  # its last words
-        life.exit_status, life.pid = end.status, None
+        life.exit_code = end.exit_code
+        life.pid = None
         found = self._ends.judge(life, end, self._order, now_s)
         life.state, life.failure = found.state, found.failure or life.failure
         if found.restart is not None:
@@ -176,7 +177,7 @@ class Supervisor:
             self._console.say(f"{word}; {without}")
         else:
             self._causes.append(why)
-            order = StopOrder("failed", 1, now_s, self._limits.grace_s, {})
+            order = RunStop("failed", 1, now_s, self._limits.grace_s, {})
             self._stop(order, f"{word.replace(' has failed:', ' failed:')}; stopping the others")
 
     def _lose_those_left_behind(self, now_s: float) -> None:
@@ -196,7 +197,7 @@ class Supervisor:
     def _interrupted(self, number: int, now_s: float) -> None:
         name = "SIGINT (Ctrl-C)" if number == signal.SIGINT else signal.Signals(number).name
         if self._order is None or self._order.state == "succeeded":
-            order = StopOrder("stopped", 128 + number, now_s, self._limits.grace_s, {})
+            order = RunStop("stopped", 128 + number, now_s, self._limits.grace_s, {})
             self._stop(order, f"{name}: stopping in order; once more kills at once")
         else:
             self._order = replace(self._order, at_s=now_s, grace_s=0.0)
@@ -247,7 +248,7 @@ class Supervisor:
 
     def _carry_out_kill_orders(self) -> None:
         for life in self.lives.values():
-            if life.task.role is Role.PS and life.state == "running" and (order := life.kill_order()):
+            if life.task.role is Role.PS and life.state == "running" and (order := life.kill_request()):
                 self._console.say(f"{life.task} is killed: {order.reason}")
                 self._journal.event("kill order", task=str(life.task), reason=order.reason)
                 self._processes.signal(life.task, signal.SIGKILL)
@@ -272,7 +273,7 @@ class Supervisor:
                 Role.WORKER: min(limits.grace_s, LAST_LINES_S[not self.foreign]),
                 Role.EVALUATOR: limits.evaluator_grace_s,
             }
-            self._stop(StopOrder("succeeded", 0, now_s, limits.grace_s, leave_s), None)
+            self._stop(RunStop("succeeded", 0, now_s, limits.grace_s, leave_s), None)
 
     def _check_patience(self, now_s: float) -> None:
         starting = self.state == "starting"
@@ -298,8 +299,8 @@ class Supervisor:
             if life.status is not None or not needs_own_interpreter(life.launch):
                 self._processes.signal(life.task, signal.SIGUSR1)
 
-    def _advance_stop(self, order: StopOrder, now_s: float) -> None:
-        there = [Told(life.task, life.stop_s) for life in self.lives.values() if not life.ended]
+    def _advance_stop(self, order: RunStop, now_s: float) -> None:
+        there = [RemainingTask(life.task, life.stop_s) for life in self.lives.values() if not life.ended]
         self._warn_of(ordered_stop.reluctant(order, there, now_s))
         for task, number in ordered_stop.due(order, [*there, *self._joined.there()], now_s):
             if (life := self.lives.get(task)) is None:
@@ -343,7 +344,7 @@ class Supervisor:
             return
         self._console.follow(life.task, life.launch.log)
 
-    def _stop(self, order: StopOrder, word: str | None) -> None:
+    def _stop(self, order: RunStop, word: str | None) -> None:
         self._order = order
         self._journal.record.state = RunState.STOPPING
         self._journal.event("stopping", because=order.state)
@@ -355,7 +356,7 @@ class Supervisor:
             if life.state in ("pending", "restarting"):
                 self._start_no_more(life, order)
 
-    def _start_no_more(self, life: TaskLife, order: StopOrder) -> None:
+    def _start_no_more(self, life: TaskLife, order: RunStop) -> None:
         """End a task that has no process, unless it is an evaluator that can still make the final
         evaluation.
         """
@@ -376,7 +377,7 @@ class Supervisor:
             self._standing = Standing(self.lives.values(), late.tasks)
             self._ask_for_stacks(late.tasks)
             text += "" if self.foreign else "; the tasks' stacks are in their logs"
-        self._stop(StopOrder("failed", late.code, now_s, self._limits.grace_s, {}), text)
+        self._stop(RunStop("failed", late.code, now_s, self._limits.grace_s, {}), text)
 
     def _launcher_failure(
         self, kind: FailureKind, text: str, code: int, task: str = "launcher"

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import RestartSection, RunSpec
-from dtrain.process.start_orders import Exited
+from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import FailureRecord, RunFiles, TaskStatus
 from dtrain.runs.states import FailureKind
 from dtrain.runs.task_states import where_in_training
 from dtrain_cli.launch.policies import restart_policy, success_rule
-from dtrain_cli.launch.policies.ordered_stop import StopOrder
+from dtrain_cli.launch.policies.ordered_stop import RunStop
 from dtrain_cli.launch.policies.restart_policy import Restart
-from dtrain_cli.launch.root_cause import MemoryKills, failure_of, last_lines, own_record
-from dtrain_cli.launch.task_life import TaskLife
+from dtrain_cli.launch.tasks.root_cause import failure_of, last_lines, own_record
+from dtrain_cli.launch.tasks.task_life import TaskLife
 from dtrain_cli.runs.journal import now_text
+from dtrain_cli.targets.memory_kills import MemoryKills
 
 TOLD_TO_STOP = 143
 
@@ -47,7 +48,7 @@ class TaskEnds:
         self._lives = lives
         self._memory_kills = memory_kills
 
-    def judge(self, life: TaskLife, end: Exited, order: StopOrder | None, now_s: float) -> Judgement:
+    def judge(self, life: TaskLife, end: Exited, order: RunStop | None, now_s: float) -> Judgement:
         """Return what follows from an end; `order` is by which the run is being stopped, if it is."""
         if order is not None:
             return self._while_stopping(life, end, order, now_s)
@@ -60,7 +61,7 @@ class TaskEnds:
             return Judgement("restarting", failure, restart)
         return Judgement("failed" if failure else "succeeded", failure)
 
-    def _while_stopping(self, life: TaskLife, end: Exited, order: StopOrder, now_s: float) -> Judgement:
+    def _while_stopping(self, life: TaskLife, end: Exited, order: RunStop, now_s: float) -> Judgement:
         """Judge by the time: what a task did before the order to stop is its own end, also after a
         success.
         """

@@ -1,13 +1,11 @@
-"""Workers that have joined a run, as everybody else sees them: the launcher that stops the run, `status`,
-`logs` and `chaos`.
+"""The records of workers that have joined a run, for the launcher that stops the run, `status`, `logs` and
+`chaos`.
 
-Each is owned by the command that started it (`join_run`), which keeps a `JoinedRecord` beside the worker's
-status.
+Each worker is owned by the command that started it (`dtrain_cli.launch.join`), which keeps a `JoinedRecord`
+beside the worker's status.
 """
 
 import contextlib
-import os
-import signal
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +15,6 @@ from dtrain.errors import RunError
 from dtrain.process.living import lives
 from dtrain.runs.files import RunFiles, TaskRecord, read_record
 from dtrain.runs.states import TaskState
-from dtrain_cli.launch.policies.ordered_stop import Told
 
 LIVE = ("starting", "running", "restarting", "stopping")
 
@@ -36,14 +33,14 @@ class JoinedRecord:
 
 def joined_records(files: RunFiles) -> list[JoinedRecord]:
     """Every worker that has joined; one whose command was killed has stopped."""
-    found = [record for task in files.joined_tasks() if (record := _read(files, task)) is not None]
+    found = [record for task in files.joined_tasks() if (record := joined_record(files, task)) is not None]
     for record in found:
         if record.task.state in LIVE and not is_owned(record):
             record.task.state = TaskState.STOPPED
     return found
 
 
-def _read(files: RunFiles, task: TaskId) -> JoinedRecord | None:
+def joined_record(files: RunFiles, task: TaskId) -> JoinedRecord | None:
     """A record that is damaged belongs to no launcher, and must not end the one that looks for it."""
     with contextlib.suppress(RunError, OSError):
         return read_record(files.joined(task), JoinedRecord)
@@ -61,33 +58,3 @@ def with_joined(files: RunFiles, tasks: Iterable[TaskRecord]) -> list[TaskRecord
 def is_owned(record: JoinedRecord) -> bool:
     """Whether the command that owns the worker is alive, on this machine."""
     return record.task.host == socket.gethostname() and lives(record.owner_pid, record.owner_started)
-
-
-class JoinedTasks:
-    """The joined workers of a run that is being stopped; their owners pass on what they are told."""
-
-    def __init__(self, files: RunFiles) -> None:
-        self._files = files
-        self._told_s: dict[TaskId, float] = {}
-
-    def there(self) -> list[Told]:
-        """Those that have not left yet."""
-        owned = [TaskId.parse(record.task.task) for record in joined_records(self._files) if is_owned(record)]
-        return [Told(task, self._told_s.get(task)) for task in owned]
-
-    def signal(self, task: TaskId, number: int, now_s: float) -> None:
-        """Tell one to stop, or kill it with its owner: the worker dies with it."""
-        self._told_s.setdefault(task, now_s)
-        record = _read(self._files, task)
-        if record is None:
-            return
-        with contextlib.suppress(OSError):  # it has ended
-            owner = os.pidfd_open(record.owner_pid)
-            try:
-                if is_owned(
-                    record
-                ):  # the descriptor holds on to the process: from here on no other process can get the pid
-                    signal.pidfd_send_signal(owner, number)
-                    signal.pidfd_send_signal(owner, signal.SIGCONT)
-            finally:
-                os.close(owner)

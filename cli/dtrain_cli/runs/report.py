@@ -20,6 +20,8 @@ from dtrain_cli.runs.joined_tasks import with_joined
 
 LIVE_RUN_STATES = frozenset({"pending", "starting", "running", "stopping"})
 LIVE_TASK_STATES = frozenset({"starting", "running", "restarting", "stopping"})
+ENDED = ("succeeded", "failed", "stopped")
+"""A task in one of these states never runs again."""
 EXIT_CODES = {"failed": 1, "stale": 1, "stopped": 4}
 """What `dtrain status` ends with, by state; 0 for every other."""
 

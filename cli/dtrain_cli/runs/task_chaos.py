@@ -13,7 +13,7 @@ from dtrain.errors import RunError, SpecError
 from dtrain.runs.files import (
     RunFiles,
     RunRecord,
-    SlowOrder,
+    Slowdown,
     TaskRecord,
     TaskStatus,
     read_record,
@@ -84,7 +84,7 @@ class RunningTask:
         if factor is None:
             order.unlink(missing_ok=True)
         else:
-            write_record(order, SlowOrder(factor))
+            write_record(order, Slowdown(factor))
         self._note("slow", factor=factor)
 
     def _record(self) -> TaskRecord:

@@ -1,6 +1,6 @@
-"""The launcher's side of the warm process, and the life line that every process of a run hangs on.
+"""The launcher's side of the fork server, and the life line that every process of a run hangs on.
 
-The warm process is started before anything else is done, even before the spec is read, so that its imports
+The fork server is started before anything else is done, even before the spec is read, so that its imports
 overlap.
 """
 
@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 
-from dtrain.process import start_orders
+from dtrain.process import start_protocol
 
 
 class LifeLine:
@@ -24,16 +24,23 @@ class LifeLine:
 
 
 class ForkServer:
-    """The warm process: takes start orders, reports what became of them.
+    """The fork server: takes start orders, reports what became of them.
 
     Attributes:
-        pid: the warm process.
+        pid: the fork server.
         alive: False once its socket has come to its end.
     """
 
     def __init__(self, life_line: LifeLine) -> None:
         ours, theirs = socket.socketpair()
-        command = ["-P", "-m", "dtrain.task", "--warm", str(theirs.fileno()), str(life_line.reading_end)]
+        command = [
+            "-P",
+            "-m",
+            "dtrain.task",
+            "--fork-server",
+            str(theirs.fileno()),
+            str(life_line.reading_end),
+        ]
         self._process = subprocess.Popen(
             [sys.executable, *command],
             pass_fds=(theirs.fileno(), life_line.reading_end),
@@ -44,8 +51,8 @@ class ForkServer:
         theirs.close()
         self._socket = ours
         self._socket.setblocking(False)
-        self._lines = start_orders.Lines()
-        self._heard: list[start_orders.Report] = []
+        self._lines = start_protocol.Lines()
+        self._heard: list[start_protocol.Report] = []
         self.pid = self._process.pid
         self.alive = True
 
@@ -63,20 +70,20 @@ class ForkServer:
         """Whether `reports` has something to say although `fileno()` may not be readable."""
         return bool(self._heard)
 
-    def send(self, order: start_orders.StartOrder) -> None:
-        """Have a task forked. If the warm process is gone, `reports` will say so.
+    def send(self, order: start_protocol.StartTask) -> None:
+        """Have a task forked. If the fork server is gone, `reports` will say so.
 
         Reports are read meanwhile: of hundreds of tasks both ends would write until the socket is full, and
             wait for each other.
         """
-        left = memoryview(start_orders.encode(order))
+        left = memoryview(start_protocol.encode(order))
         while left and self.alive:
             select.select([self._socket], [self._socket], [])
             self._hear()
             with contextlib.suppress(BlockingIOError, ConnectionError):
                 left = left[self._socket.send(left) :]
 
-    def reports(self) -> list[start_orders.Report]:
+    def reports(self) -> list[start_protocol.Report]:
         """What has arrived."""
         self._hear()
         heard, self._heard = self._heard, []
@@ -91,4 +98,4 @@ class ForkServer:
             data = b""
         if not data:
             self.alive = False
-        self._heard += [start_orders.decode_report(line) for line in self._lines.feed(data)]
+        self._heard += [start_protocol.decode_report(line) for line in self._lines.feed(data)]

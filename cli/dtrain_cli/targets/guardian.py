@@ -2,9 +2,9 @@
 
     python -m dtrain_cli.targets.guardian LIFELINE REPORTS TASK ATTEMPT COMMAND...
 
-It starts the command in a session of its own, adopts whatever the command orphans, and reports the start and
-the end (`dtrain.process.start_orders`). When the command has ended, or the launcher is gone, nothing that the
-command started is left.
+It starts the command in a session of its own, adopts the orphans of the command, and reports the start and
+the end (`dtrain.process.start_protocol`). When the command has ended, or the launcher is gone, it leaves
+nothing that the command started.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ import select
 import signal
 import sys
 
-from dtrain.process import life_line, start_orders
-from dtrain.process.start_orders import Exited, Refused, Started
+from dtrain.process import life_line, start_protocol
+from dtrain.process.start_protocol import Exited, Refused, Started
 
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
@@ -80,9 +80,9 @@ def _watch(pid: int, line_fd: int, wake_fd: int) -> tuple[int, int]:
                     return os.waitstatus_to_exitcode(ended[1]), ended[2].ru_maxrss * 1024
 
 
-def _report(reports_fd: int, report: start_orders.Report) -> None:
+def _report(reports_fd: int, report: start_protocol.Report) -> None:
     with contextlib.suppress(BrokenPipeError):  # the launcher is gone
-        os.write(reports_fd, start_orders.encode(report))
+        os.write(reports_fd, start_protocol.encode(report))
 
 
 if __name__ == "__main__":

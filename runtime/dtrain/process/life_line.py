@@ -3,7 +3,7 @@
 Two ties hold a task, because each misses a case. PR_SET_PDEATHSIG kills it when its parent dies, but not what
 it started itself. The *life line* is a pipe whose other end only the launcher holds: at its end-of-file the
 task kills its whole group. What leaves the group as well (a session of its own) is killed by the process that
-adopts orphans: launcher, warm process, guardian.
+adopts orphans: launcher, fork server, guardian.
 
 A task that was started by hand has no launcher that would kill it: after an order to stop it ends itself when
 its time is over (`limit_leaving`).

@@ -11,7 +11,18 @@ from collections.abc import Mapping
 from dtrain.config import TrainingSection
 from dtrain.process.assignment import TaskAssignment
 
-USERS_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+USERS_LIMIT = "OMP_NUM_THREADS"
+"""The variable by which users limit threads: what it says holds for every library."""
+NUMPY_LIMITS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", USERS_LIMIT)
+"""What numpy's libraries read, the strongest first."""
+THREAD_LIMITS = (
+    *NUMPY_LIMITS,
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+)
+"""Every variable by which a launcher limits the threads of a task."""
 
 
 def share_cores(training: TrainingSection, assignment: TaskAssignment | None) -> None:
@@ -37,7 +48,7 @@ def threads(
     """
     if training.deterministic:
         return 1
-    if assignment is None or assignment.launched or any(name in environment for name in USERS_LIMITS):
+    if assignment is None or assignment.launched or any(name in environment for name in NUMPY_LIMITS):
         return None
     cluster = assignment.cluster
     task = assignment.task

@@ -15,8 +15,8 @@
                 command that started it
             attempt-0/output.log    stdout and stderr of one attempt, together and complete
             attempt-0/failure.json  `FailureRecord`: why the attempt died, written by the task or by who
-            reaped it attempt-0/slow.json     `SlowOrder`: how slow the attempt is to be from now on, written
-            by `dtrain chaos` attempt-0/kill.json     `KillOrder`: it does not answer; written by the chief,
+            reaped it attempt-0/slow.json     `Slowdown`: how slow the attempt is to be from now on, written
+            by `dtrain chaos` attempt-0/kill.json     `KillRequest`: it does not answer; written by the chief,
             carried out by the launcher
 
 Small JSON files are replaced as a whole (written aside, then renamed), so a reader never sees half of one.
@@ -193,7 +193,7 @@ class TaskStatus:
 
 
 @dataclass(frozen=True)
-class SlowOrder:
+class Slowdown:
     """From now on a task's own computation takes `factor` times as long, in place of what the spec's
     `simulate.slow` says.
     """
@@ -202,7 +202,7 @@ class SlowOrder:
 
 
 @dataclass(frozen=True)
-class KillOrder:
+class KillRequest:
     """A server is past its lease: the launcher kills it, and starts it again by its restart rule."""
 
     reason: str
@@ -301,11 +301,11 @@ class RunFiles:
         return self.attempt(task, attempt) / "failure.json"
 
     def slow(self, task: TaskId, attempt: int) -> Path:
-        """A `SlowOrder` for one attempt of a task; absent as long as the spec alone decides."""
+        """A `Slowdown` for one attempt of a task; absent as long as the spec alone decides."""
         return self.attempt(task, attempt) / "slow.json"
 
     def kill(self, task: TaskId, attempt: int) -> Path:
-        """A `KillOrder` for one attempt of a task."""
+        """A `KillRequest` for one attempt of a task."""
         return self.attempt(task, attempt) / "kill.json"
 
     def attempts(self, task: TaskId) -> Iterator[int]:

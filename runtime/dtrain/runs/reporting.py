@@ -19,7 +19,7 @@ from pathlib import Path
 from dtrain.errors import RunError
 from dtrain.process.assignment import TaskAssignment
 from dtrain.runs.announcing import Announcements, Unreached, introduction
-from dtrain.runs.files import RunFiles, SlowOrder, TaskStatus, read_record, write_record
+from dtrain.runs.files import RunFiles, Slowdown, TaskStatus, read_record, write_record
 from dtrain.runs.states import TaskPhase
 
 INTERVAL_S = 0.5
@@ -219,5 +219,5 @@ class Reporter:
 
     def _read_order(self) -> None:
         with contextlib.suppress(OSError, RunError):  # what cannot be read changes nothing
-            order = read_record(self._order, SlowOrder) if self._order is not None else None
+            order = read_record(self._order, Slowdown) if self._order is not None else None
             self._slow = self._slow_by_spec if order is None else order.factor

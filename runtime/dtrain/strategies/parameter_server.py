@@ -26,7 +26,7 @@ from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.chief.driver import Leader, server_name
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.keeper import Keeper, Place
-from dtrain.roles.chief.kill_order import order_kill
+from dtrain.roles.chief.kill_request import request_kill
 from dtrain.roles.chief.recovery import Beginning, beginning
 from dtrain.roles.chief.start import (
     Start,
@@ -253,7 +253,7 @@ class ParameterServerStrategy(Strategy):
             ]
             heard_attempt = None if busy or not said else said[0]["attempt"]
             task = TaskId(Role.PS, server)
-            order_kill(self._run_dir, task, heard_attempt, reason, now_s=time.monotonic(), lease_s=LEASE_S)
+            request_kill(self._run_dir, task, heard_attempt, reason, now_s=time.monotonic(), lease_s=LEASE_S)
 
     def _lead(self, found: Beginning, plan: Plan, problem: Problem) -> None:
         """Leader: see to it that the servers have the variables, and keep them from now on."""

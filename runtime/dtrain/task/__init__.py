@@ -1,3 +1,3 @@
-"""What every child process runs: `python -m dtrain.task`, also the warm process from which tasks are
+"""What every child process runs: `python -m dtrain.task`, also the fork server from which tasks are
 forked.
 """

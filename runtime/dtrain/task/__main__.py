@@ -1,8 +1,9 @@
 """What every child process runs.
 
-    python -m dtrain.task PROGRAM [ARGS...]       one task; which one, the environment says (`TaskAssignment`)
-    python -m dtrain.task --warm ORDERS LIFELINE  the warm process of a launcher: two file descriptors that it
-    inherits
+    python -m dtrain.task PROGRAM [ARGS...]
+        one task; which one, the environment says (`TaskAssignment`)
+    python -m dtrain.task --fork-server LAUNCHER LIFELINE
+        the fork server of a launcher; it inherits both file descriptors
 
 A parameter server serves and never runs the program. Everything else runs it. Either way the task has a
 failure record when it fails, writes the stacks of its threads to its log on SIGUSR1, and leaves in order on
@@ -32,14 +33,14 @@ from dtrain.task import program
 
 
 def main(arguments: list[str]) -> int:
-    """Run one task, or the warm process; return the exit code."""
+    """Run one task, or the fork server; return the exit code."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters becomes an error with a message of our own
     keep_freed_memory()
     _write_stacks_on_request()
-    if arguments[:1] == ["--warm"]:
-        from dtrain.task import warm_process
+    if arguments[:1] == ["--fork-server"]:
+        from dtrain.task import fork_server
 
-        arguments = warm_process.serve(orders_fd=int(arguments[1]), life_line_fd=int(arguments[2])).argv
+        arguments = fork_server.serve(launcher_fd=int(arguments[1]), life_line_fd=int(arguments[2])).argv
     if not arguments:
         print("usage: python -m dtrain.task PROGRAM [ARGS...]", file=sys.stderr)  # noqa: T201
         return SpecError.exit_code

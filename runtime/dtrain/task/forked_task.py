@@ -11,23 +11,22 @@ import sys
 
 from dtrain.process import life_line
 from dtrain.process.assignment import SPEC
-from dtrain.process.start_orders import StartOrder
+from dtrain.process.start_protocol import StartTask
+from dtrain.process.threads import NUMPY_LIMITS
 
-THREAD_LIMITS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
-
-def become(order: StartOrder, life_line_fd: int) -> None:
+def become(start: StartTask, life_line_fd: int) -> None:
     """Give this process the files, environment, threads and random numbers of its task; its session is set
     already.
     """
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
-    _open_standard_files(order.log)
+    _open_standard_files(start.log)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
     _close_all_but({0, 1, 2, life_line_fd})
-    os.chdir(order.cwd)
-    os.environ.update(order.environment)
-    _reseed(order)
+    os.chdir(start.cwd)
+    os.environ.update(start.environment)
+    _reseed(start)
     _limit_threads()
     life_line.watch(life_line_fd)
 
@@ -51,21 +50,21 @@ def _close_all_but(kept: set[int]) -> None:
             os.close(fd)
 
 
-def _reseed(order: StartOrder) -> None:
+def _reseed(start: StartTask) -> None:
     """Every child inherits the same state of the generators; without this all tasks would draw the same
     numbers.
     """
     import numpy as np
 
-    seed = hashlib.blake2b(f"{_spec_seed(order)} {order.task}".encode(), digest_size=8).digest()
+    seed = hashlib.blake2b(f"{_spec_seed(start)} {start.task}".encode(), digest_size=8).digest()
     random.seed(seed)
     np.random.seed(int.from_bytes(seed[:4], "little"))
 
 
-def _spec_seed(order: StartOrder) -> int:
+def _spec_seed(start: StartTask) -> int:
     import msgspec
 
-    spec = msgspec.json.decode(order.environment.get(SPEC, "{}"))
+    spec = msgspec.json.decode(start.environment.get(SPEC, "{}"))
     return int(spec.get("training", {}).get("seed", 0))
 
 
@@ -73,7 +72,7 @@ def _limit_threads() -> None:
     """Apply the limit of this task's environment: numpy was imported before it was known, with a limit of
     1.
     """
-    limits = (os.environ.get(name, "").partition(",")[0] for name in THREAD_LIMITS)
+    limits = (os.environ.get(name, "").partition(",")[0] for name in NUMPY_LIMITS)
     limit = next(filter(str.isdecimal, limits), "1")
     if limit != "1":
         import threadpoolctl

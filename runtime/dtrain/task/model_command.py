@@ -15,7 +15,7 @@ from dtrain.data.tables import read_examples
 from dtrain.errors import DtrainError, InputError, SpecError
 from dtrain.learning.core.activations import Activation
 from dtrain.learning.core.arrays import Shape
-from dtrain.process.model_order import ModelOrder, decode
+from dtrain.process.model_request import ModelRequest, decode
 from dtrain.saving import predictions
 from dtrain.saving.destination import write_whole
 from dtrain.strategies.single import SingleStrategy
@@ -24,12 +24,12 @@ from dtrain.training.saved_models import load_model
 
 
 def main(argument: str) -> int:
-    """Do what the order says; an error is one message."""
-    order = decode(argument)
+    """Do what the request says; an error is one message."""
+    request = decode(argument)
     try:
         # Whatever TF_CONFIG says: this is no task of a cluster.
         with SingleStrategy().scope():
-            ACTIONS[order.action](order)
+            ACTIONS[request.action](request)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -37,82 +37,84 @@ def main(argument: str) -> int:
         print(error if isinstance(error, SpecError) else f"dtrain: {error}", file=sys.stderr)
         return error.exit_code
     except MemoryError:
-        print(f"dtrain: {order.model}: not enough memory", file=sys.stderr)
+        print(f"dtrain: {request.model}: not enough memory", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-def evaluate(order: ModelOrder) -> None:
+def evaluate(request: ModelRequest) -> None:
     """Loss and metrics over all examples."""
-    model = _loaded(order)
-    if order.loss is not None or order.metrics:
+    model = _loaded(request)
+    if request.loss is not None or request.metrics:
         told = model.compiled.arguments() if model.compiled else {"optimizer": "sgd"}
-        given = {"loss": order.loss, "metrics": order.metrics}
+        given = {"loss": request.loss, "metrics": request.metrics}
         model.compile(**told | {name: value for name, value in given.items() if value})
     if model.compiled is None or model.compiled.losses is None:
-        raise InputError(f"{order.model}: was saved without a loss; say which one with --loss NAME")
+        raise InputError(f"{request.model}: was saved without a loss; say which one with --loss NAME")
     trained = [output.name for output in model.compiled.outputs if output.loss is not None]
-    data = read_examples(Path(order.data), _inputs(model), order.x, order.y, targets=True, outputs=trained)
+    data = read_examples(
+        Path(request.data), _inputs(model), request.x, request.y, targets=True, outputs=trained
+    )
     results = model.evaluate(
-        data, batch_size=order.batch_size, steps=order.steps, return_dict=True, verbose=0
+        data, batch_size=request.batch_size, steps=request.steps, return_dict=True, verbose=0
     )
     answer = {
-        "model": order.model,
-        "data": order.data,
+        "model": request.model,
+        "data": request.data,
         **{name: predictions.plain(value) for name, value in results.items()},
     }
-    if order.output is not None:
-        write_whole(Path(order.output), [predictions.line(answer)])
-    if order.as_json:
+    if request.output is not None:
+        write_whole(Path(request.output), [predictions.line(answer)])
+    if request.as_json:
         print(json.dumps(answer))
-    elif order.output is None:
+    elif request.output is None:
         width = max(map(len, results))
         for name, value in results.items():
             print(f"{name:{width}}  {value:.6g}")
 
 
-def predict(order: ModelOrder) -> None:
+def predict(request: ModelRequest) -> None:
     """The outputs of all examples: a JSON line each, or a file."""
-    if order.output is not None and Path(order.output).suffix not in predictions.SUFFIXES:
+    if request.output is not None and Path(request.output).suffix not in predictions.SUFFIXES:
         raise SpecError(
-            f"--output {order.output}: expected a name that ends in {', '.join(predictions.SUFFIXES)}"
+            f"--output {request.output}: expected a name that ends in {', '.join(predictions.SUFFIXES)}"
         )
-    model = _loaded(order)
-    given = read_examples(Path(order.data), _inputs(model), order.x, order.y, targets=False)
-    outputs = model.predict(given, batch_size=order.batch_size, steps=order.steps, verbose=0)
+    model = _loaded(request)
+    given = read_examples(Path(request.data), _inputs(model), request.x, request.y, targets=False)
+    outputs = model.predict(given, batch_size=request.batch_size, steps=request.steps, verbose=0)
     named = dict(
         zip(model.network.output_names, outputs if isinstance(outputs, list) else [outputs], strict=True)
     )
-    if order.classes:
+    if request.classes:
         named = {name: np.argmax(output, axis=-1) for name, output in named.items()}
     answer: dict[str, Any] = {
-        "model": order.model,
-        "data": order.data,
+        "model": request.model,
+        "data": request.data,
         "examples": len(next(iter(named.values()))),
     }
-    if order.output is not None:
-        write_whole(Path(order.output), predictions.encoded(Path(order.output), named))
-        if order.as_json:
-            print(json.dumps(answer | {"output": order.output}))
-    elif order.as_json:
+    if request.output is not None:
+        write_whole(Path(request.output), predictions.encoded(Path(request.output), named))
+        if request.as_json:
+            print(json.dumps(answer | {"output": request.output}))
+    elif request.as_json:
         print(json.dumps(answer | {"predictions": list(predictions.rows(named))}))
     else:
         for row in predictions.rows(named):
             print(json.dumps(row))
 
 
-def export(order: ModelOrder) -> None:
+def export(request: ModelRequest) -> None:
     """The model as an ONNX file."""
-    output = order.output or f"{Path(order.model).resolve().stem}.onnx"
-    model = _loaded(order)
+    output = request.output or f"{Path(request.model).resolve().stem}.onnx"
+    model = _loaded(request)
     model.export(output)
-    if order.as_json:
+    if request.as_json:
         print(
             json.dumps(
                 {
-                    "model": order.model,
+                    "model": request.model,
                     "output": output,
                     "inputs": list(_inputs(model)),
                     "outputs": model.network.output_names,
@@ -126,8 +128,8 @@ def export(order: ModelOrder) -> None:
 ACTIONS = {"evaluate": evaluate, "predict": predict, "export": export}
 
 
-def _loaded(order: ModelOrder) -> Model:
-    return load_model(order.model, _custom_objects(order.custom_objects))
+def _loaded(request: ModelRequest) -> Model:
+    return load_model(request.model, _custom_objects(request.custom_objects))
 
 
 def _custom_objects(path: str | None) -> dict[str, Any]:

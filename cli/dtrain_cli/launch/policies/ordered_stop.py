@@ -23,7 +23,7 @@ _SHARE = {Role.WORKER: 0.0, Role.EVALUATOR: 0.0, Role.CHIEF: 0.3, Role.PS: 0.9}
 
 
 @dataclass(frozen=True)
-class StopOrder:
+class RunStop:
     """The order to stop a run.
 
     Attributes:
@@ -51,7 +51,7 @@ class StopOrder:
         """
         return self.patient and role is Role.EVALUATOR and at_s < self.at_s + self.leave_s.get(role, 0.0)
 
-    def kill_s(self, told: "Told") -> float:
+    def kill_s(self, told: "RemainingTask") -> float:
         """When a task's time to leave is over."""
         if not self.patient:
             return self.at_s + self.grace_s
@@ -59,14 +59,14 @@ class StopOrder:
 
 
 @dataclass(frozen=True)
-class Told:
+class RemainingTask:
     """A task that is still there, and when it got the order to stop (None: not yet)."""
 
     task: TaskId
     stop_s: float | None = None
 
 
-def due(order: StopOrder, there: Iterable[Told], now_s: float) -> list[tuple[TaskId, int]]:
+def due(order: RunStop, there: Iterable[RemainingTask], now_s: float) -> list[tuple[TaskId, int]]:
     """The signals to send now. Repeated calls repeat the SIGKILL of who has not gone yet, never a SIGTERM."""
     signals: list[tuple[TaskId, int]] = []
     waiting = sorted(there, key=lambda told: (STAGES.index(told.task.role), told.task.index))
@@ -80,7 +80,7 @@ def due(order: StopOrder, there: Iterable[Told], now_s: float) -> list[tuple[Tas
     return signals
 
 
-def reluctant(order: StopOrder, there: Iterable[Told], now_s: float) -> list[TaskId]:
+def reluctant(order: RunStop, there: Iterable[RemainingTask], now_s: float) -> list[TaskId]:
     """Return the tasks that have used half of their time to stop: the user who waits wants to know what keeps
     them.
     """
@@ -88,7 +88,7 @@ def reluctant(order: StopOrder, there: Iterable[Told], now_s: float) -> list[Tas
     return [task for task, stop_s, kill_s in told_to if (stop_s + kill_s) / 2 <= now_s < kill_s]
 
 
-def _begins(order: StopOrder, role: Role, first_role: Role | None, now_s: float) -> bool:
+def _begins(order: RunStop, role: Role, first_role: Role | None, now_s: float) -> bool:
     if order.patient:
         return role is first_role and now_s >= order.at_s + order.leave_s.get(role, 0.0)
     return role is first_role or now_s >= order.at_s + order.grace_s * _SHARE[role]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from dtrain.cluster import Role
 from dtrain.runs.files import FailureRecord
 from dtrain.runs.states import FailureKind
-from dtrain_cli.launch.policies.ordered_stop import StopOrder
-from dtrain_cli.launch.root_cause import earliest
-from dtrain_cli.launch.task_life import TaskLife
+from dtrain_cli.launch.policies.ordered_stop import RunStop
+from dtrain_cli.launch.tasks.root_cause import earliest
+from dtrain_cli.launch.tasks.task_life import TaskLife
 
 RECENT_S = 60.0
 
@@ -22,7 +22,7 @@ class Outcome:
     failure: FailureRecord | None
 
 
-def outcome_of(order: StopOrder, lives: Collection[TaskLife], causes: Sequence[FailureRecord]) -> Outcome:
+def outcome_of(order: RunStop, lives: Collection[TaskLife], causes: Sequence[FailureRecord]) -> Outcome:
     """What to report when nothing runs any more.
 
     Args:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from dtrain.cluster import TaskId
 from dtrain.runs.states import FailureKind
-from dtrain_cli.launch.policies.ordered_stop import StopOrder
+from dtrain_cli.launch.policies.ordered_stop import RunStop
 from dtrain_cli.launch.policies.stall_watch import StallWatch
 from dtrain_cli.launch.policies.start_watch import StartWatch
-from dtrain_cli.launch.task_life import TaskLife
+from dtrain_cli.launch.tasks.task_life import TaskLife
 
 TIMEOUT, START_TIMEOUT = 124, 125
 
@@ -58,7 +58,7 @@ class Patience:
         """Where training stands still and for whom it waits; None: it goes on."""
         return self._stall_watch.stalled
 
-    def late(self, now_s: float, starting: bool, order: StopOrder | None) -> Late | None:
+    def late(self, now_s: float, starting: bool, order: RunStop | None) -> Late | None:
         """Return why the run must be given up, if it must.
 
         Args:

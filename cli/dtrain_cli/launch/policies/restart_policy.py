@@ -22,11 +22,6 @@ PERMANENT_ERRORS = (
 """Failures that the next attempt would repeat, whatever the policy says."""
 
 
-def exit_code(status: int) -> int:
-    """The exit code that a shell reports for a status: 128 + n for signal n."""
-    return 128 - status if status < 0 else status
-
-
 def may_be_chance(status: int) -> bool:
     """Whether an end is a death by signal, or reported as one: another attempt may go better."""
     return status < 0 or SIGNALLED <= status < MINUS_ONE

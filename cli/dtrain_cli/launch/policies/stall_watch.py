@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dtrain.cluster import TaskId
 from dtrain.runs.files import TaskStatus, global_step
-from dtrain_cli.launch.policies.waits import awaited_in_the_end
+from dtrain_cli.launch.policies.awaited_tasks import awaited_in_the_end
 
 
 @dataclass

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import RunSpec
-
-ENDED = ("succeeded", "failed", "stopped")
+from dtrain_cli.runs.report import ENDED
 
 
 def leader(spec: RunSpec) -> TaskId:

@@ -39,7 +39,7 @@ def place_of_tf_config(environment: Mapping[str, str]) -> TaskAssignment:
 
 
 @dataclass(frozen=True)
-class HandStart:
+class StandaloneStart:
     """What the user said on the command line of `dtrain worker` and its like.
 
     Attributes:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError
-from dtrain.runs.files import KillOrder, RunFiles, TaskStatus, read_record, write_record
+from dtrain.runs.files import KillRequest, RunFiles, TaskStatus, read_record, write_record
 
 
-def order_kill(
+def request_kill(
     run_dir: Path, task: TaskId, heard_attempt: int | None, reason: str, *, now_s: float, lease_s: float
 ) -> None:
     """Order it, if it is sure that the attempt that runs now is the one that does not answer.
@@ -30,4 +30,4 @@ def order_kill(
     with contextlib.suppress(RunError, OSError):
         status = read_record(files.status(task), TaskStatus)
         if status is not None and (status.attempt == heard_attempt or now_s - status.monotonic_s >= lease_s):
-            write_record(files.kill(task, status.attempt), KillOrder(reason))
+            write_record(files.kill(task, status.attempt), KillRequest(reason))

@@ -7,16 +7,15 @@ from dtrain.cluster import TaskId
 from dtrain.errors import RunError
 from dtrain.runs.files import (
     FailureRecord,
-    KillOrder,
+    KillRequest,
     RunFiles,
     TaskRecord,
     TaskStatus,
     read_record,
 )
 from dtrain.runs.states import TaskState
-from dtrain_cli.launch.policies.restart_policy import exit_code
-from dtrain_cli.launch.policies.success_rule import ENDED
-from dtrain_cli.plan.plan import TaskLaunch
+from dtrain_cli.plan.task_launch import TaskLaunch
+from dtrain_cli.runs.report import ENDED
 
 
 @dataclass
@@ -41,7 +40,7 @@ class TaskLife:
     first_attempt: int = 0
     state: str = "pending"
     pid: int | None = None
-    exit_status: int | None = None
+    exit_code: int | None = None
     started_s: float = 0.0
     status: TaskStatus | None = None
     stop_s: float | None = None
@@ -89,12 +88,12 @@ class TaskLife:
             if status is not None and status.attempt == self.launch.attempt:
                 self.status = status
 
-    def kill_order(self) -> KillOrder | None:
+    def kill_request(self) -> KillRequest | None:
         """The order to kill the present attempt, if there is one."""
         with contextlib.suppress(RunError):
             if self.launch.program is not None:
                 return read_record(
-                    RunFiles(self.launch.run_dir).kill(self.task, self.launch.attempt), KillOrder
+                    RunFiles(self.launch.run_dir).kill(self.task, self.launch.attempt), KillRequest
                 )
         return None
 
@@ -109,6 +108,6 @@ class TaskLife:
             address=self.launch.address,
             attempt=self.launch.attempt,
             restarts=self.restarts,
-            exit_code=None if self.exit_status is None else exit_code(self.exit_status),
+            exit_code=self.exit_code,
             message=why.message if why else None,
         )

@@ -10,8 +10,9 @@ from dtrain.config import RunSpec
 from dtrain.errors import RunError, SpecError
 from dtrain.process.assignment import SECRET, TaskAssignment
 from dtrain.process.tf_config import read_tf_config
+from dtrain.process.threads import USERS_LIMIT
 from dtrain.runs.files import JoinRecord, RunFiles, read_record
-from dtrain_cli.plan.plan import thread_variables
+from dtrain_cli.plan.threads import limits_beside
 from dtrain_cli.runs.index import KnownRun
 from dtrain_cli.runs.report import LIVE_RUN_STATES, is_alive
 
@@ -50,10 +51,10 @@ def threads_beside(assignment: TaskAssignment, environment: Mapping[str, str]) -
     """The thread limits of one more worker on the machine of a launch: a share of the cores, as all others
     have.
     """
-    if not assignment.launched or "OMP_NUM_THREADS" in environment:
+    if not assignment.launched or USERS_LIMIT in environment:
         return {}
     training = assignment.cluster.count(Role.CHIEF) + assignment.cluster.count(Role.WORKER) + 1
-    return thread_variables(str(max(1, len(os.sched_getaffinity(0)) // training)), environment)
+    return limits_beside(environment, str(max(1, len(os.sched_getaffinity(0)) // training)))
 
 
 def _free_place(files: RunFiles, cluster: ClusterSpec) -> TaskId:

@@ -1,14 +1,14 @@
-"""What the launcher and the processes that start tasks for it say to each other: one JSON object a line.
+"""The messages between the launcher and the processes that start tasks for it: one JSON object a line.
 
-The launcher sends a `StartOrder`; the warm process (or, for one foreign command, its guardian) answers with
+The launcher sends a `StartTask`; the fork server (or, for one foreign command, its guardian) answers with
 `Started` or `Refused`, and later with `Exited`. Tasks are named as everywhere (``worker:0``) with the
-attempt, so that a late word about an earlier attempt is recognised.
+attempt, so that a late report about an earlier attempt is recognised.
 """
 
 import msgspec
 
 
-class StartOrder(msgspec.Struct, frozen=True):
+class StartTask(msgspec.Struct, frozen=True):
     """Fork a task.
 
     Attributes:
@@ -45,6 +45,11 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     status: int
     peak_memory_bytes: int
 
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code that a shell reports for the status: 128 + n for signal n."""
+        return 128 - self.status if self.status < 0 else self.status
+
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """The task could not be started."""
@@ -57,16 +62,16 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 Report = Started | Exited | Refused
 
 _REPORTS: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
-_ORDERS = msgspec.json.Decoder(StartOrder)
+_STARTS = msgspec.json.Decoder(StartTask)
 
 
-def encode(message: StartOrder | Report) -> bytes:
-    """One line; JSON text holds no newline of its own."""
+def encode(message: StartTask | Report) -> bytes:
+    """Return a message as one line; JSON text holds no newline of its own."""
     return msgspec.json.encode(message) + b"\n"
 
 
 class Lines:
-    """Cuts a stream of bytes into whole lines."""
+    """A stream of bytes, cut into whole lines."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -78,10 +83,10 @@ class Lines:
 
 
 def decode_report(line: bytes) -> Report:
-    """Read one line of a warm process or guardian."""
+    """Read one line of a fork server or guardian."""
     return _REPORTS.decode(line)
 
 
-def decode_order(line: bytes) -> StartOrder:
+def decode_start(line: bytes) -> StartTask:
     """Read one line of the launcher."""
-    return _ORDERS.decode(line)
+    return _STARTS.decode(line)

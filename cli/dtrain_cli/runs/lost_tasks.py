@@ -1,11 +1,9 @@
-"""The words for tasks that were lost on the way: ``worker:1 failed at step 137: ValueError: bad batch``.
-Pure.
-"""
+"""The text for tasks that a run has lost: ``worker:1 failed at step 137: ValueError: bad batch``. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dtrain_cli.launch.task_life import TaskLife
+from dtrain.runs.files import FailureRecord
 
 NAMED_MAX = 5
 WORD_MAX = 200
@@ -32,20 +30,18 @@ def lost_texts(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
     return [_text(group) for group in alike.values()]
 
 
-def lost_on_the_way(lives: Iterable[TaskLife], joined: Iterable[Mapping[str, Any]] = ()) -> str:
+def lost_on_the_way(
+    lost: Iterable[tuple[str, FailureRecord]], joined: Iterable[Mapping[str, Any]] = ()
+) -> str:
     """Return all tasks that a run has lost, the first one first; empty if it has lost none.
 
     Args:
-        lives: of the tasks that the launcher has started.
+        lost: the state and the failure of each lost task that the launcher has started.
         joined: the workers that have joined the run and were lost, as a report has them; they come last.
     """
-    lost = sorted(
-        ((life.lost.monotonic_s, life.state, life.lost) for life in lives if life.lost),
-        key=lambda entry: entry[0],
-    )
     own = [
         {"task": why.task, "state": state, "step": why.step, "message": why.message, "log": why.log}
-        for _, state, why in lost
+        for state, why in sorted(lost, key=lambda entry: entry[1].monotonic_s)
     ]
     texts = lost_texts([*own, *joined])
     more = len(texts) - NAMED_MAX

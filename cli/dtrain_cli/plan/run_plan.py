@@ -15,23 +15,14 @@ from typing import Any
 
 from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
 from dtrain.config import RunSpec
-from dtrain.process.assignment import ATTEMPT, SECRET, TaskAssignment
+from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tf_config import write_tf_config
-from dtrain.runs.files import RunFiles
+from dtrain_cli.plan.task_launch import TaskLaunch
+from dtrain_cli.plan.threads import thread_variables
 
 LOOPBACK = ("127.", "localhost:", "[::1]:")
 START_ORDER = (Role.PS, Role.CHIEF, Role.WORKER, Role.EVALUATOR)
-MASKED = "***"
 NAME_MAX = 40
-THREAD_LIMITS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS",
-)
 
 
 @dataclass(frozen=True)
@@ -96,59 +87,6 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class TaskLaunch:
-    """One task, ready to be started.
-
-    Attributes:
-        task: who it will be.
-        address: where it serves; None for the evaluator.
-        program: the Python program; None for a foreign command.
-        command: the argv that is run; for a program the equivalent ``python -m dtrain.task PROGRAM ARGS``.
-        arguments: the program's own arguments, or those of the foreign command (without the executable).
-        environment: the variables that dtrain sets, on top of the inherited ones.
-        cwd: the working directory.
-        run_dir: the directory of the run.
-        needs_grpc: whether a `.py` program's task serves, or its servers may not be on this host.
-        attempt: how often the task has been restarted.
-    """
-
-    task: TaskId
-    address: str | None
-    program: Path | None
-    command: tuple[str, ...]
-    arguments: tuple[str, ...]
-    environment: Mapping[str, str]
-    cwd: Path
-    run_dir: Path
-    needs_grpc: bool
-    attempt: int = 0
-
-    @property
-    def log(self) -> Path:
-        """Where this attempt's output goes."""
-        return RunFiles(self.run_dir).log(self.task, self.attempt)
-
-    def for_attempt(self, attempt: int) -> "TaskLaunch":
-        """The same launch as another attempt, with that attempt's environment and log."""
-        return replace(self, attempt=attempt, environment={**self.environment, ATTEMPT: str(attempt)})
-
-    def to_dict(self, mask_secret: bool = True) -> dict[str, Any]:
-        """Plain data for plan.json and `dtrain plan --json`."""
-        masked = {SECRET: MASKED} if mask_secret and SECRET in self.environment else {}
-        return {
-            "task": str(self.task),
-            "address": self.address,
-            "program": str(self.program) if self.program else None,
-            "command": list(self.command),
-            "arguments": list(self.arguments),
-            "environment": {**self.environment, **masked},
-            "cwd": str(self.cwd),
-            "attempt": self.attempt,
-            "log": str(self.log),
-        }
-
-
-@dataclass(frozen=True)
 class RunPlan:
     """Everything that a launch starts.
 
@@ -196,7 +134,7 @@ def build_plan(
     command = workload.arguments
     if workload.program is not None:
         command = (machine.python, "-m", "dtrain.task", str(workload.program), *workload.arguments)
-    limits = _thread_limits(spec, machine)
+    limits = thread_variables(spec, machine.cores, machine.environment)
     far = spec.training.transport == "grpc" or not all(
         address.startswith(LOOPBACK) for address in addresses.servers
     )
@@ -228,28 +166,6 @@ def build_plan(
             )
         )
     return RunPlan(run, spec, addresses, tuple(launches))
-
-
-def threads_per_task(spec: RunSpec, cores: int) -> int:
-    """How many threads each task's arithmetic may use: the cores shared by the tasks that train, at least
-    1.
-    """
-    if spec.training.deterministic:
-        return 1
-    return max(1, cores // max(1, spec.replicas))
-
-
-def _thread_limits(spec: RunSpec, machine: Machine) -> dict[str, str]:
-    users = None if spec.training.deterministic else machine.environment.get("OMP_NUM_THREADS")
-    threads = users or str(
-        threads_per_task(spec, machine.cores)
-    )  # of the kin, else they would override the user's
-    return thread_variables(threads, machine.environment)
-
-
-def thread_variables(threads: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that limit a task's threads, without those that the user has set."""
-    return {name: threads for name in THREAD_LIMITS if name not in environment}
 
 
 def _foreign_variables(task: TaskId, addresses: ClusterSpec, machine: Machine) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The launcher's side of the warm process: its orders and the other's reports must never wait for each
+"""The launcher's side of the fork server: its orders and the other's reports must never wait for each
 other.
 """
 
@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dtrain.process import start_orders
-from dtrain.process.start_orders import Exited, Started, StartOrder
+from dtrain.process import start_protocol
+from dtrain.process.start_protocol import Exited, Started, StartTask
 from dtrain_cli.targets import fork_server
 from dtrain_cli.targets.fork_server import ForkServer, LifeLine
 
@@ -33,7 +33,7 @@ def warm(monkeypatch):
 
 
 def order(number):
-    return StartOrder(
+    return StartTask(
         f"worker:{number}", 0, ["program.py"], {"TF_CONFIG": "x" * 4000}, "/", "/dev/null", needs_grpc=False
     )
 
@@ -45,10 +45,10 @@ def test_orders_are_sent_while_the_other_end_only_reports(warm):
     taken = []
 
     def report_first_and_then_take_orders():
-        other.sendall(b"".join(map(start_orders.encode, sent)))
-        lines = start_orders.Lines()
+        other.sendall(b"".join(map(start_protocol.encode, sent)))
+        lines = start_protocol.Lines()
         while len(taken) < ORDERS:
-            taken.extend(map(start_orders.decode_order, lines.feed(other.recv(1 << 16))))
+            taken.extend(map(start_protocol.decode_start, lines.feed(other.recv(1 << 16))))
 
     thread = threading.Thread(target=report_first_and_then_take_orders, daemon=True)
     thread.start()
@@ -65,7 +65,7 @@ def test_orders_are_sent_while_the_other_end_only_reports(warm):
 
 def test_what_was_heard_while_sending_is_not_lost_when_the_other_end_dies(warm):
     server, other = warm
-    other.sendall(start_orders.encode(Exited("worker:0", 0, 0, 1)))
+    other.sendall(start_protocol.encode(Exited("worker:0", 0, 0, 1)))
     other.shutdown(socket.SHUT_RDWR)
     server.send(order(1))
     assert not server.alive

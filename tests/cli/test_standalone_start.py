@@ -7,7 +7,7 @@ import pytest
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.errors import SpecError
 from dtrain.process.tf_config import write_tf_config
-from dtrain_cli.plan.hand_start import HandStart
+from dtrain_cli.plan.standalone_start import StandaloneStart
 
 HOSTS = "cluster: {chief: [a:1], worker: [a:2, b:2], ps: [b:3], evaluator: 1}\ntraining: {updates: sync}\n"
 TF_CONFIG = {
@@ -23,14 +23,14 @@ def spec(tmp_path):
     return path
 
 
-def refused(start: HandStart, environment=None) -> str:
+def refused(start: StandaloneStart, environment=None) -> str:
     with pytest.raises(SpecError) as caught:
         start.assignment(environment or {})
     return str(caught.value)
 
 
 def test_a_spec_with_addresses_says_it_all(spec, tmp_path):
-    found = HandStart(Role.WORKER, index=1, spec=spec, run_dir=tmp_path).assignment({})
+    found = StandaloneStart(Role.WORKER, index=1, spec=spec, run_dir=tmp_path).assignment({})
     assert (str(found.task), found.cluster.address(found.task)) == ("worker:1", "b:2")
     assert found.spec.training.updates == "sync"
     assert (found.run_dir, found.launched, found.run_id) == (tmp_path, False, f"hand-{found.cluster.hash}")
@@ -38,16 +38,16 @@ def test_a_spec_with_addresses_says_it_all(spec, tmp_path):
 
 
 def test_the_evaluator_has_a_place_outside_the_cluster(spec):
-    found = HandStart(Role.EVALUATOR, spec=spec).assignment({})
+    found = StandaloneStart(Role.EVALUATOR, spec=spec).assignment({})
     assert str(found.task) == "evaluator:0"
     assert found.task not in found.cluster
 
 
 def test_every_task_started_by_hand_gets_the_same_run_id(spec):
     starts = [
-        HandStart(Role.CHIEF, spec=spec),
-        HandStart(Role.PS, spec=spec),
-        HandStart(Role.WORKER, index=0, spec=spec),
+        StandaloneStart(Role.CHIEF, spec=spec),
+        StandaloneStart(Role.PS, spec=spec),
+        StandaloneStart(Role.WORKER, index=0, spec=spec),
     ]
     assert len({start.assignment({}).run_id for start in starts}) == 1
 
@@ -55,7 +55,7 @@ def test_every_task_started_by_hand_gets_the_same_run_id(spec):
 def test_tf_config_gives_the_place_and_the_spec_the_rest(tmp_path):
     path = tmp_path / "spec.yaml"
     path.write_text("cluster: {worker: 7}\ntraining: {updates: sync}\n")
-    found = HandStart(Role.WORKER, spec=path, sets=("training.seed=3",)).assignment(TF_CONFIG)
+    found = StandaloneStart(Role.WORKER, spec=path, sets=("training.seed=3",)).assignment(TF_CONFIG)
     assert str(found.task) == "worker:1"
     assert (found.spec.cluster.worker, found.spec.training.updates, found.spec.training.seed) == (
         2,
@@ -65,12 +65,12 @@ def test_tf_config_gives_the_place_and_the_spec_the_rest(tmp_path):
 
 
 def test_flags_are_stronger_than_tf_config_and_may_stand_among_the_programs_arguments():
-    found = HandStart(Role.WORKER, flags=("--lr", "1", *FLAGS)).assignment(TF_CONFIG)
+    found = StandaloneStart(Role.WORKER, flags=("--lr", "1", *FLAGS)).assignment(TF_CONFIG)
     assert found.cluster.address(found.task) == "y:2"
 
 
 def test_a_set_alone_changes_the_spec_of_a_place_from_elsewhere():
-    found = HandStart(Role.WORKER, sets=("training.updates=sync",), flags=FLAGS).assignment({})
+    found = StandaloneStart(Role.WORKER, sets=("training.updates=sync",), flags=FLAGS).assignment({})
     assert (found.spec.training.updates, found.spec.cluster.worker, found.spec.cluster.evaluator) == (
         "sync",
         2,
@@ -80,40 +80,42 @@ def test_a_set_alone_changes_the_spec_of_a_place_from_elsewhere():
 
 def test_what_a_launcher_says_is_kept():
     environment = {**TF_CONFIG, "DTRAIN_RUN_ID": "r", "DTRAIN_SECRET": "s", "DTRAIN_ATTEMPT": "2"}
-    found = HandStart(Role.WORKER).assignment(environment)
+    found = StandaloneStart(Role.WORKER).assignment(environment)
     assert (found.run_id, found.launched, found.secret, found.attempt) == ("r", True, "s", 2)
 
 
 def test_the_secret_comes_from_the_file_then_the_spec_then_the_environment(spec, tmp_path):
     (tmp_path / "one").write_text("first\n")
     (tmp_path / "two").write_text("second\n")
-    start = HandStart(Role.CHIEF, spec=spec, sets=(f"secret_file={tmp_path / 'two'}",))
+    start = StandaloneStart(Role.CHIEF, spec=spec, sets=(f"secret_file={tmp_path / 'two'}",))
     assert start.assignment({"DTRAIN_SECRET": "third"}).secret == "second"
-    one = HandStart(Role.CHIEF, spec=spec, secret_file=tmp_path / "one")
+    one = StandaloneStart(Role.CHIEF, spec=spec, secret_file=tmp_path / "one")
     assert one.assignment({}).secret == "first"
-    assert HandStart(Role.CHIEF, spec=spec).assignment({"DTRAIN_SECRET": "third"}).secret == "third"
+    assert StandaloneStart(Role.CHIEF, spec=spec).assignment({"DTRAIN_SECRET": "third"}).secret == "third"
     (tmp_path / "one").write_text("\n")
     assert refused(one).endswith("expected the run's secret, found an empty file")
     assert "cannot read the secret" in refused(
-        HandStart(Role.CHIEF, spec=spec, secret_file=tmp_path / "three")
+        StandaloneStart(Role.CHIEF, spec=spec, secret_file=tmp_path / "three")
     )
 
 
 def test_contradictions_and_gaps_are_refused(spec, tmp_path):
     counts = tmp_path / "counts.yaml"
     counts.write_text("cluster: {worker: 2}\n")
-    assert refused(HandStart(Role.WORKER)).startswith(
+    assert refused(StandaloneStart(Role.WORKER)).startswith(
         "which worker, and of which cluster? Expected --spec SPEC"
     )
-    assert refused(HandStart(Role.WORKER, spec=counts)).startswith(
+    assert refused(StandaloneStart(Role.WORKER, spec=counts)).startswith(
         f"{counts} gives counts, which `launch` turns into"
     )
-    assert refused(HandStart(Role.WORKER, spec=spec)).endswith("has 2 tasks worker; say which by --index I")
-    assert refused(HandStart(Role.PS, index=1, spec=spec)).endswith("has no ps:1: its cluster.ps is 1")
+    assert refused(StandaloneStart(Role.WORKER, spec=spec)).endswith(
+        "has 2 tasks worker; say which by --index I"
+    )
+    assert refused(StandaloneStart(Role.PS, index=1, spec=spec)).endswith("has no ps:1: its cluster.ps is 1")
     said = "`dtrain worker` was asked for worker:0; TF_CONFIG or the flags say worker:1"
-    assert refused(HandStart(Role.WORKER, index=0), TF_CONFIG) == said
-    assert refused(HandStart(Role.PS), TF_CONFIG).startswith(
+    assert refused(StandaloneStart(Role.WORKER, index=0), TF_CONFIG) == said
+    assert refused(StandaloneStart(Role.PS), TF_CONFIG).startswith(
         "`dtrain ps` was asked for ps; TF_CONFIG or the flags say worker:1"
     )
     broken = {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}})}
-    assert "host:port" in refused(HandStart(Role.WORKER), broken)
+    assert "host:port" in refused(StandaloneStart(Role.WORKER), broken)

@@ -1,4 +1,4 @@
-"""The warm process: everything imported once, one fork a task.
+"""The fork server: everything imported once, one fork a task.
 
 Forking from here costs a few milliseconds instead of a third of a second, and 100 tasks share the memory of
 what was imported. It never opens a channel, starts a server or a Python thread: a fork copies only the thread
@@ -19,9 +19,10 @@ import sys
 import warnings
 from collections.abc import Iterator
 
-from dtrain.process import life_line, start_orders
-from dtrain.process.start_orders import Exited, Refused, Started, StartOrder
-from dtrain.task.forked_task import THREAD_LIMITS, become
+from dtrain.process import life_line, start_protocol
+from dtrain.process.start_protocol import Exited, Refused, Started, StartTask
+from dtrain.process.threads import NUMPY_LIMITS
+from dtrain.task.forked_task import become
 
 IMPORTS = (
     "numpy",
@@ -55,9 +56,10 @@ GRPC_IMPORTS = (
 _READ_BYTES = 1 << 16
 
 
-def serve(orders_fd: int, life_line_fd: int) -> StartOrder:
-    """Take orders until the launcher is gone. Returns in each child, with its order; never in the warm
-    process itself.
+def serve(launcher_fd: int, life_line_fd: int) -> StartTask:
+    """Fork a task for each request until the launcher is gone.
+
+    It returns in each child, with the child's request, and never in the fork server itself.
     """
     # A task that is asked for its stacks before it has a log would write them where the launcher does.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
@@ -69,53 +71,53 @@ def serve(orders_fd: int, life_line_fd: int) -> StartOrder:
     gc.collect()
     gc.freeze()  # a collection in a child must not write to pages that all share
 
-    launcher = socket.socket(fileno=orders_fd)
-    lines = start_orders.Lines()
-    running: dict[int, StartOrder] = {}
+    launcher = socket.socket(fileno=launcher_fd)
+    lines = start_protocol.Lines()
+    running: dict[int, StartTask] = {}
     gate: Gate | None = None
-    waiting: list[StartOrder] = []
+    waiting: list[StartTask] = []
     while True:
-        readable, _, _ = select.select([orders_fd, wake_read], [], [])
+        readable, _, _ = select.select([launcher_fd, wake_read], [], [])
         if wake_read in readable:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake_read, _READ_BYTES)
             _report_ends(launcher, running)
-        if orders_fd in readable:
+        if launcher_fd in readable:
             data = _receive(launcher)
             if not data:
                 _end(running)
-            waiting += map(start_orders.decode_order, lines.feed(data))
-            more = bool(select.select([orders_fd], [], [], 0)[0])
-            for order in _due(waiting, more):
+            waiting += map(start_protocol.decode_start, lines.feed(data))
+            more = bool(select.select([launcher_fd], [], [], 0)[0])
+            for start in _due(waiting, more):
                 gate = gate or Gate()
-                if _fork(launcher, order, running):
+                if _fork(launcher, start, running):
                     gate.wait()
                     launcher.detach()
-                    become(order, life_line_fd)
-                    return order
+                    become(start, life_line_fd)
+                    return start
             if gate and not more:
                 gate.open()
                 gate = None
 
 
-def _due(waiting: list[StartOrder], more: bool) -> Iterator[StartOrder]:
-    """What is to be carried out now of the orders that wait; they wait no longer.
+def _due(waiting: list[StartTask], more: bool) -> Iterator[StartTask]:
+    """Yield the requests that are carried out now, and take them from those that wait.
 
-    Those who need gRPC come last, when all orders are there: it is imported for them, and the others share 5
-    MB less, 0.8 MB each of an idle cluster.
+    Tasks that need gRPC come last, when all requests are there: it is imported for them, and the others share
+    5 MB less, 0.8 MB each of an idle cluster.
     """
-    for order in sorted(waiting, key=lambda order: order.needs_grpc):
-        if order.needs_grpc:
+    for start in sorted(waiting, key=lambda start: start.needs_grpc):
+        if start.needs_grpc:
             if more:
                 return
             _import(GRPC_IMPORTS)
             gc.freeze()
-        waiting.remove(order)
-        yield order
+        waiting.remove(start)
+        yield start
 
 
 class Gate:
-    """Holds the tasks forked so far back until the orders that have arrived are all carried out.
+    """Holds the tasks forked so far back until the requests that have arrived are all carried out.
 
     Otherwise the first of 100 tasks train at full speed while the last ones are still being forked, and
     starve the fork.
@@ -130,7 +132,7 @@ class Gate:
         os.read(self._reading_end, 1)
 
     def open(self) -> None:
-        """In the warm process: let all go."""
+        """In the fork server: let all go."""
         os.close(self._writing_end)
         os.close(self._reading_end)
 
@@ -140,9 +142,9 @@ def _import_all() -> None:
     limit.
     """
     before = dict(os.environ)
-    os.environ.update(dict.fromkeys(THREAD_LIMITS, "1"))
+    os.environ.update(dict.fromkeys(NUMPY_LIMITS, "1"))
     _import(IMPORTS)
-    for name in THREAD_LIMITS:
+    for name in NUMPY_LIMITS:
         del os.environ[name]
     os.environ.update(before)
 
@@ -160,15 +162,15 @@ def _receive(launcher: socket.socket) -> bytes:
         return b""
 
 
-def _fork(launcher: socket.socket, order: StartOrder, running: dict[int, StartOrder]) -> bool:
-    """Fork for `order`; True in the child."""
+def _fork(launcher: socket.socket, start: StartTask, running: dict[int, StartTask]) -> bool:
+    """Fork the task of a request; return True in the child."""
     parent = os.getpid()
     try:
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # BLAS may have a thread
             pid = os.fork()
     except OSError as error:
         _report(
-            launcher, Refused(order.task, order.attempt, f"cannot fork: {error.strerror}{_remedy(error)}")
+            launcher, Refused(start.task, start.attempt, f"cannot fork: {error.strerror}{_remedy(error)}")
         )
         return False
     if pid == 0:
@@ -176,8 +178,8 @@ def _fork(launcher: socket.socket, order: StartOrder, running: dict[int, StartOr
         os.setsid()
         life_line.die_with_parent(parent)
         return True
-    running[pid] = order
-    _report(launcher, Started(order.task, order.attempt, pid))
+    running[pid] = start
+    _report(launcher, Started(start.task, start.attempt, pid))
     return False
 
 
@@ -190,7 +192,7 @@ def _remedy(error: OSError) -> str:
     )
 
 
-def _report_ends(launcher: socket.socket, running: dict[int, StartOrder]) -> None:
+def _report_ends(launcher: socket.socket, running: dict[int, StartTask]) -> None:
     """Reap everything that has ended; what is not a task was adopted from one."""
     while True:
         try:
@@ -199,18 +201,18 @@ def _report_ends(launcher: socket.socket, running: dict[int, StartOrder]) -> Non
             return
         if pid == 0:
             return
-        order = running.pop(pid, None)
-        if order is not None:
+        start = running.pop(pid, None)
+        if start is not None:
             exit_status = os.waitstatus_to_exitcode(status)
-            _report(launcher, Exited(order.task, order.attempt, exit_status, usage.ru_maxrss * 1024))
+            _report(launcher, Exited(start.task, start.attempt, exit_status, usage.ru_maxrss * 1024))
 
 
-def _report(launcher: socket.socket, report: start_orders.Report) -> None:
+def _report(launcher: socket.socket, report: start_protocol.Report) -> None:
     with contextlib.suppress(ConnectionError):  # the launcher is gone; the next read sees it
-        launcher.sendall(start_orders.encode(report))
+        launcher.sendall(start_protocol.encode(report))
 
 
-def _end(running: dict[int, StartOrder]) -> None:
+def _end(running: dict[int, StartTask]) -> None:
     """The launcher is gone: kill the tasks' groups, then whatever is adopted as a consequence, until nothing
     is left.
     """

@@ -1,6 +1,6 @@
 """The processes of a run, as the supervisor handles them: start one, signal one, hear of all.
 
-A program forks from the warm process. A foreign command, and a program whose environment sets variables that
+A program forks from the fork server. A foreign command, and a program whose environment sets variables that
 only a starting interpreter reads, is spawned under a guardian. Either way the same reports come back.
 """
 
@@ -14,9 +14,9 @@ import time
 from dataclasses import dataclass
 
 from dtrain.cluster import TaskId
-from dtrain.process import life_line, start_orders
-from dtrain.process.start_orders import Exited, Refused, Report, Started, StartOrder
-from dtrain_cli.plan.plan import TaskLaunch
+from dtrain.process import life_line, start_protocol
+from dtrain.process.start_protocol import Exited, Refused, Report, Started, StartTask
+from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.targets.fork_server import ForkServer, LifeLine
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -31,13 +31,13 @@ class SignalArrived:
 
 
 @dataclass(frozen=True)
-class WarmProcessDied:
+class ForkServerDied:
     """No program can be started any more."""
 
     pid: int
 
 
-Event = Report | SignalArrived | WarmProcessDied
+Event = Report | SignalArrived | ForkServerDied
 
 
 class SignalInbox:
@@ -76,7 +76,7 @@ class Guardian:
         self.ended = False
         self._task, self._attempt = str(launch.task), launch.attempt
         self._reading_end, writing_end = os.pipe()
-        self._lines = start_orders.Lines()
+        self._lines = start_protocol.Lines()
         fds = (line.reading_end, writing_end)
         names = (*map(str, fds), str(launch.task), str(launch.attempt))
         with open(launch.log, "ab") as log:
@@ -99,7 +99,7 @@ class Guardian:
     def reports(self) -> list[Report]:
         """What has arrived; call it when `fileno()` is readable."""
         data = os.read(self._reading_end, 1 << 16)
-        reports = [start_orders.decode_report(line) for line in self._lines.feed(data)]
+        reports = [start_protocol.decode_report(line) for line in self._lines.feed(data)]
         if not data:  # it was killed: its command died with it, and what that left is adopted by the launcher
             reports.append(Exited(self._task, self._attempt, -signal.SIGKILL, 0))
         self.ended = any(isinstance(report, Exited | Refused) for report in reports)
@@ -110,7 +110,7 @@ class Guardian:
         os.close(self._reading_end)
 
 
-class TaskProcesses:
+class LocalTarget:
     """Starts, signals and hears of the tasks' processes.
 
     Attributes:
@@ -124,7 +124,7 @@ class TaskProcesses:
         self._inbox = inbox
         self._forking: dict[
             TaskId, int
-        ] = {}  # ordered attempts of which the warm process has not said anything yet
+        ] = {}  # ordered attempts of which the fork server has not said anything yet
         self._attempts: dict[TaskId, int] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(inbox, selectors.EVENT_READ)
@@ -143,7 +143,7 @@ class TaskProcesses:
         self._attempts[launch.task] = launch.attempt
         if self._fork_server is not None and not needs_own_interpreter(launch):
             arguments = [str(launch.program), *launch.arguments]
-            order = StartOrder(
+            order = StartTask(
                 task=str(launch.task),
                 attempt=launch.attempt,
                 argv=arguments,
@@ -185,7 +185,7 @@ class TaskProcesses:
         return events
 
     def close(self) -> None:
-        """Kill whatever is left of all tasks, wherever it went, and the warm process."""
+        """Kill whatever is left of all tasks, wherever it went, and the fork server."""
         life_line.kill_children()
         self._selector.close()
 
@@ -193,9 +193,9 @@ class TaskProcesses:
         events: list[Event] = [*server.reports()]
         if not server.alive:
             self._selector.unregister(server)
-            events.append(WarmProcessDied(server.pid))
+            events.append(ForkServerDied(server.pid))
             events += [
-                Refused(str(task), attempt, "the warm process has died")
+                Refused(str(task), attempt, "the fork server has died")
                 for task, attempt in self._forking.items()
             ]
         return events
@@ -208,7 +208,7 @@ class TaskProcesses:
         return [*reports]
 
     def _note(self, event: Event) -> None:
-        if isinstance(event, SignalArrived | WarmProcessDied):
+        if isinstance(event, SignalArrived | ForkServerDied):
             return
         task = TaskId.parse(event.task)
         self._forking.pop(task, None)
@@ -219,7 +219,7 @@ class TaskProcesses:
                 os.killpg(pid, signal.SIGKILL)  # the group is dead before a successor starts
 
     def _reap(self) -> list[Exited]:
-        """Guardians that have ended, and what was adopted from a killed guardian or warm process: tasks among
+        """Guardians that have ended, and what was adopted from a killed guardian or fork server: tasks among
         it.
         """
         ended = []

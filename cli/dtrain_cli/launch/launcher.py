@@ -17,6 +17,7 @@ from dtrain.cluster import ClusterSpec, Role
 from dtrain.config import RunSpec
 from dtrain.errors import RunError
 from dtrain.process.living import started_s
+from dtrain.process.threads import USERS_LIMIT
 from dtrain.runs.files import (
     JoinRecord,
     RunFiles,
@@ -26,28 +27,27 @@ from dtrain.runs.files import (
     read_record,
     write_record,
 )
-from dtrain_cli.console.console import Console
 from dtrain_cli.console.live_table import LiveTable, evaluation_text
 from dtrain_cli.console.outlet import Outlet
+from dtrain_cli.console.run_console import Console
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.launch.policies.lost_tasks import lost_on_the_way, lost_tasks
 from dtrain_cli.launch.policies.outcome import Outcome
 from dtrain_cli.launch.policies.patience import Limits
 from dtrain_cli.launch.run_progress import RunProgress
 from dtrain_cli.launch.supervisor import Supervisor
-from dtrain_cli.plan.plan import Machine, RunIdentity, RunPlan, Workload, build_plan
 from dtrain_cli.plan.ports import hold_addresses, pick_master_port
+from dtrain_cli.plan.run_plan import Machine, RunIdentity, RunPlan, Workload, build_plan
 from dtrain_cli.runs.directory import locked_run_directory, new_run_id
 from dtrain_cli.runs.index import find_run, register_run
 from dtrain_cli.runs.journal import Journal, now_text
+from dtrain_cli.runs.lost_tasks import lost_on_the_way, lost_tasks
 from dtrain_cli.runs.report import read_report
 from dtrain_cli.spec.file import read_spec
 from dtrain_cli.targets.fork_server import ForkServer, LifeLine
-from dtrain_cli.targets.processes import SignalInbox, TaskProcesses
+from dtrain_cli.targets.local import LocalTarget, SignalInbox
 
 FILES_OF_OUR_OWN = 64
 FILES_PER_TASK = 2
-THREADS = "OMP_NUM_THREADS"
 
 
 def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) -> int:
@@ -73,7 +73,7 @@ def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) 
             if not workload.foreign:
                 offer_to_join(files, JoinRecord(identity.run_id, True, cluster.to_dict(), identity.secret))
             try:
-                return _supervise(options, plan, files, TaskProcesses(line, fork_server, inbox))
+                return _supervise(options, plan, files, LocalTarget(line, fork_server, inbox))
             finally:
                 files.join.unlink(missing_ok=True)
 
@@ -138,7 +138,7 @@ def _plan(
     return plan
 
 
-def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes: TaskProcesses) -> int:
+def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes: LocalTarget) -> int:
     table = LiveTable(plan.spec.name)
     console = Console(Outlet(1), Outlet(2), lambda *shape: table.render(supervisor.progress.rows(), *shape))
     record = RunRecord(plan.run.run_id, plan.spec.name, started=now_text(), launcher_pid=os.getpid())
@@ -155,8 +155,9 @@ def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes
     last_word = _last_word(outcome, time.monotonic() - supervisor.started_s, supervisor.progress)
     own = {str(launch.task) for launch in plan.tasks}
     joined = [task for task in lost_tasks(read_report(files.directory)) if task["task"] not in own]
-    if lost := lost_on_the_way(supervisor.lives.values(), joined):
-        last_word += f"; {lost}"
+    lost = [(life.state, life.lost) for life in supervisor.lives.values() if life.lost]
+    if text := lost_on_the_way(lost, joined):
+        last_word += f"; {text}"
     resumable = outcome.state == "stopped" and any(files.checkpoints.glob("ckpt-*"))
     way_on = options.line_to_resume(plan.run.run_id) if resumable else None
     console.finish(outcome.failure, last_word, _report(files) if options.json else None, way_on)
@@ -164,9 +165,9 @@ def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes
 
 
 def _threads(plan: RunPlan) -> str:
-    if threads := plan.tasks[0].environment.get(THREADS):
+    if threads := plan.tasks[0].environment.get(USERS_LIMIT):
         return f"{threads} {'thread' if threads == '1' else 'threads'} a task"
-    return f"{THREADS}={os.environ.get(THREADS)} as you set it"
+    return f"{USERS_LIMIT}={os.environ.get(USERS_LIMIT)} as you set it"
 
 
 def _last_word(outcome: Outcome, took_s: float, progress: RunProgress) -> str:

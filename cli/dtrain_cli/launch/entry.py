@@ -1,4 +1,6 @@
-"""`dtrain launch`: the warm process first, then everything else (`launch_walk`) while its imports run."""
+"""The entry of `dtrain launch`: the fork server is started first, so that its imports run while `launcher`
+does the rest.
+"""
 
 import os
 
@@ -18,9 +20,9 @@ def launch(options: LaunchOptions) -> int:
     line = LifeLine()
     fork_server = None if options.foreign else ForkServer(line)
     try:
-        from dtrain_cli.launch import walk  # not above: what it imports would delay the warm process
+        from dtrain_cli.launch import launcher  # not above: what it imports would delay the fork server
 
-        return walk.run(options, line, fork_server)
+        return launcher.run(options, line, fork_server)
     finally:
         if fork_server is not None:
             fork_server.kill()

@@ -3,8 +3,8 @@
 import pytest
 
 from dtrain.cluster import Role, TaskId
-from dtrain.roles.chief.kill_order import order_kill
-from dtrain.runs.files import KillOrder, RunFiles, TaskStatus, read_record, write_record
+from dtrain.roles.chief.kill_request import request_kill
+from dtrain.runs.files import KillRequest, RunFiles, TaskStatus, read_record, write_record
 
 PS = TaskId(Role.PS, 1)
 
@@ -23,10 +23,10 @@ def test_the_attempt_that_is_silent(tmp_path, written_s, heard, ordered):
     files = RunFiles(tmp_path)
     files.attempt(PS, 2).mkdir(parents=True)
     write_record(files.status(PS), TaskStatus("ps:1", 1, "here", attempt=2, monotonic_s=written_s))
-    order_kill(tmp_path, PS, heard, "not heard of", now_s=100.0, lease_s=5.0)
-    assert read_record(files.kill(PS, 2), KillOrder) == (KillOrder("not heard of") if ordered else None)
+    request_kill(tmp_path, PS, heard, "not heard of", now_s=100.0, lease_s=5.0)
+    assert read_record(files.kill(PS, 2), KillRequest) == (KillRequest("not heard of") if ordered else None)
 
 
 def test_one_that_is_only_starting_is_left_alone(tmp_path):
-    order_kill(tmp_path, PS, 0, "not heard of", now_s=100.0, lease_s=5.0)
+    request_kill(tmp_path, PS, 0, "not heard of", now_s=100.0, lease_s=5.0)
     assert not RunFiles(tmp_path).task(PS).exists()

@@ -19,21 +19,21 @@ from dtrain.config import RestartSection
 from dtrain.errors import RunError
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.living import started_s
-from dtrain.process.start_orders import Exited, Refused, Started
+from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.process.tf_config import write_tf_config
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, TaskStatus, read_record, write_record
 from dtrain.runs.states import TaskState
 from dtrain.runs.task_states import why_lost
 from dtrain_cli.console.outlet import Outlet
+from dtrain_cli.launch.join.place import threads_beside
 from dtrain_cli.launch.policies import restart_policy
-from dtrain_cli.launch.root_cause import failure_of
-from dtrain_cli.plan.join_start import threads_beside
-from dtrain_cli.plan.plan import TaskLaunch
+from dtrain_cli.launch.tasks.root_cause import failure_of
+from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.runs.joined_tasks import JoinedRecord
 from dtrain_cli.runs.log_files import TaskOutput
 from dtrain_cli.runs.report import launcher_lives
 from dtrain_cli.targets.fork_server import LifeLine
-from dtrain_cli.targets.processes import Event, SignalArrived, SignalInbox, TaskProcesses
+from dtrain_cli.targets.local import Event, LocalTarget, SignalArrived, SignalInbox
 
 TICK_S = 0.1
 LAST_LINES_S = 5.0
@@ -42,7 +42,7 @@ NOT_EXECUTED = 127
 KILLED = 128 + signal.SIGKILL
 
 
-class JoinRun:
+class JoiningWorker:
     """One worker that has joined a run; `run` is the loop."""
 
     def __init__(
@@ -64,7 +64,7 @@ class JoinRun:
             assignment.spec.restart_of(Role.WORKER) if assignment.launched else RestartSection(policy="never")
         )
         self._grace_s = assignment.spec.wait.grace(assignment.launched)
-        self._processes = TaskProcesses(LifeLine(), None, SignalInbox())
+        self._processes = LocalTarget(LifeLine(), None, SignalInbox())
         self._output = TaskOutput(self._files, self.launch.task)
         self._outlet = Outlet(1)
         self._restarts = 0
@@ -130,7 +130,7 @@ class JoinRun:
         self._processes.signal(self.launch.task, signal.SIGCONT)
 
     def _exited(self, end: Exited, now_s: float) -> None:
-        code = restart_policy.exit_code(end.status)
+        code = end.exit_code
         self._record.task.pid = None
         message = self._why(end)
         self._record.task.message = None if self._told_with_all else message

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import dtrain
 from dtrain.cluster import TaskId
-from dtrain_cli.launch.task_life import TaskLife
+from dtrain_cli.launch.tasks.task_life import TaskLife
 
 TAIL_BYTES = 1 << 16
 _STACK = re.compile(

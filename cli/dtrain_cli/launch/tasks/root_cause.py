@@ -5,69 +5,21 @@ name, the last lines of the output, and whether the kernel killed it for memory.
 """
 
 import contextlib
-import math
 import signal
 import time
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 
 from dtrain.errors import RunError
-from dtrain.process.start_orders import Exited
+from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import FailureRecord, RunFiles, read_record
 from dtrain.runs.states import FailureKind
-from dtrain_cli.launch.policies.restart_policy import exit_code
-from dtrain_cli.plan.plan import TaskLaunch
+from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.runs.journal import now_text
 
-LATELY_S = 5.0
-"""A process that is killed for memory may need so long to give it back and end."""
 LAST_LINES = 20
 LINE_MAX = 400
 _TAIL_BYTES = 1 << 16
-_CGROUPS, _OWN_GROUPS, _MACHINE = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/vmstat")
-
-
-class MemoryKills:
-    """Watches the kernel's counts of processes that it has killed for memory, here and in the whole
-    machine.
-    """
-
-    def __init__(self) -> None:
-        self._counted = self._count()
-        self._rose_s = -math.inf
-
-    def look(self, now_s: float) -> None:
-        """Call it often: a kill is as recent as the look that saw it."""
-        before, self._counted = self._counted, self._count()
-        if self._counted > before:
-            self._rose_s = now_s
-
-    def lately(self, now_s: float) -> bool:
-        """Whether there has been one about now."""
-        self.look(now_s)
-        return now_s - self._rose_s <= LATELY_S
-
-    def _count(self) -> int:
-        counts = [0]
-        for path in (*_memory_files(), _MACHINE):
-            with contextlib.suppress(OSError):
-                words = path.read_text().split()
-                counts += [int(value) for name, value in pairwise(words) if name == "oom_kill"]
-        return sum(counts)
-
-
-def _memory_files() -> Iterable[Path]:
-    """Where this process's control group counts kills: memory.events (version 2), memory.oom_control (version
-    1).
-    """
-    with contextlib.suppress(OSError):
-        for line in _OWN_GROUPS.read_text().splitlines():
-            _, controllers, group = line.split(":", 2)
-            if not controllers:
-                yield _CGROUPS / group.lstrip("/") / "memory.events"
-            elif "memory" in controllers.split(","):
-                yield _CGROUPS / "memory" / group.lstrip("/") / "memory.oom_control"
 
 
 def failure_of(launch: TaskLaunch, end: Exited, memory_kill: bool) -> FailureRecord:
@@ -81,7 +33,7 @@ def failure_of(launch: TaskLaunch, end: Exited, memory_kill: bool) -> FailureRec
     """
     record = own_record(launch)
     if record is None or (end.status < 0 and record.kind is FailureKind.SIGNAL):
-        killed_for_memory = memory_kill and exit_code(end.status) == 128 + signal.SIGKILL
+        killed_for_memory = memory_kill and end.exit_code == 128 + signal.SIGKILL
         record = FailureRecord(
             task=str(launch.task),
             message=describe(end, killed_for_memory),
@@ -89,7 +41,7 @@ def failure_of(launch: TaskLaunch, end: Exited, memory_kill: bool) -> FailureRec
             time=now_text(),
             monotonic_s=time.monotonic(),
             attempt=launch.attempt,
-            exit_code=exit_code(end.status),
+            exit_code=end.exit_code,
             peak_memory_bytes=end.peak_memory_bytes or None,
             log=str(launch.log),
         )

@@ -5,7 +5,7 @@ object.
 import msgspec
 
 
-class ModelOrder(msgspec.Struct, frozen=True, kw_only=True):
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One use of a trained model.
 
     Attributes:
@@ -36,11 +36,11 @@ class ModelOrder(msgspec.Struct, frozen=True, kw_only=True):
     custom_objects: str | None = None
 
 
-def encode(order: ModelOrder) -> str:
+def encode(request: ModelRequest) -> str:
     """As one argument of a command."""
-    return msgspec.json.encode(order).decode()
+    return msgspec.json.encode(request).decode()
 
 
-def decode(argument: str) -> ModelOrder:
+def decode(argument: str) -> ModelRequest:
     """What `encode` made."""
-    return msgspec.json.decode(argument, type=ModelOrder)
+    return msgspec.json.decode(argument, type=ModelRequest)

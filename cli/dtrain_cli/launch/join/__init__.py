@@ -1,0 +1,1 @@
+"""Workers that join a run that is training."""

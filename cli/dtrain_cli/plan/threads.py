@@ -1,0 +1,27 @@
+"""How many threads the arithmetic of each task may use, and the variables that limit it."""
+
+from collections.abc import Mapping
+
+from dtrain.config import RunSpec
+from dtrain.process.threads import THREAD_LIMITS, USERS_LIMIT
+
+
+def threads_per_task(spec: RunSpec, cores: int) -> int:
+    """Return how many threads each task may use: the cores shared by the tasks that train, at least 1."""
+    if spec.training.deterministic:
+        return 1
+    return max(1, cores // max(1, spec.replicas))
+
+
+def thread_variables(spec: RunSpec, cores: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that limit the threads of each task of a launch.
+
+    A limit of the user's holds for all libraries, except where training is deterministic.
+    """
+    users = None if spec.training.deterministic else environment.get(USERS_LIMIT)
+    return limits_beside(environment, users or str(threads_per_task(spec, cores)))
+
+
+def limits_beside(environment: Mapping[str, str], threads: str) -> dict[str, str]:
+    """Return the variables that limit a task's threads, without those that the user has set."""
+    return {name: threads for name in THREAD_LIMITS if name not in environment}
