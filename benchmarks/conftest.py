@@ -146,6 +146,14 @@ def struck(cluster: Callable[..., ClusterRun], real: bool) -> Callable[..., Clus
     return lambda *words: cluster(*words).end() if real else cluster(*words, "--hold").end_after("fault")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Measure in one process, with nothing beside it; tests run in two."""
+    if config.getoption("--real", default=False):
+        config.option.numprocesses = 0
+        config.option.dist = "no"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--real", default=False):
         for item in items:
