@@ -1,4 +1,4 @@
-"""What may happen beside training, on the leader: Keras's callbacks. Source: `tf.keras.callbacks`."""
+"""Actions beside training, on the leader: Keras's callbacks. Source: `tf.keras.callbacks`."""
 
 from dtrain.callbacks.backup_and_restore import BackupAndRestore
 from dtrain.callbacks.callback import Callback, Logs

@@ -1,4 +1,4 @@
-"""Goes on where a training broke off."""
+"""A callback that continues an interrupted training."""
 
 import shutil
 from pathlib import Path
@@ -55,12 +55,12 @@ class BackupAndRestore(Callback):
 
     @property
     def folder(self) -> Path | None:
-        """Of the checkpoint to begin from; None if there is none."""
+        """The folder of the checkpoint to begin from; None if there is none."""
         folder = Path(self.backup_dir)
         return folder if checkpoints.list_checkpoints(folder) else None
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Count from here; the folder is this run's alone."""
+        """Claim the folder for this run, and count steps from here."""
         claim(self.backup_dir, self.model.strategy.run_id)
         self._saved_step = self.session.global_step
 
@@ -79,6 +79,6 @@ class BackupAndRestore(Callback):
         self.session.save(Path(self.backup_dir))
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """The backup has done its work."""
+        """Remove the folder, if so asked."""
         if self.delete_checkpoint:
             shutil.rmtree(self.backup_dir, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a callback is."""
+"""The base of all callbacks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +13,8 @@ class Callback:
     """Base of all callbacks; override what you need. They run on the leader, in every strategy alike.
 
     A callback steers training as in Keras: it sets ``self.model.stop_training = True`` or
-        ``self.model.optimizer.learning_rate``,
-    or calls ``self.model.set_weights``. What it has changed is in force for the next step (see
-    `dtrain.strategies.interface.Session.control`).
+    ``self.model.optimizer.learning_rate``, or calls ``self.model.set_weights``. Its changes hold from the
+    next step on (see `dtrain.strategies.interface.Session.control`).
 
     Attributes:
         model: set before training begins.
@@ -27,67 +26,68 @@ class Callback:
     params: Mapping[str, Any] = {}
 
     def set_model(self, model: Any) -> None:
-        """The model is this one."""
+        """Set `model`."""
         self.model = model
 
     def set_params(self, params: Mapping[str, Any]) -> None:
-        """The parameters are these."""
+        """Set `params`."""
         self.params = params
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Training begins."""
+        """Act when training begins."""
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """Training has ended; the numbers are those of the last epoch."""
+        """Act when training has ended; the numbers are those of the last epoch."""
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """An epoch, counted from 0, begins."""
+        """Act when an epoch, counted from 0, begins."""
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """An epoch has ended."""
+        """Act when an epoch has ended."""
 
     def on_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Another name for `on_train_batch_begin`."""
+        """Act as `on_train_batch_begin`, another name of it."""
 
     def on_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Another name for `on_train_batch_end`."""
+        """Act as `on_train_batch_end`, another name of it."""
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """The leader begins a batch; `batch` is the global step within the epoch, from 0: with several
-        replicas it may jump.
+        """Act when the leader begins a batch.
+
+        `batch` is the global step within the epoch, from 0; with several replicas it may jump.
         """
         self.on_batch_begin(batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """The leader's batch was judged. If its gradient was refused, `logs` holds its loss alone."""
+        """Act when the leader's batch was judged; `logs` holds its loss alone if it was refused."""
         self.on_batch_end(batch, logs)
 
     def on_test_begin(self, logs: Logs | None = None) -> None:
-        """`evaluate`, or a validation, begins."""
+        """Act when `evaluate`, or a validation, begins."""
 
     def on_test_end(self, logs: Logs | None = None) -> None:
-        """It has ended."""
+        """Act when an evaluation has ended."""
 
     def on_test_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """A batch of it begins."""
+        """Act when a batch of an evaluation begins."""
 
     def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """A batch of it has ended."""
+        """Act when a batch of an evaluation has ended."""
 
     def on_predict_begin(self, logs: Logs | None = None) -> None:
-        """`predict` begins."""
+        """Act when `predict` begins."""
 
     def on_predict_end(self, logs: Logs | None = None) -> None:
-        """It has ended."""
+        """Act when `predict` has ended."""
 
     def on_predict_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """A batch of it begins."""
+        """Act when a batch of `predict` begins."""
 
     def on_predict_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """A batch of it has ended; `logs` holds its ``outputs``."""
+        """Act when a batch of `predict` has ended; `logs` holds its ``outputs``."""
 
     def monitors_validation(self) -> bool:
-        """Whether `on_epoch_end` needs `val_*` numbers, even where an evaluator computes them elsewhere."""
+        """Return whether `on_epoch_end` needs `val_*` numbers, even if an evaluator computes them."""
         return str(getattr(self, "monitor", "")).startswith("val_")
 
 

@@ -10,8 +10,7 @@ ALIASES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_b
 
 
 def as_callbacks(given: Any) -> list[Callback]:
-    """Return what `fit`, `evaluate` or `predict` was given as a list: one callback needs none, and lists may
-    be nested.
+    """Return the callbacks given to `fit`, `evaluate` or `predict` as a list: None, one, or nested lists.
 
     Raises:
         InputError: these are no callbacks.
@@ -25,7 +24,7 @@ def as_callbacks(given: Any) -> list[Callback]:
 
 
 def check_callbacks(callbacks: Iterable[object]) -> None:
-    """See that these are callbacks.
+    """Check that these are callbacks.
 
     Raises:
         InputError: one is something else, such as a class or a name.
@@ -47,12 +46,12 @@ class CallbackList:
             callback.set_params(params)
 
     def call(self, hook: str, *arguments: Any) -> None:
-        """Call one hook of each."""
+        """Call one hook of each callback."""
         for callback in self.callbacks:
             getattr(callback, hook)(*arguments)
 
     def call_batch(self, hook: str, batch: int, logs: Callable[[], Logs]) -> None:
-        """Call a hook of batches of those that have it; `logs` is computed only for them."""
+        """Call a hook of batches of the callbacks that have it; `logs` is computed only for them."""
         listeners = self._listeners.get(hook)
         if listeners is None:
             listeners = self._listeners[hook] = [
@@ -65,7 +64,7 @@ class CallbackList:
 
 
 def _has(callback: Callback, hook: str) -> bool:
-    """Whether a callback does anything there."""
+    """Return whether a callback overrides a hook."""
     names = (hook, ALIASES.get(hook, hook))
     return any(
         getattr(getattr(callback, name), "__func__", None) is not getattr(Callback, name) for name in names

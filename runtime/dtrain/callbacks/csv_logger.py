@@ -40,7 +40,7 @@ class CSVLogger(Callback):
             self._file = path.open("a" if self.append else "w", newline="")
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Write a row; the first one decides on the columns, NA stands for what is missing."""
+        """Write a row; the first one decides on the columns, NA stands for missing numbers."""
         if self._file is None or logs is None:
             return
         writer = csv.writer(self._file, delimiter=self.separator, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""Ends training when a number does not get better."""
+"""A callback that ends training when a number stops improving."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ class EarlyStopping(Callback):
 
     @property
     def best(self) -> float:
-        """The best value so far."""
+        """Best value so far."""
         return self._watched.best
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
@@ -56,7 +56,7 @@ class EarlyStopping(Callback):
         self._begin()
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Look at the number."""
+        """Compare the number with the best one, and stop training if patience has run out."""
         value = self._watched.read(logs)
         if value is None or epoch < self.start_from_epoch:
             return
@@ -84,6 +84,6 @@ class EarlyStopping(Callback):
             self.model.set_weights(self.best_weights)
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """Say so."""
+        """Print the epoch in which training stopped, if `verbose`."""
         if self.stopped_epoch > 0 and self.verbose > 0:
             print(f"Epoch {self.stopped_epoch + 1}: early stopping", flush=True)

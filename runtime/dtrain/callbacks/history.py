@@ -1,4 +1,4 @@
-"""What `fit` returns."""
+"""The result of `fit`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ class History(Callback):
         self.history: dict[str, list[float]] = {}
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Note the numbers."""
+        """Record the epoch's numbers."""
         self.epoch.append(epoch)
         for name, value in (logs or {}).items():
             self.history.setdefault(name, []).append(value)

@@ -20,7 +20,7 @@ class LambdaCallback(Callback):
         on_train_end: Callable[..., object] | None = None,
         **functions: Callable[..., object],
     ) -> None:
-        """Any other hook of `Callback` by its name.
+        """Take any other hook of `Callback` by its name too.
 
         Raises:
             TypeError: there is no such hook.

@@ -47,16 +47,16 @@ class LearningRateScheduler(Callback):
 
 
 def _takes_two(schedule: Callable[..., float]) -> bool:
-    """Whether a function can be called with an epoch and a rate."""
+    """Return whether a function can be called with an epoch and a rate."""
     try:
         inspect.signature(schedule).bind(0, 0.0)
-    except (TypeError, ValueError):  # ValueError: one written in C may not say
+    except (TypeError, ValueError):  # ValueError: a function written in C may have no signature
         return False
     return True
 
 
 def settable_rate(model: object, owner: str) -> float:
-    """The learning rate of the model's optimizer.
+    """Return the learning rate of the model's optimizer.
 
     Raises:
         InputError: it is a schedule.

@@ -1,4 +1,4 @@
-"""Saves the model, or its weights, while it trains."""
+"""A callback that saves the model, or its weights, during training."""
 
 from pathlib import Path
 
@@ -55,22 +55,23 @@ class ModelCheckpoint(Callback):
 
     @property
     def best(self) -> float:
-        """The best value so far."""
+        """Best value so far."""
         return self._watched.best
 
     def monitors_validation(self) -> bool:
-        """Only where it looks at the number."""
+        """Return whether `save_best_only` or the file's name needs `val_*` numbers."""
         return (self.save_best_only and super().monitors_validation()) or "{val_" in self.filepath
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Say now, and not after an epoch, that another run writes the file; a name that changes is claimed
-        when it is known.
+        """Claim the file now, so that a conflict with another run shows before the first epoch.
+
+        A name that depends on the epoch or on numbers is claimed when it is known.
         """
         if "{" not in self.filepath:
             claim(self.filepath, self.model.strategy.run_id)
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """Note the epoch."""
+        """Remember the epoch."""
         self._epoch = epoch
         self._last_batch = -1
 

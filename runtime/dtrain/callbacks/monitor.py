@@ -1,4 +1,4 @@
-"""Which of two numbers is better: what the callbacks that watch a number have in common."""
+"""The comparison of two values of a number, for the callbacks that watch one."""
 
 import math
 import warnings
@@ -11,11 +11,11 @@ MODES = ("auto", "min", "max")
 
 
 class Monitor:
-    """A number in the logs, and what is better.
+    """A number in the logs, and the direction in which it improves.
 
     Attributes:
         name: of the number.
-        best: the best one so far.
+        best: the best value so far.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Monitor:
         self.reset()
 
     def reset(self, best: float | None = None) -> None:
-        """Anything is better than what has been; or what is better than `best`."""
+        """Forget the best value, or take `best` for it."""
         self.best = -self._sign * math.inf if best is None else best
 
     def read(self, logs: Logs | None) -> float | None:
-        """The number; None, and a warning, if it is not there."""
+        """Return the number; None, with a warning, if it is missing."""
         value = (logs or {}).get(self.name)
         if value is None:
             text = (
@@ -51,6 +51,6 @@ class Monitor:
         return value
 
     def improves(self, value: float, reference: float | None = None) -> bool:
-        """Whether it is better than the best, or than `reference`, by more than min_delta."""
+        """Return whether a value is better than the best, or than `reference`, by more than min_delta."""
         reference = self.best if reference is None else reference
         return self._sign * value - self._min_delta > self._sign * reference

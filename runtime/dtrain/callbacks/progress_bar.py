@@ -1,4 +1,4 @@
-"""What `fit` and `evaluate` show: a bar on one line of a terminal, plain lines anywhere else."""
+"""Progress of `fit` and `evaluate`: a bar on one line of a terminal, plain lines anywhere else."""
 
 import shutil
 import sys
@@ -16,12 +16,13 @@ CLEAR = "\r\x1b[K"
 
 
 class ProgressBar(Callback):
-    """One line an epoch, and one an evaluation; in a terminal it grows while they last. See
-    `tf.keras.callbacks.ProgbarLogger`.
+    """One line for each epoch and each evaluation; in a terminal it grows meanwhile.
+
+    See `tf.keras.callbacks.ProgbarLogger`.
 
     Args:
         verbose: 2: lines in a terminal too.
-        stream: where to write; by default stdout as it is when something is written.
+        stream: the place to write; by default stdout at the time of writing.
     """
 
     def __init__(self, verbose: int | str = "auto", stream: TextIO | None = None) -> None:
@@ -36,45 +37,45 @@ class ProgressBar(Callback):
     # Hooks
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Validations belong to their epoch's line."""
+        """Show validations on their epoch's line from now on."""
         self._in_fit = True
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """The next one is an evaluation of its own."""
+        """Show the next evaluation on a line of its own."""
         self._in_fit = False
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """A line begins."""
+        """Begin a line."""
         self._begin(f"epoch {epoch + 1}/{self.params['epochs']}", self.params["steps"])
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """It grows."""
+        """Let the line grow."""
         self._draw(batch + 1, logs or {})
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """It is complete."""
+        """Complete the line."""
         self._title = f"epoch {epoch + 1}/{self.params['epochs']}"  # several may end together
         self._end(self._total, logs or {})
 
     def on_test_begin(self, logs: Logs | None = None) -> None:
-        """A line of its own begins, unless this is a validation."""
+        """Begin a line, unless this is a validation."""
         if not self._in_fit:
             self._begin("evaluation", self.params.get("steps"))
             self._tested = 0
 
     def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """It grows."""
+        """Let the line grow."""
         if not self._in_fit:
             self._tested = batch + 1
             self._draw(self._tested, logs or {})
 
     def on_test_end(self, logs: Logs | None = None) -> None:
-        """It is complete."""
+        """Complete the line."""
         if not self._in_fit:
             self._end(self._tested, logs or {})
 
     def clearing(self) -> Callback:
-        """A callback to be called before all others: at an epoch's end it makes room for what they print."""
+        """Return a callback, to be called before all others, that makes room for what they print."""
         return _Clearing(self)
 
     # The line
@@ -120,14 +121,14 @@ class ProgressBar(Callback):
         return f"{self._title} {done:{len(str(self._total))}}/{self._total} [{bar}]"
 
     def clear(self) -> None:
-        """Take the growing line away."""
+        """Remove the growing line."""
         if self._shows_bar:
             self._out.write(CLEAR)
             self._out.flush()
 
 
 class _Clearing(Callback):
-    """Takes a bar away before other callbacks print."""
+    """Removes a bar before other callbacks print."""
 
     def __init__(self, bar: ProgressBar) -> None:
         self._bar = bar
@@ -138,7 +139,7 @@ class _Clearing(Callback):
 
 
 def numbers(logs: Mapping[str, object]) -> str:
-    """``loss: 0.1234 - lr: 1.0000e-05``"""
+    """Return ``loss: 0.1234 - lr: 1.0000e-05``."""
     return " - ".join(f"{name}: {_number(value)}" for name, value in logs.items())
 
 

@@ -1,4 +1,4 @@
-"""Lowers the learning rate when a number does not get better."""
+"""A callback that lowers the learning rate when a number stops improving."""
 
 from dtrain.callbacks.callback import Callback, Logs
 from dtrain.callbacks.learning_rate_scheduler import settable_rate
@@ -48,7 +48,7 @@ class ReduceLROnPlateau(Callback):
         self.wait = self.cooldown_counter = 0
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Look at the number; put the rate into the logs."""
+        """Compare the number with the best one, lower the rate if due, and put it into the logs."""
         rate = settable_rate(self.model, "ReduceLROnPlateau")
         if logs is not None:
             logs["lr"] = rate

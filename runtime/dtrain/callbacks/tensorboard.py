@@ -1,4 +1,4 @@
-"""Event files for TensorBoard."""
+"""A callback that writes event files for TensorBoard."""
 
 import time
 from pathlib import Path
@@ -69,14 +69,14 @@ class TensorBoard(Callback):
         self._written_step = 0
 
     def writer(self, name: str) -> SummaryWriter:
-        """The writer of a folder below `log_dir`; it is made at its first use."""
+        """Return the writer of a folder below `log_dir`, made at its first use."""
         if name not in self._writers:
             with writing(self, self.log_dir) as folder:
                 self._writers[name] = SummaryWriter(folder / name)
         return self._writers[name]
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Write what the model is."""
+        """Write the model's summary."""
         self._written_step = 0
         if self.write_graph and self.model.has_layers:
             lines: list[str] = []
@@ -86,12 +86,12 @@ class TensorBoard(Callback):
             )
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """Look at the clock."""
+        """Record the time."""
         self._epoch = epoch
         self._epoch_began_s = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Write the numbers so far, if it is time."""
+        """Write the numbers so far, if they are due."""
         step = self._epoch * self.params["steps"] + batch + 1
         if self.update_freq != "epoch" and step - self._written_step >= int(self.update_freq):
             self._written_step = step

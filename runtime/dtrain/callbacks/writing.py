@@ -1,4 +1,4 @@
-"""Files that callbacks write. A relative path means the working directory, as everywhere."""
+"""Files that callbacks write. A relative path is relative to the working directory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from dtrain.errors import DtrainError
 
 @contextmanager
 def writing(owner: object, path: str | Path) -> Iterator[Path]:
-    """Let a callback write to `path`, and say which one it was if it cannot.
+    """Let a callback write to `path`; name the callback and the path if it cannot.
 
     Raises:
         DtrainError: the file cannot be written.

@@ -1,20 +1,21 @@
-"""Checkpoints that survive a crash at any write. Rule 11.
+"""Checkpoints that survive a crash at any write.
 
 <directory>/ckpt-<step>/
-    manifest.json           `Manifest`: step, sizes and checksums of all files, and whatever else a run must
-        remember
+    manifest.json           `Manifest`: step, sizes and checksums of all files, and other state of the run
     <name>.safetensors      arrays, in the safetensors format, so that every framework reads them
 
+The rule *Consistent checkpoints* (docs/design/protocol.md#consistent-checkpoints) needs of these files:
+
 1. One process writes into a directory. Everything is written aside (`.tmp-...`) and fsynced, the manifest
-   last; one rename makes it a checkpoint. Whatever a crash leaves is swept up by the next write.
-2. A reader checks sizes and checksums before it believes anything. From a damaged checkpoint it turns to the
-   one before it, and says so; it never guesses.
-3. A reader holds a shared lock while it reads; rotation passes locked ones by.
+   last; one rename makes it a checkpoint. The next write sweeps up the remains of a crash.
+2. A reader checks sizes and checksums first. It passes over a damaged checkpoint to the one before it, with a
+   warning; it never guesses.
+3. A reader holds a shared lock while it reads; rotation leaves locked checkpoints alone.
 4. The highest step is the newest: writing a step sets aside those of later steps, from which training has
-  gone back.
+   gone back.
 5. An array is stored under its variable's name (`slot_key` for an optimizer's slot), whole or as rows under
-   `part_key`. Who restores asks for whole variables or any rows of them; it need not know how many servers
-   wrote them.
+   `part_key`. A reader asks for whole variables or any rows of them, without knowing how many servers wrote
+   them.
 6. Nothing is unpickled, and no name in a file is followed as a path.
 """
 

@@ -1,4 +1,4 @@
-"""A checkpoint once more, in another folder."""
+"""A copy of a checkpoint in another folder."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from dtrain.checkpoints.writer import save
 
 
 def copy_latest(source: Path, target: Path, now: float) -> None:
-    """Write the newest sound checkpoint of a folder into another one, in the place of what is there.
+    """Replace the contents of a folder by the newest sound checkpoint of another one.
 
     Raises:
         CheckpointError: there is none, or the disk is full or failing.

@@ -1,4 +1,4 @@
-"""What an evaluator takes of the checkpoints of a run, and how often."""
+"""The weights of a checkpoint as an evaluator takes them, and the pace of evaluations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class EvaluatedCheckpoint:
 
 @dataclass(frozen=True)
 class Pace:
-    """How often checkpoints are evaluated while training goes on.
+    """The times between evaluations of checkpoints while training goes on.
 
     Attributes:
         start_delay_s: from the evaluator's start to its first evaluation.

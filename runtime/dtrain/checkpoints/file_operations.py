@@ -1,4 +1,4 @@
-"""What writing a checkpoint does to a disk. One object, so that a test can break any of it."""
+"""The disk operations of writing a checkpoint, in one object, so that a test can make any of them fail."""
 
 import os
 import shutil
@@ -10,9 +10,7 @@ class FileOperations:
     """The operations of the operating system, each either done or an OSError."""
 
     def make_directory(self, path: Path) -> None:
-        """Make a directory; it may be there. Those above it are made too, and their names are on the disk
-        afterwards.
-        """
+        """Make a directory and those above it, unless they exist, and sync their names to the disk."""
         if not path.parent.exists():
             self.make_directory(path.parent)
             self.sync_directory(path.parent.parent)
@@ -40,9 +38,7 @@ class FileOperations:
             os.close(descriptor)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file or directory another name, in one move; a file replaces the one that has it, a
-        directory needs a free one.
-        """
+        """Rename in one move; a file replaces the one of that name, a directory needs a free name."""
         source.rename(target)
 
     def remove(self, path: Path) -> None:

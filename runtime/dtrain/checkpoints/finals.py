@@ -2,7 +2,7 @@
 
 The first checkpoint of the next `fit` is of the same step and takes the final one's place.
 `.final-<fit>-ckpt-<step>` keeps it for an evaluator that comes late, and for a leader that is started again
-and passes the call over.
+and skips the call.
 """
 
 import contextlib
@@ -22,8 +22,7 @@ _FINAL = re.compile(r"\.final-(?P<fit>\d{1,18})-ckpt-(?P<step>\d{1,18})")
 
 
 def keep_final(directory: Path, fit: int) -> None:
-    """Keep the newest checkpoint of a directory as the last one of this `fit`, and of those kept earlier the
-    newest ones.
+    """Keep the newest checkpoint of a directory as the last one of this `fit`, and the newest earlier ones.
 
     Raises:
         CheckpointError: the disk is full or failing.
@@ -46,7 +45,7 @@ def keep_final(directory: Path, fit: int) -> None:
 
 
 def final_of(directory: Path, fit: int) -> CheckpointPath | None:
-    """The last checkpoint of a `fit` that has ended; None if none was kept."""
+    """Return the last checkpoint of a `fit` that has ended; None if none was kept."""
     return dict(_kept(directory)).get(fit)
 
 
@@ -56,7 +55,7 @@ def _kept(directory: Path) -> list[tuple[int, CheckpointPath]]:
 
 
 def _link(source: str, target: str) -> None:
-    """Another name for the same bytes; a copy where the file system has no links."""
+    """Link another name to the same bytes; copy them where the file system has no links."""
     try:
         os.link(source, target)
     except OSError:

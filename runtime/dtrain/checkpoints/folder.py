@@ -1,10 +1,10 @@
-"""A directory of checkpoints: which there are, and the names of those that are being written, replaced or
-removed.
+"""A directory of checkpoints: its listing, and the names of those being written, replaced or removed.
 
 ckpt-<step>                     a checkpoint
 .tmp-ckpt-<step>-<n>            being written; after a crash, garbage
-.replaced-ckpt-<step>-<n>       what was the checkpoint of the step; after a crash it still is, where no other
-has come .removed-ckpt-<step>-<n>        garbage .final-<fit>-ckpt-<step>        see `finals`
+.replaced-ckpt-<step>-<n>       the former checkpoint of the step, valid after a crash if there is no new one
+.removed-ckpt-<step>-<n>        garbage
+.final-<fit>-ckpt-<step>        see `finals`
 """
 
 import re
@@ -24,9 +24,7 @@ _ASIDE = re.compile(r"(?P<state>\.tmp-|\.replaced-|\.removed-)ckpt-(?P<step>\d{1
 
 @dataclass(frozen=True, order=True)
 class CheckpointPath:
-    """Where the checkpoint of a step lies. That it is there does not mean that it is sound: `open_checkpoint`
-    finds out.
-    """
+    """The path of a step's checkpoint, which exists but may be damaged: `open_checkpoint` finds out."""
 
     step: int
     path: Path
@@ -41,12 +39,12 @@ class _Aside:
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
-    """Where the checkpoint of a step goes."""
+    """Return the path for the checkpoint of a step."""
     return directory / f"ckpt-{step}"
 
 
 def list_checkpoints(directory: Path) -> list[CheckpointPath]:
-    """The checkpoints in a directory, oldest (lowest step) first; none where there is no directory."""
+    """Return the checkpoints in a directory, oldest (lowest step) first; none where there is no directory."""
     paths = {aside.step: aside.path for aside in _asides(directory) if aside.state == REPLACED}
     for path in _paths(directory):
         if match := _CHECKPOINT.fullmatch(path.name):
@@ -55,7 +53,7 @@ def list_checkpoints(directory: Path) -> list[CheckpointPath]:
 
 
 def latest(directory: Path) -> CheckpointPath | None:
-    """The newest checkpoint in a directory; None if there is none."""
+    """Return the newest checkpoint in a directory; None if there is none."""
     return next(reversed(list_checkpoints(directory)), None)
 
 
@@ -67,7 +65,7 @@ def _paths(directory: Path) -> list[Path]:
 
 
 def _asides(directory: Path) -> list[_Aside]:
-    """Everything that is no checkpoint any more, or not yet; the newest last."""
+    """Return everything that is no checkpoint any more, or not yet; the newest last."""
     found = [(_ASIDE.fullmatch(path.name), path) for path in _paths(directory)]
     asides = [
         _Aside(match["state"], int(match["step"]), int(match["number"]), path)
@@ -78,20 +76,18 @@ def _asides(directory: Path) -> list[_Aside]:
 
 
 def free_name(directory: Path, state: str, step: int) -> Path:
-    """A name for something aside that nothing has."""
+    """Return an unused name for something aside."""
     number = max((aside.number for aside in _asides(directory)), default=0) + 1
     return directory / f"{state}ckpt-{step}-{number}"
 
 
 def set_aside(checkpoint: CheckpointPath, state: str, disk: FileOperations) -> None:
-    """Take a checkpoint out of the listing in one move; who reads it goes on reading."""
+    """Take a checkpoint out of the listing in one move; open readers read on."""
     disk.rename(checkpoint.path, free_name(checkpoint.path.parent, state, checkpoint.step))
 
 
 def sweep(directory: Path, disk: FileOperations) -> None:
-    """Finish what a crash interrupted: give a replaced checkpoint its name back, remove what is none and is
-    not being read.
-    """
+    """Finish what a crash interrupted: give a replaced checkpoint its name back, remove unread garbage."""
     for checkpoint in list_checkpoints(directory):
         if checkpoint.path.name.startswith(REPLACED):
             disk.rename(checkpoint.path, checkpoint_path(directory, checkpoint.step))
@@ -105,9 +101,7 @@ def sweep(directory: Path, disk: FileOperations) -> None:
 
 
 def readable(directory: Path) -> Iterator[CheckpointPath]:
-    """The checkpoints in a directory, newest first, looked up anew after each: those that vanish meanwhile
-    are not yielded.
-    """
+    """Yield the checkpoints in a directory, newest first, looked up anew after each, as some may vanish."""
     seen: set[int] = set()
     while remaining := [found for found in list_checkpoints(directory) if found.step not in seen]:
         seen.add(remaining[-1].step)

@@ -1,4 +1,4 @@
-"""Under which key an array lies in a checkpoint, and how rows stored apart make one array again.
+"""The keys of arrays in a checkpoint, and the joining of rows that are stored apart.
 
 dense/kernel                        a whole variable
 dense/kernel@0, dense/kernel@500    the same in two parts: the number is the first row
@@ -17,23 +17,23 @@ _PART = re.compile(r"(?P<name>.+)@(?P<row>\d{1,18})", re.DOTALL)
 
 
 def slot_key(variable: str, slot: str) -> str:
-    """The name of an optimizer's slot of one variable."""
+    """Return the name of an optimizer's slot of one variable."""
     return f"{variable}{_SLOTS}{slot}"
 
 
 def split_slot_key(name: str) -> tuple[str, str]:
-    """The variable and the slot of a `slot_key`."""
+    """Return the variable and the slot of a `slot_key`."""
     variable, _, slot = name.partition(_SLOTS)
     return variable, slot
 
 
 def part_key(name: str, row_start: int) -> str:
-    """The key of an array, or of some of its rows from `row_start` on."""
+    """Return the key of an array, or of some of its rows from `row_start` on."""
     return f"{name}@{row_start}"
 
 
 def is_slot(name: str) -> bool:
-    """Whether a name is a slot's."""
+    """Return whether a name is a slot's."""
     return _SLOTS in name
 
 
@@ -48,7 +48,7 @@ class StoredArray:
 
 
 def join_parts(entries: Iterable[Entry]) -> dict[str, StoredArray]:
-    """The arrays that entries make up, by name.
+    """Return the arrays that entries make up, by name.
 
     Raises:
         CheckpointError: parts leave rows out, overlap, or differ in dtype or shape.

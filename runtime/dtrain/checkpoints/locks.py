@@ -1,5 +1,5 @@
-"""Locks on checkpoints: shared by readers, so that nothing is removed under them. They end with the process
-that holds them.
+"""Shared locks of readers on checkpoints, so that nothing is removed under them; a process's locks die with
+it.
 """
 
 import fcntl
@@ -10,18 +10,18 @@ from dtrain.checkpoints.manifest import MANIFEST
 
 
 def open_for_reading(checkpoint: Path) -> int:
-    """Open a checkpoint's manifest and hold a shared lock on it; to be closed.
+    """Open a checkpoint's manifest, with a shared lock on it; the caller closes the descriptor.
 
     Raises:
         FileNotFoundError: it is not there.
     """
     descriptor = os.open(checkpoint / MANIFEST, os.O_RDONLY | os.O_CLOEXEC)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits for a look by `is_read` at most
+    fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits at most for the brief lock of `is_read`
     return descriptor
 
 
 def is_read(checkpoint: Path) -> bool:
-    """Return whether a checkpoint is being read at this moment."""
+    """Return whether a process reads a checkpoint at this moment."""
     try:
         descriptor = os.open(checkpoint / MANIFEST, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

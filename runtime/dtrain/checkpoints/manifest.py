@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself: written last, so where it is, everything is."""
+"""A checkpoint's description of itself, written last: where it is, the arrays are."""
 
 import json
 import zlib
@@ -28,10 +28,10 @@ class Manifest:
     Attributes:
         step: the global step.
         final: training has reached its end; no later checkpoint will come.
-        written_s: when, in seconds since the epoch.
+        written_s: the time of writing, in seconds since the epoch.
         files: the data files, by name.
-        extra: what else a run must remember, as JSON: plan, optimizer, table of seen pushes, random state,
-            data positions.
+        extra: other state of the run, as JSON: plan, optimizer, table of seen pushes, random state, data
+            positions.
         format: the version of this form.
     """
 
@@ -43,7 +43,7 @@ class Manifest:
     format: int = FORMAT
 
     def encode(self) -> bytes:
-        """As the bytes of the file, with their own checksum.
+        """Return the bytes of the file, with their own checksum.
 
         Raises:
             CheckpointError: `extra` is not JSON.
@@ -83,7 +83,7 @@ class Manifest:
 
 
 def _with_checksum(fields: dict[str, Any]) -> bytes:
-    """The fields as text, behind a checksum of that text. Equal for fields that were read again from it."""
+    """Return the fields as text behind its checksum; the same bytes for fields that were read from it."""
     plain = json.loads(
         json.dumps(fields)
     )  # tuples, enums and keys that are numbers become what they are in JSON

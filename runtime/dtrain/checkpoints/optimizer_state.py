@@ -1,4 +1,4 @@
-"""How far an optimizer has come, as a file keeps it and the next `fit` takes it up."""
+"""The state of an optimizer, which a file keeps and the next `fit` takes up."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """How far an optimizer has come with the variables of a model.
+    """The state of an optimizer for the variables of a model.
 
     Attributes:
-        step: updates made.
+        step: the number of updates made.
         slots: by slot name, then by variable.
     """
 

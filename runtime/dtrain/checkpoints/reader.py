@@ -1,6 +1,4 @@
-"""Reading a checkpoint: believed only after sizes, headers and checksums agree; whole variables or any of
-their rows.
-"""
+"""Reading of checkpoints, whole variables or any rows, once sizes, headers and checksums are verified."""
 
 import os
 import zlib
@@ -27,10 +25,10 @@ class Checkpoint:
     """An open, verified checkpoint. It cannot be removed while it is open; close it, or use it in a `with`.
 
     Attributes:
-        path: where it lies.
-        manifest: what it says about itself.
-        arrays: everything it holds, by name.
-        warning: what must be said about newer ones that were damaged; None if there are none.
+        path: of the folder.
+        manifest: its description of itself.
+        arrays: all arrays, by name.
+        warning: names newer ones that are damaged; None if there are none.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,7 +73,7 @@ class Checkpoint:
         self.close()
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the files and release the lock."""
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
         if self._lock >= 0:
@@ -93,7 +91,7 @@ class Checkpoint:
         return {name: stored for name, stored in self.arrays.items() if not is_slot(name)}
 
     def read(self, name: str) -> Array:
-        """A whole variable, or a slot under its `slot_key`, as a new array.
+        """Return a whole variable, or a slot under its `slot_key`, as a new array.
 
         Raises:
             CheckpointError: the checkpoint has no such array.
@@ -102,7 +100,7 @@ class Checkpoint:
         return self.read_rows(name, 0, stored.shape[0] if stored.shape else 1)
 
     def read_rows(self, name: str, start: int, stop: int) -> Array:
-        """Rows of a variable or slot, as a new array; nothing else is read. A scalar is one row.
+        """Return rows of a variable or slot, as a new array; nothing else is read. A scalar is one row.
 
         Raises:
             CheckpointError: the checkpoint has no such array or rows.
@@ -123,8 +121,7 @@ class Checkpoint:
         return result
 
     def look_into(self, name: str) -> ShardedVariable:
-        """A variable or slot that is read where it is used: its parts are views of the file, also after the
-        checkpoint is closed.
+        """Return a variable or slot that is read where it is used: views of the file, valid after closing.
 
         Raises:
             CheckpointError: the checkpoint has no such array.
@@ -157,9 +154,7 @@ def _read_all(descriptor: int) -> bytes:
 
 
 def _verified(name: str, descriptor: int, record: FileRecord) -> list[Entry]:
-    """The entries of a data file, after its size, checksum and header were found to agree with the
-    manifest.
-    """
+    """Return the entries of a data file, once its size, checksum and header agree with the manifest."""
     nbytes = os.fstat(descriptor).st_size
     if nbytes != record.nbytes:
         raise CheckpointDamagedError(f"{name} has {nbytes} bytes, its {MANIFEST} says {record.nbytes}")
@@ -179,11 +174,11 @@ def _verified(name: str, descriptor: int, record: FileRecord) -> list[Entry]:
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open one checkpoint, or the newest sound one of a directory of them.
 
-    Where newer ones are damaged, `Checkpoint.warning` names them and the one that is used instead.
+    `Checkpoint.warning` names newer ones that are damaged, and the one that is used instead.
 
     Raises:
         CheckpointError: there is none, or a newer version of dtrain wrote it.
-        CheckpointDamagedError: all there are are damaged.
+        CheckpointDamagedError: there are some, and all are damaged.
     """
     if (path / MANIFEST).exists():
         return Checkpoint(path)

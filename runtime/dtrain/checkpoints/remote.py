@@ -1,10 +1,10 @@
-"""A second home of checkpoints: at any URL that fsspec knows, such as ``s3://bucket/run``.
+"""Copies of checkpoints at any URL that fsspec knows, such as ``s3://bucket/run``.
 
-A checkpoint is written to the local directory first and then copied. Object stores know no rename, so the
-manifest goes last: where it is, everything is. It also goes first when a copy is removed, and no copy is
-removed before the newest checkpoint has one. What was copied halfway is copied again or removed by the next
-upload. A run that has none of its own begins with what lies there, and owns it from then on: the run before
-finds that out at its next copy, and touches the copies no more.
+A checkpoint is written to the local directory first and then copied. Object stores cannot rename, so the
+manifest is written last, and removed first: where it is, the arrays are. No copy is removed before the newest
+checkpoint has one. The next upload completes or removes a copy that was interrupted. A run without
+checkpoints begins with the copies and owns them from then on; the run before finds that out at its next copy,
+and leaves them alone.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ OWNER = "owner"
 
 
 class RemoteCopies:
-    """The copies at one URL. One process writes there: that of the directory which has claimed them last.
+    """The copies at one URL. Only the process of the directory that claimed them last writes there.
 
     Attributes:
-        warning: what must be said of newer copies that were damaged, after `fetch`; None if there are none.
+        warning: after `fetch`, names newer copies that were damaged; None if there are none.
     """
 
     def __init__(self, url: str) -> None:
@@ -50,7 +50,7 @@ class RemoteCopies:
         self.url = url
         self.warning: str | None = None
         try:
-            import fsspec  # a third of a second that only those pay who give a URL
+            import fsspec  # takes a third of a second, so only where a URL is given
 
             self._files, self._root = fsspec.core.url_to_fs(url)
         except ImportError as error:
@@ -63,11 +63,10 @@ class RemoteCopies:
             ) from None
 
     def claim(self, directory: Path, *, heir: bool) -> None:
-        """Make the copies those of this directory; an `heir`, which has no checkpoints yet, takes over those
-        of another.
+        """Make the copies this directory's; an `heir`, which has no checkpoints yet, takes another's over.
 
         Raises:
-            CheckpointError: it cannot be written down.
+            CheckpointError: the claim cannot be written.
             CopiesTakenError: they are another directory's.
         """
         with self._explained("copy to"):
@@ -96,7 +95,7 @@ class RemoteCopies:
                 self._remove(step)
 
     def fetch(self, directory: Path, after: int | None = None) -> bool:
-        """Bring the newest sound copy, if it is of a step after this one; whether one was brought.
+        """Download the newest sound copy of a step after `after`; return whether there was one.
 
         `after` None means the newest step that the directory holds.
 
@@ -125,9 +124,7 @@ class RemoteCopies:
             return False
 
     def _are_of(self, directory: Path, *, or_refuse: bool) -> bool:
-        """Whether they are this directory's; copies that no directory has claimed belong to none, and are
-        never refused.
-        """
+        """Return whether the copies are this directory's; unclaimed ones are nobody's, and never refused."""
         try:
             owner: bytes = self._files.cat_file(f"{self._root}/{OWNER}")
         except FileNotFoundError:
@@ -144,7 +141,7 @@ class RemoteCopies:
         return False
 
     def _bring(self, step: int, directory: Path) -> bool:
-        """One copy, whole and verified; False if it is not there any more, or was never finished."""
+        """Download one copy and verify it; return False if it is gone, or was never finished."""
         directory.mkdir(parents=True, exist_ok=True)
         aside = free_name(directory, WRITTEN, step)
         aside.mkdir()
@@ -173,7 +170,7 @@ class RemoteCopies:
         return True
 
     def _steps(self) -> set[int]:
-        """Of all copies, also of those that are not whole."""
+        """Return the steps of all copies, also of those that are not whole."""
         self._files.invalidate_cache()
         try:
             names = [
@@ -189,9 +186,9 @@ class RemoteCopies:
 
     def _copy(self, step: int, path: Path) -> None:
         try:
-            lock = open_for_reading(path)  # rotation passes it by
+            lock = open_for_reading(path)  # rotation leaves it alone
         except FileNotFoundError:
-            return  # it is not there any more
+            return  # it is gone
         try:
             manifest = (path / MANIFEST).read_bytes()
             try:
@@ -201,7 +198,7 @@ class RemoteCopies:
             with contextlib.suppress(FileNotFoundError):
                 if self._files.cat_file(self._path(step, MANIFEST)) == manifest:
                     return
-                self._remove(step)  # of the same step, from which training has gone back since
+                self._remove(step)  # of the same step, made before training went back
             self._files.makedirs(self._path(step), exist_ok=True)
             for name in names:
                 self._files.put_file(str(path / name), self._path(step, name))
@@ -232,5 +229,5 @@ def _owner_file(directory: Path) -> Path:
 
 
 def remote_copies(url: str | None) -> RemoteCopies | None:
-    """As the spec's `checkpoint.remote` says."""
+    """Return the copies that the spec's `checkpoint.remote` names."""
     return RemoteCopies(url) if url else None

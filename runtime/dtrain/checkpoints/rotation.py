@@ -1,8 +1,8 @@
-"""Which checkpoints stay: the newest, one every so many hours, and those that are being read.
+"""The choice of the checkpoints that stay: the newest, one every so many hours, and those being read.
 
 The rule of `keep_every_n_hours` is that of `tf.train.CheckpointManager`: it is decided when a checkpoint
 leaves the newest ones. It stays for ever if it was written at least so many hours after the last one that
-stayed (the first time: after the first look).
+stayed (at first: after the first rotation).
 """
 
 import json
@@ -32,7 +32,7 @@ def rotate(
         keep: how many of the newest stay; None for all.
         keep_every_n_hours: of the others, those at least so far apart stay; None for none.
         now: seconds since the epoch.
-        disk: what writes and removes.
+        disk: the operations that write and remove.
 
     Raises:
         CheckpointError: the disk is failing.
@@ -63,7 +63,7 @@ def rotate(
 
 
 def _written_s(checkpoint: CheckpointPath) -> float | None:
-    """When a checkpoint was written; None where it does not say."""
+    """Return the time at which a checkpoint was written; None if its manifest cannot be read."""
     try:
         return Manifest.decode((checkpoint.path / MANIFEST).read_bytes()).written_s
     except (OSError, CheckpointError):
@@ -71,7 +71,7 @@ def _written_s(checkpoint: CheckpointPath) -> float | None:
 
 
 def _read_state(directory: Path, now: float) -> tuple[float, set[int]]:
-    """When the last checkpoint that stays for ever was written, and the steps of all of them."""
+    """Return the time of the last checkpoint that stays for ever, and the steps of all such."""
     try:
         state = json.loads((directory / STATE).read_bytes())
         # A clock that was set back must not keep checkpoints from staying.

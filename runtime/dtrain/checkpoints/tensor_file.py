@@ -1,9 +1,7 @@
-"""One file of arrays in the safetensors format: 8 bytes of length, a JSON header, then the arrays' bytes in C
-order.
+"""A file of arrays in the safetensors format: 8 bytes of length, a JSON header, then the arrays in C order.
 
-Written here and not by the library, because that wants all arrays in memory at once, and its version 0.8.0
-writes wrong bytes for arrays that are not C-contiguous. Source: https://github.com/huggingface/safetensors,
-"Format".
+The library is not used: it wants all arrays in memory at once, and its version 0.8.0 writes wrong bytes for
+arrays that are not C-contiguous. Source: https://github.com/huggingface/safetensors, "Format".
 """
 
 import json
@@ -46,7 +44,8 @@ class Entry:
     Attributes:
         key: its name in the file.
         dtype: numpy's name of its dtype.
-        file: the file's name, and `offset` where in it the array begins; both are set when it is read.
+        file: the file's name, set when it is read.
+        offset: the array's first byte in the file, set when it is read.
     """
 
     key: str
@@ -62,7 +61,7 @@ class Entry:
 
 
 def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The beginning of a file whose arrays follow in the order of `entries`; `metadata` is what else it says.
+    """Return the beginning of a file whose arrays follow in the order of `entries`.
 
     Raises:
         CheckpointError: two entries have the same key, or the format has no such dtype.
@@ -89,10 +88,10 @@ def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str] | None =
 
 
 def header_bytes(start: bytes, file_bytes: int) -> int:
-    """How long the header is with its length, from the first 8 bytes of a file.
+    """Return the length of the header with its length field, from the first 8 bytes of a file.
 
     Raises:
-        CheckpointDamagedError: longer than the file, or than any header is.
+        CheckpointDamagedError: it is longer than the file, or than any header is.
     """
     length = int.from_bytes(start, "little")
     if len(start) != _LENGTH_BYTES or length > min(MAX_HEADER_BYTES, file_bytes - _LENGTH_BYTES):
@@ -101,7 +100,7 @@ def header_bytes(start: bytes, file_bytes: int) -> int:
 
 
 def decode_header(text: bytes, file: str, file_bytes: int) -> list[Entry]:
-    """The arrays of a file, from its whole beginning (length and header), in the order of their bytes.
+    """Return the arrays of a file in the order of their bytes, from its length field and header.
 
     Raises:
         CheckpointDamagedError: the header does not describe the rest of the file, byte for byte.
@@ -131,10 +130,10 @@ def decode_header(text: bytes, file: str, file_bytes: int) -> list[Entry]:
 
 
 def decode_metadata(text: bytes) -> dict[str, str]:
-    """What else a file says, from a beginning that `decode_header` has read.
+    """Return the metadata of a file, from a beginning that `decode_header` has read.
 
     Raises:
-        CheckpointDamagedError: it is not text by name.
+        CheckpointDamagedError: the metadata are not text by name.
     """
     metadata = json.loads(text[_LENGTH_BYTES:]).get(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
@@ -143,7 +142,7 @@ def decode_metadata(text: bytes) -> dict[str, str]:
 
 
 def array_bytes(array: np.ndarray[Any, Any]) -> memoryview:
-    """The bytes of an array of any layout as they lie in a file: its elements, little-endian, in C order."""
+    """Return the bytes of an array of any layout as in a file: little-endian, in C order."""
     ordered = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
     return ordered.reshape(-1).view(np.uint8).data
 

@@ -1,4 +1,4 @@
-"""Writing a checkpoint: streamed block by block, and either there as a whole or not at all.
+"""Writing of a checkpoint, streamed block by block: afterwards it is there as a whole or not at all.
 
 with CheckpointWriter(directory, step, now=now) as writer:
     with writer.data_file("server-0.safetensors", entries) as file:
@@ -65,7 +65,7 @@ class DataFile:
             self._nbytes += len(part)
 
     def finish(self) -> FileRecord:
-        """Bring the file to the disk.
+        """Sync the file to the disk.
 
         Raises:
             CheckpointError: more or fewer bytes were written than its entries have.
@@ -80,9 +80,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Streamed:
-    """An array that comes in blocks, which together are its bytes in C order; asked for when they are
-    written.
-    """
+    """An array as blocks, which together are its bytes in C order; they are made when they are written."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -90,18 +88,16 @@ class Streamed:
 
 
 class CheckpointWriter:
-    """A checkpoint of one step while it is being written. Leaving it without `commit` leaves nothing
-    behind.
-    """
+    """A checkpoint of one step while it is being written. Leaving without `commit` leaves nothing behind."""
 
     def __init__(self, directory: Path, step: int, *, now: float, disk: FileOperations = DISK) -> None:
         """Prepare.
 
         Args:
-            directory: where checkpoints are kept; made if it is not there.
+            directory: of checkpoints; made if it is not there.
             step: the global step.
             now: seconds since the epoch.
-            disk: what writes.
+            disk: the operations that write.
         """
         self._directory = directory
         self._step = step
@@ -116,12 +112,10 @@ class CheckpointWriter:
         with self._explained("write"):
             if not list_checkpoints(
                 self._directory
-            ):  # a process that was killed may have made it and not come to the rest
+            ):  # a process that was killed may have made it without syncing its name
                 self._disk.make_directory(self._directory)
                 self._disk.sync_directory(self._directory.parent)
-                with suppress(
-                    PermissionError
-                ):  # a folder that others own, in which nothing was made for this run
+                with suppress(PermissionError):  # a folder of others, in which nothing was made for this run
                     self._disk.sync_directory(
                         self._directory.parent.parent
                     )  # the run directory has just been made in it
@@ -145,15 +139,15 @@ class CheckpointWriter:
 
     @contextmanager
     def data_file(self, name: str, entries: Sequence[Entry]) -> Iterator[DataFile]:
-        """One data file, to be written within the block.
+        """Open one data file, to be written within the block.
 
         Args:
             name: ending in ``.safetensors``, without folders.
             entries: the file's arrays, in the order in which their bytes will come.
 
         Raises:
-            CheckpointError: the name or the entries are wrong, the bytes written do not fit, or the disk is
-                full or failing.
+            CheckpointError: the name or entries are wrong, the bytes do not fit, or the disk is full or
+                failing.
         """
         if not FILE_NAME.fullmatch(name):
             raise CheckpointError(
@@ -170,15 +164,15 @@ class CheckpointWriter:
         self._entries += entries
 
     def commit(self, extra: Mapping[str, Any] | None = None, *, final: bool = False) -> Path:
-        """Make it a checkpoint. From the return of this on no crash can take it away.
+        """Make it a checkpoint; once this returns, no crash can undo it.
 
         Args:
-            extra: what else to remember, as JSON.
+            extra: other state of the run, as JSON.
             final: training has ended.
 
         Raises:
-            CheckpointError: its arrays leave out rows of a variable, `extra` is not JSON, or the disk is full
-                or failing.
+            CheckpointError: rows of a variable are missing, `extra` is not JSON, or the disk is full or
+                failing.
         """
         join_parts(self._entries)
         manifest = Manifest(self._step, final, self._now, self._files, dict(extra or {}))
@@ -241,8 +235,9 @@ def save(
     now: float,
     disk: FileOperations = DISK,
 ) -> Path:
-    """Write a checkpoint of arrays in memory, or in blocks. Arguments and errors as `CheckpointWriter`; keys
-    as `part_key` and `slot_key`.
+    """Write a checkpoint of arrays in memory, or in blocks.
+
+    Arguments and errors are those of `CheckpointWriter`, keys those of `part_key` and `slot_key`.
     """
     streams = {}
     for key, each in arrays.items():

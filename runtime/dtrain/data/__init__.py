@@ -1,6 +1,4 @@
-"""Input pipelines in the words of tf.data: `data.Dataset.from_tensor_slices((x,
-y)).shuffle(1000).batch(32)`.
-"""
+"""Input pipelines with tf.data's API: `data.Dataset.from_tensor_slices((x, y)).shuffle(1000).batch(32)`."""
 
 from dtrain.data.dataset import Dataset
 from dtrain.data.examples import (

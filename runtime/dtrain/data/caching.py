@@ -1,5 +1,5 @@
 # ruff: noqa: D102 -- the methods are those of `Node`, documented there
-"""Keeping elements in memory once they have been computed."""
+"""A node that keeps elements in memory once they have been computed."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,9 +9,7 @@ from dtrain.data.structure import Element
 
 
 class Cached(Node):
-    """The source's first iteration, in every iteration: computed once, then kept. What a shuffle before it
-    drew stays as it is.
-    """
+    """The source's first iteration, repeated in every iteration: an earlier shuffle keeps its order."""
 
     def __init__(self, source: Node) -> None:
         self._source = source
@@ -35,7 +33,7 @@ class Cached(Node):
             for element in self._source.iterate(_first(iteration)):
                 kept.append(element)
                 yield element
-            self._all = kept  # only now: an iteration that was broken off has not seen all
+            self._all = kept  # not earlier: an iteration that is broken off has not seen all elements
 
     def element(self, index: int, iteration: Iteration) -> Element:
         if index not in self._by_index:

@@ -1,4 +1,4 @@
-"""`Dataset`: a lazy description of a stream of elements, in the words of tf.data."""
+"""`Dataset`: a lazy description of a stream of elements, with tf.data's API."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ LARGEST_COUNT = 2**62
 class Dataset:
     """A stream of elements: arrays, or tuples and dicts of such.
 
-    Nothing is computed before it is iterated, which can be done any number of times; a shuffled dataset has
+    Nothing is computed before it is iterated, which can be done any number of times. A shuffled dataset has
     another order in each iteration, and the same ones in every process.
     """
 
@@ -32,22 +32,22 @@ class Dataset:
 
     @staticmethod
     def from_tensor_slices(tensors: Any) -> "Dataset":
-        """The rows of an array, or of a tuple or dict of arrays of one length."""
+        """Return the rows of an array, or of a tuple or dict of arrays of one length."""
         return Dataset(Slices(tensors))
 
     @staticmethod
     def from_tensors(tensors: Any) -> "Dataset":
-        """One element: the array, tuple or dict itself."""
+        """Return one element: the array, tuple or dict itself."""
         return Dataset(Single(tensors))
 
     @staticmethod
     def range(*args: int) -> "Dataset":
-        """int64 numbers; arguments as Python's range."""
+        """Return int64 numbers; arguments as of Python's range."""
         return Dataset(Range(range(*args)))
 
     @staticmethod
     def from_generator(generator: Callable[[], Iterable[Any]], output_signature: Any = None) -> "Dataset":
-        """What the iterable that `generator` returns yields, called anew in each iteration.
+        """Return the elements of the iterable that `generator` returns; each iteration calls it anew.
 
         Args:
             generator: a function without arguments.
@@ -57,9 +57,7 @@ class Dataset:
 
     @staticmethod
     def zip(datasets: Any) -> "Dataset":
-        """Elements of several datasets side by side, as long as all have one; a tuple or dict of datasets,
-        nested.
-        """
+        """Return elements of datasets side by side, until one ends; a tuple or dict of datasets, nested."""
         return Dataset(
             Zipped(
                 map_arrays(lambda dataset: dataset.node, datasets),
@@ -70,37 +68,35 @@ class Dataset:
     # Order
 
     def take(self, count: int) -> "Dataset":
-        """The first `count` elements; -1: all."""
+        """Return the first `count` elements; -1: all."""
         return Dataset(Picked(self.node, limit=None if count == -1 else count))
 
     def skip(self, count: int) -> "Dataset":
-        """All but the first `count` elements; -1: none."""
+        """Return all but the first `count` elements; -1: none."""
         return Dataset(Picked(self.node, limit=0) if count == -1 else Picked(self.node, start=count))
 
     def shard(self, num_shards: int, index: int) -> "Dataset":
-        """Every `num_shards`-th element, beginning with element `index`."""
+        """Return every `num_shards`-th element, beginning with element `index`."""
         if not 0 <= index < num_shards:
             raise InputError(f"shard: expected 0 <= index < num_shards, found index {index} of {num_shards}.")
         return Dataset(Picked(self.node, start=index, stride=num_shards))
 
     def repeat(self, count: int | None = None) -> "Dataset":
-        """The dataset `count` times over; None or -1: without end."""
+        """Repeat the dataset `count` times; None or -1: without end."""
         return Dataset(Repeated(self.node, None if count is None or count < 0 else count))
 
     def shuffle(
         self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True
     ) -> "Dataset":
-        """Elements in an order drawn from `seed` (None: 0) and the iteration, each from the `buffer_size`
-        next in line.
-        """
+        """Draw each element from the next `buffer_size`, by `seed` (None: 0) and the iteration."""
         return Dataset(Shuffled(self.node, buffer_size, (seed or 0) % 2**32, reshuffle_each_iteration))
 
     def concatenate(self, dataset: "Dataset") -> "Dataset":
-        """These elements, then those of another dataset."""
+        """Return these elements, then those of another dataset."""
         return Dataset(Concatenated(self.node, dataset.node))
 
     def enumerate(self, start: int = 0) -> "Dataset":
-        """Pairs of a number, counted from `start`, and an element."""
+        """Return pairs of a number, counted from `start`, and an element."""
         return Dataset.zip((Dataset.range(start, start + LARGEST_COUNT), self))
 
     # Content
@@ -108,65 +104,62 @@ class Dataset:
     def map(
         self, map_func: Callable[..., Any], num_parallel_calls: int | None = None, deterministic: bool = True
     ) -> "Dataset":
-        """`map_func` of each element; a tuple's parts are its arguments. The further arguments are accepted
-        and change nothing.
+        """Apply `map_func` to each element; a tuple's parts are its arguments.
+
+        `num_parallel_calls` and `deterministic` are accepted as in tf.data and have no effect.
         """
         return Dataset(Mapped(self.node, map_func))
 
     def filter(self, predicate: Callable[..., Any]) -> "Dataset":
-        """The elements for which `predicate` is true."""
+        """Return the elements for which `predicate` is true."""
         return Dataset(Filtered(self.node, predicate))
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> "Dataset":
-        """Groups of `batch_size` elements, stacked along a new first axis; a smaller last one is kept or
-        dropped.
-        """
+        """Stack `batch_size` elements along a new first axis; a smaller last group is kept or dropped."""
         return Dataset(Batched(self.node, batch_size, drop_remainder))
 
     def unbatch(self) -> "Dataset":
-        """The rows of each element."""
+        """Return the rows of each element."""
         return Dataset(Unbatched(self.node))
 
     def rebatch(self, batch_size: int | Sequence[int], drop_remainder: bool = False) -> "Dataset":
-        """The rows of these batches in batches of another size, or of several sizes in turn, across the old
-        boundaries.
-        """
+        """Cut the rows of these batches into batches of another size, or of several sizes in turn."""
         sizes = [batch_size] if isinstance(batch_size, int) else batch_size
         return Dataset(Rebatched(self.node, sizes, drop_remainder))
 
     def flat_map(self, map_func: "Callable[..., Dataset]") -> "Dataset":
-        """The elements of the datasets that `map_func` makes of each element, one dataset after another."""
+        """Return the elements of the datasets that `map_func` makes of each element, one after another."""
         return self.interleave(map_func, cycle_length=1)
 
     def interleave(
         self, map_func: "Callable[..., Dataset]", cycle_length: int, block_length: int = 1
     ) -> "Dataset":
-        """As `flat_map`, but `block_length` elements at a time of each of `cycle_length` datasets in turn."""
+        """Take `block_length` elements at a time, in turn, of `cycle_length` datasets of `flat_map`."""
         return Dataset(
             Interleaved(self.node, lambda *parts: map_func(*parts).node, cycle_length, block_length)
         )
 
     def apply(self, transformation: "Callable[[Dataset], Dataset]") -> "Dataset":
-        """`transformation` of this dataset."""
+        """Return `transformation` of this dataset."""
         return transformation(self)
 
     def cache(self) -> "Dataset":
-        """The dataset as its first iteration was, kept in memory from then on."""
+        """Keep the first iteration's elements in memory, and repeat them from then on."""
         return Dataset(Cached(self.node))
 
     def prefetch(self, buffer_size: int) -> "Dataset":
-        """The dataset itself: elements are computed when they are asked for."""
+        """Return the dataset itself: elements are computed when they are asked for."""
         return self
 
     # Reading
 
     def cardinality(self) -> int:
-        """Number of elements, INFINITE (-1) or UNKNOWN (-2)."""
+        """Return the number of elements, INFINITE (-1) or UNKNOWN (-2)."""
         return self.node.cardinality
 
     @property
     def element_spec(self) -> Any:
-        """The structure of an element, with a `TensorSpec` in each array's place."""
+        """An element's structure, with a `TensorSpec` in each array's place."""
         return self.node.spec
 
     def __iter__(self) -> DatasetIterator:
@@ -179,11 +172,11 @@ class Dataset:
         return self.cardinality()
 
     def as_numpy_iterator(self) -> DatasetIterator:
-        """The same as iter(): elements are numpy arrays already."""
+        """Return iter() of the dataset: elements are numpy arrays already."""
         return iter(self)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
-        """`reduce_func(state, element)` over all elements."""
+        """Fold `reduce_func(state, element)` over all elements."""
         state = initial_state
         for element in self:
             state = reduce_func(state, element)

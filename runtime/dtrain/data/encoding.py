@@ -1,4 +1,4 @@
-"""`dt.utils`: labels and texts of numbers as arrays, as in `tf.keras.utils`."""
+"""`dt.utils`: labels and sequences of numbers as arrays, as in `tf.keras.utils`."""
 
 import collections.abc
 from typing import Any
@@ -11,7 +11,7 @@ Array = np.ndarray[Any, Any]
 
 
 def to_categorical(y: Any, num_classes: int | None = None, dtype: str = "float32") -> Array:
-    """Class numbers as one-hot vectors: shape [..., num_classes]; a last axis of length 1 is taken off.
+    """Return class numbers as one-hot vectors [..., num_classes]; a last axis of length 1 is taken off.
 
     Raises:
         InputError: a number is no class.
@@ -36,8 +36,7 @@ def pad_sequences(
     truncating: str = "pre",
     value: float = 0.0,
 ) -> Array:
-    """Sequences of different lengths as one array: what is short is filled up with `value`, what is long is
-    cut.
+    """Return sequences of different lengths as one array: short ones are filled with `value`, long ones cut.
 
     Args:
         maxlen: the length; the longest sequence's by default.
@@ -61,6 +60,6 @@ def pad_sequences(
             else np.asarray(each)[:length]
         )
         start = length - len(kept) if padding == "pre" else 0
-        if len(kept):  # nothing has no shape of its own
+        if len(kept):  # an empty list has no shape of its own
             row[start : start + len(kept)] = kept
     return padded

@@ -1,9 +1,10 @@
 """tf.train.Example: a dict of features, each a list of bytes, floats or integers, as a protocol buffer.
 
-    Example  { Features features = 1; }           Feature { oneof { BytesList bytes_list = 1; FloatList
-    float_list = 2; Features { map<string, Feature> feature = 1; }                  Int64List int64_list = 3;
-    } } BytesList { repeated bytes value = 1; }       FloatList, Int64List { repeated float / int64 value = 1
-    [packed]; }
+    Example   { Features features = 1; }
+    Features  { map<string, Feature> feature = 1; }
+    Feature   { oneof { BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3; } }
+    BytesList { repeated bytes value = 1; }
+    FloatList, Int64List { repeated float / int64 value = 1 [packed]; }
 
 `parse_example` turns serialized examples into arrays by a dict of `FixedLenFeature` and `VarLenFeature`.
 """
@@ -55,7 +56,7 @@ class VarLenFeature:
 def parse_single_example(
     serialized: bytes, features: Mapping[str, FixedLenFeature | VarLenFeature]
 ) -> dict[str, Any]:
-    """The features of one serialized Example, as arrays (a `string` of shape () as bytes).
+    """Return the features of one serialized Example, as arrays (a `string` of shape () as bytes).
 
     Raises:
         InputError: the bytes are no Example, a feature without a default is missing, or its kind or length is
@@ -68,9 +69,7 @@ def parse_single_example(
 def parse_example(
     serialized: Sequence[bytes], features: Mapping[str, FixedLenFeature | VarLenFeature]
 ) -> dict[str, Any]:
-    """The features of a batch of serialized Examples: stacked arrays, and for `VarLenFeature` a list of
-    arrays.
-    """
+    """Return the features of a batch of serialized Examples: stacked arrays, lists for `VarLenFeature`."""
     rows = [parse_single_example(each, features) for each in serialized]
     batch: dict[str, Any] = {}
     for name, feature in features.items():
@@ -85,7 +84,7 @@ def parse_example(
 
 
 def decode_example(serialized: bytes) -> dict[str, Feature]:
-    """All features of a serialized Example."""
+    """Return all features of a serialized Example."""
     try:
         features: dict[str, Feature] = {}
         for _, message in _fields(serialized, 1):
@@ -100,7 +99,7 @@ def decode_example(serialized: bytes) -> dict[str, Feature]:
 
 
 def encode_example(features: Mapping[str, Any]) -> bytes:
-    """A serialized Example of these features, in the order of their names.
+    """Return a serialized Example of these features, in the order of their names.
 
     Args:
         features: for each name bytes, text, or a number, or a list or array of such; whole numbers become
@@ -176,7 +175,7 @@ def _decode_feature(message: memoryview | bytes) -> Feature:
 
 
 def _fields(message: memoryview | bytes, *wanted: int) -> Iterator[tuple[int, memoryview]]:
-    """(number, content) of the fields of a message; the content of a number is its bytes as they stand."""
+    """Yield (number, content) of each field of a message; the content of a number is its bytes."""
     view = memoryview(message)
     position = 0
     while position < len(view):
@@ -198,7 +197,7 @@ def _fields(message: memoryview | bytes, *wanted: int) -> Iterator[tuple[int, me
 
 
 def _varint(view: memoryview, position: int) -> tuple[int, int]:
-    """A number of 7 bits a byte at `position`, and the position after it."""
+    """Return a number of 7 bits a byte at `position`, and the position after it."""
     value = shift = 0
     while shift < 70:
         byte = view[position]

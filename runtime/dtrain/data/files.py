@@ -17,7 +17,7 @@ Filenames = str | Path | Sequence[str | Path] | Dataset
 
 
 class FileRows(Node):
-    """What a reader yields of one file, in bytes."""
+    """The rows, in bytes, that a reader yields of one file."""
 
     def __init__(self, path: str, read: Callable[[str], Iterator[bytes]]) -> None:
         self._path = path
@@ -25,11 +25,11 @@ class FileRows(Node):
 
     @property
     def spec(self) -> Any:
-        """A `string`, as TensorFlow calls bytes."""
+        """Return a `string`, TensorFlow's name of bytes."""
         return TensorSpec((), "string")
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        """The file's rows; it is opened with the first."""
+        """Yield the file's rows; the first one opens it."""
         return self._read(self._path)
 
 
@@ -63,7 +63,7 @@ class TextLineDataset(Dataset):
 
 
 def list_files(file_pattern: str | Sequence[str], shuffle: bool = True, seed: int | None = None) -> Dataset:
-    """The paths (text) that match a pattern or several, shuffled or in order.
+    """Return the paths (text) that match a pattern or several, shuffled or in order.
 
     Raises:
         InputError: no file matches.
@@ -77,7 +77,7 @@ def list_files(file_pattern: str | Sequence[str], shuffle: bool = True, seed: in
 
 
 def read_lines(path: str) -> Iterator[bytes]:
-    """The lines of a file without their line breaks.
+    """Yield the lines of a file without their line breaks.
 
     Raises:
         InputError: there is no such file.

@@ -12,7 +12,7 @@ from dtrain.errors import InputError
 
 
 def call(function: Callable[..., Any], element: Element) -> Any:
-    """`function` of an element; a tuple's parts are its arguments."""
+    """Return `function` of an element; a tuple's parts are its arguments."""
     return function(*element) if isinstance(element, tuple) else function(element)
 
 
@@ -119,9 +119,7 @@ class Unbatched(Node):
 
 
 class Rebatched(Node):
-    """The rows of a stream of batches, in batches of these sizes in turn; batches run across the source's
-    boundaries.
-    """
+    """The rows of a stream of batches, in batches of these sizes in turn, across the source's boundaries."""
 
     def __init__(self, source: Node, sizes: Sequence[int], drop_remainder: bool) -> None:
         if not sizes or min(sizes) < 0 or max(sizes) == 0:

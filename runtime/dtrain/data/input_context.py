@@ -20,7 +20,7 @@ class InputContext:
     num_replicas_in_sync: int = 1
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-        """The batch size of one replica.
+        """Return the batch size of one replica.
 
         Raises:
             InputError: the global batch size is not divisible by the number of replicas.

@@ -33,7 +33,7 @@ class DatasetIterator(Iterator[Element]):
 
     @property
     def position(self) -> int:
-        """Of the next element in the iteration."""
+        """Number of the next element in the iteration."""
         return self._position
 
     def skip_to(self, position: int) -> None:
@@ -44,5 +44,5 @@ class DatasetIterator(Iterator[Element]):
         self._position = position
 
     def state(self) -> dict[str, int]:
-        """The iteration, and the position of the next element in it."""
+        """Return the iteration, and the position of the next element in it."""
         return {"iteration": self._iteration[0], "position": self._position}

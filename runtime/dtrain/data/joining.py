@@ -12,9 +12,7 @@ from dtrain.errors import InputError
 
 
 class Zipped(Node):
-    """Elements of several nodes side by side, as long as all have one; `nodes` is a tuple or dict of nodes,
-    nested.
-    """
+    """Elements of several nodes side by side, until one ends; `nodes` is a tuple or dict of nodes, nested."""
 
     def __init__(self, nodes: Any, leaves: list[Node]) -> None:
         self._nodes = nodes
@@ -77,9 +75,7 @@ class Concatenated(Node):
 
 
 class Interleaved(Node):
-    """The elements of the nodes that a function makes of each element: `block_length` of each of
-    `cycle_length` nodes in turn.
-    """
+    """`block_length` elements at a time, in turn, of `cycle_length` of the nodes that a function makes."""
 
     def __init__(self, source: Node, make: Callable[..., Node], cycle_length: int, block_length: int) -> None:
         if cycle_length < 1 or block_length < 1:

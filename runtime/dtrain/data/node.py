@@ -1,12 +1,12 @@
 """One step of an input pipeline: the interface that sources and transformations share.
 
-A node is *addressable* if its element k can be computed without the ones before it. Then a replica computes
+A node is *addressable* if its element k can be computed without the ones before it. A replica then computes
 only the batches that it is dealt, and a pipeline restarts at any position at once. Other nodes are read from
 the start.
 
-An `iteration` says how often the dataset, and each `repeat` inside it, has been gone through before: a tuple
-of counts from the outside in. Everything random follows from it and a seed, so all replicas see the same
-order.
+An `iteration` counts how often the dataset, and each `repeat` inside it, has been gone through before: a
+tuple of counts from the outside in. All random order follows from it and a seed, and is the same in all
+replicas.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ class Node:
 
     Attributes:
         cardinality: a number of elements, INFINITE or UNKNOWN.
-        batch_size: how many elements `batch` has put into each; 0 where that is not known.
+        batch_size: how many elements `batch` puts into each; 0 where that is not known.
     """
 
     addressable = False
@@ -41,30 +41,29 @@ class Node:
 
     @property
     def spec(self) -> Any:
-        """Structure of `TensorSpec`s that every element fits."""
+        """Return the structure of `TensorSpec`s that every element fits."""
         raise NotImplementedError
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        """All elements in order."""
+        """Yield all elements in order."""
         index = 0
         while self.cardinality == INFINITE or index < self.cardinality:
             yield self.element(index, iteration)
             index += 1
 
     def element(self, index: int, iteration: Iteration) -> Element:
-        """Element `index`, of an addressable node."""
+        """Return element `index` of an addressable node."""
         raise NotImplementedError
 
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
-        """The elements of these indices stacked along a new first axis, of an addressable node."""
+        """Return elements of an addressable node stacked along a new first axis."""
         return stack([self.element(int(index), iteration) for index in indices])
 
     def part(self, index: int, iteration: Iteration, rows: "RowsOf") -> tuple[Element | None, int]:
-        """Return rows of element `index`, which is a batch, and how many it has in all; None where the part
-        has no row.
+        """Return rows of element `index`, a batch, and how many it has in all; None if the part has no row.
 
-        Where elements are made of others that are addressable, as by `batch`, only the rows that are asked
-        for are computed.
+        Where elements are made of addressable ones, as by `batch`, only the rows that are asked for are
+        computed.
         """
         return rows_of(self.element(index, iteration), rows)
 
@@ -74,23 +73,21 @@ RowsOf = Callable[[int], range]
 
 
 def rows_of(batch: Element, rows: RowsOf) -> tuple[Element | None, int]:
-    """Return rows of a batch, which are views of it, and how many it has in all; None where there is no
-    row.
-    """
+    """Return rows of a batch, as views, and how many it has in all; None if there is no row."""
     size = len(arrays_of(batch)[0])
     wanted = rows(size)
     return (map_arrays(lambda array: array[wanted.start : wanted.stop], batch) if wanted else None), size
 
 
 def spec_of_first(node: Node) -> Any:
-    """The spec of a node's first element, for nodes that know no other."""
+    """Return the spec of a node's first element, for nodes that know no other."""
     for element in node.iterate((0,)):
         return spec_of(element)
     raise InputError("element_spec: it is known only with the first element, and there is none.")
 
 
 def affine(indices: Indices, factor: int, offset: int) -> Indices:
-    """Each index times `factor` plus `offset`."""
+    """Return each index times `factor` plus `offset`."""
     if isinstance(indices, range):
         return range(indices.start * factor + offset, indices.stop * factor + offset, indices.step * factor)
     return indices * factor + offset

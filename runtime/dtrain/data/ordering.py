@@ -13,9 +13,7 @@ from dtrain.errors import InputError
 
 
 class Picked(Node):
-    """Every `stride`-th element from `start` on, at most `limit` of them (None: all): take, skip and
-    shard.
-    """
+    """Every `stride`-th element from `start` on, at most `limit` (None: all); makes take, skip and shard."""
 
     def __init__(self, source: Node, start: int = 0, stride: int = 1, limit: int | None = None) -> None:
         self._source = source
@@ -55,7 +53,7 @@ class Picked(Node):
 
 
 class Repeated(Node):
-    """The source, `times` times over; None: without end."""
+    """The source, repeated `times` times; None: without end."""
 
     def __init__(self, source: Node, times: int | None) -> None:
         self._source = source
@@ -110,9 +108,9 @@ class Repeated(Node):
 class Shuffled(Node):
     """The source in an order drawn from (seed, iteration).
 
-    As in TensorFlow the next element is drawn from the `buffer_size` that come next in the source; with a
-    buffer no smaller than the source that is a permutation of the whole. Over an addressable source only
-    indices are drawn.
+    As in TensorFlow the next element is drawn from the `buffer_size` that come next in the source. A buffer
+    no smaller than the source gives a permutation of the whole. Over an addressable source only indices are
+    drawn.
     """
 
     def __init__(self, source: Node, buffer_size: int, seed: int, reshuffle_each_iteration: bool) -> None:
@@ -175,7 +173,7 @@ class Shuffled(Node):
 def draw_through_buffer(
     source: Iterator[Any], buffer_size: int, generator: np.random.Generator
 ) -> Iterator[Any]:
-    """Elements of `source`, each drawn at random from a buffer of the next `buffer_size`."""
+    """Yield the elements of `source`, each drawn at random from a buffer of the next `buffer_size`."""
     buffer = list(islice(source, buffer_size))
     draws: list[int] = []
     for element in source:

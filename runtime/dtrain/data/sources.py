@@ -1,5 +1,5 @@
 # ruff: noqa: D102 -- the methods are those of `Node`, documented there
-"""Where elements come from: arrays in memory, ranges of numbers, Python generators."""
+"""Sources of elements: arrays in memory, ranges of numbers, Python generators."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -75,9 +75,7 @@ class Range(Node):
 
 
 class Generated(Node):
-    """What a function's iterable yields, in the dtypes of a signature if there is one; the function is called
-    once an iteration.
-    """
+    """Elements of a function's iterable, in a signature's dtypes if given; called once an iteration."""
 
     def __init__(self, generator: Callable[[], Iterable[Any]], signature: Any) -> None:
         self._generator = generator

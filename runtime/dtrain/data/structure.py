@@ -1,6 +1,4 @@
-"""Elements of a dataset: arrays, or tuples and dicts of such, nested; and what one can do with all arrays of
-an element at once.
-"""
+"""Elements of a dataset: arrays, or tuples and dicts of such, nested; and functions of all their arrays."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,9 +28,7 @@ class TensorSpec:
 
 
 def map_arrays(function: Callable[..., Any], first: Element, *others: Element) -> Element:
-    """An element of the first one's structure, made of `function` of the arrays that stand at the same place
-    in all.
-    """
+    """Return an element of `first`'s structure: `function` of the arrays at the same place in all."""
     if isinstance(first, tuple):
         if not others:
             return tuple([map_arrays(function, part) for part in first])
@@ -45,7 +41,7 @@ def map_arrays(function: Callable[..., Any], first: Element, *others: Element) -
 
 
 def arrays_of(element: Element) -> list[Any]:
-    """All arrays of an element, in order."""
+    """Return all arrays of an element, in order."""
     if isinstance(element, tuple):
         return [array for part in element for array in arrays_of(part)]
     if isinstance(element, dict):
@@ -54,16 +50,16 @@ def arrays_of(element: Element) -> list[Any]:
 
 
 def as_arrays(element: Any) -> Element:
-    """The element with numbers and lists made arrays; bytes and text stay, lists of such become arrays of
-    objects.
+    """Return the element with arrays for numbers and lists.
 
-    Python's floats become float32, as in TensorFlow; what numpy has made keeps its dtype.
+    Bytes and text stay, lists of such become arrays of objects. Python's floats become float32, as in
+    TensorFlow; numpy's arrays and numbers keep their dtypes.
     """
     return map_arrays(_as_array, element)
 
 
 def stack(elements: Sequence[Element]) -> Element:
-    """One element whose arrays have a new first axis over `elements`."""
+    """Return one element whose arrays have a new first axis over `elements`."""
     try:
         return map_arrays(_stacked, *elements)
     except ValueError as error:
@@ -74,19 +70,19 @@ def stack(elements: Sequence[Element]) -> Element:
 
 
 def concatenate(elements: Sequence[Element]) -> Element:
-    """One element whose arrays are joined along their first axis."""
+    """Return one element whose arrays are joined along their first axis."""
     return (
         elements[0] if len(elements) == 1 else map_arrays(lambda *arrays: np.concatenate(arrays), *elements)
     )
 
 
 def spec_of(element: Element) -> Any:
-    """The element with a `TensorSpec` in each array's place."""
+    """Return the element with a `TensorSpec` in each array's place."""
     return map_arrays(lambda array: TensorSpec(np.shape(array), _dtype_name(array)), element)
 
 
 def cast(element: Any, signature: Any) -> Element:
-    """The element as arrays of the dtypes of a structure of `TensorSpec`s."""
+    """Return the element as arrays of the dtypes of a structure of `TensorSpec`s."""
     return map_arrays(
         lambda spec, value: value if spec.dtype == "string" else np.asarray(value, spec.dtype),
         signature,
@@ -105,14 +101,12 @@ def _as_array(value: Any) -> Any:
         expected = "an array, or nested lists of equal lengths"
         raise InputError(f"dataset: expected {expected}, found {type(value).__name__}: {error}") from None
     if array.dtype.kind in "SU":
-        return np.array(value, object)  # numpy's own kind cuts zero bytes off
+        return np.array(value, object)  # an array of numpy's bytes would cut zero bytes off
     return array.astype(np.float32) if array.dtype == np.float64 and not _is_of_numpy(value) else array
 
 
 def _is_of_numpy(value: Any) -> bool:
-    """Return whether a value, or the first one in nested lists, is an array or a number of numpy or of
-    another library.
-    """
+    """Return whether a value, or the first one in nested lists, is an array or a number of some library."""
     while isinstance(value, list | tuple) and value:
         value = value[0]
     return type(value) not in (bool, int, float)

@@ -1,4 +1,4 @@
-"""Files of examples as columns: .npz, .npy, .csv and .tfrecord, and which columns are inputs and targets.
+"""Files of examples as columns: .npz, .npy, .csv and .tfrecord, and the choice of inputs and targets.
 
 A column is an array with one row an example. Nothing in a file is unpickled.
 """
@@ -33,11 +33,11 @@ def read_examples(
     targets: bool,
     outputs: Sequence[str] = (),
 ) -> Any:
-    """What `evaluate` (``(x, y)``) or `predict` (``x``) takes.
+    """Return what `evaluate` (``(x, y)``) or `predict` (``x``) takes.
 
     Args:
-        path: its suffix says what it is.
-        inputs: the model's, by name, and their shapes; where the file has columns of all these names they are
+        path: its suffix names the format.
+        inputs: shapes of the model's inputs by name; where the file has columns of all these names they are
             the inputs. Flat examples, and those that differ by axes of length 1, are taken in these shapes.
         x: the column of inputs; else ``x``, ``x_test`` or the only one. In a .csv all columns but the
             targets', as floats.
@@ -80,7 +80,7 @@ def read_examples(
 
 
 def _shaped(column: Array, shape: Shape) -> Array:
-    """Examples in the model's shape, where there is no doubt about the order of their numbers."""
+    """Return examples in the model's shape, where there is no doubt about the order of their numbers."""
     found = column.shape[1:]
     known = tuple(length for length in shape if length is not None)
     doubtless = len(found) == 1 or [n for n in found if n != 1] == [n for n in known if n != 1]
@@ -149,7 +149,7 @@ def _numpy_columns(path: Path) -> dict[str, Array]:
 
 
 def _csv_columns(path: Path) -> dict[str, Array]:
-    """A first line that is not all numbers names the columns; else they are called 0, 1, ..."""
+    """Return columns by the names in a first line that is not all numbers; else by 0, 1, ..."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if row]
@@ -185,7 +185,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _record_columns(path: Path) -> dict[str, Array]:
-    """The features of tf.train.Examples; a feature of one value is a column of scalars."""
+    """Return the features of tf.train.Examples; a feature of one value is a column of scalars."""
     rows = [decode_example(record) for record in read_records(path)]
     columns = {}
     for name in rows[0] if rows else ():

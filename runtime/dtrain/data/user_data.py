@@ -1,4 +1,4 @@
-"""What counts as data for `fit`, `evaluate` and `predict`."""
+"""The kinds of data that `fit`, `evaluate` and `predict` take."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sized
@@ -28,7 +28,7 @@ def as_dataset(
     seed: int = 0,
     context: InputContext | None = None,
 ) -> Dataset:
-    """What `fit` was given as a Dataset of batches.
+    """Return the argument of `fit` as a Dataset of batches.
 
     Args:
         data: see `Data`. Datasets are taken as they are, a function is called with `context`.
@@ -67,9 +67,7 @@ def as_dataset(
 
 
 def _made_by(function: Callable[..., Any], context: InputContext) -> Dataset:
-    """Return the Dataset of a data function; say what fits where it is another kind of function, such as a
-    generator.
-    """
+    """Return the Dataset of a data function; raise an error that names a fit form for other functions."""
     name = getattr(function, "__name__", type(function).__name__)
     try:
         inspect.signature(function).bind(context)
@@ -92,7 +90,7 @@ def _unfit(name: str, found: str) -> str:
 
 
 def check_lengths(data: Any) -> None:
-    """See that x, y and sample_weight, where they stand in a tuple, hold as many examples.
+    """Check that x, y and sample_weight of a tuple have equally many examples.
 
     Raises:
         InputError: an array has no axis of examples, or another length than the first one of x.
@@ -111,14 +109,12 @@ def check_lengths(data: Any) -> None:
 
 
 def _arrays(part: Any) -> list[Any]:
-    """Return the arrays that stand in the place of x, y or sample_weight, each of several inputs or
-    outputs.
-    """
+    """Return the arrays in the place of x, y or sample_weight: one, or one of each input or output."""
     return arrays_of(as_arrays(_lists_as_tuples(part)))
 
 
 def _lists_as_tuples(data: Any) -> Any:
-    """Lists of arrays as tuples: to a Dataset a list is one array."""
+    """Return lists of arrays as tuples, because to a Dataset a list is one array."""
     if isinstance(data, tuple):
         return tuple(_lists_as_tuples(part) for part in data)
     if isinstance(data, list) and any(isinstance(part, np.ndarray) for part in data):

@@ -9,7 +9,7 @@ MASK_DELTA = 0xA282EAD8
 
 
 def crc32c(data: bytes) -> int:
-    """The checksum of `data`, two bytes at a time (about 20 MB/s)."""
+    """Return the checksum of `data`, computed two bytes at a time (about 20 MB/s)."""
     table = _table()
     crc = 0xFFFFFFFF
     even = len(data) & ~1
@@ -21,9 +21,7 @@ def crc32c(data: bytes) -> int:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum as TFRecord files store it: rotated and moved, so that a checksum of checksums stays
-    useful.
-    """
+    """Return the checksum as TFRecord files store it: rotated and offset, so that it can be summed again."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF
 
@@ -34,7 +32,7 @@ def _table() -> list[int]:
 
 
 def _shifted(value: int, bits: int) -> int:
-    """`value` after `bits` steps of the division by the polynomial."""
+    """Return `value` after `bits` steps of the division by the polynomial."""
     for _ in range(bits):
         value = value >> 1 ^ (POLYNOMIAL if value & 1 else 0)
     return value

@@ -1,7 +1,7 @@
 """TensorBoard event files: scalars, histograms and texts over global steps.
 
-An event file is a file of records (`dtrain.formats.tfrecord`), each a serialized ``tensorflow.Event``. These
-are written by hand, in the form of TensorFlow 2 (a tensor, and the name of the plugin that shows it): the
+An event file is a file of records (`dtrain.formats.tfrecord`), each a serialized ``tensorflow.Event``. They
+are encoded here, in the form of TensorFlow 2 (a tensor, and the name of the plugin that shows it): the
 messages have a dozen fields, and a library for them would bring a version of protobuf of its own.
 
 Source: tensorflow/core/util/event.proto, tensorflow/core/framework/{summary,tensor}.proto; `tf.summary`.
@@ -35,7 +35,7 @@ class SummaryWriter:
     """Writes one event file into a folder; to be used in a `with`, or closed."""
 
     def __init__(self, directory: str | Path) -> None:
-        """Make the folder and a file in it whose name no other writer has."""
+        """Make the folder, and a file in it whose name no other writer has."""
         Path(directory).mkdir(parents=True, exist_ok=True)
         now_s = time.time()
         name = f"events.out.tfevents.{int(now_s)}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}.v2"
@@ -44,17 +44,17 @@ class SummaryWriter:
         self.flush()
 
     def scalar(self, tag: str, value: float, step: int, description: str = "") -> None:
-        """A number. See `tf.summary.scalar`."""
+        """Write a number. See `tf.summary.scalar`."""
         self._write(tag, step, SCALARS, _tensor(FLOAT32, np.float32(value)), description)
 
     def histogram(
         self, tag: str, values: Any, step: int, buckets: int = HISTOGRAM_BUCKETS, description: str = ""
     ) -> None:
-        """How many of the values lie in which interval. See `tf.summary.histogram`."""
+        """Write how many values lie in which interval. See `tf.summary.histogram`."""
         self._write(tag, step, HISTOGRAMS, _tensor(FLOAT64, histogram(values, buckets)), description)
 
     def text(self, tag: str, text: Any, step: int, description: str = "") -> None:
-        """Markdown: a string, or nested lists of strings, shown as a table. See `tf.summary.text`."""
+        """Write Markdown: a string, or nested lists of strings, shown as a table. See `tf.summary.text`."""
         cells = np.array(text, object)
         tensor = (
             _varint(1, STRING)
@@ -68,7 +68,7 @@ class SummaryWriter:
         self._file.flush()
 
     def close(self) -> None:
-        """The file is complete."""
+        """Close the file, which is complete."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -90,12 +90,10 @@ class SummaryWriter:
 
 
 def histogram(values: Any, buckets: int = HISTOGRAM_BUCKETS) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Intervals of equal width from the smallest to the largest value.
+    """Return counts of intervals of equal width from the smallest to the largest value, shape [buckets, 3].
 
-    Values that are not finite are left out; where all are equal they lie in the last interval.
-
-    Returns:
-        shape [buckets, 3]: left edge, right edge, how many.
+    Columns are left edge, right edge, count. Values that are not finite are left out; equal values lie in the
+    last interval.
     """
     flat = np.asarray(values, np.float64).ravel()
     flat = flat[np.isfinite(flat)]
@@ -109,7 +107,7 @@ def histogram(values: Any, buckets: int = HISTOGRAM_BUCKETS) -> np.ndarray[Any, 
         result[-1, 2] = flat.size
         return result
     width = (high - low) / buckets
-    # As TensorFlow cuts them: by division, not by comparison with the edges, so that its counts are ours.
+    # By division, not by comparison with the edges, as TensorFlow does: the counts are the same.
     index = np.minimum(((flat - low) / width).astype(np.int64), buckets - 1)
     edges = np.linspace(low, high, buckets + 1)
     result[:, 0] = edges[:-1]

@@ -24,15 +24,14 @@ COMPRESSIONS = ("", "GZIP", "ZLIB")
 
 
 def read_records(path: str | Path, compression: str = "") -> Iterator[bytes]:
-    """The records of a file, one after another.
+    """Yield the records of a file.
 
     Args:
         path: of the file.
         compression: empty, GZIP or ZLIB.
 
     Raises:
-        InputError: there is no such file, or it is damaged; the records before the damage have been given
-            out.
+        InputError: there is no such file, or it is damaged; the records before the damage have been yielded.
     """
     check_compression(compression)
     try:
@@ -71,7 +70,7 @@ class TFRecordWriter:
         self._file.flush()
 
     def close(self) -> None:
-        """Write what is left and close the file."""
+        """Write the rest and close the file."""
         if self._compressor is not None:
             self._file.write(self._compressor.flush())
         self._file.close()
@@ -89,7 +88,7 @@ class TFRecordWriter:
 
 
 def check_compression(compression: str) -> None:
-    """Refuse what is not in COMPRESSIONS."""
+    """Raise an `InputError` for a compression that is not in COMPRESSIONS."""
     if compression not in COMPRESSIONS:
         raise InputError(f"compression_type: expected '', GZIP or ZLIB, found {compression!r}.")
 

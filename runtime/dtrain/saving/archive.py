@@ -1,6 +1,4 @@
-"""One file of arrays with a description: safetensors, whose metadata say what it is and hold a checksum over
-the whole file.
-"""
+"""A file of arrays with a description: safetensors, with a checksum over the whole file in the metadata."""
 
 import os
 import zlib
@@ -38,11 +36,11 @@ _FOREIGN = {
 
 @dataclass(frozen=True)
 class Archive:
-    """What a file holds.
+    """The contents of a file.
 
     Attributes:
         arrays: by key, in the order in which they were written.
-        description: JSON that tells what they are; None in a file of another program.
+        description: JSON about the arrays; None in a file of another program.
     """
 
     path: Path
@@ -51,8 +49,7 @@ class Archive:
 
 
 def check_not_of_tensorflow(path: Path) -> None:
-    """See that a path names nothing that TensorFlow has written in several files, for which dtrain has no
-    reader.
+    """Check that TensorFlow did not write this path in several files, for which dtrain has no reader.
 
     Raises:
         CheckpointError: it is a SavedModel, or a checkpoint.
@@ -98,7 +95,7 @@ def write_archive(
 
 
 def _blocks(array: Array) -> Iterator[memoryview]:
-    """The bytes of an array; of a table that lies elsewhere never all rows at once."""
+    """Yield the bytes of an array; of a table that lies elsewhere never all rows at once."""
     if isinstance(array, np.ndarray):
         yield array_bytes(array)
     else:
@@ -111,7 +108,7 @@ def read_archive(path: Path) -> Archive:
 
     Raises:
         CheckpointError: there is none, it is of another kind, or a newer version of dtrain wrote it.
-        CheckpointDamagedError: it is not as it was written.
+        CheckpointDamagedError: its bytes are not those that were written.
     """
     try:
         if path.exists() and not path.is_file():

@@ -1,4 +1,4 @@
-"""Where a file goes that a program saves, how it comes there whole, and where it is read."""
+"""The places of files that a program saves and reads, and the way in which they are written whole."""
 
 import atexit
 import os
@@ -21,7 +21,7 @@ KERAS_SUFFIXES = (".h5", ".hdf5", ".keras")
 
 
 def tell_format(path: FilePath) -> None:
-    """Warn, at the caller's caller, that a name which says Keras's format does not get it."""
+    """Warn, at the caller's caller, that a name of Keras's format does not get that format."""
     if (suffix := Path(path).suffix) in KERAS_SUFFIXES:
         warnings.warn(
             f"the file is written in the safetensors format although its name ends in {suffix}: "
@@ -32,10 +32,9 @@ def tell_format(path: FilePath) -> None:
 
 
 def destination(strategy: Strategy | None, path: FilePath) -> Path:
-    """Return where a file goes: `path` in the leader, or without a strategy; the leader's run claims it.
+    """Return the place for a file: `path` in the leader, or without a strategy; the leader's run claims it.
 
-    In every other task it is a place of that task alone, which is thrown away when its process ends; see
-    `source`.
+    In every other task it is a place of that task alone, deleted when its process ends; see `source`.
 
     Raises:
         RunInUseError: another run writes it.
@@ -48,26 +47,23 @@ def destination(strategy: Strategy | None, path: FilePath) -> Path:
 
 
 def source(strategy: Strategy, path: FilePath) -> Path:
-    """Return where a file is read: a task's own copy, if it has saved one under this path; else `path`, which
-    is the leader's.
-    """
+    """Return the place of a file to read: a task's own copy if it saved one under this path, else `path`."""
     if strategy.is_leader or not (own := _own_copy(strategy, path)).is_file():
         return Path(path)
     return own
 
 
 def _own_copy(strategy: Strategy, path: FilePath) -> Path:
-    """Return the place of a path in the directory that is thrown away, which holds every path below its
-    root.
-    """
+    """Return the place of a path in the task's temporary directory, which holds every path below its root."""
     whole = Path(os.path.realpath(path))
     return _thrown_away(strategy.directory, os.getpid()) / whole.relative_to(whole.anchor)
 
 
 @cache
 def _thrown_away(run_directory: Path | None, pid: int) -> Path:
-    """Make the directory of a process; below the run directory where there is one, which also outlives a
-    process that is killed.
+    """Make a process's temporary directory, below the run directory if there is one.
+
+    The run directory is cleaned up also after a process that was killed.
     """
     directory = Path(mkdtemp(prefix="dtrain-thrown-away-", dir=run_directory))
 
@@ -87,13 +83,13 @@ def write_whole(
     correction: Callable[[], tuple[int, bytes]] | None = None,
     disk: FileOperations = DISK,
 ) -> None:
-    """Write a file so that a crash leaves it whole or what was there before; folders above it are made.
+    """Write a file so that a crash leaves it whole or as it was before; folders above it are made.
 
     Args:
         blocks: the content, made while it is written.
         overwrite: whether it may replace a file.
-        correction: says, after the last block, what is to stand at an earlier place.
-        disk: what writes.
+        correction: called after the last block; returns an earlier place and the bytes for it.
+        disk: the operations that write.
 
     Raises:
         CheckpointError: it is there and is not to be overwritten, or cannot be written.

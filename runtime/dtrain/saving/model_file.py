@@ -1,6 +1,4 @@
-"""Whole models: what they are made of and compiled with as data, their weights, and how far their optimizer
-has come.
-"""
+"""Whole models: their architecture and compile arguments as data, their weights, their optimizer's state."""
 
 import json
 from collections.abc import Mapping
@@ -60,8 +58,7 @@ def write_model(
 
 
 def read_model(path: FilePath) -> SavedModel:
-    """Read a file of `write_model`; or the newest sound checkpoint of a run, of a folder of checkpoints, or
-    one checkpoint.
+    """Read a file of `write_model`, the newest sound checkpoint of a run or of a folder, or one checkpoint.
 
     Raises:
         CheckpointError: there is none, it holds weights alone, or it cannot be read.

@@ -1,6 +1,4 @@
-"""Files in the ONNX format. The package is an extra: it is loaded only here, and only when a model is
-exported.
-"""
+"""Files in the ONNX format. The package onnx is an extra, and is loaded only when a model is exported."""
 
 from collections.abc import Mapping
 from math import prod
@@ -17,7 +15,7 @@ from dtrain.strategies.interface import Strategy
 Array = np.ndarray[Any, Any]
 
 SUFFIX = ".onnx"
-# What a protobuf message can hold.
+# The limit of a protobuf message.
 MAX_BYTES = (1 << 31) - 1
 
 
@@ -34,7 +32,7 @@ def write_onnx(
     Raises:
         SpecError: ONNX has no form of a layer, or the format or the file's name is another's.
         CheckpointError: the file cannot be written.
-        DtrainError: the package onnx is not there, or the model is larger than its files can be.
+        DtrainError: the package onnx is not installed, or the model is larger than its files can be.
     """
     if format != "onnx" or Path(path).suffix != SUFFIX:
         raise SpecError(

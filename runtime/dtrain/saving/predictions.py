@@ -1,4 +1,4 @@
-"""Predictions as JSON, and in the formats of files, which a file's name asks for."""
+"""Predictions as JSON, and in the format that a file's name asks for."""
 
 import json
 import math
@@ -17,16 +17,14 @@ SUFFIXES = (".npy", ".npz", ".csv", ".json", ".jsonl")
 
 
 def rows(outputs: Mapping[str, Array]) -> Iterator[Any]:
-    """Each example's outputs as JSON types: nested lists; an object of such by name if there are several
-    outputs.
-    """
+    """Yield each example's outputs as JSON types: nested lists, or an object of such by name if several."""
     for row in zip(*outputs.values(), strict=True):
         values = [plain(each.tolist()) for each in row]
         yield values[0] if len(outputs) == 1 else dict(zip(outputs, values, strict=True))
 
 
 def encoded(path: Path, outputs: Mapping[str, Array]) -> list[bytes]:
-    """The content of a file of this name.
+    """Return the content of a file of this name.
 
     Raises:
         SpecError: there is no such format, or it holds one output and there are several.
@@ -56,12 +54,12 @@ def encoded(path: Path, outputs: Mapping[str, Array]) -> list[bytes]:
 
 
 def line(value: Any) -> bytes:
-    """JSON types as a line."""
+    """Return JSON types as a line."""
     return (json.dumps(value) + "\n").encode()
 
 
 def plain(value: Any) -> Any:
-    """As JSON types: bytes as text, null for numbers that are not finite."""
+    """Return a value as JSON types: bytes as text, null for numbers that are not finite."""
     if isinstance(value, list):
         return [plain(each) for each in value]
     if isinstance(value, bytes):

@@ -36,14 +36,14 @@ def save_weights(
 def load_weights(
     path: FilePath, variables: Sequence[VariableSpec], *, by_name: bool = False, skip_mismatch: bool = False
 ) -> dict[str, Array]:
-    """Values for a model's variables, by the variables' names.
+    """Return values for a model's variables, by the variables' names.
 
     Args:
         path: a file of weights or of a whole model, any safetensors file, or a checkpoint or a folder of
             checkpoints.
-        by_name: take what has the name of a variable, and leave the others as they are. Otherwise every
-            variable must have a value: under its name or, where a file of dtrain has other names, in the
-            order of creation.
+        by_name: take the arrays that have a variable's name, and leave the other variables as they are.
+            Otherwise every variable must have a value: under its name or, where a file of dtrain has other
+            names, in the order of creation.
         skip_mismatch: leave variables as they are whose shape is another in the file.
 
     Raises:
@@ -68,9 +68,7 @@ def fitted(
     by_name: bool = False,
     skip_mismatch: bool = False,
 ) -> dict[str, Array]:
-    """What was found in a file as values of a model's variables; see `load_weights`. `where` names the file
-    in errors.
-    """
+    """Return arrays of a file as values of a model's variables; see `load_weights`. Errors name `where`."""
     names = [spec.name for spec in variables]
     if not by_name and set(found) != set(names):
         missing = [name for name in names if name not in found]
@@ -95,10 +93,9 @@ def fitted(
 
 
 def stored_weights(path: Path) -> tuple[dict[str, Array], bool]:
-    """Every variable in a file, or in the newest sound checkpoint of a folder, and whether they come in the
-    order of creation.
+    """Return every variable of a file, or of a folder's newest sound checkpoint; True if in creation order.
 
-    An optimizer's slots are left out. Servers, and other programs, have orders of their own.
+    An optimizer's slots are left out. Servers and other programs have orders of their own.
     """
     check_not_of_tensorflow(path)
     if path.is_dir():

@@ -1,6 +1,4 @@
-"""Variables as everyone but a model sees them: what is declared, how it is cut into shards, read as one, or
-by rows.
-"""
+"""Variables outside of a model: their descriptions, their shards, and access to them whole or by rows."""
 
 from dtrain.variables.spec import DTYPE_BYTES, TABLE_BYTES, VariableSpec
 

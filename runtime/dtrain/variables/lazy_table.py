@@ -1,9 +1,9 @@
 """A table whose rows are fetched when they are read: from parameter servers, or drawn for the first time.
 
 table[7]                one row
-table[ids]              the rows with these numbers, in an array of ids of any shape; what repeats is fetched
-once table[100:200]          neighbours np.asarray(table)       all rows: this takes the memory of the whole
-table
+table[ids]              rows by numbers, an array of any shape; repeated ones are fetched once
+table[100:200]          a range of rows
+np.asarray(table)       all rows: this takes the memory of the whole table
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ BLOCK_BYTES = 4 << 20
 
 
 class LazyTable:
-    """Reads like an array; it cannot be written.
+    """A read-only array of rows.
 
     Attributes:
         shape: of the whole; the first axis counts the rows.
@@ -28,9 +28,7 @@ class LazyTable:
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, rows: Callable[[Array], Array]) -> None:
-        """A table whose rows `rows` fetches: given ascending row numbers (int64) without duplicates, an array
-        of those rows.
-        """
+        """Describe a table; `rows` returns the rows of ascending row numbers (int64) without duplicates."""
         self.shape = shape
         self.dtype = np.dtype(dtype)
         self._rows = rows
@@ -77,7 +75,7 @@ class LazyTable:
 
 
 def row_blocks(shape: tuple[int, ...], itemsize: int, nbytes: int = BLOCK_BYTES) -> Iterator[tuple[int, int]]:
-    """The rows of a table as (start, stop), each block of about `nbytes`."""
+    """Yield the rows of a table as (start, stop), each block of about `nbytes`."""
     row_bytes = max(1, int(np.prod(shape[1:], dtype=np.int64)) * itemsize)
     step = max(1, nbytes // row_bytes)
     for start in range(0, shape[0], step):

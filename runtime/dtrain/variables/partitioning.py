@@ -1,15 +1,13 @@
-"""How a large variable is cut into shards: partitioners, and the split of rows. Pure; the rules are
-TensorFlow's.
+"""Partitioners, which cut large variables into shards, and the split of rows; the rules are TensorFlow's.
 
 A partitioner is asked once for each variable, with its shape and dtype, and answers with the number of parts
 along each axis. Parameter servers cut along axis 0 only. Rows are dealt by the "div" rule: the first shards
 get one row more where the number of rows is no multiple of the number of shards, so 13 rows in 5 shards are
 3, 3, 3, 2, 2.
 
-The names, arguments and arithmetic are those of `tf.distribute.experimental.partitioners`, with two
-consequences that one would not expect: MinSizePartitioner rounds up, so its shards can be smaller than
-`min_shard_bytes`; MaxSizePartitioner exceeds `max_shard_bytes` where a single row does, or where `max_shards`
-says so.
+Names, arguments and arithmetic are those of `tf.distribute.experimental.partitioners`, with two surprising
+consequences: MinSizePartitioner rounds up, so its shards can be smaller than `min_shard_bytes`;
+MaxSizePartitioner exceeds `max_shard_bytes` where a single row does, or where `max_shards` demands it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +46,7 @@ class FixedShardsPartitioner:
     num_shards: int
 
     def __call__(self, shape: Sequence[int], dtype: str, axis: int = 0) -> list[int]:
-        """The number of parts along each axis of a variable."""
+        """Return the number of parts along each axis of a variable."""
         return _along(axis, shape, min(self.num_shards, shape[axis]))
 
 
@@ -64,7 +62,7 @@ class MinSizePartitioner:
         _check_positive(self, "min_shard_bytes", "max_shards", "bytes_per_string")
 
     def __call__(self, shape: Sequence[int], dtype: str, axis: int = 0) -> list[int]:
-        """The number of parts along each axis of a variable."""
+        """Return the number of parts along each axis of a variable."""
         if axis >= len(shape):
             raise SpecError(f"a variable of shape {tuple(shape)} cannot be partitioned along axis {axis}")
         nbytes = prod(shape) * _element_bytes(dtype, self.bytes_per_string)
@@ -87,8 +85,10 @@ class MaxSizePartitioner:
         )
 
     def __call__(self, shape: Sequence[int], dtype: str, axis: int = 0) -> list[int]:
-        """The number of parts along each axis of a variable; as in TensorFlow a ZeroDivisionError for one
-        without elements.
+        """Return the number of parts along each axis.
+
+        Raises:
+            ZeroDivisionError: the variable has no elements, as in TensorFlow.
         """
         rows = shape[axis]
         if None in shape:
@@ -124,7 +124,7 @@ def _along(axis: int, shape: Sequence[int], parts: int) -> list[int]:
 
 
 def partitioner_from_config(config: Mapping[str, int]) -> Partitioner:
-    """The partitioner that a spec's ``training.partitioner`` names.
+    """Return the partitioner that a spec's ``training.partitioner`` names.
 
     Raises:
         SpecError: it is none of ``{fixed_shards: n}``, ``{min_size: bytes, max_shards: n}``, ``{max_size:
@@ -144,9 +144,7 @@ def partitioner_from_config(config: Mapping[str, int]) -> Partitioner:
 
 
 def partitioner_config(partitioner: object) -> dict[str, int] | None:
-    """Return how a spec names a partitioner of this module; None for anything else. The inverse of
-    `partitioner_from_config`.
-    """
+    """Return a partitioner of this module as in a spec, None for anything else."""
     match partitioner:
         case FixedShardsPartitioner(num_shards=shards):
             return {"fixed_shards": shards}
@@ -158,7 +156,7 @@ def partitioner_config(partitioner: object) -> dict[str, int] | None:
 
 
 def shard_count(variable: VariableSpec, partitioner: Partitioner | None) -> int:
-    """How many shards a variable is cut into; 1 for scalars and for variables without elements.
+    """Return the number of shards of a variable; 1 for scalars and for variables without elements.
 
     Raises:
         SpecError: the partitioner's answer is no number of parts of the first axis alone.
@@ -176,16 +174,16 @@ def shard_count(variable: VariableSpec, partitioner: Partitioner | None) -> int:
 
 
 def split_rows(rows: int, shards: int) -> list[int]:
-    """The number of rows of each shard, by the "div" rule: sizes differ by at most one, larger ones first."""
+    """Return the number of rows of each shard, by the "div" rule: at most one apart, larger ones first."""
     base, extra = divmod(rows, shards)
     return [base + (shard < extra) for shard in range(shards)]
 
 
 def row_offsets(rows: Sequence[int]) -> list[int]:
-    """The first row of each shard, from the number of rows of each."""
+    """Return the first row of each shard, from the number of rows of each."""
     return [0, *accumulate(rows)][:-1]
 
 
 def shard_name(name: str, shard: int) -> str:
-    """The name of one shard of a partitioned variable."""
+    """Return the name of one shard of a partitioned variable."""
     return f"{name}/part_{shard}"

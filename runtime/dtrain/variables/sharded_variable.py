@@ -1,5 +1,4 @@
-"""A variable that lies in several arrays, read and changed as one: TensorFlow's ShardedVariable over numpy
-arrays.
+"""A variable that lies in several numpy arrays, read and changed as one, like TensorFlow's ShardedVariable.
 
 Slices, integers and gathers agree with numpy on the concatenated array. (TensorFlow 2.15 reads the wrong row
 for an integer that is the first row of a shard; that is not imitated.)
@@ -18,7 +17,7 @@ LocalSlice = tuple[int, int | None, int]
 
 
 class ShardedVariable:
-    """Arrays that are, one after another along axis 0, one variable.
+    """One variable as several arrays, one after another along axis 0.
 
     Attributes:
         variables: the shards, which are changed in place.
@@ -57,7 +56,7 @@ class ShardedVariable:
 
     @property
     def offsets(self) -> list[list[int]]:
-        """The position of each shard's first element in the whole, one number an axis."""
+        """Position of each shard's first element in the whole, one number an axis."""
         return [[start, *(0 for _ in self.shape[1:])] for start in self._starts]
 
     def __iter__(self) -> Iterator[Array]:
@@ -67,13 +66,11 @@ class ShardedVariable:
         return self.shape[0]
 
     def numpy(self) -> Array:
-        """The whole, as a new array."""
+        """Return the whole, as a new array."""
         return np.concatenate(self.variables)
 
     def local_slices(self, rows: slice) -> list[LocalSlice | None]:
-        """What a slice of the whole's rows is in each shard, as (start, stop, step); None where it is
-        empty.
-        """
+        """Return a slice of the whole's rows in each shard: (start, stop, step), None where it is empty."""
         start, stop, step = rows.indices(self.shape[0])
         result: list[LocalSlice | None] = []
         for offset, count in zip(self._starts, self._rows, strict=True):
@@ -84,7 +81,7 @@ class ShardedVariable:
             else:
                 first = min(start, start + -(-(start - (offset + count - 1)) // -step) * step)
                 wanted = first > max(stop, offset - 1)
-                # A local stop of -1 would count from the end: before the first row there is no number.
+                # A local stop of -1 would count from the end; None stands for the place before the first row.
                 result.append(
                     (first - offset, stop - offset if stop >= offset else None, step) if wanted else None
                 )
@@ -115,7 +112,7 @@ class ShardedVariable:
         return self.numpy().astype(self.dtype if dtype is None else dtype, copy=False)
 
     def _taken(self, ids: Array) -> Array:
-        """Rows by numbers of any shape; negative ones count from the end."""
+        """Return rows by numbers of any shape; negative ones count from the end."""
         if ids.size and not (ids.min() >= -len(self) and ids.max() < len(self)):
             raise IndexError(f"rows {ids.min()} to {ids.max()} of a variable with {len(self)} rows")
         shards, local = self._locate(ids.astype(np.int64).reshape(-1) % max(1, len(self)))
@@ -125,17 +122,17 @@ class ShardedVariable:
         return result.reshape(*ids.shape, *self.shape[1:])
 
     def _locate(self, rows: Array) -> tuple[Array, Array]:
-        """The shard of each row, and the row in it."""
+        """Return the shard of each row, and the row in it."""
         shards = np.searchsorted(self._starts, rows, side="right") - 1
         return shards, rows - np.asarray(self._starts)[shards]
 
     def decompose_ids(self, ids: Sequence[int] | Array) -> tuple[list[Array], Array]:
-        """For each shard the local rows that ids ask of it, in their order; and the shard of each id.
+        """Return for each shard the local rows of the ids in it, in their order; and the shard of each id.
 
         Raises:
             InputError: an id is no row of the variable.
-            NotImplementedError: the shards' sizes are not those of the "div" rule, which alone is defined for
-                gather and scatter.
+            NotImplementedError: the shards' sizes are not those of the "div" rule, which gather and scatter
+                need.
         """
         if self._rows != split_rows(self.shape[0], len(self.variables)):
             raise NotImplementedError(
@@ -148,7 +145,7 @@ class ShardedVariable:
         return [local[shards == shard] for shard in range(len(self.variables))], shards
 
     def gather(self, ids: Sequence[int] | Array) -> Array:
-        """The rows with these ids, in their order; ids may repeat. Errors as `decompose_ids`."""
+        """Return the rows with these ids, in their order; ids may repeat. Errors as `decompose_ids`."""
         local, shards = self.decompose_ids(ids)
         result = np.empty((len(shards), *self.shape[1:]), self.dtype)
         for shard, rows in enumerate(local):
@@ -185,7 +182,7 @@ class ShardedVariable:
             ufunc.at(shard, rows, new)
 
     def _parts(self, ids: Sequence[int] | Array, values: Array) -> Iterator[tuple[Array, Array, Array]]:
-        """(shard, local rows, their values) for every shard that ids touch."""
+        """Yield (shard, local rows, their values) for every shard that ids touch."""
         local, shards = self.decompose_ids(ids)
         new = np.asarray(values, self.dtype)
         for shard, rows in enumerate(local):

@@ -1,7 +1,6 @@
-"""What a model declares and a server holds: the description of one variable.
+"""The description of a variable, which a model declares and a server holds.
 
-A `VariableSpec` is plain data and travels: placement, partitioning, servers and checkpoints work on it
-without a model.
+A `VariableSpec` is plain data and travels: placement, partitioning, servers and checkpoints need no model.
 """
 
 from dataclasses import dataclass
@@ -35,8 +34,7 @@ class VariableSpec:
         shape: its whole shape, before partitioning.
         dtype: numpy's name of its dtype.
         trainable: False for moving averages, lookup tables and the like, which no optimizer touches.
-        sparse: a table of which a step reads some rows and has gradients of these; on servers only they
-            travel.
+        sparse: the variable is a table; a step reads some of its rows, and only their gradients travel.
     """
 
     name: str

@@ -9,40 +9,40 @@ from dtrain.saving.onnx_export.graph import OnnxGraph, Use, integers, numbers
 
 
 def unchanged(graph: OnnxGraph, use: Use) -> str:
-    """Dropout, in use."""
+    """Return the input: dropout does nothing in inference."""
     return use.x
 
 
 def flatten(graph: OnnxGraph, use: Use) -> str:
-    """All axes but the batch's into one."""
+    """Flatten all axes but the batch's into one."""
     return graph.operator("Flatten", use.x, axis=1)
 
 
 def reshape(graph: OnnxGraph, use: Use) -> str:
-    """0 stands for the batch's length."""
+    """Reshape; 0 stands for the batch's length."""
     return graph.operator("Reshape", use.x, integers(0, *use.layer.target_shape))
 
 
 def permute(graph: OnnxGraph, use: Use) -> str:
-    """`dims` are counted from 1."""
+    """Transpose; `dims` are counted from 1."""
     return graph.operator("Transpose", use.x, perm=[0, *use.layer.dims])
 
 
 def repeat_vector(graph: OnnxGraph, use: Use) -> str:
-    """A new axis along which everything repeats."""
+    """Add an axis along which everything repeats."""
     return graph.operator(
         "Expand", graph.operator("Unsqueeze", use.x, integers(1)), integers(1, use.layer.n, 1)
     )
 
 
 def zero_padding(graph: OnnxGraph, use: Use) -> str:
-    """Before all axes, then after all."""
+    """Pad before all axes, then after all."""
     (top, bottom), (left, right) = use.layer.margins
     return graph.operator("Pad", use.x, integers(0, top, left, 0, 0, bottom, right, 0))
 
 
 def up_sampling(graph: OnnxGraph, use: Use) -> str:
-    """Every pixel repeated."""
+    """Repeat every pixel."""
     size = use.layer.size
     height, width = (size, size) if isinstance(size, int) else size
     scales = numbers(1, height, width, 1)
@@ -58,14 +58,14 @@ def up_sampling(graph: OnnxGraph, use: Use) -> str:
 
 
 def embedding(graph: OnnxGraph, use: Use) -> str:
-    """Rows of a table."""
+    """Gather rows of a table."""
     return graph.operator(
         "Gather", use.weights["embeddings"], graph.operator("Cast", use.x, to=TensorProto.INT64)
     )
 
 
 def batch_normalization(graph: OnnxGraph, use: Use) -> str:
-    """By the moving averages."""
+    """Normalize by the moving averages."""
     layer = use.layer
     axes = use.layer.axes_of(use.layer.axis, use.rank)
     inverse = layer.inverse_deviation(use.weights["moving_variance"], use.rank)
@@ -76,7 +76,7 @@ def batch_normalization(graph: OnnxGraph, use: Use) -> str:
 
 
 def layer_normalization(graph: OnnxGraph, use: Use) -> str:
-    """Each example by itself."""
+    """Normalize each example by itself."""
     layer = use.layer
     axes = use.layer.axes_of(use.layer.axis, use.rank)
     centred = graph.operator("Sub", use.x, graph.operator("ReduceMean", use.x, integers(*axes)))
@@ -90,7 +90,7 @@ def layer_normalization(graph: OnnxGraph, use: Use) -> str:
 
 
 def normalization(graph: OnnxGraph, use: Use) -> str:
-    """By what was given or learned."""
+    """Normalize by the given or learned mean and variance."""
     mean, deviation = use.layer.mean_and_deviation(use.rank)
     if use.layer.invert:
         return graph.operator("Add", graph.operator("Mul", use.x, deviation), mean)
@@ -98,7 +98,7 @@ def normalization(graph: OnnxGraph, use: Use) -> str:
 
 
 def rescaling(graph: OnnxGraph, use: Use) -> str:
-    """One factor and offset, or one for each channel."""
+    """Multiply and add, one factor and offset for all or for each channel."""
     scaled = graph.operator("Mul", use.x, _float32(use.layer.scale))
     return graph.operator("Add", scaled, _float32(use.layer.offset))
 

@@ -1,4 +1,4 @@
-"""From a network and its weights to a file in the ONNX format."""
+"""Conversion of a network and its weights to the ONNX format."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -71,12 +71,11 @@ CONVERTERS: dict[type[Layer], Converter] = {
 
 
 def onnx_model(graph: Graph, weights: Mapping[str, Array], name: str) -> ModelProto:
-    """A network in inference mode. Inputs and outputs are called as their layers are; the batch's length is
-    free.
+    """Return a network in inference mode, inputs and outputs named as their layers; the batch size is free.
 
     Raises:
         InputError: shapes are not known.
-        SpecError: ONNX has no form of a layer; it is named.
+        SpecError: ONNX has no form of a layer, which is named.
     """
     if not graph.built:
         raise InputError(
@@ -122,7 +121,7 @@ class _Writer:
         return helper.make_tensor_value_info(name, onnx_type, _lengths(name, step.shapes[0]))
 
     def _input_type(self, step: Step) -> int:
-        """As the layer says; else what its readers want."""
+        """Return the type that the layer names; else the one that its readers want."""
         dtype = getattr(step.layer, "dtype", None)
         if dtype is not None:
             return (
@@ -144,7 +143,7 @@ class _Writer:
         )
 
     def _step(self, step: Step) -> list[str]:
-        """One use of a layer; returns the names of its outputs."""
+        """Write one use of a layer; return the names of its outputs."""
         layer = step.layer
         if type(layer) not in CONVERTERS:
             raise SpecError(f"{layer.label}: cannot be exported: ONNX has no form of this layer")
@@ -204,7 +203,7 @@ class _Writer:
 
 
 def _lengths(name: str, shape: Shape) -> Sequence[int | str]:
-    """A name stands for each length that is free."""
+    """Return the lengths, with a name for each that is free."""
     return [
         "batch",
         *(f"{name}_{axis}" if length is None else length for axis, length in enumerate(shape, start=1)),

@@ -34,7 +34,7 @@ FUNCTIONS: dict[str, Callable[[OnnxGraph, str], str]] = {
 
 
 def activated(graph: OnnxGraph, use: Use, x: str, activation: ActivationLike) -> str:
-    """`activation` of a value.
+    """Apply `activation` to a value.
 
     Raises:
         SpecError: it is a function of the program's own.
@@ -49,7 +49,7 @@ def activated(graph: OnnxGraph, use: Use, x: str, activation: ActivationLike) ->
 
 
 def dense(graph: OnnxGraph, use: Use) -> str:
-    """A product over the last axis."""
+    """Multiply over the last axis."""
     z = graph.operator("MatMul", use.x, use.weights["kernel"])
     if use.layer.use_bias:
         z = graph.operator("Add", z, use.weights["bias"])
@@ -57,17 +57,17 @@ def dense(graph: OnnxGraph, use: Use) -> str:
 
 
 def activation(graph: OnnxGraph, use: Use) -> str:
-    """An activation function as a layer."""
+    """Apply an activation function as a layer."""
     return activated(graph, use, use.x, use.layer.activation)
 
 
 def softmax(graph: OnnxGraph, use: Use) -> str:
-    """Along any axis."""
+    """Apply softmax along any axis."""
     return graph.operator("Softmax", use.x, axis=use.layer.axis)
 
 
 def relu(graph: OnnxGraph, use: Use) -> str:
-    """With its slope, threshold and maximum."""
+    """Apply ReLU with its slope, threshold and maximum."""
     layer = use.layer
     threshold = numbers(use.layer.threshold)
     above = use.x if layer.max_value is None else graph.operator("Min", use.x, numbers(layer.max_value))
@@ -76,15 +76,15 @@ def relu(graph: OnnxGraph, use: Use) -> str:
 
 
 def leaky_relu(graph: OnnxGraph, use: Use) -> str:
-    """One slope for all."""
+    """Apply LeakyReLU, with one slope for all."""
     return graph.operator("LeakyRelu", use.x, alpha=float(use.layer.alpha))
 
 
 def elu(graph: OnnxGraph, use: Use) -> str:
-    """With its own alpha."""
+    """Apply ELU with its alpha."""
     return graph.operator("Elu", use.x, alpha=float(use.layer.alpha))
 
 
 def prelu(graph: OnnxGraph, use: Use) -> str:
-    """A learned slope for each place."""
+    """Apply PReLU, with a learned slope for each place."""
     return graph.operator("PRelu", use.x, np.asarray(use.weights["alpha"]))

@@ -23,7 +23,7 @@ class OnnxGraph:
     scope: str = ""
 
     def operator(self, kind: str, *inputs: Value, **attributes: Any) -> str:
-        """Add an operator with one output; returns the output's name."""
+        """Add an operator with one output; return the output's name."""
         return self.operators(kind, *inputs, outputs=1, **attributes)[0]
 
     def operators(self, kind: str, *inputs: Value, outputs: int, **attributes: Any) -> list[str]:
@@ -35,7 +35,7 @@ class OnnxGraph:
         return names
 
     def constant(self, array: Array, name: str = "") -> str:
-        """Add an array; returns its name."""
+        """Add an array; return its name."""
         name = name or f"{self.scope}/constant_{len(self.constants)}"
         if name not in self.constants:
             self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
@@ -62,31 +62,31 @@ class Use:
 
     @property
     def x(self) -> str:
-        """The only input."""
+        """The name of the only input."""
         return self.inputs[0]
 
     @property
     def shape(self) -> Shape:
-        """Of the only input."""
+        """The shape of the only input."""
         return self.shapes[0]
 
     @property
     def rank(self) -> int:
-        """How many axes the only input has, with the batch axis."""
+        """The number of axes of the only input, with the batch axis."""
         return len(self.shape) + 1
 
     @property
     def label(self) -> str:
-        """How errors name the layer."""
+        """The name of the layer in errors."""
         layer: Layer = self.layer
         return layer.label
 
 
 def numbers(*values: float) -> Array:
-    """float32 numbers; a scalar for one."""
+    """Return float32 numbers; a scalar for one."""
     return np.array(values[0] if len(values) == 1 else values, np.float32)
 
 
 def integers(*values: int) -> Array:
-    """A list of int64 numbers."""
+    """Return a list of int64 numbers."""
     return np.array(values, np.int64)

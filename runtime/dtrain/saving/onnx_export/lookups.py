@@ -14,7 +14,7 @@ _NOWHERE = -1
 
 
 def lookup(graph: OnnxGraph, use: Use) -> str:
-    """Tokens to integers or encodings; inverted, integers to tokens.
+    """Map tokens to integers or encodings; inverted, integers to tokens.
 
     Raises:
         SpecError: there is no vocabulary, or ONNX cannot do what the layer does.
@@ -54,8 +54,9 @@ def _translated(graph: OnnxGraph, x: str, keys: list[Any], values: list[Any], de
 
 
 def _encoded(graph: OnnxGraph, use: Use, ids: str) -> str:
-    """0 and 1, or counts, over the vocabulary; the last axis is summed up (one_hot: only if its length is
-    1).
+    """Return 0 and 1, or counts, over the vocabulary.
+
+    The last axis is summed up (one_hot: only if its length is 1).
     """
     layer = use.layer
     hits = graph.operator(

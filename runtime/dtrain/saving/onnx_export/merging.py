@@ -9,22 +9,22 @@ Converter = Callable[[OnnxGraph, Use], str]
 
 
 def merging(kind: str) -> Converter:
-    """An operator of any number of inputs: ``Sum``, ``Mean``, ``Max``, ``Min``."""
+    """Return a converter to an operator of any number of inputs: ``Sum``, ``Mean``, ``Max``, ``Min``."""
     return lambda graph, use: graph.operator(kind, *_aligned(graph, use))
 
 
 def folding(kind: str) -> Converter:
-    """An operator of two inputs, one after the other: ``Mul``, ``Sub``."""
+    """Return a converter to an operator of two inputs, applied in turn: ``Mul``, ``Sub``."""
     return lambda graph, use: reduce(lambda a, b: graph.operator(kind, a, b), _aligned(graph, use))
 
 
 def concatenate(graph: OnnxGraph, use: Use) -> str:
-    """One after the other."""
+    """Concatenate the inputs."""
     return graph.operator("Concat", *use.inputs, axis=use.layer.axis)
 
 
 def _aligned(graph: OnnxGraph, use: Use) -> list[str]:
-    """The inputs with as many axes each; new ones stand behind the batch's."""
+    """Return the inputs with equally many axes; new ones stand behind the batch's."""
     rank = max(map(len, use.shapes))
     missing = [rank - len(shape) for shape in use.shapes]
     return [

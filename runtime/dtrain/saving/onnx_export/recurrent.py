@@ -25,12 +25,12 @@ _FUNCTIONS: dict[str, tuple[str, float, float]] = {
 
 
 def simple_rnn(graph: OnnxGraph, use: Use) -> str | list[str]:
-    """One gate."""
+    """Write a cell with one gate."""
     return _cell(graph, use, "RNN", [0], [use.layer.activation])
 
 
 def lstm(graph: OnnxGraph, use: Use) -> str | list[str]:
-    """Gates i, f, c, o here, i, o, f, c there."""
+    """Write a cell with gates i, f, c, o, which are i, o, f, c in ONNX."""
     layer = use.layer
     return _cell(
         graph, use, "LSTM", [0, 3, 1, 2], [layer.recurrent_activation, layer.activation, layer.activation]
@@ -38,7 +38,7 @@ def lstm(graph: OnnxGraph, use: Use) -> str | list[str]:
 
 
 def gru(graph: OnnxGraph, use: Use) -> str | list[str]:
-    """Gates z, r, h here and there."""
+    """Write a cell with gates z, r, h, as in ONNX."""
     layer = use.layer
     functions = [layer.recurrent_activation, layer.activation]
     return _cell(graph, use, "GRU", [0, 1, 2], functions, linear_before_reset=int(layer.reset_after))
@@ -52,8 +52,9 @@ def _cell(
     functions: Sequence[ActivationLike],
     **attributes: Any,
 ) -> str | list[str]:
-    """The loop over time: [time, batch, features] in, [time, 1, batch, units] and final states [1, batch,
-    units] out.
+    """Write the loop over time.
+
+    It reads [time, batch, features], and gives [time, 1, batch, units] and final states [1, batch, units].
     """
     layer = use.layer
     known = [_function(use, each) for each in functions]
@@ -83,13 +84,13 @@ def _cell(
 
 
 def _by_gate(array: Array, gates: Sequence[int]) -> Array:
-    """[..., gates * units] as [1, ..., gates * units] with the gates in ONNX's order."""
+    """Return [..., gates * units] as [1, ..., gates * units] with the gates in ONNX's order."""
     parts = np.split(array, len(gates), axis=-1)
     return np.concatenate([parts[gate] for gate in gates], axis=-1)[np.newaxis]
 
 
 def _biases(use: Use, gates: Sequence[int]) -> Array:
-    """Those of the inputs, then those of the state."""
+    """Return the biases of the inputs, then those of the state."""
     bias = np.atleast_2d(use.weights["bias"])
     both = bias if len(bias) == 2 else np.concatenate([bias, np.zeros_like(bias)])
     return _by_gate(both, gates).reshape(1, -1)

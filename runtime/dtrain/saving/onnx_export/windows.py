@@ -13,7 +13,7 @@ Converter = Callable[[OnnxGraph, Use], str]
 
 
 def convolution(graph: OnnxGraph, use: Use) -> str:
-    """One or two axes; kernels are [...lengths, channels / groups, filters]."""
+    """Convolve over one or two axes; kernels are [...lengths, channels / groups, filters]."""
     layer = use.layer
     rank = use.layer.RANK
     kernel = use.weights["kernel"].transpose(rank + 1, rank, *range(rank))
@@ -21,7 +21,7 @@ def convolution(graph: OnnxGraph, use: Use) -> str:
 
 
 def depthwise(graph: OnnxGraph, use: Use) -> str:
-    """As many groups as channels; kernels are [height, width, channels, multiplier]."""
+    """Convolve in as many groups as channels; kernels are [height, width, channels, multiplier]."""
     kernel = use.weights["depthwise_kernel"]
     height, width, channels, multiplier = kernel.shape
     kernel = kernel.transpose(2, 3, 0, 1).reshape(channels * multiplier, 1, height, width)
@@ -29,7 +29,7 @@ def depthwise(graph: OnnxGraph, use: Use) -> str:
 
 
 def transposed(graph: OnnxGraph, use: Use) -> str:
-    """What `Conv2DTranspose` computes; kernels are [height, width, filters, channels]."""
+    """Compute as `Conv2DTranspose`; kernels are [height, width, filters, channels]."""
     windows = _windows(use, use.layer.kernel_size)
     totals = [
         max(0, e - s) if windows.padding == "same" else 0
@@ -45,7 +45,7 @@ def transposed(graph: OnnxGraph, use: Use) -> str:
 
 
 def pooling(kind: str) -> Converter:
-    """Windows of ``MaxPool`` or ``AveragePool``."""
+    """Return a converter to windows of ``MaxPool`` or ``AveragePool``."""
 
     def convert(graph: OnnxGraph, use: Use) -> str:
         layer = use.layer
@@ -61,7 +61,7 @@ def pooling(kind: str) -> Converter:
 
 
 def global_pooling(kind: str) -> Converter:
-    """``ReduceMax`` or ``ReduceMean`` over all inner axes."""
+    """Return a converter to ``ReduceMax`` or ``ReduceMean`` over all inner axes."""
 
     def convert(graph: OnnxGraph, use: Use) -> str:
         return graph.operator(
@@ -72,12 +72,12 @@ def global_pooling(kind: str) -> Converter:
 
 
 def channels_first(graph: OnnxGraph, x: str, rank: int) -> str:
-    """[batch, ...lengths, channels] as [batch, channels, ...lengths]."""
+    """Transpose [batch, ...lengths, channels] to [batch, channels, ...lengths]."""
     return graph.operator("Transpose", x, perm=[0, rank - 1, *range(1, rank - 1)])
 
 
 def channels_last(graph: OnnxGraph, x: str, rank: int) -> str:
-    """[batch, channels, ...lengths] as [batch, ...lengths, channels]."""
+    """Transpose [batch, channels, ...lengths] to [batch, ...lengths, channels]."""
     return graph.operator("Transpose", x, perm=[0, *range(2, rank), 1])
 
 
@@ -104,7 +104,7 @@ def _convolved(
 
 
 def _margins(windows: Windows, use: Use) -> dict[str, Sequence[int]]:
-    """The attribute `pads`: how far padding reaches before all axes, then after all."""
+    """Return the attribute `pads`: the extent of padding before all axes, then after all."""
     lengths: Shape = use.shape[:-1]
     known = tuple(length for length in lengths if length is not None)
     if len(known) < len(lengths):
