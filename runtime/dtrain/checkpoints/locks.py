@@ -1,6 +1,4 @@
-"""Shared locks of readers on checkpoints, so that nothing is removed under them; a process's locks die with
-it.
-"""
+"""Shared locks of readers on checkpoints, so that nothing is removed under them; they end with a process."""
 
 import fcntl
 import os

@@ -1,1 +1,1 @@
-"""Faces that TensorFlow users look for: the Estimator, and `tf.keras.models`."""
+"""APIs under the names that TensorFlow users look for: the Estimator, and `tf.keras.models`."""

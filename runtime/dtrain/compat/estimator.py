@@ -1,10 +1,11 @@
-"""`train_and_evaluate`: the Estimator's shape, for programs that come from there.
+"""`train_and_evaluate`: the Estimator's API, for programs that were written for it.
 
     estimator = dt.Estimator(model_fn)
-    dt.train_and_evaluate(estimator, dt.TrainSpec(input_fn, max_steps=30), dt.EvalSpec(eval_input_fn,
-    steps=10))
+    train_spec = dt.TrainSpec(input_fn, max_steps=30)
+    dt.train_and_evaluate(estimator, train_spec, dt.EvalSpec(eval_input_fn, steps=10))
 
 The chief and the workers train, the evaluator follows the checkpoints, and one process alone does both.
+
 Source: `tf.estimator.train_and_evaluate`.
 """
 
@@ -37,11 +38,11 @@ class Estimator:
 
 @dataclass(frozen=True)
 class TrainSpec:
-    """What to train on, and until which global step.
+    """The training data, and the global step at which training ends.
 
     Attributes:
         input_fn: returns a Dataset of batches (or arrays); called once.
-        max_steps: absolute: a training that goes on from a checkpoint counts the steps in it.
+        max_steps: absolute: a training that resumes from a checkpoint counts the steps in it.
         callbacks: run on the leader (the Estimator's hooks).
 
     Raises:
@@ -59,7 +60,7 @@ class TrainSpec:
 
 @dataclass(frozen=True)
 class EvalSpec:
-    """What to evaluate on.
+    """The evaluation data, and the times of evaluations.
 
     Attributes:
         input_fn: returns a Dataset of batches (or arrays).
@@ -92,11 +93,10 @@ class EvalSpec:
 def train_and_evaluate(
     estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec
 ) -> tuple[Model, dict[str, float] | None]:
-    """Do this task's part.
+    """Train or evaluate, as this task's role says.
 
-    Returns:
-        The model, with the final weights; and the metrics of the final evaluation in the leader and in the
-        evaluator, else None.
+    Returns: The model, with the final weights; and the metrics of the final evaluation in the leader and in
+    the evaluator, else None.
 
     Raises:
         InputError: data do not fit, or those to evaluate on are infinite and `EvalSpec.steps` is None.

@@ -1,9 +1,10 @@
-"""What is kept of a model when it has been evaluated: the Estimator's exporters.
+"""The Estimator's exporters, which keep models that have been evaluated.
 
     dt.EvalSpec(input_fn, exporters=[dt.BestExporter(), dt.FinalExporter("final")])
 
 They run where evaluations do, in the evaluator or else in the leader, and write files that `dt.load_model`
 reads: ``export/<name>/<global step>.dtrain`` in the run directory, or without one in the working directory.
+
 Source: `tf.estimator.Exporter` and its kinds.
 """
 
@@ -20,7 +21,7 @@ Results: TypeAlias = Mapping[str, float]
 
 @dataclass
 class Exporter:
-    """Base of all exporters; one of your own says in `wants` which evaluations' models are kept.
+    """Base of all exporters; one of your own overrides `wants`.
 
     Attributes:
         name: of its folder.
@@ -39,11 +40,11 @@ class Exporter:
             )
 
     def wants(self, results: Results, is_final: bool) -> bool:
-        """Whether to keep the model with these results; the final one is asked about last, again."""
+        """Return whether to keep the model with these results; the final one is asked about last, again."""
         raise NotImplementedError(f"{type(self).__name__}.wants")
 
     def export(self, model: Model, global_step: int, results: Results, is_final: bool) -> None:
-        """Write the model, if it is wanted, and forget those that are too many."""
+        """Write the model, if it is wanted, and remove surplus older ones."""
         path = Path(model.strategy.directory or ".", "export", self.name, f"{global_step}.dtrain")
         if not self.wants(results, is_final) or path in self.written:
             return
@@ -58,7 +59,7 @@ class FinalExporter(Exporter):
     """Keeps the model at the end of training."""
 
     def wants(self, results: Results, is_final: bool) -> bool:
-        """The last one."""
+        """Return True for the final model."""
         return is_final
 
 
@@ -69,7 +70,7 @@ class LatestExporter(Exporter):
     exports_to_keep: int | None = 5
 
     def wants(self, results: Results, is_final: bool) -> bool:
-        """Each one."""
+        """Return True."""
         return True
 
 
@@ -87,7 +88,7 @@ class BestExporter(Exporter):
     best: Results | None = field(default=None, init=False)
 
     def wants(self, results: Results, is_final: bool) -> bool:
-        """The first, and each that is better."""
+        """Return True for the first model, and for each that is better."""
         if self.best is not None and not self.compare_fn(self.best, results):
             return False
         self.best = results

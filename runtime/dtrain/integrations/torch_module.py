@@ -1,6 +1,4 @@
-"""A PyTorch module as a model: PyTorch computes the gradients, dtrain does the rest. Needs
-``dtrain[torch]``.
-"""
+"""A PyTorch module as a model: PyTorch computes the gradients, dtrain trains. Needs ``dtrain[torch]``."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +11,7 @@ from dtrain.training.functions import FunctionModel, from_function
 
 
 def from_torch(module: Any, loss: Callable[[Any, Any], Any], name: str | None = None) -> FunctionModel:
-    """A model that trains a `torch.nn.Module` on every strategy.
+    """Return a model that trains a `torch.nn.Module` on every strategy.
 
     Args:
         module: its parameters are trained, its buffers of floats (moving averages) travel beside them. The
@@ -45,11 +43,9 @@ def from_torch(module: Any, loss: Callable[[Any, Any], Any], name: str | None = 
         value = loss(outputs(weights, x, training=True), torch.from_numpy(np.asarray(y)))
         found = torch.autograd.grad(value, list(parameters.values()))
         gradients = {key: each.numpy() for key, each in zip(parameters, found, strict=True)}
-        return (
-            value.item(),
-            gradients,
-            {key: each.numpy().copy() for key, each in buffers.items()},
-        )  # a prediction writes into them
+        # copies, because a prediction writes into the buffers
+        copies = {key: each.numpy().copy() for key, each in buffers.items()}
+        return value.item(), gradients, copies
 
     def loss_alone(weights: Mapping[str, Array], x: Any, y: Any) -> float:
         with torch.no_grad():

@@ -1,7 +1,6 @@
-"""Keras's face: `Model` and `Sequential` with compile, fit, evaluate and predict, and the Estimator's
-`train_and_evaluate`.
+"""Keras's API: `Model` and `Sequential` with compile, fit, evaluate and predict.
 
 `models` is what users hold, `loop` the training loop (it reads top to bottom), `evaluation` the other loop,
-`batches` what both are fed with, `estimator` the older shape. Nothing here knows how gradients become
-weights: that is a `dtrain.strategies.interface.Session`.
+`batches` the data of both. Nothing here knows how gradients become weights: that is a
+`dtrain.strategies.interface.Session`.
 """

@@ -1,4 +1,4 @@
-"""What a model is before anybody trains it: layers, their variables, and the variables' values."""
+"""A model without its training: layers, their variables, and the variables' values."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from dtrain.variables import VariableSpec
 
 
 class Architecture:
-    """A network with the strategy in whose scope it was made; what `Model` adds is training."""
+    """A network with the strategy in whose scope it was made; `Model` adds training."""
 
     def __init__(self, network: Network | None, name: str | None) -> None:
         self.name = name or type(self).__name__.lower()
@@ -42,19 +42,17 @@ class Architecture:
 
     @property
     def has_layers(self) -> bool:
-        """Whether there is a network."""
+        """True if there is a network."""
         return self._network is not None
 
     @property
     def layers(self) -> tuple[Any, ...]:
-        """Every layer, and every model that is used like one, once: in Keras's order, see
-        `dtrain.learning.graphs.depth_order`.
-        """
+        """Every layer, and every model used like one, once, in Keras's order (see `depth_order`)."""
         return tuple(map(shown, self.network.graph.parts))
 
     @property
     def trainable(self) -> bool:
-        """Whether any layer is; set it to freeze or thaw all of them."""
+        """True if any layer is trainable; set it to freeze or thaw all of them."""
         return any(layer.trainable for layer in self.network.layers)
 
     @trainable.setter
@@ -65,17 +63,16 @@ class Architecture:
 
     @property
     def input_shape(self) -> Any:
-        """Of a batch, whose size is None; a list for several inputs. See `tf.keras.Model.input_shape`."""
+        """The shape of a batch, whose size is None; a list for several inputs."""
         return only([(None, *shape) for shape in self._built_network().input_shapes])
 
     @property
     def output_shape(self) -> Any:
-        """Of a batch, whose size is None; a list for several outputs."""
+        """The shape of the output of a batch, whose size is None; a list for several outputs."""
         return only([(None, *shape) for shape in self._built_network().output_shapes])
 
     def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
-        """The layer (or the model that is used like one) of this name, or the one with this number in
-        `layers`.
+        """Return the layer (or the model used like one) of this name, or with this number in `layers`.
 
         Raises:
             InputError: there is none.
@@ -95,13 +92,12 @@ class Architecture:
         return found[0]
 
     def count_params(self) -> int:
-        """How many numbers all variables hold."""
+        """Return the number of elements of all variables."""
         return sum(spec.size for spec in self._built_network().variables)
 
     @property
     def variables(self) -> tuple[VariableSpec, ...]:
-        """What is trained, and what is kept beside it, in Keras's order, in which `get_weights` gives their
-        values.
+        """Trained and other variables in Keras's order, in which `get_weights` gives their values.
 
         Checkpoints, files and the placement on servers follow `created_variables`.
         """
@@ -110,14 +106,12 @@ class Architecture:
 
     @property
     def created_variables(self) -> tuple[VariableSpec, ...]:
-        """The same variables in the order of creation: that of a stack; in a graph each behind those on which
-        it depends.
-        """
+        """The same variables in order of creation: a stack's; in a graph each after those it depends on."""
         return self.network.variables
 
     @property
     def built(self) -> bool:
-        """Whether the variables' shapes are known."""
+        """True if the variables' shapes are known."""
         return self._network is not None and self._network.built
 
     def build(self, input_shape: Any) -> None:
@@ -136,7 +130,7 @@ class Architecture:
 
     @property
     def weights(self) -> dict[str, Array]:
-        """Every variable by name: of the training under way or the last one, else the first values."""
+        """Every variable by name: of the training under way or the last one, else the initial values."""
         values = self._values
         if values is None:
             self._know_shapes()
@@ -149,10 +143,9 @@ class Architecture:
 
     @weights.setter
     def weights(self, values: dict[str, Array]) -> None:
-        """Use these arrays from now on, every variable by name; see `set_weights` for copies that are
-        checked.
+        """Use these arrays, every variable by name, from now on, also in models that use the same layers.
 
-        So do other models that use the same layers.
+        See `set_weights` for copies that are checked.
         """
         self._values = values
         for other, names, others in self._sharing():
@@ -162,9 +155,7 @@ class Architecture:
         self._hand_down(values)
 
     def _hand_down(self, values: dict[str, Array]) -> None:
-        """Give the models that stand in this one their values, if they have none: these outlive this model
-        then.
-        """
+        """Give the models within this one their values, if they have none; they outlive this model then."""
         for part in self.network.graph.names if self.has_layers else ():
             if isinstance(part, Submodel) and part.model is not None and part.model._values is None:
                 ours = {(layer, weight.name): name for layer, weight, name in self.network.graph.weights()}
@@ -173,9 +164,7 @@ class Architecture:
                     part.model.weights = {name: values[ours[place]] for name, place in theirs.items()}
 
     def _sharing(self) -> "Iterator[tuple[Architecture, dict[str, str], dict[str, Array]]]":
-        """Other models that have values of layers of this one; these variables' names here and there; all
-        their values.
-        """
+        """Yield models that share layers, the variables' names here and there, and their values."""
         layers = self.network.layers if self.has_layers else ()
         others: set[Architecture] = {user for layer in layers for user in layer.used_by if user is not self}
         for other in others:
@@ -188,15 +177,15 @@ class Architecture:
             )
 
     def initial_values(self, seed: int) -> dict[str, Array]:
-        """The first value of every variable: of a seed always the same."""
+        """Return the initial value of every variable, which follows from the seed."""
         return self.network.initial_values(seed)
 
     def get_config(self) -> dict[str, Any]:
-        """Name and layers as JSON types; see `tf.keras.Model.get_config`."""
+        """Return name and layers as JSON types; see `tf.keras.Model.get_config`."""
         return {"name": self.name, **self.network.get_config()}
 
     def get_weights(self) -> list[Array]:
-        """Copies of every variable, in the order of `variables`, which is Keras's."""
+        """Return copies of every variable, in the order of `variables`, which is Keras's."""
         return [np.array(self.weights[spec.name]) for spec in self.variables]
 
     def set_weights(self, weights: Sequence[Any]) -> None:
@@ -227,10 +216,10 @@ class Architecture:
         save_weights(filepath, self.created_variables, self.weights, self.strategy, overwrite=overwrite)
 
     def load_weights(self, filepath: FilePath, skip_mismatch: bool = False, by_name: bool = False) -> None:
-        """Set the variables from a file of `save_weights` or `save`, or a checkpoint; see
-        `dtrain.saving.weights.load_weights`.
+        """Set the variables from a file of `save_weights` or `save`, or a checkpoint.
 
-        A task that does not lead reads its own copy of what it has saved, and else the leader's file.
+        See `dtrain.saving.weights.load_weights`. A task that does not lead reads its own copy of a file that
+        it saved, else the leader's file.
 
         Raises:
             CheckpointError: the file is damaged, or holds other variables than this model has.
@@ -253,7 +242,7 @@ class Architecture:
         return self.network
 
     def _know_shapes(self) -> None:
-        """Fix the shapes if they are not known, but the first layer knows what it reads.
+        """Fix the shapes if they are unknown and the first layer assumes one.
 
         Raises:
             InputError: the shapes are not known.
@@ -270,7 +259,7 @@ class Architecture:
 
 
 def _of_one_example(shape: Any) -> Any:
-    """A shape, or each of a list of them, without the batch axis, whose length is None."""
+    """Return a shape, or each of a list of them, without the batch axis, whose length is None."""
     if shape and isinstance(shape[0], list | tuple):
         return [_of_one_example(each) for each in shape]
     return tuple(shape[1:] if shape and shape[0] is None else shape)

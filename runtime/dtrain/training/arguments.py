@@ -1,4 +1,4 @@
-"""Arguments of `fit` as users of Keras write them: put into one form, or refused with the remedy."""
+"""Arguments of `fit` in the forms that users of Keras write: put into one form, or refused with a remedy."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -16,14 +16,12 @@ from dtrain.training.steps import EvaluationStep
 
 
 def as_pair(validation_data: Any) -> Any:
-    """Return validation data with a list ``[x, y]`` or ``[x, y, sample_weight]`` as a tuple, as Keras takes
-    it.
-    """
+    """Return validation data as a tuple; Keras also takes lists ``[x, y]`` and ``[x, y, sample_weight]``."""
     return tuple(validation_data) if isinstance(validation_data, list) else validation_data
 
 
 def check_class_weight(class_weight: Any) -> None:
-    """See that class weights are a mapping.
+    """Check that class weights are a mapping.
 
     Raises:
         InputError: they are something else, such as scikit-learn's "balanced".
@@ -34,13 +32,13 @@ def check_class_weight(class_weight: Any) -> None:
 
 
 def check_finite(batches: Batches, steps: int | None, what: str, argument: str) -> None:
-    """See that a pass over the data has an end.
+    """Check that a pass over the data has an end.
 
     Args:
         batches: the data.
         steps: how many batches are taken; None: all there are.
-        what: where the data were given, for the message.
-        argument: which argument says the number of batches.
+        what: the noun for the data in the message.
+        argument: the name of the argument that limits the number of batches.
 
     Raises:
         InputError: there is none.
@@ -52,13 +50,13 @@ def check_finite(batches: Batches, steps: int | None, what: str, argument: str) 
 
 
 def check_example(model: Architecture, losses: Losses | None, batches: Batches, what: str) -> None:
-    """See that the first example fits the model and its losses, where that costs no more than to compute it.
+    """Check that the first example fits the model and its losses, if it is cheap to get.
 
     Args:
         model: with all its shapes.
         losses: as compiled.
         batches: the data.
-        what: where the data were given, for the message.
+        what: the noun for the data in the message.
 
     Raises:
         InputError: it does not fit.
@@ -70,17 +68,17 @@ def check_example(model: Architecture, losses: Losses | None, batches: Batches, 
     try:
         EvaluationStep(model, losses, example, model.weights).compute_loss()
     except InputError:
-        try:  # which names the shapes that the user knows
+        try:  # this error names the shapes that the user knows
             EvaluationStep(model, losses, batches.first(), model.weights).compute_loss()
         except InputError as error:
             raise InputError(f"{what}: {error}") from None
 
 
 def told_of_repetition(batches: Batches, steps_per_epoch: int) -> Batches:
-    """Return the data, and warn of an epoch with more steps than they have batches: at once, or when reading
-    tells.
+    """Return the data, with a warning if an epoch has more steps than they have batches.
 
-    Keras warns as well, and ends training there. The warning is one of the caller's caller.
+    Keras warns as well, and ends training there. The warning comes at once, or when reading reaches the end
+    of the data; it is attributed to the caller's caller.
     """
     if batches.infinite:
         return batches
@@ -101,7 +99,7 @@ def _repetition(steps: int, batches: int) -> str:
 
 
 class _Watched(Node):
-    """A dataset of which only reading tells how many batches it has."""
+    """A dataset whose number of batches is known only once it has been read."""
 
     def __init__(self, source: Node, steps_per_epoch: int) -> None:
         self._source = source
@@ -109,11 +107,11 @@ class _Watched(Node):
 
     @property
     def spec(self) -> Any:
-        """See `Node`."""
+        """Return the source's spec."""
         return self._source.spec
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        """See `Node`; at the end of a pass warn if it was too short."""
+        """Yield the source's elements; warn at the end of a pass that was too short."""
         count = 0
         for element in self._source.iterate(iteration):
             count += 1

@@ -1,6 +1,4 @@
-"""What fit, evaluate and predict are fed with: batches of (x, y, sample_weight), whose parts are dealt to
-replicas.
-"""
+"""Data of fit, evaluate and predict: batches of (x, y, sample_weight), whose parts are dealt to replicas."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -27,9 +25,7 @@ EMPTY = "data: expected at least one batch, found an empty dataset"
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples that are computed together. `x` and `y` are arrays; of several inputs or outputs lists or
-    dicts of them.
-    """
+    """Examples that are computed together; `x` and `y` are arrays, or lists or dicts of arrays."""
 
     x: Any
     y: Any = None
@@ -37,7 +33,7 @@ class Batch:
 
     @classmethod
     def of(cls, element: Any) -> "Batch":
-        """A dataset's element: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``."""
+        """Return a dataset's element: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``."""
         if not isinstance(element, tuple):
             return cls(element)
         if not 1 <= len(element) <= 3:
@@ -48,7 +44,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """How many examples."""
+        """The number of examples."""
         first = self.x
         while isinstance(first, NESTED):
             first = next(iter(first.values())) if isinstance(first, dict) else first[0]
@@ -56,7 +52,7 @@ class Batch:
 
     @property
     def input_shape(self) -> Any:
-        """Of one example: what `Network.build` takes."""
+        """The shape of one example, for `Network.build`."""
         if isinstance(self.x, dict):
             return [np.shape(value)[1:] for value in self.x.values()]
         if isinstance(self.x, list | tuple):
@@ -64,11 +60,11 @@ class Batch:
         return np.shape(self.x)[1:]
 
     def weighted(self, class_weight: Mapping[int, float]) -> "Batch":
-        """The same examples, their weights multiplied by those of their classes.
+        """Return the same examples, their weights multiplied by those of their classes.
 
         Raises:
             InputError: the targets are not classes 0 to n - 1 (or one-hot vectors) of which each has a
-                weight, or are of several outputs.
+                weight, or belong to several outputs.
         """
         if isinstance(self.y, Mapping | list | tuple) or self.y is None:
             raise InputError("class_weight: expected the targets of one output; give sample_weight by output")
@@ -89,7 +85,7 @@ class Batch:
 
 
 def joined(x: Any, y: Any, sample_weight: Any) -> Any:
-    """Keras's three arguments as one value: ``fit((x, y))`` and ``fit(x, y)`` mean the same."""
+    """Return Keras's three arguments as one value: ``fit((x, y))`` and ``fit(x, y)`` mean the same."""
     if y is None and sample_weight is None:
         return x
     if isinstance(x, Dataset) or callable(x):
@@ -101,7 +97,7 @@ def joined(x: Any, y: Any, sample_weight: Any) -> Any:
 
 
 def held_out(data: Any, fraction: float) -> tuple[Any, Any]:
-    """Arrays to train on and, from their end, arrays to validate on: Keras's `validation_split`.
+    """Return arrays to train on and, from their end, arrays to validate on: Keras's `validation_split`.
 
     Raises:
         InputError: the data are no arrays, or one part would be empty.
@@ -131,7 +127,7 @@ def _rows(data: Any, rows: slice) -> Any:
 
 
 class Part(NamedTuple):
-    """What one replica computes of a batch.
+    """One replica's part of a batch.
 
     Attributes:
         batch: its examples; None where it has none.
@@ -148,9 +144,7 @@ class Part(NamedTuple):
     mixed: bool = False
 
     def scale(self, weighs_examples: bool) -> LossScale:
-        """Return what makes the mean over a step's parts, or over their examples, the gradient of the
-        batch.
-        """
+        """Return the factors that make the mean over a step's parts, or examples, the batch's gradient."""
         if self.batch is None or self.parts == 1:
             return WHOLE
         if weighs_examples:
@@ -160,8 +154,9 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchesOfReplicas:
-    """Data of which each batch is one replica's, so that a step consumes several: what an Estimator's
-    `input_fn` returns.
+    """Data whose batches are one replica's each, as an Estimator's `input_fn` returns.
+
+    A step consumes several of them.
     """
 
     data: Any
@@ -194,7 +189,7 @@ class Batches:
         seed: int,
         context: InputContext | None = None,
     ) -> "Batches":
-        """Take what the user gave; see `dtrain.data.user_data.as_dataset`."""
+        """Take the user's data; see `dtrain.data.user_data.as_dataset`."""
         if isinstance(data, BatchesOfReplicas):
             dealt = cls.of(data.data, batch_size=batch_size, shuffle=shuffle, seed=seed, context=context)
             return replace(dealt, uncut=True)
@@ -217,21 +212,19 @@ class Batches:
 
     @property
     def count(self) -> int | None:
-        """How many batches one pass has, over all pipelines; None if that is unknown or endless."""
+        """The number of batches of one pass, over all pipelines; None if that is unknown or endless."""
         others = map(self.make, range(self.pipelines)) if self.make is not None else [self.dataset]
         counts = [dataset.cardinality() for dataset in others]
         return None if INFINITE in counts or UNKNOWN in counts else sum(counts)
 
     @property
     def batch_size(self) -> int:
-        """How many examples the batches of all replicas have; 0 where that is not known, or batches are one
-        replica's.
-        """
+        """Return the examples in a batch of all replicas; 0 if unknown, or if batches are one replica's."""
         return 0 if self.pipelines or self.uncut else self.dataset.node.batch_size
 
     @property
     def infinite(self) -> bool:
-        """Whether it is known that a pass has no end."""
+        """True if it is known that a pass has no end."""
         return self.dataset.cardinality() == INFINITE
 
     def first(self) -> Batch:
@@ -245,7 +238,7 @@ class Batches:
         raise InputError(EMPTY)
 
     def one_example(self) -> Batch | None:
-        """Return the first example as a batch; None where data would have to be read, or computed, for it."""
+        """Return the first example as a batch; None if data would have to be read or computed for it."""
         node = self.dataset.node
         if not (node.addressable and node.batch_size and node.cardinality):
             return None
@@ -253,13 +246,11 @@ class Batches:
         return None if element is None else Batch.of(element)
 
     def stream(self, cut: BatchCut, class_weight: Mapping[int, float] | None = None) -> "PartStream":
-        """Return pass after pass without end, by the numbers that a session deals; `cut` says how batches are
-        cut.
-        """
+        """Return pass after pass without end, by the numbers that a session deals, in parts by `cut`."""
         return PartStream(self.dataset.repeat(), self.pipelines, cut, class_weight, uncut=self.uncut)
 
     def once(self, limit: int | None = None) -> Iterator[Batch]:
-        """Return every batch of one pass, or the first `limit`."""
+        """Yield every batch of one pass, or the first `limit`."""
         return map(Batch.of, self.dataset if limit is None else self.dataset.take(limit))
 
 
@@ -268,9 +259,7 @@ OPEN_ITERATORS = 2
 
 
 class PartStream:
-    """Parts of batches by number: at once where the pipeline is addressable, else by reading and dropping
-    what lies between.
-    """
+    """Parts of batches by number: at once if the pipeline is addressable, else by reading up to them."""
 
     def __init__(
         self,
@@ -285,8 +274,8 @@ class PartStream:
 
         Args:
             dataset: of batches, without end.
-            pipelines: 0 if all replicas share the stream; else it is this replica's alone, one of so many,
-                and is read from front to back, a batch a part.
+            pipelines: 0 if all replicas share the stream; else the number of pipelines, of which this replica
+                has one alone and reads it from front to back, a batch a part.
             cut: how batches are cut.
             class_weight: factors of the examples' weights, by class.
             uncut: whether a part is a batch.
@@ -302,17 +291,17 @@ class PartStream:
         self._read: tuple[int, Any] | None = None
 
     def at(self, number: int) -> Part:
-        """Return the part of a number; asking for the last one again costs nothing."""
+        """Return the part of a number; the latest one is cached."""
         if self._last is None or self._last[0] != number:
             try:
                 self._last = number, self._own(number) if self._pipelines else self._shared(number)
-            except StopIteration:  # only reading tells of some datasets that they are empty
+            except StopIteration:  # some datasets are found to be empty only by reading
                 raise InputError(EMPTY) from None
         return self._last[1]
 
     def _own(self, number: int) -> Part:
         if not self._iterators:
-            # The first number says how far training had come; from then on only the order counts.
+            # The first number is the position at which training resumes; from then on only the order counts.
             self._open(number // self._pipelines)
         parts = self._cut.parts
         batch = self._weighted(next(self._iterators[0]))

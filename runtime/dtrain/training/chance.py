@@ -1,7 +1,7 @@
-"""The chance of a training step: what a layer that drops values draws, and `step.rng`.
+"""Random numbers of a training step: for layers that drop values, and `step.rng`.
 
-It follows from the seed, the call of `fit`, the batch and its part, and from nothing else. So a part comes to
-the same whichever replica computes it, however often, and after whatever restart, rollback or resume.
+They follow from the seed, the call of `fit`, the batch and its part, and from nothing else. A part thus has
+the same gradient whichever replica computes it, however often, after any restart, rollback or resume.
 """
 
 import numpy as np

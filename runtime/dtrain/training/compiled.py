@@ -1,6 +1,4 @@
-"""The arguments of `compile`, arranged by the model's outputs. The forms and the names of the results are
-Keras's.
-"""
+"""The arguments of `compile`, arranged by the model's outputs. Forms and names of results are Keras's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +20,9 @@ class CompiledOutput:
 
     Attributes:
         loss: None if the output is not trained.
-        loss_weight: of the loss in the model's, which is the sum.
-        metrics: of every example alike.
-        weighted_metrics: to which sample weights apply.
+        loss_weight: factor of the loss in the model's, which is the sum.
+        metrics: those that count every example alike.
+        weighted_metrics: those to which sample weights apply.
     """
 
     name: str
@@ -36,7 +34,7 @@ class CompiledOutput:
 
 @dataclass(frozen=True)
 class OutputMetric:
-    """A metric of one output, in its first state.
+    """A metric of one output, in its initial state.
 
     Attributes:
         label: under which it is reported.
@@ -67,10 +65,10 @@ class Compiled:
         loss_weights: Any = None,
         weighted_metrics: Any = (),
     ) -> "Compiled":
-        """The arguments of `compile`, for outputs of these names.
+        """Return the arguments of `compile`, for outputs of these names.
 
         Raises:
-            InputError: an argument is a list of another length, or names an output that there is none of.
+            InputError: an argument is a list of another length, or names an output that does not exist.
             SpecError: a name of a loss or metric is unknown, or two metrics of an output have the same.
         """
         is_data = isinstance(loss, Mapping) and "class_name" in loss
@@ -84,12 +82,12 @@ class Compiled:
 
     @property
     def names(self) -> list[str]:
-        """Of the outputs."""
+        """Names of the outputs."""
         return [output.name for output in self.outputs]
 
     @property
     def result_names(self) -> list[str]:
-        """What `evaluate` reports, in its order."""
+        """Names of the results of `evaluate`, in its order."""
         of_outputs = [f"{each.name}_loss" for each in self.outputs if each.loss is not None]
         return [
             "loss",
@@ -99,18 +97,18 @@ class Compiled:
 
     @cached_property
     def losses(self) -> Losses | None:
-        """As a network takes them; None if no output has one."""
+        """Losses in the form that a network takes; None if no output has one."""
         found = [
             None if each.loss is None else OutputLoss(each.loss, each.loss_weight) for each in self.outputs
         ]
         return found if any(found) else None
 
     def label(self, output: str, name: str) -> str:
-        """What a number of one output is called: with the output's name in front where there are several."""
+        """Return the name of an output's number, which begins with the output's if there are several."""
         return name if len(self.outputs) == 1 else f"{output}_{name}"
 
     def metrics(self) -> list[OutputMetric]:
-        """Copies of all metrics, as they are reported: output by output."""
+        """Return copies of all metrics, as they are reported: output by output."""
         return [
             OutputMetric(self.label(output.name, str(metric.name)), index, metric.copy(), weighted)
             for index, output in enumerate(self.outputs)
@@ -119,9 +117,7 @@ class Compiled:
         ]
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of `compile` that say the same; lists with an item for each output where there are
-        several.
-        """
+        """Return equal arguments of `compile`; lists with an item for each output where there are several."""
         by_name: dict[str, list[Any]] = {
             "loss": [output.loss for output in self.outputs],
             "loss_weights": [output.loss_weight for output in self.outputs],
@@ -141,7 +137,7 @@ def _output(
 
 
 def _metrics_by_output(given: Any, names: Sequence[str]) -> list[list[Any]]:
-    """Each output's: all of a flat list; or its own of a list of lists or a dict."""
+    """Return each output's metrics: all of a flat list; or its own of a list of lists or a dict."""
     if isinstance(given, str | Metric):
         given = [given]
     nested = isinstance(given, Mapping) or any(isinstance(each, list | tuple) for each in given or ())
@@ -150,9 +146,7 @@ def _metrics_by_output(given: Any, names: Sequence[str]) -> list[list[Any]]:
 
 
 def _named(plain: Sequence[Any], weighted: Sequence[Any]) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
-    """Metrics of one output's own, each with a name of its own: a weighted one's begins with ``weighted_`` if
-    it must.
-    """
+    """Return one output's metrics with distinct names; a weighted one's gets ``weighted_`` if it must."""
     own = [each.copy() if isinstance(each, Metric) else metrics.get(each) for each in (*plain, *weighted)]
     taken: set[str] = set()
     for index, metric in enumerate(own):

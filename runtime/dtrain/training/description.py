@@ -1,4 +1,4 @@
-"""What a model is, as JSON types: what files and checkpoints say of it."""
+"""The description of a model as JSON types, for files and checkpoints."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from dtrain.training.compiled import Compiled
 
 
 def describe(model: Architecture, compiled: Compiled | None) -> dict[str, Any]:
-    """A model as JSON types; `dtrain.training.saved_models` makes one of it.
+    """Return a model as JSON types, which `dtrain.training.saved_models` reads.
 
     Raises:
         InputError: it has no layers.
@@ -23,7 +23,7 @@ def describe(model: Architecture, compiled: Compiled | None) -> dict[str, Any]:
 
 
 def describe_if_data(model: Architecture, compiled: Compiled) -> dict[str, Any] | None:
-    """The same; None for a model that is no data, which is trained all the same."""
+    """Return the same, or None for a model that cannot be written as data; it trains all the same."""
     try:
         return describe(model, compiled)
     except (InputError, SpecError):

@@ -1,6 +1,4 @@
-"""Why a gradient holds NaN or infinity: the first place on the way from the batch to the gradient that is not
-finite.
-"""
+"""The cause of a gradient with NaN or infinity: the first place on its way that is not finite."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +11,7 @@ from dtrain.training.steps import TrainingStep
 
 
 def why_not_finite(network: Network | None, step: TrainingStep) -> str:
-    """One line that names the place, what was expected there and what was found.
+    """Return one line that names the place, what was expected there and what was found.
 
     Args:
         network: None for a model without layers.
@@ -32,16 +30,14 @@ def why_not_finite(network: Network | None, step: TrainingStep) -> str:
 
 
 def step_in_work(session: Session) -> str:
-    """Name the step that comes next: as this call of `fit` counts, and as all calls together do if that
-    differs.
-    """
+    """Return the name of the next step: its number in this call of `fit`, and in all if that differs."""
     step = session.global_step + 1
     done = session.first_step
     return f"step {step - done} of this fit (global step {step})" if done else f"step {step}"
 
 
 def _places(network: Network | None, step: TrainingStep) -> Iterator[tuple[str, Any]]:
-    """Everything that a gradient is made of, in the order of cause and effect."""
+    """Yield everything of which a gradient is made, causes before effects."""
     for place, given in (("inputs", step.x), ("targets", step.y), ("sample weights", step.sample_weight)):
         parts = list(given.values()) if isinstance(given, Mapping) else given
         yield from ((place, part) for part in (parts if isinstance(parts, list | tuple) else [parts]))

@@ -1,6 +1,4 @@
-"""Epochs are counted in global steps, so they mean the same in every strategy and for any number of
-replicas.
-"""
+"""Epochs in global steps, which mean the same in every strategy and for any number of replicas."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -13,7 +11,7 @@ from dtrain.training.batches import Batches
 
 @dataclass(frozen=True)
 class Epochs:
-    """How long training goes on, in global steps."""
+    """The length of training, in global steps."""
 
     steps_per_epoch: int
     epochs: int
@@ -23,10 +21,10 @@ class Epochs:
     def of(
         cls, batches: Batches, steps_per_epoch: int | None, epochs: int, initial_epoch: int, parts: int
     ) -> "Epochs":
-        """Take what the user said; by default an epoch sees every batch once, over all replicas.
+        """Take the user's numbers; by default an epoch sees every batch once, over all replicas.
 
-        A step consumes one batch; where batches are one replica's, as those of pipelines of its own, `parts`
-        of them.
+        A step consumes one batch; if batches are one replica's, as those of its own pipeline, it consumes
+        `parts`.
 
         Raises:
             InputError: the data are endless and the length of an epoch is not given, or a number is out of
@@ -54,17 +52,17 @@ class Epochs:
         return (self.epochs - self.initial_epoch) * self.steps_per_epoch
 
     def epoch_at(self, step: int, session: Session) -> int:
-        """The epoch that the step after this one belongs to."""
+        """Return the epoch of the step after this one."""
         return self.initial_epoch + (step - session.first_step) // self.steps_per_epoch
 
     def last_step(self, epoch: int, session: Session) -> int:
-        """The global step at which an epoch ends."""
+        """Return the global step at which an epoch ends."""
         return session.first_step + (epoch + 1 - self.initial_epoch) * self.steps_per_epoch
 
     def number(self, step: int, session: Session) -> int:
-        """The epoch of a global step, which is counted from 1."""
+        """Return the epoch of a global step, which is counted from 1."""
         return self.epoch_at(step - 1, session)
 
     def step_in_epoch(self, step: int, session: Session) -> int:
-        """The number of a global step, which is counted from 1, within its epoch, from 0."""
+        """Return the number within its epoch, from 0, of a global step, which is counted from 1."""
         return (step - session.first_step - 1) % self.steps_per_epoch

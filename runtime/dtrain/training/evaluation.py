@@ -1,4 +1,4 @@
-"""Passes over data with fixed weights: evaluate and predict; and the numbers that come of many batches."""
+"""Passes over data with fixed weights, for evaluate and predict, and the sums of their numbers."""
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -24,14 +24,14 @@ NO_CALLBACKS = CallbackList((), None, {})
 
 @dataclass(frozen=True)
 class Validation:
-    """What is evaluated beside training.
+    """The data and times of evaluations beside training.
 
     Attributes:
         steps: batches of one evaluation; None: all there are.
         frequency: every so many epochs; or the epochs, counted from 1, after which it is done.
         pace: the evaluator's.
-        evaluated: told by the evaluator of each evaluation: global step, results, whether it is the last; of
-            the last one twice.
+        evaluated: called by the evaluator after each evaluation with the global step, the results, and
+            whether it is the last; for the last one twice.
     """
 
     batches: Batches
@@ -48,11 +48,11 @@ class Validation:
             )
 
     def once(self) -> Iterator[Batch]:
-        """The batches of one evaluation."""
+        """Yield the batches of one evaluation."""
         return self.batches.once(self.steps)
 
     def is_due(self, epochs: Iterable[int]) -> bool:
-        """Whether it follows one of these epochs, counted from 0."""
+        """Return whether an evaluation follows one of these epochs, counted from 0."""
         frequency = self.frequency
         return any(
             (epoch + 1) % frequency == 0 if isinstance(frequency, int) else epoch + 1 in frequency
@@ -61,9 +61,7 @@ class Validation:
 
 
 class Totals:
-    """Sums over examples: of what the steps returned, and the states of the metrics, which are its own, in
-    their first state.
-    """
+    """Sums over examples of the steps' numbers, and states of the metrics, which this object owns."""
 
     def __init__(self, compiled: Compiled) -> None:
         self._names = compiled.names
@@ -78,7 +76,7 @@ class Totals:
             each.metric.reset_state()
 
     def add(self, batch: Batch, step: EvaluationStep, logs: Logs) -> None:
-        """Count a batch that is done."""
+        """Count a batch that has been computed."""
         self.examples += batch.size
         for name, value in logs.items():
             self._sums[name] = self._sums.get(name, 0.0) + float(value) * batch.size
@@ -120,7 +118,7 @@ class Totals:
         return means | {each.label: _number(each.metric.result()) for each in self._metrics}
 
     def results_of(self, sums: Sequence[Sums]) -> dict[str, float]:
-        """Return the numbers that follow from sums of any batches; a loss of NaN of none."""
+        """Return the numbers that follow from sums of any batches; the loss of no batch is NaN."""
         if not sums:
             return {"loss": nan}
         means, states = merged(sums)
@@ -141,7 +139,7 @@ def evaluate(
     test_step: Callable[[Any], Logs],
     callbacks: CallbackList = NO_CALLBACKS,
 ) -> dict[str, float]:
-    """Loss and metrics over all batches: means over examples.
+    """Return loss and metrics over all batches: means over examples.
 
     Raises:
         InputError: there is no batch.
@@ -165,7 +163,7 @@ def predict(
     predict_step: Callable[[Any], Any],
     callbacks: CallbackList = NO_CALLBACKS,
 ) -> Any:
-    """The outputs of all batches, one after the other in one array (a list of arrays for several outputs).
+    """Return the outputs of all batches in one array, or a list of arrays for several outputs.
 
     Raises:
         InputError: there is no batch.

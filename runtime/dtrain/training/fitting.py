@@ -1,5 +1,4 @@
-"""A call of `fit` in one task: the session that is opened, the loop that is run, what the leader does
-besides.
+"""A call of `fit` in one task: a session and the loop, in the leader with callbacks and validation.
 
 In the evaluator it is `follow`: every newest checkpoint is evaluated, until training has ended.
 """
@@ -36,7 +35,7 @@ from dtrain.variables import TABLE_BYTES, VariableSpec
 
 @dataclass(eq=False)
 class OptimizerOwner:
-    """The same object for every `fit` of one model compiled once; see `Problem`.
+    """The identity of one model compiled once, the same for every `fit`; see `Problem`.
 
     Attributes:
         state: of an optimizer from a file, until the first `fit` takes it over.
@@ -72,7 +71,7 @@ class Fit:
     history: History = field(default_factory=History)
 
     def __post_init__(self) -> None:
-        """See that the callbacks are some, and get the numbers that they want.
+        """Check that the callbacks are callbacks, and that they get the numbers that they want.
 
         Raises:
             InputError: one is no callback, or wants numbers of a validation that is left to the evaluator.
@@ -129,8 +128,9 @@ class Fit:
         return self.history
 
     def _variables(self) -> tuple[VariableSpec, ...]:
-        """As they are placed: a table travels by rows if it is large, or if the optimizer treats rows that
-        are not read apart.
+        """Return the variables as they are placed.
+
+        A table travels by rows if it is large, or if the optimizer treats rows that are not read apart.
         """
         every = self.compiled.optimizer.sparse_differs
         return tuple(
@@ -139,14 +139,14 @@ class Fit:
         )
 
     def _resume_from(self) -> Path | None:
-        """Where a callback has left a training that broke off."""
+        """Return the folder in which a callback has kept a training that was interrupted."""
         for callback in self.callbacks if self.model.strategy.is_leader else ():
             if isinstance(callback, BackupAndRestore):
                 return callback.folder
         return None
 
     def _loop(self, session: Session, epochs: Epochs) -> TrainingLoop:
-        """The loop of this replica; the leader's has a log, callbacks and validation."""
+        """Return the loop of this replica; the leader's has a log, callbacks and validation."""
         model = self.model
         loss = self.compiled.losses
         chance = partial(chance_of, model.strategy.seed, session)
@@ -175,7 +175,7 @@ class Fit:
         return loop
 
     def _callbacks(self, session: Session, epochs: Epochs, validates: bool) -> CallbackList:
-        """The user's, and those of every fit."""
+        """Return the user's callbacks and those of every fit."""
         for callback in self.callbacks:
             if isinstance(callback, BackupAndRestore):
                 callback.session = session
@@ -203,9 +203,7 @@ class Fit:
     def _leave_to_evaluator(
         self, session: Session, epochs: Epochs, validation: Validation, log: EpochLog
     ) -> Validate:
-        """Save each epoch's last step for the evaluator, whose numbers join the rows of epochs when they are
-        there.
-        """
+        """Save each epoch's last step for the evaluator, whose numbers later join the rows of epochs."""
         names = [f"val_{name}" for name in self.compiled.result_names]
 
         def validate(ended: Iterable[int]) -> dict[str, float | None]:
@@ -220,10 +218,10 @@ class Fit:
         return validate
 
     def follow(self) -> History:
-        """The evaluator's part.
+        """Evaluate checkpoints until training has ended, the evaluator's part.
 
         Raises:
-            SystemExit: with code 0, where there is nothing to evaluate on.
+            SystemExit: with code 0, if there are no validation data.
             CheckpointError: a checkpoint is of another model.
         """
         model = self.model
@@ -231,7 +229,7 @@ class Fit:
             print(
                 "the evaluator has nothing to do: fit was given no validation_data; it ends here", flush=True
             )
-            raise SystemExit(0)  # the program would go on with a model that is not trained
+            raise SystemExit(0)  # else the program would continue with an untrained model
         followed = model.strategy.checkpoints(self.validation.pace)
         model.build_for(self.validation.batches)
         expected = {spec.name: spec.shape for spec in model.variables}
@@ -256,5 +254,5 @@ class Fit:
 
 
 def _kept(spec: VariableSpec, value: Any) -> Any:
-    """A variable when training has ended: a copy, but for a table, whose rows are read where they are."""
+    """Return a variable after training: a copy, but a table as it is, whose rows are read where they are."""
     return value if spec.sparse else np.array(value)

@@ -5,14 +5,14 @@
 
     def loss_and_gradients(weights, x, y):
         error = x @ weights["weight"] + weights["bias"] - y
-        return np.mean(error**2), {"weight": 2 * x.T @ error / len(x), "bias": 2 * np.mean(error,
-        keepdims=True)}
+        gradients = {"weight": 2 * x.T @ error / len(x), "bias": 2 * np.mean(error, keepdims=True)}
+        return np.mean(error**2), gradients
 
     model = dt.from_function(init, loss_and_gradients)
     model.compile(optimizer="sgd")
     model.fit((x, y))
 
-It trains on every strategy; `compile` needs no loss.
+Such a model trains on every strategy; `compile` needs no loss.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -33,7 +33,7 @@ Init = Callable[[np.random.Generator], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Functions:
-    """What a `FunctionModel` is made of; see `from_function`."""
+    """The functions of a `FunctionModel`; see `from_function`."""
 
     init: Init
     loss_and_gradients: Callable[..., Any]
@@ -61,17 +61,17 @@ class FunctionModel(Model):
 
     @property
     def network(self) -> Network:
-        """There is none."""
+        """Raise an `InputError`: there is no network."""
         raise InputError(f"{self.name}: a model made of functions has no layers")
 
     @property
     def built(self) -> bool:
-        """Always."""
+        """True always."""
         return True
 
     @property
     def variables(self) -> tuple[VariableSpec, ...]:
-        """As `init` made them."""
+        """Variables as `init` made them."""
         return self._variables
 
     @property
@@ -80,7 +80,7 @@ class FunctionModel(Model):
         return self._variables
 
     def initial_values(self, seed: int) -> dict[str, Array]:
-        """What `init` makes with this seed."""
+        """Return the values that `init` makes with this seed."""
         return {
             str(key): np.array(value)
             for key, value in self._functions.init(np.random.default_rng(seed)).items()
@@ -96,7 +96,7 @@ class FunctionModel(Model):
         return {"loss": loss}
 
     def test_step(self, step: EvaluationStep) -> Logs:
-        """The loss, and outputs if `predict` makes them."""
+        """Return the loss, and set the outputs if there is a function of predictions."""
         functions = self._functions
         if functions.predict is not None:
             step.outputs = functions.predict(step.weights, step.x)
@@ -105,7 +105,7 @@ class FunctionModel(Model):
         return {"loss": functions.loss_and_gradients(step.weights, *_batch(step))[0]}
 
     def predict_step(self, step: EvaluationStep) -> Any:
-        """What `predict` makes."""
+        """Return the predictions."""
         if self._functions.predict is None:
             raise InputError(f"{self.name}: predict: from_function was given no predict")
         return self._functions.predict(step.weights, step.x)
@@ -120,15 +120,14 @@ def from_function(
     state: Collection[str] = (),
     name: str | None = None,
 ) -> FunctionModel:
-    """A model of functions over a dict of numpy arrays; it is compiled, trained, evaluated and saved like any
-    other.
+    """Return a model of functions over a dict of numpy arrays, which trains and is saved like any other.
 
     Args:
-        init: ``(rng) -> {name: first value}``; called in every task, with a generator that is the same in
+        init: ``(rng) -> {name: initial value}``; called in every task, with a generator that is the same in
             all.
         loss_and_gradients: ``(weights, x, y) -> (loss, {name: gradient})``, means over the batch's examples.
-            It gets what a batch is: x, x and y, or x, y and sample weights. The weights are read only. With
-            `state` it returns their new values, too.
+            Its arguments are those of the batch: x, x and y, or x, y and sample weights. The weights are read
+            only. With `state` it returns their new values, too.
         loss: ``(weights, x, y) -> loss``, for evaluation; else the loss of `loss_and_gradients`.
         predict: ``(weights, x) -> outputs``, for `predict` and metrics.
         state: names of variables that have no gradient, such as moving averages.

@@ -1,7 +1,6 @@
 """The training loop: one replica's part of a call of `fit`, from the first batch to the last global step.
 
-It reads top to bottom: take a part of a batch, compute a gradient, give it to the session, note what came of
-    it.
+It reads top to bottom: take a part of a batch, compute a gradient, give it to the session, note its verdict.
 """
 
 import sys
@@ -46,7 +45,7 @@ class EpochLog:
     ended: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Go on where an earlier process of the leader stood."""
+        """Continue where an earlier process of the leader stood."""
         self.rows = dict(self.session.rows)
         self.history.take(self.rows)
 
@@ -63,7 +62,7 @@ class EpochLog:
 
     @property
     def lost(self) -> int | None:
-        """The first epoch that has ended here and not on the servers: they went back to a checkpoint."""
+        """The first epoch that has ended here but not on servers, which went back to a checkpoint."""
         kept = self.session.rows
         if not self.rows or next(reversed(self.rows)) in kept:  # they are kept in their order
             return None
@@ -76,7 +75,7 @@ class EpochLog:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number or an array as it travels and is saved."""
+    """Return a number or an array in the form that travels and is saved."""
     if value is None or isinstance(value, str | bool):
         return value
     return float(value) if np.ndim(value) == 0 else np.asarray(value).tolist()
@@ -84,21 +83,21 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class TrainingLoop:
-    """Everything that one task needs; `run` is the loop.
+    """The parts of a task's training; `run` is the loop.
 
     Attributes:
-        trains: False for a leader that only looks on.
+        trains: False for a leader that computes no gradients.
         make_step: of a part that has examples.
         train_step: computes the gradients of a step and returns numbers, the loss among them.
-        explain: why a step's gradients are not finite.
+        explain: names the reason why a step's gradients are not finite.
         totals: sums up loss and metrics.
         log, callbacks, steering: the leader's.
         validate: numbers to add to those of epochs that end together; None stands for one that comes later.
         open: whether an epoch has begun that has not ended.
         refused: how many gradients in a row were not finite.
-        explained: why the first of all was not.
+        explained: the reason why the first of all was not.
         pending: whether this replica is computing another part of the same step.
-        warned: whether it was said that parts have no examples.
+        warned: whether the warning about parts without examples was printed.
     """
 
     session: Session
@@ -119,7 +118,7 @@ class TrainingLoop:
     warned: bool = False
 
     def run(self, parts: PartStream) -> None:
-        """Train until the session is finished; the leader (who has a log) also accounts for every epoch."""
+        """Train until the session is finished; the leader, which has a log, also accounts for every epoch."""
         session = self.session
         epoch = self._first_epoch()
         self._begin_epoch(epoch)
@@ -130,7 +129,7 @@ class TrainingLoop:
                 self._go_back_to(lost)
                 reached = lost
             elif session.finished:
-                if self.open:  # it may have been stopped in the middle of an epoch
+                if self.open:  # training may have been stopped in the middle of an epoch
                     self._end_epochs(epoch, max(reached, epoch + 1))
                 if (self.log is None or self.log.lost is None) and session.conclude():
                     return
@@ -143,9 +142,7 @@ class TrainingLoop:
             epoch = reached
 
     def _first_epoch(self) -> int:
-        """The epoch under way; for a leader that was started again, the first one that the process before it
-        has not ended.
-        """
+        """Return the epoch under way; in a restarted leader the first that its predecessor did not end."""
         epoch = self.epochs.epoch_at(self.session.entered_step, self.session)
         if self.log is None:
             return epoch
@@ -153,9 +150,7 @@ class TrainingLoop:
         return min(epoch, ended + 1)
 
     def _contribute(self, part: Part) -> None:
-        """Compute one part: a gradient, a verdict. The next part may be the same again, on new weights
-        (`on_stale`).
-        """
+        """Compute one part: a gradient, a verdict. The next part may be the same again (`on_stale`)."""
         session = self.session
         number = self.session.part
         repairs = self.session.repairs
@@ -189,9 +184,7 @@ class TrainingLoop:
             self._call_batch("on_train_batch_end", session.global_step)
 
     def _warn_of_empty_parts(self, part: Part) -> None:
-        """Say once that a batch is smaller than the parts it is cut into, where that changes the
-        gradients.
-        """
+        """Warn once of a batch with fewer examples than parts, if that changes the gradients."""
         if not part.empty or self.warned or self.session.rank != 0 or self.session.weighs_examples:
             return
         self.warned = True
@@ -206,7 +199,7 @@ class TrainingLoop:
         )
 
     def _note_refusal(self, step: TrainingStep) -> None:
-        """A gradient held NaN or infinity; say why, once, and give up when nothing else comes."""
+        """Print, once, why a gradient held NaN or infinity; give up after too many of them in a row."""
         self.refused += 1
         if not self.explained:
             self.explained = self.explain(step)
@@ -227,16 +220,14 @@ class TrainingLoop:
             self._begin_epoch(epoch)
 
     def _begin_epoch(self, epoch: int) -> None:
-        """Nothing is made of it before the leader has said so; see `Session.control`."""
+        """Begin an epoch; no step of it starts before the leader releases it (`Session.control`)."""
         if self.steering is not None and epoch < self.epochs.epochs:
             self.open = True
             self._call("on_epoch_begin", epoch)
             self.steering.begin_epoch(self.epochs.last_step(epoch, self.session))
 
     def _end_epochs(self, epoch: int, reached: int) -> None:
-        """Close every epoch from `epoch` on that ended before `reached`; others' steps may end several at
-        once.
-        """
+        """Close every epoch from `epoch` on that ended before `reached`, which may be several."""
         ended = range(epoch, min(reached, self.epochs.epochs))
         log = self.log
         steering = self.steering
@@ -246,9 +237,8 @@ class TrainingLoop:
         self.session.arrive()
         numbers = {each: log.results(each) for each in ended}
         validated: Mapping[str, Any] = {} if self.validate is None else self.validate(ended)
-        there = {
-            name: value for name, value in validated.items() if value is not None
-        }  # callbacks expect numbers
+        # without None: callbacks expect numbers
+        there = {name: value for name, value in validated.items() if value is not None}
         for each in ended:
             row = {**numbers[each], **validated}
             log.record(each, row)
@@ -270,7 +260,7 @@ class TrainingLoop:
             self.callbacks.call(hook, *arguments)
 
     def _call_batch(self, hook: str, step: int, numbers: dict[str, float] | None = None) -> None:
-        """A hook of batches, about that of a global step; by default with the epoch's means so far."""
+        """Call a hook of batches for a global step; by default with the epoch's means so far."""
         if self.callbacks is not None and self.log is not None and self.steering is not None:
             batch = self.epochs.step_in_epoch(step, self.session)
             epoch = self.epochs.number(step, self.session)

@@ -1,4 +1,4 @@
-"""`Model` and `Sequential`: what a program holds. Names, arguments and defaults are Keras's."""
+"""`Model`: a network that a program compiles and trains. Names, arguments and defaults are Keras's."""
 
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -76,11 +76,11 @@ class Model(Architecture):
         steps_per_execution: int | None = None,
         jit_compile: bool | None = None,
     ) -> None:
-        """Say how the model is trained; see `tf.keras.Model.compile`.
+        """Set how the model is trained; see `tf.keras.Model.compile`.
 
         A model with several outputs takes one thing for all of them, a list with an item for each, or a dict
-        by the names of their layers. What is trained is the sum of the losses; an output without a loss
-        (None) is not trained.
+        by the names of their layers. The sum of the losses is trained; an output without a loss (None) is
+        not.
 
         Args:
             loss: a name or a `Loss`.
@@ -88,13 +88,13 @@ class Model(Architecture):
                 example alike.
             loss_weights: factors of the losses in their sum.
             weighted_metrics: those to which sample weights and class weights apply.
-            run_eagerly, steps_per_execution, jit_compile: how TensorFlow runs a step; nothing follows from
-            them here.
+            run_eagerly, steps_per_execution, jit_compile: how TensorFlow runs a step; they have no effect
+                here.
 
         Raises:
             SpecError: a name is unknown, or two metrics have the same.
-            InputError: an argument is a list of another length, or a dict that names an output that there is
-                none of.
+            InputError: an argument is a list of another length, or a dict that names an output that does not
+                exist.
         """
         by_name = any(isinstance(each, Mapping) for each in (loss, metrics, loss_weights, weighted_metrics))
         names = self.network.output_names if self.has_layers or by_name else ["output"]
@@ -105,17 +105,17 @@ class Model(Architecture):
 
     @property
     def optimizer(self) -> optimizers.Optimizer | None:
-        """As `compile` was given it; its numbers may be changed."""
+        """The optimizer given to `compile`; its numbers may be changed."""
         return None if self.compiled is None else self.compiled.optimizer
 
     @property
     def loss(self) -> Any:
-        """As `compile` was given it; a list with one for each output where there are several."""
+        """The loss given to `compile`; a list with one for each output where there are several."""
         return None if self.compiled is None else self.compiled.arguments()["loss"]
 
     @property
     def metrics_names(self) -> list[str]:
-        """What `evaluate` reports, in its order."""
+        """Names of the results of `evaluate`, in its order."""
         return [] if self.compiled is None else self.compiled.result_names
 
     def fit(
@@ -137,11 +137,10 @@ class Model(Architecture):
         validation_batch_size: int | None = None,
         validation_freq: int | Collection[int] = 1,
     ) -> History:
-        """Train until the global step has reached epochs x steps_per_epoch; see CONTRACT section 4 and
-        `tf.keras.Model.fit`.
+        """Train until the global step has reached epochs x steps_per_epoch; see `tf.keras.Model.fit`.
 
-        In the evaluator this is the evaluation loop: every newest checkpoint is evaluated on
-        `validation_data`.
+        On a cluster all replicas train together (docs/guide/program.md). In the evaluator this is the
+        evaluation loop: every newest checkpoint is evaluated on `validation_data`.
 
         Args:
             x: ``(x, y)`` arrays, a Dataset of batches, or a function of an InputContext that returns one.
@@ -201,7 +200,7 @@ class Model(Architecture):
         callbacks: Callback | Sequence[Callback] | None = None,
         return_dict: bool = False,
     ) -> Any:
-        """Loss and metrics: a number, a list, or with `return_dict` a dict; see `tf.keras.Model.evaluate`.
+        """Return loss and metrics: a number, a list, or with `return_dict` a dict. See `tf.keras.Model`.
 
         By default it shows its progress in the leader alone.
         """
@@ -221,7 +220,7 @@ class Model(Architecture):
         steps: int | None = None,
         callbacks: Callback | Sequence[Callback] | None = None,
     ) -> Any:
-        """The outputs for all inputs, in their order; see `tf.keras.Model.predict`. It shows no progress."""
+        """Return the outputs for all inputs, in order, without a progress bar. See `tf.keras.Model`."""
         batches = Batches.of(x, batch_size=batch_size, shuffle=False, seed=0)
         check_finite(batches, steps, "predict", "steps")
         self.build_for(batches)
@@ -230,11 +229,11 @@ class Model(Architecture):
         return self._predicted(predict(batches.once(steps), step, self.predict_step, hooks))
 
     def __call__(self, x: Any, training: bool | None = None) -> Any:
-        """The outputs for one batch; for results of `dt.Input` and of layers, symbolic ones: the model is
-        used like a layer.
+        """Return the outputs for a batch, or symbolic ones for symbolic inputs, like a layer.
 
         Args:
-            x: the batch, or the results; several in a list, or in a dict by the inputs' names.
+            x: the batch, or results of `dt.Input` and of layers; several in a list, or in a dict by the
+                inputs' names.
             training: for a batch, whether dropout drops and batches are normalized by themselves. For
                 symbolic inputs False and True hold whenever the model around this one runs, and None means as
                 that one does.
@@ -250,38 +249,35 @@ class Model(Architecture):
 
     @property
     def input(self) -> Any:
-        """What data enters, for models that use these layers too; a list of several."""
+        """The symbolic inputs, for models that use these layers too; a list of several."""
         return only(self._ends()[0])
 
     @property
     def output(self) -> Any:
-        """The result of the last layer; a list of several outputs."""
+        """The symbolic result of the last layer; a list of several outputs."""
         return only(self._ends()[1])
 
     # One batch
 
     def train_step(self, step: TrainingStep) -> Logs:
-        """What training does with one batch; override it for a step of your own, see `dtrain.training.steps`.
+        """Train on one batch; override it for a step of your own, see `dtrain.training.steps`.
 
         It runs in every replica of every strategy: it adds to `step.gradients`, which the strategy then
         applies.
 
-        Returns:
-            Numbers for the log by name, ``loss`` among them.
+        Returns: Numbers for the log by name, ``loss`` among them.
         """
         alone = (
             getattr(self.train_step, "__func__", None) is Model.train_step
-        )  # another one may change the gradients
+        )  # an overridden one may change the gradients
         return {"loss": step.loss_and_gradients(last=alone), **step.losses}
 
     def test_step(self, step: EvaluationStep) -> Logs:
-        """What evaluation does with one batch: returns numbers for the log, and sets `step.outputs` for the
-        metrics.
-        """
+        """Evaluate one batch: return numbers for the log, and set `step.outputs` for the metrics."""
         return {"loss": step.compute_loss(), **step.losses}
 
     def predict_step(self, step: EvaluationStep) -> Any:
-        """What prediction does with one batch: returns the outputs."""
+        """Return the outputs for one batch, for `predict`."""
         return step.forward()
 
     def train_on_batch(
@@ -295,11 +291,10 @@ class Model(Architecture):
         """Train one step on one batch: a `fit` of its own, which on a cluster costs a round of all tasks.
 
         That is two checkpoints and some milliseconds. For a loop of your own over many batches override
-        `train_step` instead. The batch is the leader's (of the replica of rank 0, where the chief does not
+        `train_step` instead. The batch is the leader's (that of the replica of rank 0, if the chief does not
         train): that replica computes all of it, in the parts into which `fit` would cut it.
 
-        Returns:
-            Loss and metrics, as `evaluate`; None in tasks that do not lead.
+        Returns: Loss and metrics, as `evaluate`; None in tasks that do not lead.
         """
         strategy = self.strategy
         batches = Batches.of(joined(x, y, sample_weight), batch_size=Batch(x).size, shuffle=False, seed=0)
@@ -320,13 +315,13 @@ class Model(Architecture):
     def test_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
     ) -> Any:
-        """Loss and metrics of one batch, as `evaluate`."""
+        """Return loss and metrics of one batch, as `evaluate`."""
         batch = Batch(x, y, sample_weight)
         self.build(batch.input_shape)
         return _reported(self._evaluate(self.weights, [batch]), return_dict)
 
     def predict_on_batch(self, x: Any) -> Any:
-        """The outputs for one batch."""
+        """Return the outputs for one batch."""
         batch = Batch(x)
         self.build(batch.input_shape)
         return self._predicted(self.predict_step(EvaluationStep(self, None, batch, self.weights)))
@@ -334,17 +329,15 @@ class Model(Architecture):
     # As a file
 
     def save(self, filepath: FilePath, overwrite: bool = True, include_optimizer: bool = True) -> None:
-        """Write architecture, weights, the arguments of `compile` and the optimizer's state; `dt.load_model`
-        reads it.
+        """Write architecture, weights, compile arguments and optimizer state; `dt.load_model` reads them.
 
-        The file is in the safetensors format, whatever its name ends in; a name of Keras's formats is warned
-        about. In tasks that do not lead it is thrown away at the end; until then they read it under its name.
+        The file is in the safetensors format, whatever its name ends in; a name of Keras's formats gives a
+        warning. In tasks that do not lead it is deleted at the end; until then they read it under its name.
+        Compare `tf.keras.Model.save`.
 
         Raises:
             CheckpointError: it cannot be written.
             SpecError: a layer, loss or metric has an argument that is no data.
-
-        Compare `tf.keras.Model.save`.
         """
         if self.strategy.is_leader:
             tell_format(filepath)
@@ -356,15 +349,13 @@ class Model(Architecture):
         write_model(filepath, self._saved(self.compiled, state), self.strategy, overwrite=overwrite)
 
     def write(self, filepath: FilePath) -> None:
-        """As `save`, without the optimizer's state, in whatever task: for an evaluator that keeps what it has
-        evaluated.
-        """
+        """Save without the optimizer's state, in any task, such as an evaluator that keeps a model."""
         write_model(filepath, self._saved(self._compiled()), None)
 
     def export(self, filepath: FilePath, format: str = "onnx") -> None:  # noqa: A002
         """Write an ONNX file that computes what `predict` does; needs the extra ``dtrain[onnx]``.
 
-        Inputs and outputs are called as their layers are. In tasks that do not lead the file is thrown away.
+        Inputs and outputs are named as their layers are. In tasks that do not lead the file is deleted.
 
         Raises:
             SpecError: ONNX has no form of a layer, or the name does not end in ``.onnx``.
@@ -374,30 +365,30 @@ class Model(Architecture):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
-        """A model of the layers that `get_config` described."""
+        """Return a model of the layers that `get_config` described."""
         model = cls.of_network(Network.from_config(config, custom_objects), config["name"])
         model._outputs_by_name = bool(config.get("outputs_by_name"))
         return model
 
     @classmethod
     def of_network(cls, network: Network, name: str) -> Self:
-        """A model of these layers."""
+        """Return a model of these layers."""
         model = cls(name=name)
         model._network = network
         return model
 
     def get_config(self) -> dict[str, Any]:
-        """Name and layers as JSON types; see `tf.keras.Model.get_config`."""
+        """Return name and layers as JSON types; see `tf.keras.Model.get_config`."""
         return super().get_config() | ({"outputs_by_name": True} if self._outputs_by_name else {})
 
     def resume_optimizer(self, state: OptimizerState | None) -> None:
-        """Let the next `fit` begin with the optimizer as it was; None: anew."""
+        """Let the next `fit` begin with this state of the optimizer; None: with a new one."""
         self._owner = OptimizerOwner(state)
 
     # Inner parts
 
     def _trained_on(self, x: Any) -> Any:
-        """The outputs for one batch in training mode; no moving average moves."""
+        """Return the outputs for one batch in training mode; no moving average moves."""
         batch = Batch(x)
         self.build(batch.input_shape)
         return self._predicted(self.network.predict(self.weights, batch.x, training=True))
@@ -409,7 +400,7 @@ class Model(Architecture):
         return self._symbols
 
     def _predicted(self, outputs: Any) -> Any:
-        """Outputs in the form in which the model was given its own."""
+        """Return outputs in the form in which the model was given its own."""
         return (
             dict(zip(self.network.output_names, outputs, strict=True)) if self._outputs_by_name else outputs
         )
@@ -442,7 +433,7 @@ class Model(Architecture):
         )
 
     def _input_context(self) -> InputContext:
-        """What a data function is given: one pipeline a replica."""
+        """Return the context for a data function: one pipeline a replica."""
         replicas = self.strategy.num_replicas
         return InputContext(
             replicas, max(self.strategy.rank, 0) % replicas, self.strategy.num_replicas_in_sync
@@ -453,7 +444,7 @@ CLASSES["Model"] = Model
 
 
 def _reported(results: Mapping[str, float], return_dict: bool) -> Any:
-    """As Keras gives them: a dict, a list, or the loss alone."""
+    """Return results as Keras does: a dict, a list, or the loss alone."""
     if return_dict:
         return dict(results)
     return list(results.values()) if len(results) > 1 else results["loss"]

@@ -1,4 +1,4 @@
-"""From what a file or a checkpoint says of a model, the model."""
+"""Loading of a model from a file or a checkpoint."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,20 +24,19 @@ def load_model(
     custom_objects: CustomObjects | None = None,
     compile: bool = True,  # noqa: A002
 ) -> Model:
-    """The model that `Model.save` wrote, or that a run has trained, in the strategy of the present scope.
+    """Return the model that `Model.save` wrote, or that a run has trained, in the present strategy.
 
-    A task that does not lead reads its own copy of what it has saved, and else the leader's file.
+    A task that does not lead reads its own copy of a file that it saved, else the leader's file. Compare
+    `tf.keras.models.load_model`.
 
     Args:
         filepath: a file; or the folder of a run, of checkpoints, or of one checkpoint.
         custom_objects: classes of your own by name: layers, losses, metrics, ..., and the model's own class.
             Nothing is imported because a file names it.
-        compile: whether it is compiled as it was, and its optimizer goes on where it was.
+        compile: whether it is compiled as it was, and its optimizer continues from its state.
 
     Raises:
         CheckpointError: the file is damaged, is none of a model, or names a class that is unknown.
-
-    Compare `tf.keras.models.load_model`.
     """
     saved = read_model(source(get_strategy(), filepath))
     try:
@@ -67,7 +66,7 @@ def _model(saved: SavedModel, custom_objects: CustomObjects, where: str, *, comp
         _,
         weight,
         _,
-    ) in model.network.graph.weights():  # else a class that is unknown would be missed in training only
+    ) in model.network.graph.weights():  # else an unknown class would be noticed only in training
         initializers.get(weight.initializer)
         regularizers.get(weight.regularizer)
     model.weights = fitted(dict(saved.weights), model.variables, where)
@@ -87,14 +86,14 @@ def _model(saved: SavedModel, custom_objects: CustomObjects, where: str, *, comp
 
 
 def _each(data: Any, made: Callable[[Any], Any]) -> Any:
-    """What is made of data, or of each item of lists."""
+    """Return `made` of data, or of each item of lists."""
     if isinstance(data, list):
         return [_each(item, made) for item in data]
     return None if data is None else made(data)
 
 
 def _checked(state: OptimizerState | None, model: Model) -> OptimizerState | None:
-    """The optimizer's state, if it is one of this optimizer and these variables."""
+    """Return the optimizer's state, if it is one of this optimizer and these variables."""
     if state is None or model.optimizer is None:
         return None
     shapes = {spec.name: spec.shape for spec in model.variables if spec.trainable}

@@ -26,13 +26,13 @@ class Sequential(Model):
 
     @classmethod
     def of_network(cls, network: Network, name: str) -> Self:
-        """A model of these layers."""
+        """Return a model of these layers."""
         model = super().of_network(network, name)
         model._stack = list(network.layers)
         return model
 
     def add(self, layer: Item) -> None:
-        """Put a layer on top.
+        """Add a layer at the end.
 
         Raises:
             InputError: the stack is already in use, or this is no layer.
@@ -61,7 +61,7 @@ class Sequential(Model):
 
     @property
     def built(self) -> bool:
-        """Whether the variables' shapes are known."""
+        """True if the variables' shapes are known."""
         return bool(self._stack) and self.network.built
 
 

@@ -1,6 +1,4 @@
-"""What callbacks change while a `fit` runs, told to the session: the optimizer's numbers, the weights, the
-end.
-"""
+"""Changes that callbacks make while a `fit` runs, for the session: optimizer's numbers, weights, the end."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,10 +11,10 @@ from dtrain.training.architecture import Architecture
 
 @dataclass
 class Steering:
-    """The leader's.
+    """The leader's account of the changes that its session knows.
 
     Attributes:
-        holds: whether the ends of epochs are looked at: no replica then goes beyond one before that is done.
+        holds: whether callbacks act at the ends of epochs: no replica then goes beyond one before they have.
     """
 
     model: Architecture
@@ -28,28 +26,26 @@ class Steering:
     _stop_told: bool = False
 
     def __post_init__(self) -> None:
-        """A leader that was started again takes over the numbers that are in force."""
+        """Take over the numbers that are in force, in a leader that was started again."""
         vars(self.optimizer).update(vars(optimizers.from_config(self.session.optimizer)))
 
     @property
     def stopped(self) -> bool:
-        """Whether training has been ended."""
+        """True if a callback has ended training."""
         return self.model.stop_training
 
     def begin_epoch(self, last_step: int) -> None:
-        """Training may go on, to the epoch's last step."""
+        """Let training go on, to the epoch's last step."""
         self._until = last_step if self.holds else None
         self._tell()
 
     def goes_back(self) -> None:
-        """An epoch begins again: what callbacks changed at its end and was not told they will change
-        again.
-        """
+        """Undo unsent changes before an epoch begins again: callbacks will make them again at its end."""
         self.model.weights = self.session.weights
         self.model.stop_training = self._stop_told
 
     def tell_changes(self) -> None:
-        """Callbacks were called: if they have changed something, it holds from the next step on."""
+        """Send the changes that callbacks have made, if any; they hold from the next step on."""
         model = self.model
         if (
             model.stop_training

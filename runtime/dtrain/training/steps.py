@@ -1,7 +1,6 @@
 """One batch, as `Model.train_step` and `Model.test_step` are given it.
 
-A training step fills `gradients`; whoever called it hands them to the strategy, so a step of your own runs on
-every strategy:
+A training step fills `gradients`, which the strategy takes, so a step of your own runs on every strategy:
 
     class Noisy(dt.Sequential):                                # other data, other gradients
         def train_step(self, step):
@@ -76,18 +75,18 @@ class EvaluationStep:
         return self._loss
 
     def compute_loss(self) -> float:
-        """The compiled loss of the outputs, with the penalties of regularizers."""
+        """Return the compiled loss of the outputs, with the penalties of regularizers."""
         return self._noted(
             self._model.network.loss_and_outputs(self.weights, self.x, self.y, self.loss, self.sample_weight)
         ).loss
 
     def forward(self) -> Any:
-        """The outputs."""
+        """Return the outputs."""
         self.outputs = self._model.network.predict(self.weights, self.x)
         return self.outputs
 
     def _noted(self, result: StepResult) -> StepResult:
-        """What a network has computed, for the log."""
+        """Keep a network's outputs and losses for the log, and return its result."""
         self.outputs = result.outputs
         if isinstance(result.outputs, list):
             self.losses = {f"{name}_loss": value for name, value in result.losses.items()}
@@ -121,14 +120,12 @@ class TrainingStep(EvaluationStep):
 
     @property
     def rng(self) -> np.random.Generator:
-        """Return a source of chance of this part of this batch: computed again, by whichever replica, it
-        draws the same.
-        """
+        """Random numbers of this part of this batch, the same in whichever replica computes it again."""
         self._chance = chance = generator_of(self._chance)
         return chance
 
     def _drawn_from(self) -> np.random.Generator:
-        """Return `rng`: most models never ask for it, and making it costs a tenth of a small step."""
+        """Return `rng`, made when asked for: few models ask, and making it costs a tenth of a small step."""
         return self.rng
 
     @property
@@ -139,8 +136,7 @@ class TrainingStep(EvaluationStep):
 
     @property
     def gradients(self) -> dict[str, Array]:
-        """One array for every trained variable, by name: zero at first; every `backward` and
-        `loss_and_gradients` adds to it.
+        """One array for every trained variable, by name: zero at first; the methods add to it.
 
         Those of large embedding tables stand in `row_gradients`.
         """
@@ -153,9 +149,7 @@ class TrainingStep(EvaluationStep):
 
     @property
     def row_gradients(self) -> dict[str, SparseRows]:
-        """The gradients of large embedding tables, by name: of the rows that were read; ids int64, ascending,
-        each once.
-        """
+        """Gradients of the rows read of large embedding tables, by name; ids int64, ascending, each once."""
         return self._session.row_gradients
 
     def loss_and_gradients(
@@ -172,8 +166,8 @@ class TrainingStep(EvaluationStep):
         Args:
             x, y, sample_weight: the batch's, where they are None.
             loss: the compiled ones, if None.
-            last: nothing will be added to these gradients, nor changed: each layer's may leave while the
-                others are computed.
+            last: these gradients will not change any more: each layer's may be sent while the others are
+                computed.
         """
         x = self.x if x is None else x
         y = self.y if y is None else y
@@ -200,10 +194,11 @@ class TrainingStep(EvaluationStep):
         return result.loss
 
     def forward(self, x: Any = None) -> Any:
-        """The outputs in training mode, of which you compute a loss; then call `backward`, at once or after
-        other calls.
+        """Return the outputs in training mode, for a loss of your own; then call `backward`.
+
+        Other calls may come between.
         """
-        self._pass = None  # the memory of one that did not go back is free
+        self._pass = None  # the memory of a pass that did not go back is free
         self._pass = self._model.network.forward(
             self._session.arriving, self.x if x is None else x, self._drawn_from
         )
@@ -213,8 +208,7 @@ class TrainingStep(EvaluationStep):
         return self.outputs
 
     def backward(self, gradient: Any) -> None:
-        """Add the gradients that follow from the gradient of a loss by the outputs of `forward` (a list, for
-        several).
+        """Add the gradients that follow from that of a loss by the outputs of `forward` (a list for several).
 
         Raises:
             ProgramError: there was no `forward` since the last `backward`.
@@ -277,15 +271,13 @@ class TrainingStep(EvaluationStep):
         self._add_rows(rows)
 
     def write_gradients(self, write: Callable[[dict[str, Array]], T]) -> T:
-        """Add gradients that `write` writes into the arrays it is given, by the variables' names; returns
-        what it returns.
+        """Add gradients that `write` writes into arrays by the variables' names; return its result.
 
-        It must overwrite each of them whole: they hold anything. So nothing is cleared or copied, as
-            `gradients` and
-        `add_gradients` have to.
+        It must overwrite each of them whole, as they hold anything. So nothing is cleared or copied, as
+        `gradients` and `add_gradients` have to.
 
         Raises:
-            ProgramError: `last` was said of those that are there.
+            ProgramError: the gradients were declared to be the last (`last`).
         """
         if self._last:
             raise ProgramError(
@@ -303,7 +295,7 @@ class TrainingStep(EvaluationStep):
         return result
 
     def contribute(self, logs: Logs) -> float:
-        """Complete what the session will take: new values of what is not trained; the loss.
+        """Complete the session's contribution: new values of untrained variables; the loss.
 
         Raises:
             ProgramError: the step computed no gradients, or no loss.

@@ -13,8 +13,9 @@ CLASSES: dict[str, type[Any]] = {}
 
 
 def submodel(model: Any) -> Submodel:
-    """How a model stands in others; always the same. One of a class that files do not know is what that class
-    extends.
+    """Return the form in which a model stands in others, always the same object.
+
+    A model of a class that files do not know takes the form of the class that it extends.
     """
     graph = model.network.graph
     if graph.submodel is None:
@@ -25,9 +26,7 @@ def submodel(model: Any) -> Submodel:
 
 
 def shown(part: Part) -> Any:
-    """What `Model.layers` shows for a part of a graph: the layer, or the model, which is made here if the
-    part came from a file.
-    """
+    """Return the item of `Model.layers` for a part of a graph: a layer, or a model, made if from a file."""
     if isinstance(part, Layer):
         return part
     if part.model is None:
@@ -36,7 +35,7 @@ def shown(part: Part) -> Any:
 
 
 def in_order(tensors: Any, what: str) -> Any:
-    """Symbolic tensors in a list, in the order of their names where they stand in a dict.
+    """Return symbolic tensors in a list, in the order of their names if they stand in a dict.
 
     Raises:
         SpecError: a key is not the name of its tensor's layer.

@@ -1,4 +1,4 @@
-"""A model as a table: layers, shapes, numbers of parameters. The form is `tf.keras.Model.summary`'s."""
+"""A model as a table of layers, shapes and numbers of parameters, in the form of `tf.keras.Model.summary`."""
 
 from collections.abc import Iterable
 from math import prod
@@ -15,9 +15,7 @@ UNITS = ("Byte", "KB", "MB", "GB", "TB")
 def summary(
     name: str, graph: Graph, variables: Iterable[VariableSpec], line_length: int = LINE_LENGTH
 ) -> str:
-    """The table of a built graph, as wide as its cells and at least `line_length`; a stack's has no column of
-    connections.
-    """
+    """Return the table of a built graph, at least `line_length` wide; a stack's lacks the connections."""
     is_stack = all(
         [slot.step for slot in use.inputs] == [index - 1]
         for index, use in enumerate(graph.uses)
@@ -42,7 +40,7 @@ def summary(
 
 
 def _rows(graph: Graph, is_stack: bool) -> list[list[str]]:
-    """The header, and a row for each use; what is used again has its parameters in its first row."""
+    """Return the header, and a row for each use; only a layer's first row has its parameters."""
     rows = [["Layer (type)", "Output Shape", "Param #", "Connected to"]]
     sizes = dict[Layer, int]()
     for layer, weight, _ in graph.weights():
