@@ -1,1 +1,1 @@
-"""Parameters where they lie: placement, tables, buffers and codecs."""
+"""Parameters in memory: placement, tables, buffers and codecs."""

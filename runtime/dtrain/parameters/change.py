@@ -1,4 +1,7 @@
-"""What is different on a server from one version on. Rule 13."""
+"""A change of the optimizer or of values that holds on a server from one version on.
+
+Rule *Configuration changes* (docs/design/protocol.md#configuration-changes).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +17,11 @@ class Change:
     """An order of the leader, as far as it concerns a server's memory.
 
     Attributes:
-        version: the first one that it holds for.
+        version: the first one for which it holds.
         optimizer: the rule, with the numbers from then on.
-        values: one flat array a group, then one with all rows of each table, or with none where they stay;
-            empty: all stay.
+        values: `[group or table]`, each flat in its own dtype: all elements of each group, then all rows of
+            each table, or an empty array for a table that keeps its rows. Empty: all values stay. The store
+            owns the arrays.
         number: of the order that the values came with.
     """
 
@@ -28,8 +32,9 @@ class Change:
 
 
 def laid_over(values: Values, earlier: Values) -> Values:
-    """The values of an order that another one follows at the same version: what that leaves as it is, is as
-    it was told before.
+    """Return the values of an order that follows another one at the same version.
+
+    An array that the later order leaves empty keeps the earlier order's values.
     """
     if not (values and earlier):
         return values or earlier

@@ -1,6 +1,4 @@
-"""A server's values as replicas are sent them, where they are compressed: made when they are asked for, once
-a version.
-"""
+"""A server's compressed values for replicas, made when they are asked for, once a version."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +23,7 @@ class CompressedValues:
         self._made_of = 0
 
     def of(self, values: Published) -> list[Array]:
-        """The newest of these."""
+        """Return the newest of these, compressed."""
         if self._made_of != values.number:
             place = self._published.next_place()
             self._compression.compress_values(self._layout, values.newest, place)
@@ -34,5 +32,5 @@ class CompressedValues:
         return self._published.newest
 
     def lose(self, values: Sequence[Array]) -> None:
-        """See `Published.lose`."""
+        """Drop these buffers; see `Published.lose`."""
         self._published.lose(values)

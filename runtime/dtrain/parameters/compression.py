@@ -1,15 +1,16 @@
-"""Fewer bytes on the wire: `training.compression`, as both ends of a connection see it.
+"""Fewer bytes on the wire: `training.compression`, for both ends of a connection.
 
-    1. Only float32 of what is trained is compressed; anything else travels as it is. Servers hold, add up and
-      save float32.
-    2. bf16, fp16: every number in 16 bits, both ways. For fp16 the gradient is multiplied by a power of two,
-       so that its largest number comes near the end of the range: none overflows, and few are too small.
-    3. top_k: of a gradient only the largest elements, as places and float32 (`largest_elements`); values as
-      in bf16.
-    4. Rows of tables travel in 16 bits, too.
-    5. What is read to be kept is whole: the last version, and what the leader pulls or looks up.
-    6. What a number becomes does not depend on the server that has it: results are the same for any placement
-      and transport.
+The rule *Compression* (docs/design/protocol.md#compression):
+
+1. Only float32 of trained variables is compressed; anything else travels as it is. Servers hold, add up and
+   save float32.
+2. bf16, fp16: every number in 16 bits, both ways. For fp16 the gradient is multiplied by a power of two, so
+   that its largest number comes near the end of the range: none overflows, and few are too small.
+3. top_k: of a gradient only the largest elements, as places and float32 (`largest_elements`); values as in
+   bf16.
+4. Rows of tables travel in 16 bits, too.
+5. Values that are read to be kept are whole: the last version, and those that the leader pulls or looks up.
+6. The result does not depend on the server that has a number: it is the same for any placement and transport.
 
 A push of an array of n elements is, in its place among the blocks:
 
@@ -33,10 +34,10 @@ Blocks = Sequence[Array]
 
 @dataclass(frozen=True)
 class Compression:
-    """How numbers travel.
+    """The form in which numbers travel.
 
     Attributes:
-        half: values, and gradients unless only the largest elements travel.
+        half: of values, and of gradients unless only the largest elements travel.
         fraction: of a gradient's elements; None: all travel.
     """
 
@@ -45,29 +46,29 @@ class Compression:
 
     @classmethod
     def of(cls, config: str | Mapping[str, float]) -> "Compression | None":
-        """As a spec's `training.compression` says; None for ``none``."""
+        """Return the compression of a spec's `training.compression`; None for ``none``."""
         if isinstance(config, str):
             return None if config == "none" else cls(HalfPrecision(cast(Literal["bf16", "fp16"], config)))
         return cls(HalfPrecision("bf16"), config["top_k"])
 
     def applies_to(self, numbers: Group | Shard) -> bool:
-        """Whether they are compressed."""
+        """Return whether these numbers are compressed."""
         return numbers.trainable and numbers.dtype == "float32"
 
     @property
     def gradients_scaled(self) -> bool:
-        """Whether a scale stands before a push's blocks."""
+        """True if a scale stands before a push's blocks."""
         return self.half.scales and self.fraction is None
 
     def value_kinds(self, layout: ServerLayout) -> list[tuple[str, int]]:
-        """(dtype, elements) of the blocks in which a server's values travel."""
+        """Return (dtype, elements) of the blocks in which a server's values travel."""
         return [
             (self.half.dtype if self.applies_to(group) else group.dtype, group.size)
             for group in layout.groups
         ]
 
     def compress_values(self, layout: ServerLayout, values: Blocks, out: Blocks) -> None:
-        """A server's values into blocks of `value_kinds`."""
+        """Compress a server's values into blocks of `value_kinds`."""
         for group, block, place in zip(layout.groups, values, out, strict=True):
             if self.applies_to(group):
                 self.half.narrow(block, place)
@@ -75,7 +76,7 @@ class Compression:
                 place[...] = block
 
     def restore_values(self, layout: ServerLayout, blocks: Blocks, out: Blocks) -> None:
-        """The inverse."""
+        """Restore a server's values from blocks of `value_kinds`."""
         for group, block, place in zip(layout.groups, blocks, out, strict=True):
             if self.applies_to(group):
                 self.half.widen(block, place)
@@ -83,7 +84,7 @@ class Compression:
                 place[...] = block
 
     def restore_push(self, layout: ServerLayout, blocks: Blocks) -> list[Array]:
-        """A push's blocks as they would be without compression.
+        """Return a push's blocks as they would be without compression.
 
         Raises:
             InputError: they are not those of a compressed push.

@@ -15,33 +15,31 @@ class HalfPrecision:
     """One of the two forms.
 
     Attributes:
-        dtype: as what the numbers travel.
+        dtype: in which the numbers travel.
         scales: whether the range is so narrow that gradients are scaled into it; see `scale_for`.
     """
 
     def __init__(self, kind: Literal["bf16", "fp16"]) -> None:
-        import ml_dtypes  # only those pay for it who compress
+        import ml_dtypes  # imported only where numbers are compressed
 
         self._dtype: Any = np.dtype(ml_dtypes.bfloat16 if kind == "bf16" else np.float16)
         self.dtype = "uint16" if kind == "bf16" else "float16"
         self.scales = kind == "fp16"
 
     def scale_for(self, largest: float) -> float:
-        """The power of two that brings a magnitude to between 16384 and 32768, if this form needs that."""
+        """Return the power of two that brings a magnitude to 16384 to 32768; 1.0 if this form needs none."""
         exponent = int(np.frexp(largest)[1]) if self.scales and 0 < largest < np.inf else 15
         return 2.0 ** min(15 - exponent, 126)
 
     def narrow(self, block: Array, out: Array | None = None, scale: float = 1.0) -> Array:
-        """float32 into an array of `dtype`, multiplied by a power of two; what is beyond the range becomes
-        infinity.
-        """
+        """Convert float32 to `dtype`, multiplied by `scale`; numbers beyond the range become infinity."""
         out = np.empty(block.size, self.dtype) if out is None else out
         with np.errstate(over="ignore", invalid="ignore"):
             out.view(self._dtype)[...] = block if scale == 1 else block * np.float32(scale)
         return out
 
     def widen(self, block: Array, out: Array | None = None, scale: float = 1.0) -> Array:
-        """The inverse."""
+        """Convert back to float32, divided by `scale`."""
         out = np.empty(block.size, np.float32) if out is None else out
         out[...] = block.view(self._dtype)
         if scale != 1:

@@ -1,9 +1,9 @@
-"""Arrays as they were at one moment, while training goes on: copy on write. Rule 11.
+"""Arrays as they were at one moment, read while training goes on: copy on write.
 
-Nothing is copied when the image is made. A row of a table that is about to change is copied once, unless it
-has been read already; where all rows change, as those of dense variables do, what has not been read is copied
-at once. Rows are read once, array after array, first row first, and what has been read is let go; the block
-that was read last may be read again.
+Rule *Consistent checkpoints* (docs/design/protocol.md#consistent-checkpoints). Nothing is copied when the
+image is made. A row of a table that is about to change is copied once, unless it has been read already; where
+all rows change, as those of dense variables do, the unread ones are copied at once. Rows are read once, array
+after array, first row first, and dropped once read; the block that was read last may be read again.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclass
 class _Part:
-    """One array.
+    """One array, [rows, ...], in the image.
 
     Attributes:
         position: rows before it have been read.
-        last: the block that was read last, and where it begins.
-        ids, rows: what has changed since, as it was.
-        kept: for each row, whether it stands there.
-        whole: all rows from `whole_start` on, where all have changed.
+        last: the block that was read last, and its first row.
+        ids, rows: numbers (int64) and former contents of rows that have changed, copies of the image's own.
+        kept: bool, one for each row: True if `rows` has it.
+        whole: copies of all rows from `whole_start` on, if all have changed.
     """
 
     array: Array
@@ -90,24 +90,25 @@ class _Part:
 
 
 class Image:
-    """Arrays of as many rows each, as they were when this was made."""
+    """Arrays of equally many rows each, as they were when this was made."""
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         self._parts = {name: _Part(array) for name, array in arrays.items()}
 
     def keep(self, ids: Array) -> None:
-        """These rows, each once, are about to change."""
+        """Copy these rows, each listed once, before they change."""
         for part in self._parts.values():
             part.keep(ids)
 
     def keep_all(self) -> None:
-        """Every row is about to change."""
+        """Copy every row before it changes."""
         for part in self._parts.values():
             part.keep_all()
 
     def read(self, name: str, start: int, stop: int) -> Array:
-        """Rows of one array as they were. What lies before them, and the arrays before this one, cannot be
-        read again.
+        """Return rows of one array as they were.
+
+        Earlier rows, and the arrays before this one, cannot be read again.
 
         Raises:
             InputError: there is no such array, or it has no such rows.

@@ -1,10 +1,10 @@
 """The largest elements of a replica's gradients, and a memory of the others: top-k with error feedback.
 
-What is not sent is added to the next gradient (Seide et al. 2014; Stich et al. 2018, arXiv:1809.07599), so
-that everything arrives in the end: applied + kept = the sum of the gradients that count. A gradient that is
-not applied (too late, refused, of a term that is over) changes nothing of what is kept, as it changes nothing
-of the variables. A replica that is started again keeps nothing, and neither does one whose servers went back
-to a checkpoint.
+Elements that are not sent are added to the next gradient (Seide et al. 2014; Stich et al. 2018,
+arXiv:1809.07599), so that everything arrives in the end: applied + kept = the sum of the gradients that
+count. A gradient that is not applied (too late, refused, of a term that is over) changes nothing that is
+kept, as it changes no variable. A replica that is started again keeps nothing, and neither does one whose
+servers went back to a checkpoint.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 class LargestElements:
-    """Of gradients of one size, float32.
+    """The elements of gradients of one size, float32.
 
     Attributes:
         fraction: of the elements, that of those picked; at least one is.
@@ -27,10 +27,10 @@ class LargestElements:
         self._rest = np.zeros(size, np.float32)
 
     def pick(self, gradient: Array) -> tuple[Array, Array]:
-        """(places, ascending; their values) of the largest of the gradient and what is kept; zeros never are.
+        """Return (places, ascending; their values) of the largest of the gradient plus what is kept.
 
-        All elements that are as large as the smallest one picked are picked too, so that the choice does not
-        depend on places.
+        Zeros are never picked. All elements as large as the smallest one picked are picked too, so that the
+        choice does not depend on places.
         """
         np.add(self._kept, gradient, out=self._rest)
         magnitudes = np.abs(self._rest)
@@ -44,7 +44,7 @@ class LargestElements:
         return places, values
 
     def applied(self, part: slice) -> None:
-        """This part of what was picked last has been applied: the rest of it is kept."""
+        """Keep the rest of this part of the last pick, which has been applied."""
         self._kept[part] = self._rest[part]
 
     def forget(self) -> None:

@@ -1,4 +1,7 @@
-"""The mean of contributions, in the order of their parts. Rule 3."""
+"""The mean of contributions, in the order of their parts.
+
+Rule *Determinism* (docs/design/protocol.md#determinism).
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,19 +22,19 @@ def mean(
     weights: Sequence[int] | None = None,
     present: Blocks = (),
 ) -> Blocks:
-    """Return the sum in the given order, divided by the number of parts; or, with `weights`, the weighted
-    mean.
+    """Return the sum in the given order, divided by the number of parts; with `weights` the weighted mean.
 
-    The first blocks of each are those of the groups, which are `trainable` or not. They are added up into the
-    first one's memory where that may be written; whole numbers (and truth values, as 0 and 1) in 64 bits, and
-    their mean is rounded down. What is not trained and is the same in all, such as a frozen layer, stays
-    exactly that. The blocks after them are pairs of row numbers and rows: the mean has every row that any
-    contribution lists, and one that does not list it counts as zero.
+    A gradient is `[block]`, flat arrays. The first blocks are those of the groups, which are `trainable` or
+    not. They are added up into the first one's memory where that may be written; whole numbers (and truth
+    values, as 0 and 1) in 64 bits, and their mean is rounded down. A group that is not trained and is the
+    same in all, such as a frozen layer's, stays exactly that. The blocks after them are pairs of row numbers
+    and rows: the mean has every row that any contribution lists, and one that does not list it counts as
+    zero.
 
     Args:
         gradients: at least one.
         parts: at least as many as gradients: those without examples have no gradient, and count as zero; for
-            what is not trained, as its `present` value. Default: as many.
+            groups that are not trained, as their `present` value. Default: as many.
         weights: numbers of examples; parts without examples then do not count.
         present: values of all groups.
     """
@@ -59,7 +62,7 @@ def mean(
 def _mean_of_state(
     blocks: Sequence[Array], count: int, weights: Sequence[int] | None, present: Blocks, index: int
 ) -> Array:
-    """Equal values are their own mean, which their sum divided by their count need not be."""
+    """Return the mean of untrained values; equal ones stay, while their sum by their count may differ."""
     first = blocks[0]
     absent = [present[index]] * (count - len(blocks))
     others = [*blocks[1:], *absent]
@@ -73,7 +76,7 @@ def _mean_of_state(
 
 
 def _mean_of_floats(blocks: Sequence[Array], count: int, weights: Sequence[int] | None) -> Array:
-    """Piece by piece, each small enough to stay in the cache until it is divided."""
+    """Return the mean, computed in pieces that stay in the cache until they are divided."""
     first, *others = blocks
     mean = first if first.flags.writeable else np.empty_like(first)
     for start in range(0, first.size, PIECE):
@@ -99,7 +102,10 @@ def _mean_of_floats(blocks: Sequence[Array], count: int, weights: Sequence[int] 
 def _row_mean(
     pairs: Sequence[tuple[Array, Array]], count: int, weights: Sequence[int] | None
 ) -> tuple[Array, Array]:
-    """Return the mean of pairs of ascending ids and flat rows, in this form."""
+    """Return the mean of pairs, as such a pair of new arrays.
+
+    A pair is ids (int64, [k], ascending) and rows (flat, k * row size, in the table's dtype).
+    """
     union = np.unique(np.concatenate([ids for ids, _ in pairs]))
     row_size = max((rows.size // ids.size for ids, rows in pairs if ids.size), default=0)
     total = np.zeros((len(union), row_size), pairs[0][1].dtype)

@@ -1,4 +1,7 @@
-"""What a replica sends and is sent: the blocks of its memory as they travel."""
+"""The blocks of a replica's memory in the form in which they travel.
+
+Blocks of a server are `[server][block]`, flat arrays in the order of its layout's groups.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
@@ -16,11 +19,12 @@ Blocks = Sequence[Array]
 
 
 class Packing:
-    """Without compression: as they lie.
+    """Blocks as they lie in memory, without compression.
 
     Attributes:
-        offered: for each server, the arrays that its values are best received into.
-        in_place: whether they are used there.
+        offered: `[server][group]`, arrays of the layout's dtypes and sizes into which a server's values are
+            best received; they belong to the replica's memory.
+        in_place: True if values that are received there need not be copied.
     """
 
     def __init__(self, weights: ReplicaMemory, gradients: ReplicaMemory) -> None:
@@ -30,8 +34,9 @@ class Packing:
         self.in_place = not weights.splits
 
     def pack(self, rows: Sequence[Blocks], term: int) -> Sequence[Blocks]:
-        """The blocks of a push for each server: of the gradients in memory, then these blocks of its tables,
-        if there are any.
+        """Return `[server][block]`, the blocks of a push: views of the gradients in memory, then `rows`.
+
+        They may not be written until the push is answered.
         """
         return (
             [[*dense, *more] for dense, more in zip(self._gradients.blocks, rows, strict=True)]
@@ -40,19 +45,19 @@ class Packing:
         )
 
     def judged(self, server: int, verdict: Verdict) -> None:
-        """What became of the last push there."""
+        """Take the verdict of a server on the last push."""
 
     def unpack(self, server: int, blocks: Blocks) -> Blocks:
-        """A server's values, as the blocks of `ReplicaMemory`; of another model's, anything."""
+        """Return a server's values as blocks of `ReplicaMemory`; those of another model as they came."""
         return blocks
 
     def unpack_rows(self, rows: Array, dtype: str) -> Array:
-        """Rows of a table that has this dtype."""
+        """Return rows of a table, flat, in its dtype."""
         return rows
 
 
 class CompressedPacking(Packing):
-    """With compression. The gradient is seen as a whole, so that nothing depends on which server has what."""
+    """Compressed blocks. The gradient is compressed as a whole, so that placement changes nothing."""
 
     def __init__(
         self,
@@ -61,7 +66,7 @@ class CompressedPacking(Packing):
         gradients: ReplicaMemory,
         arrays: Callable[[Sequence[tuple[str, int]]], list[Array]],
     ) -> None:
-        """Make room; `arrays` makes arrays that are sent again and again."""
+        """Allocate; `arrays` makes arrays that are sent again and again."""
         super().__init__(weights, gradients)
         self._compression = compression
         self._half = compression.half
@@ -85,7 +90,7 @@ class CompressedPacking(Packing):
             self._largest = LargestElements(compression.fraction, self._numbers.size)
 
     def pack(self, rows: Sequence[Blocks], term: int) -> Sequence[Blocks]:
-        """See `Packing.pack`. What was kept of the gradients of an earlier term is forgotten."""
+        """Pack as `Packing.pack`; the kept elements of an earlier term's gradients are forgotten."""
         if self._largest is not None and term != self._term:
             self._largest.forget()
         self._term = term
@@ -106,14 +111,14 @@ class CompressedPacking(Packing):
         return packed
 
     def _scale_for(self, rows: Sequence[Blocks]) -> float:
-        """One for all servers."""
+        """Return one scale for all servers."""
         blocks = [self._numbers, *(each for blocks in rows for each in blocks if each.dtype == np.float32)]
         largest = max(float(max(each.max(initial=0), -each.min(initial=0))) for each in blocks)
         self._scale[0] = self._half.scale_for(largest)
         return float(self._scale[0])
 
     def _pack_numbers(self, scale: float) -> list[list[Array]]:
-        """For each server, what travels in place of its float32 block."""
+        """Return for each server the blocks that travel in place of its float32 block."""
         if self._largest is None:
             self._half.narrow(self._numbers, self._narrow, scale)
             return [[self._narrow[part]] for part in self._parts]
@@ -126,12 +131,12 @@ class CompressedPacking(Packing):
         ]
 
     def judged(self, server: int, verdict: Verdict) -> None:
-        """See `Packing.judged`."""
+        """Keep what was not sent, if the server accepted the push."""
         if self._largest is not None and verdict in (Verdict.ACCEPTED, Verdict.PENDING):
             self._largest.applied(self._parts[server])
 
     def unpack(self, server: int, blocks: Blocks) -> Blocks:
-        """See `Packing.unpack`; they may have come whole."""
+        """Return a server's values as blocks of `ReplicaMemory`, whether they came compressed or whole."""
         if _kinds(blocks) != _kinds(self.offered[server]) or _kinds(blocks) == _kinds(
             self._weights.blocks[server]
         ):
@@ -140,7 +145,7 @@ class CompressedPacking(Packing):
         return self._weights.blocks[server]
 
     def unpack_rows(self, rows: Array, dtype: str) -> Array:
-        """See `Packing.unpack_rows`; they may have come whole."""
+        """Return rows of a table, whether they came compressed or whole."""
         return rows if rows.dtype.name == dtype else self._half.widen(rows)
 
 

@@ -1,17 +1,17 @@
-"""Which server holds which rows of which variable, and where in its memory. Pure; the same plan from the same
-declarations.
+"""The plan of which server holds which rows of which variable, and where in its memory. Pure.
 
-1. The chief makes the plan from the declared variables; it travels as data, and its hash rides in every push
-  (rule 9).
-2. A partitioner may cut a variable into shards `name/part_i`, whole rows each; what is not cut is one shard,
-  `name`.
+The rule *Placement* (docs/design/protocol.md#placement):
+
+1. The chief makes the plan from the declared variables; it travels as data, and its hash rides in every push.
+   The same declarations give the same plan.
+2. A partitioner may cut a variable into shards `name/part_i`, whole rows each; an uncut one is one shard,
+   `name`.
 3. round_robin deals the shards to the servers in order of creation, cut or not, trainable or not. greedy
-   gives the largest shard first to the server with the fewest bytes, the lowest index where several have as
-   few.
-4. A server keeps all dense shards of one dtype and trainability in one flat array, one after another in the
-   order of the plan. So a group travels as one block, and an optimizer passes over one array however many
-   variables there are. The shards of sparse variables are its *tables*: each is an array of rows, of which
-   those travel that a step touches.
+   gives the largest shard first to the server with the fewest bytes, the lowest index among equals.
+4. A server keeps all dense shards of one dtype and trainability in one flat array, in the order of the plan.
+   So a group travels as one block, and an optimizer passes over one array however many variables there are.
+   The shards of sparse variables are its *tables*: each is an array of rows, of which those travel that a
+   step touches.
 """
 
 import hashlib
@@ -87,22 +87,20 @@ class Group:
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Where each shard begins, in elements; the next begins where it ends."""
+        """First element of each shard; the next begins where it ends."""
         return tuple(row_offsets([shard.size for shard in self.shards]))
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLayout:
-    """The memory of one server: trainable groups first, each kind in the order in which its first shard was
-    created; tables.
-    """
+    """The memory of one server: its groups, trainable ones first, each in order of creation; its tables."""
 
     server: int
     groups: tuple[Group, ...]
     tables: tuple[Shard, ...] = ()
 
     def views(self, flats: Sequence[Array]) -> dict[str, Array]:
-        """Every dense shard by name, as a view of one flat array for each group."""
+        """Return every dense shard by name, as a view of one flat array for each group."""
         return {
             shard.name: flat[offset : offset + shard.size].reshape(shard.shape)
             for group, flat in zip(self.groups, flats, strict=True)
@@ -126,7 +124,7 @@ class Plan:
 
     @cached_property
     def hash(self) -> str:
-        """A short digest: equal for equal plans, wherever they were made."""
+        """A short digest, equal for equal plans."""
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":")).encode()
         return hashlib.blake2b(canonical, digest_size=8).hexdigest()
 
@@ -139,11 +137,11 @@ class Plan:
         )
 
     def layout(self, server: int) -> ServerLayout:
-        """The memory of one server."""
+        """Return the memory of one server."""
         return self.layouts[server]
 
     def shards_of(self, variable: int) -> tuple[Shard, ...]:
-        """The shards of one variable, by rows."""
+        """Return the shards of one variable, by rows."""
         return self._by_variable[variable]
 
     @cached_property
@@ -154,7 +152,7 @@ class Plan:
         return tuple(map(tuple, result))
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data: for each variable its declaration and (rows, server) of each shard."""
+        """Return plain data: for each variable its declaration and (rows, server) of each shard."""
         return {
             "servers": self.servers,
             "variables": [
@@ -172,7 +170,7 @@ class Plan:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Plan":
-        """The inverse of `to_dict`.
+        """Return the plan that `to_dict` described.
 
         Raises:
             InputError: the data is no plan.
@@ -227,9 +225,7 @@ def plan(
 
 
 def least_loaded(nbytes: Sequence[int], servers: int) -> list[int]:
-    """The server of each size, in the order given: the one with the fewest bytes so far, the lowest index
-    among equals.
-    """
+    """Return the server of each size: the one with the fewest bytes so far, the lowest index among equals."""
     loads = [0] * servers
     chosen = []
     for size in nbytes:
@@ -256,7 +252,7 @@ def _checked(variable: VariableSpec) -> VariableSpec:
 def _assemble(
     variables: Sequence[VariableSpec], rows: Sequence[Sequence[int]], servers: Sequence[int], count: int
 ) -> Plan:
-    """A plan from the rows of every variable's shards and the servers of all shards."""
+    """Return the plan of the rows of every variable's shards and the servers of all shards."""
     shards: list[Shard] = []
     for position, (variable, counts) in enumerate(zip(variables, rows, strict=True)):
         _checked(variable)

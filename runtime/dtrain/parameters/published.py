@@ -1,9 +1,8 @@
-"""The values that a server shows: the newest version, read where it lies while the next one is made beside
-it. Rule 8.
+"""Buffers of a server's values: the newest version is read in place while the next one is written beside it.
 
-A version that is not read any more is overwritten; while the newest one is not read, the next is made in
-place. So there is one array more than there are readers of different versions; over gRPC a replica reads a
-version as long as it is being sent.
+The rule *Whole versions* (docs/design/protocol.md#whole-versions). A version that is not read any more is
+overwritten; while the newest one is not read, the next is made in place. There is one buffer more than there
+are readers of different versions; over gRPC a replica reads a version as long as it is being sent.
 """
 
 from collections.abc import Sequence
@@ -15,33 +14,34 @@ Array = np.ndarray[Any, Any]
 
 
 class Room:
-    """Where values are kept: in this process's own memory, where no other process reads them."""
+    """The memory of values: this process's own, which no other process reads."""
 
     def take(self, values: Sequence[Array]) -> list[Array]:
-        """The same values in this room; arrays that cannot be written are copied."""
+        """Return the same values in this room; arrays that cannot be written are copied."""
         return [value if value.flags.writeable else np.array(value) for value in values]
 
     def another(self, values: Sequence[Array]) -> list[Array]:
-        """Arrays like these, with any content."""
+        """Return arrays of the same dtypes and sizes, uninitialised."""
         return [np.empty_like(value) for value in values]
 
     def lends(self, values: Sequence[Array]) -> bool:
-        """Whether anybody may be shown values of this size where they lie."""
+        """Return whether values of this size may be read in place."""
         return True
 
     def in_use(self, values: Sequence[Array]) -> bool:
-        """Whether they may be being read."""
+        """Return whether a reader may be reading them."""
         return False
 
     keeps_spares = True
-    """Whether what is not read any more stays for a later version."""
+    """True if buffers that are not read any more stay for a later version."""
 
 
 class Published:
     """Versions of one server's values.
 
     Attributes:
-        newest: one array a group; not to be written while it is read.
+        newest: `[group]`, flat arrays of the layout's dtypes and sizes; not to be written while they are
+            read.
         number: how many versions have been published, the first one included.
     """
 
@@ -54,14 +54,14 @@ class Published:
         self._lost = False
 
     def next_place(self) -> list[Array]:
-        """Where the next version is to be written; it may be where the newest one lies."""
+        """Return the arrays for the next version, which may be those of the newest one."""
         if not self._lost and not (self._lends and self._room.in_use(self.newest)):
             return self.newest
         free = (values for values in self._older if not self._room.in_use(values))
         return next(free, None) or self._room.another(self.newest)
 
     def publish(self, values: list[Array]) -> None:
-        """The version in this place is the newest from now on."""
+        """Make the version in these arrays the newest."""
         self.number += 1
         if values is not self.newest:
             kept = self._older if self._lost else [*self._older, self.newest]
@@ -72,9 +72,7 @@ class Published:
             self._older = [each for each in self._older if self._room.in_use(each)]
 
     def lose(self, values: Sequence[Array]) -> None:
-        """Let them go, and write them no more: the process that reads them will never say that it has
-        done.
-        """
+        """Drop these buffers without reuse: a reader has disconnected, and its end of reading is unknown."""
         if not values:
             return
         self._lost = self._lost or values[0] is self.newest[0]

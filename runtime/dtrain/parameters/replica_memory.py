@@ -1,12 +1,11 @@
-"""The memory of a replica: all dense variables once, as what travels (flat blocks) and as what a network
-reads (arrays by name).
+"""A replica's memory: all dense variables, as flat blocks that travel and as arrays by name for the network.
 
 Blocks of one dtype and trainability lie side by side in one buffer, server after server, and a block's
 elements are in the order of its server's layout. So
 
-    * what a server sends is received in place, or read where the server has it (`read_at`): the network's
-      arrays are views of the blocks, nothing is gathered or copied;
-    * what goes over the whole gradient (a global norm, a sum over replicas) is one operation on one buffer.
+- a server's values are received in place, or read where the server has them (`read_at`): the network's arrays
+  are views of the blocks, nothing is gathered or copied;
+- an operation on the whole gradient (a global norm, a sum over replicas) is one operation on one buffer.
 
 Only a variable that lies on several servers cannot be a view of several blocks: it has an array of its own,
 which `join` fills from the blocks and `split` writes back. Without a partitioner both do nothing.
@@ -25,18 +24,20 @@ PLACES_KEPT = 4
 
 
 class ReplicaMemory:
-    """Room for one value of every variable of a plan: weights, gradients, or a slot. Zeros at first.
+    """Memory of one value of every variable of a plan: weights, gradients, or a slot; zeros at first.
 
     Attributes:
-        buffers: by (dtype, trainable), all servers' blocks of that kind as one contiguous array.
-        blocks: for each server, one flat array for each group of its layout.
-        variables: every whole dense variable, by name.
+        buffers: by (dtype, trainable), flat and contiguous: all servers' blocks of that kind. Owned by this
+            object, or by the maker `arrays`.
+        blocks: `[server][group]`, flat, of `group.dtype` and `group.size`: views of the buffers.
+        variables: every whole dense variable by name, in its shape: views of the blocks in use (`read_at`),
+            or arrays of their own if on several servers.
     """
 
     def __init__(
         self, plan: Plan, arrays: Callable[[Sequence[tuple[str, int]]], list[Array]] | None = None
     ) -> None:
-        """Make room; `arrays` makes an array of zeros of each (dtype, elements)."""
+        """Allocate; `arrays` makes an array of zeros of each (dtype, elements)."""
         self.plan = plan
         sizes: dict[tuple[str, bool], int] = {}
         for layout in plan.layouts:
@@ -55,7 +56,7 @@ class ReplicaMemory:
 
     @property
     def splits(self) -> bool:
-        """Whether a variable lies on several servers."""
+        """True if a variable lies on several servers."""
         return any(self._pieces)
 
     def _cut_blocks(self) -> list[list[Array]]:
@@ -70,7 +71,7 @@ class ReplicaMemory:
         return blocks
 
     def _find_pieces(self) -> list[tuple[Array, int, str]]:
-        """(rows of the whole, server, name) of each shard of variables in several pieces."""
+        """Return (rows of the whole, server, name) of each shard of variables in several pieces."""
         return [
             (self.variables[variable.name][shard.row_start : shard.row_stop], shard.server, shard.name)
             for position, variable in enumerate(self.plan.variables)
@@ -80,10 +81,11 @@ class ReplicaMemory:
         ]
 
     def read_at(self, server: int, blocks: Sequence[Array]) -> None:
-        """From now on a server's variables are read from these blocks, which need not be this memory's own.
+        """Read a server's variables from these blocks, `[group]` and flat, from now on.
 
-        A server writes its versions to few places in turn: the views of those last seen are kept. Blocks of
-        another model's sizes are left alone: its server will refuse what is made of them.
+        They need not be this memory's own, and stay valid as long as the server does not reuse them. A server
+        writes its versions to few places in turn: the views of the latest ones are cached. Blocks of another
+        model's sizes are ignored: the server will refuse gradients made of them.
         """
         if blocks is self._last[server]:
             return
@@ -104,20 +106,18 @@ class ReplicaMemory:
             self.variables.update(whole)
 
     def join(self) -> None:
-        """After blocks were written: bring the arrays of split variables up to date."""
+        """Copy the blocks in use to the arrays of split variables; call it after blocks were written."""
         for whole, server, name in self._pieces:
             whole[...] = self._views[server][name]
 
     def split(self) -> None:
-        """After variables were written: bring the blocks of split variables up to date."""
+        """Copy the arrays of split variables to the blocks in use; call it after variables were written."""
         for whole, server, name in self._pieces:
             self._views[server][name][...] = whole
 
 
 def cut(plan: Plan, values: Mapping[str, Array]) -> list[list[Array]]:
-    """Whole dense variables, by name, as each server's flat arrays; a variable that is not named is zero
-    there.
-    """
+    """Return whole dense variables as each server's flat arrays, `[server][group]`; unnamed ones are zero."""
     memory = ReplicaMemory(plan)
     for name, array in memory.variables.items():
         if name in values:
@@ -127,8 +127,9 @@ def cut(plan: Plan, values: Mapping[str, Array]) -> list[list[Array]]:
 
 
 def gather(plan: Plan, blocks: Sequence[Sequence[Array]]) -> dict[str, Array]:
-    """Whole dense variables by name, from each server's flat arrays: a view where one is in one piece, else a
-    new array.
+    """Return whole dense variables by name from flat arrays `[server][group]`.
+
+    A variable in one piece is a view, one in several a new array.
     """
     views = _shard_views(plan, blocks)
     result: dict[str, Array] = {}

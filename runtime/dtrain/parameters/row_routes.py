@@ -1,6 +1,4 @@
-"""Which server has which rows of the sparse variables of a plan: how ids are dealt out, and gradients of
-rows. Pure.
-"""
+"""The servers of the rows of sparse variables: ids and gradients of rows, divided among their tables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,12 +14,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some of many ids: those that lie in one table of one server.
+    """The ids, of many, that lie in one table of one server.
 
     Attributes:
         table: its number in the server's layout.
-        where: of the many.
-        ids: counted from the shard's first row.
+        where: the places of these ids among the many.
+        ids: int64, ascending, counted from the shard's first row; a new array.
     """
 
     server: int
@@ -31,7 +29,7 @@ class Piece:
 
 
 class RowRoutes:
-    """The ways to the rows of a plan's sparse variables. Ids are int64, ascend, and occur once."""
+    """The division of a plan's sparse variables. Ids are int64, ascend, and occur once."""
 
     def __init__(self, plan: Plan) -> None:
         self._tables: dict[str, list[tuple[int, int, Shard]]] = {}
@@ -47,7 +45,7 @@ class RowRoutes:
                 self._tables.setdefault(name, []).append((server, number, shard))
 
     def pieces(self, name: str, ids: Array) -> list[Piece]:
-        """The ids of one variable by the tables that have them; tables that have none are left out."""
+        """Return the ids of one variable by the tables that have them, without tables that have none."""
         found = []
         for server, number, shard in self._tables[name]:
             first, last = np.searchsorted(ids, (shard.row_start, shard.row_stop)).tolist()
@@ -56,8 +54,9 @@ class RowRoutes:
         return found
 
     def blocks(self, gradients: Mapping[str, SparseRows]) -> list[list[Array]]:
-        """For each server, the blocks of a push: ids and flat rows of each trainable table; of none where a
-        gradient is missing.
+        """Return `[server][block]`: for each trainable table ids (int64 [k]) and rows (flat, k * row size).
+
+        Ids count from the shard's first row; k is 0 if a gradient is missing. Rows are views if contiguous.
         """
         blocks: list[list[Array]] = []
         for layout in self._layouts:
@@ -74,7 +73,7 @@ class RowRoutes:
         return blocks
 
     def whole(self, values: Mapping[str, Any]) -> list[list[Array]]:
-        """For each server, all rows of each of its tables, flat; none of a variable that is not named."""
+        """Return `[server][table]`: all rows, flat; an empty array for a variable that is not named."""
 
         def rows(shard: Shard, name: str) -> Array:
             part = values[name][shard.row_start : shard.row_stop] if name in values else ()

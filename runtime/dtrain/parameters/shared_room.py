@@ -1,6 +1,4 @@
-"""Where a server keeps the values that others read: on this host where they lie, over gRPC while they are
-being sent.
-"""
+"""The memory of values that others read: on this host in place, over gRPC while they are being sent."""
 
 from collections.abc import Collection, Sequence
 
@@ -14,30 +12,30 @@ from dtrain.wire.shared_memory import shared_arrays
 
 
 class ReadRoom(Room):
-    """This process's own memory, of which answers are cut."""
+    """This process's own memory, from which answers are sent."""
 
     keeps_spares = False
 
     def __init__(self, callers: Collection[Caller]) -> None:
-        """`callers` are all connections that are open."""
+        """Take `callers`, the collection of all open connections."""
         self._callers = callers
 
     def lends(self, values: Sequence[Array]) -> bool:
-        """See `Room.lends`: what is small is copied when it is sent."""
+        """Return True for large values; small ones are copied when they are sent."""
         return sum(value.nbytes for value in values) > SMALL_BYTES
 
     def in_use(self, values: Sequence[Array]) -> bool:
-        """See `Room.in_use`."""
+        """Return whether a connection reads them."""
         return any(caller.reading and caller.reading[0] is values[0] for caller in self._callers)
 
 
 class SharedRoom(ReadRoom):
     """Memory that replicas on this host map, where that pays and there is enough of it."""
 
-    keeps_spares = True  # making it costs more than a step
+    keeps_spares = True  # making shared memory takes longer than a step
 
     def take(self, values: Sequence[Array]) -> list[Array]:
-        """See `Room.take`."""
+        """Return the values in memory that can be mapped."""
         if not self.lends(values):
             return super().take(values)
         taken = self.another(values)
@@ -46,7 +44,7 @@ class SharedRoom(ReadRoom):
         return taken
 
     def another(self, values: Sequence[Array]) -> list[Array]:
-        """See `Room.another`."""
+        """Return arrays like these in memory that can be mapped, uninitialised."""
         try:
             return shared_arrays([(value.dtype.name, value.size) for value in values])
         except SharedMemoryError:

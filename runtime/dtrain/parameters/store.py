@@ -1,9 +1,8 @@
-"""What a parameter server holds: the variables of its shards in flat arrays, and the optimizer's slots beside
-them.
+"""The variables of a parameter server's shards in flat arrays, with the optimizer's slots beside them.
 
-All dense shards of one dtype and trainability lie in one array (`protocol.placement.ServerLayout`), so an
+All dense shards of one dtype and trainability lie in one array (`parameters.placement.ServerLayout`), so an
 update is one pass over one array however many variables there are, and a gradient is received in the form in
-which it is applied. Sparse variables are tables (`roles.table`), each by itself.
+which it is applied. Sparse variables are tables (`parameters.table`), each by itself.
 """
 
 import math
@@ -32,7 +31,7 @@ class Store:
     """Variables and slots of one server, changed by one thread at a time.
 
     Attributes:
-        slots: for each slot of the optimizer, one flat array for each trainable group.
+        slots: by slot name `[trainable group]`, flat arrays of the group's size, owned and updated in place.
         assigned: the number of the newest order whose values are in force.
         tables: in the order of the layout; the maker of a store fills them.
     """
@@ -47,10 +46,16 @@ class Store:
         room: Room | None = None,
         compression: Compression | None = None,
     ) -> None:
-        """Take over first values, one flat array a group; arrays that cannot be written are copied.
+        """Take over initial values, `[group]`, flat; arrays that cannot be written are copied.
 
-        `origin` is the version at which the optimizer began, `max_steps` the last one, at which it completes
-        its work; the values are kept in `room`, and travel by `compression`.
+        Args:
+            layout: of the server.
+            optimizer: its serialized form.
+            values: of the layout's dtypes and sizes.
+            origin: the version at which the optimizer began.
+            max_steps: the last version, at which the optimizer completes its work.
+            room: the memory that keeps the values.
+            compression: the form in which they travel.
 
         Raises:
             InputError: they do not have the layout's dtypes and sizes.
@@ -69,7 +74,7 @@ class Store:
         self._compression = compression
         self._compressed = None if compression is None else CompressedValues(compression, layout, room)
         fresh = [self.optimizer.initial_slots(self.values[index]) for index in self.trainable]
-        names = self.optimizer.initial_slots(np.zeros(0))  # a server may have nothing to train
+        names = self.optimizer.initial_slots(np.zeros(0))  # names also where a server has nothing to train
         self._changes: list[Change] = []
         self.assigned = (0, 0)
         self._images: list[Image] = []
@@ -79,26 +84,31 @@ class Store:
 
     @property
     def values(self) -> list[Array]:
-        """The newest version: one flat array for each group of the layout, in its order."""
+        """The newest version: `[group]`, flat arrays of the layout's dtypes and sizes, owned by `room`.
+
+        They are read-only for callers: a later version may overwrite them once they are not read.
+        """
         return self._published.newest
 
     def shown(self, version: int, whole: bool = False) -> list[Array]:
-        """What replicas are sent: the newest version, which is this; compressed, but for the last one, and
-        unless `whole`.
+        """Return the values for replicas at this version, the newest: compressed if so configured.
+
+        The last version, and with `whole` any, is not compressed.
         """
         if self._compressed is None or whole or (self.max_steps is not None and version >= self.max_steps):
             return self.values
         return self._compressed.of(self._published)
 
     def lose(self, values: Sequence[Array]) -> None:
-        """Let go of these values: the process that was reading them is gone."""
+        """Drop these buffers: the process that was reading them is gone."""
         self._published.lose(values)
         if self._compressed is not None:
             self._compressed.lose(values)
 
     def restore_slots(self, names: Sequence[str], blocks: Sequence[Array]) -> None:
-        """Take over the slots of a checkpoint: for each name, one array for each trainable group; as with
-        values.
+        """Take over a checkpoint's slots: for each name `[trainable group]`, flat.
+
+        Arrays that cannot be written are copied.
 
         Raises:
             InputError: the names or sizes are not this optimizer's.
@@ -120,11 +130,11 @@ class Store:
 
     @property
     def optimizer_config(self) -> dict[str, Any]:
-        """The rule in force, as `optimizers.serialize` makes it."""
+        """The optimizer in force, as `optimizers.serialize` writes it."""
         return optimizers.serialize(self.optimizer)
 
     def change(self, change: Change, reached: int) -> None:
-        """Go on with other numbers, or from other values, from a version on; `reached` is the newest.
+        """Apply other numbers, or other values, from a version on; `reached` is the newest.
 
         Raises:
             InputError: the rule keeps other slots, or the values are not those of the layout.
@@ -137,7 +147,7 @@ class Store:
             )
         if change.values and (reason := self._change_mismatch(change.values)):
             raise InputError(reason)
-        # An order says everything but the values of the one before, so it takes the place of those that would
+        # An order repeats everything but the values of the one before, so it replaces those that would
         # come later.
         for earlier in self._changes:
             if earlier.version == change.version and earlier.values:
@@ -152,7 +162,7 @@ class Store:
         return max([self.assigned, *(change.number for change in self._changes if change.values)])
 
     def _take_effect(self, version: int) -> None:
-        """Carry out what holds from this version on."""
+        """Apply the changes that hold from this version on."""
         while self._changes and self._changes[0].version <= version:
             change = self._changes.pop(0)
             self.optimizer = optimizers.from_config(change.optimizer)
@@ -170,7 +180,7 @@ class Store:
                         table.assign(rows)
 
     def end_at(self, step: int, reached: int) -> None:
-        """This version is the last one; `reached` is the newest."""
+        """Make this version the last one; `reached` is the newest."""
         self.max_steps = step
         if reached >= step:
             self._keep_dense()
@@ -187,7 +197,7 @@ class Store:
             self._published.publish(place)
 
     def slot_views(self, slot: str) -> dict[str, Array]:
-        """One slot of every trainable dense shard, by the shard's name."""
+        """Return one slot of every trainable dense shard by the shard's name, as views."""
         return {
             shard.name: flat[offset : offset + shard.size].reshape(shard.shape)
             for index, flat in zip(self.trainable, self.slots[slot], strict=True)
@@ -195,7 +205,7 @@ class Store:
         }
 
     def all_slots(self) -> dict[str, dict[str, Array]]:
-        """Every slot of every trainable shard, tables included: by slot, then by the shard's name."""
+        """Return every slot of every trainable shard, tables included: by slot, then by the shard's name."""
         tables = {
             slot: {table.shard.name: table.slots[slot] for table in self._trained_tables}
             for slot in self.slots
@@ -203,9 +213,7 @@ class Store:
         return {slot: {**self.slot_views(slot), **tables[slot]} for slot in self.slots}
 
     def _change_mismatch(self, blocks: Sequence[Array]) -> str | None:
-        """Why blocks are not new values of every group, and of each table all rows or none; None if they
-        are.
-        """
+        """Return why blocks are not new values: of every group, and of each table all rows or none."""
         groups = blocks[: len(self.groups)]
         rows = blocks[len(self.groups) :]
         sizes = [(table.values.dtype, table.values.size) for table in self.tables]
@@ -222,12 +230,12 @@ class Store:
 
     @cached_property
     def nbytes(self) -> int:
-        """Size of all values and slots, which stays as it is."""
+        """Size of all values and slots, which does not change."""
         arrays = [*self.values, *(array for arrays in self.slots.values() for array in arrays)]
         return sum(array.nbytes for array in arrays) + sum(table.nbytes for table in self.tables)
 
     def table(self, number: int) -> Table:
-        """The table with this number in the layout.
+        """Return the table with this number in the layout.
 
         Raises:
             InputError: there is none.
@@ -238,11 +246,11 @@ class Store:
 
     @property
     def trained_tables(self) -> dict[int, Array]:
-        """The rows of every trainable table, by its number."""
+        """Return the rows of every trainable table, by its number."""
         return {number: table.values for number, table in enumerate(self.tables) if table.shard.trainable}
 
     def look_up(self, tables: Sequence[int], ids: Sequence[Array]) -> list[Array]:
-        """Copies of rows of the tables with these numbers, flat.
+        """Return copies of rows of the tables with these numbers, flat.
 
         Raises:
             InputError, ValueError: there are no such tables, or no such rows.
@@ -250,7 +258,7 @@ class Store:
         return [self.table(table).look_up(listed) for table, listed in zip(tables, ids, strict=True)]
 
     def compressed_rows(self, tables: Sequence[int], rows: Sequence[Array]) -> list[Array]:
-        """Rows that were looked up, as replicas are sent them."""
+        """Return rows that were looked up in the form in which replicas are sent them."""
         compression = self._compression
         shards = [self.tables[table].shard for table in tables]
         if compression is None:
@@ -261,8 +269,7 @@ class Store:
         ]
 
     def received(self, blocks: Sequence[Array]) -> Sequence[Array]:
-        """The blocks of a push as they are without compression: of each group; row numbers and rows of each
-        trainable table.
+        """Return the blocks of a push without compression: groups; row numbers and rows of trainable tables.
 
         Raises:
             InputError: they are not those of a push.
@@ -282,14 +289,13 @@ class Store:
         return blocks
 
     def apply(self, gradients: Sequence[Array], step: int, rate_scale: float = 1.0) -> None:
-        """One optimizer update: a gradient for each trainable group, new values for each other group, rows
-        for tables.
+        """Apply one optimizer update: gradients of trainable groups, new values of others, rows of tables.
 
         The next version is written beside the newest one while that one is read, else in its place; slots and
         tables in theirs.
 
         Args:
-            gradients: in the order of the groups; then row numbers and rows of each trainable table.
+            gradients: flat, in the order of the groups; then row numbers and rows of each trainable table.
             step: the version that is updated.
             rate_scale: factor on the learning rate (staleness).
         """
@@ -321,15 +327,15 @@ class Store:
         self._take_effect(step + 1)
 
     def _listed(self, blocks: Sequence[Array]) -> Iterable[tuple[Table, Array, Array]]:
-        """Of the blocks of a push: each trainable table with its row numbers and rows."""
+        """Yield each trainable table with its row numbers and rows, from the blocks of a push."""
         tables = self._trained_tables
         first = len(self.groups)
         return zip(tables, blocks[first::2], blocks[first + 1 :: 2], strict=True) if tables else ()
 
     def _clip(self, gradients: Sequence[Array], rows: dict[str, SparseRows]) -> Sequence[Array]:
-        """Limit gradients as whole variables: dense ones where they can be written, rows in their place.
+        """Limit gradients as whole variables: dense ones in place where they can be written, rows in `rows`.
 
-        What is element by element, the update itself does to dense ones.
+        Element-wise limits of dense ones are part of the update itself.
         """
         if self.optimizer.elementwise:
             rows.update(
@@ -351,7 +357,7 @@ class Store:
     # Checkpoints
 
     def mark(self) -> None:
-        """Remember everything as it is now, in place of an earlier time."""
+        """Remember everything as it is now, in place of an earlier moment."""
         slots: dict[int, dict[str, Array]] = {}
         for name, arrays in self.slots.items():
             for index, array in zip(self.trainable, arrays, strict=True):
@@ -362,8 +368,9 @@ class Store:
         self._images += [table.mark() for table in self.tables]
 
     def read_image(self, part: int, name: str, start: int, stop: int) -> Array:
-        """Rows of one array at the time of the last `mark`, flat; arguments as in `SnapshotRows`, and see
-        `Image.read`.
+        """Return rows of one array at the time of the last `mark`, flat.
+
+        Arguments are those of `SnapshotRows`; see `Image.read`.
 
         Raises:
             InputError: there was none, or it has no such rows.
@@ -373,35 +380,34 @@ class Store:
         return self._images[part].read(name, start, stop).reshape(-1)
 
     def forget_images(self) -> None:
-        """Drop what was marked: it will not be read."""
+        """Drop what was marked and will not be read."""
         self._images = []
         for table in self.tables:
             table.image = None
 
     def keep_images(self) -> None:
-        """Prepare for a write from outside."""
+        """Copy what was marked before a write from outside."""
         for image in self._images:
             image.keep_all()
 
     def _keep_dense(self) -> None:
-        """All but the tables is about to change."""
+        """Copy marked dense values before an update."""
         for image in self._images[: len(self.groups)]:
             image.keep_all()
 
 
 def _mismatch(blocks: Sequence[Array], expected: Sequence[tuple[np.dtype[Any], int]]) -> str | None:
-    """Why arrays are not flat arrays of these dtypes and sizes; None if they are."""
+    """Return why arrays are not flat arrays of these dtypes and sizes; None if they are."""
     found = [(block.dtype, block.size) for block in blocks]
     if found == expected:
         return None
-    wanted, given = (
-        [(dtype.name, size) for dtype, size in kinds] for kinds in (expected, found)
-    )  # numpy makes names anew
+    # names only here: numpy computes them at every access
+    wanted, given = ([(dtype.name, size) for dtype, size in kinds] for kinds in (expected, found))
     return f"expected (dtype, elements) {wanted}, found {given}"
 
 
 def unclippable(optimizer: Mapping[str, Any], plan: Plan) -> str | None:
-    """Why an optimizer that limits norms cannot do so on these servers; None if it can.
+    """Return why an optimizer that limits norms cannot do so on these servers; None if it can.
 
     A norm needs a whole variable, the global norm all of them, on one server.
     """
@@ -420,10 +426,9 @@ def unclippable(optimizer: Mapping[str, Any], plan: Plan) -> str | None:
 
 
 def any_non_finite(blocks: Iterable[Array]) -> bool:
-    """Whether any floating-point block holds NaN or infinity. One pass in the usual case: a sum of squares
-    shows either.
+    """Return whether a floating-point block holds NaN or infinity; usually one pass for a sum of squares.
 
-    Of numpy's products `vdot` alone says nothing where it overflows.
+    Of numpy's products only `vdot` gives no warning when it overflows.
     """
     return any(
         block.dtype.kind == "f" and not math.isfinite(np.vdot(block, block)) and not np.isfinite(block).all()

@@ -1,6 +1,4 @@
-"""The rows of one sparse variable that lie on one server, with their slots: looked up, loaded and updated row
-by row.
-"""
+"""The rows of one sparse variable on one server, with their slots: read, loaded and updated row by row."""
 
 from typing import Any
 
@@ -21,14 +19,13 @@ VALUES = ""
 
 
 class Table:
-    """Rows `shard.row_start` to `shard.row_stop` of a variable. Row numbers here are counted from the shard's
-    first row.
+    """Rows `shard.row_start` to `shard.row_stop` of a variable, numbered from the shard's first row.
 
     Attributes:
         arrays: the rows under `VALUES`, and of a trainable table each slot under its name; to be filled
-            before use.
-        drawn: what `load` draws the rows of an array from, where none are given.
-        image: the table as it was when a checkpoint was asked for.
+            before use. Each has the shard's shape; the table owns them.
+        drawn: the source from which `load` draws rows of an array where none are given.
+        image: the table at the moment of a checkpoint.
     """
 
     def __init__(self, shard: Shard, optimizer: Optimizer) -> None:
@@ -55,16 +52,14 @@ class Table:
         return sum(array.nbytes for array in self.arrays.values())
 
     def fill(self, name: str, source: Any) -> None:
-        """Take one array's first values from `source`, which is the whole variable and may be sliced by
-        rows.
-        """
+        """Take one array's initial values from `source`, the whole variable, which may be sliced by rows."""
         first = self.shard.row_start
         target = self.arrays[name]
         for start, stop in row_blocks(target.shape, target.itemsize):
             target[start:stop] = source[first + start : first + stop]
 
     def load(self, name: str, start: int, stop: int, block: Array | None = None) -> None:
-        """Set neighbouring rows of one array, to those of a flat block or else to its first values.
+        """Set neighbouring rows of one array, to those of a flat block or else to their initial values.
 
         Raises:
             InputError: there is no such array, it has no such rows, or the block is of others.
@@ -87,13 +82,13 @@ class Table:
             target[start:stop] = block.reshape(stop - start, *target.shape[1:])
 
     def assign(self, rows: Array) -> None:
-        """Go on from these rows: all of them, in any shape."""
+        """Replace all rows by these, in any shape."""
         if self.image is not None:
             self.image.keep_all()
         self.values[...] = rows.reshape(self.values.shape)
 
     def look_up(self, ids: Array) -> Array:
-        """A copy of these rows, as one flat array.
+        """Return a copy of these rows, as one flat array.
 
         Raises:
             InputError: they are no ascending row numbers of this table.
@@ -104,18 +99,18 @@ class Table:
         return rows
 
     def mismatch(self, ids: Array, rows: Array) -> str | None:
-        """Why two blocks are no gradient of this table; None if they are."""
+        """Return why two blocks are no gradient of this table; None if they are."""
         if rows.dtype != self.values.dtype or rows.size != ids.size * self._row_size:
             expected = f"{self.values.dtype} rows of {self._row_size} elements"
             return f"{self.shard.name}: {rows.size} elements of {rows.dtype} for {ids.size} {expected}"
         return self._id_mismatch(ids)
 
     def gradient(self, ids: Array, rows: Array) -> SparseRows:
-        """Two blocks as a gradient."""
+        """Return two blocks as a gradient."""
         return SparseRows(ids, rows.reshape(len(ids), *self.shard.shape[1:]))
 
     def update(self, gradient: SparseRows, step: int, rate_scale: float) -> None:
-        """One update of the optimizer in place; ids ascend and occur once."""
+        """Apply one update of the optimizer in place; ids ascend and occur once."""
         if self.image is not None:
             if self.optimizer.touches_listed_rows_only:
                 self.image.keep(gradient.ids)
@@ -126,13 +121,13 @@ class Table:
         )
 
     def finalize(self) -> None:
-        """The last update has been made; see `Optimizer.finalize`."""
+        """Complete the last update; see `Optimizer.finalize`."""
         if self.optimizer.use_ema and self.image is not None:
             self.image.keep_all()
         self.optimizer.finalize(self.values, self.slots)
 
     def mark(self) -> Image:
-        """Remember the table as it is now, in place of an earlier time."""
+        """Remember the table as it is now, in place of an earlier moment."""
         self.image = Image(self.arrays)
         return self.image
 

@@ -1,5 +1,5 @@
 """The rules of training together, as pure state machines: no sockets, no threads, no clock, no chance.
 
-Time comes in as `now` (seconds of any monotonic clock). Each file opens with its law; the numbers are those
-of the rules in the README's page on the protocol.
+Time comes in as `now` (seconds of any monotonic clock). docs/design/protocol.md has the rules by name; each
+file opens with the part of them that it keeps.
 """

@@ -1,13 +1,13 @@
-"""Which batches of one call of `fit` a server has applied, in asynchronous training. Rule 5: a batch counts
-once on every server.
+"""The batches that a server has applied in one call of `fit`, in asynchronous training.
+
+By the rule *Exactly once* (docs/design/protocol.md#exactly-once) a batch counts once on every server:
 
 1. A server applies a batch that it lacks and passes over one that it has, whichever replica pushes it, and
-  however often.
-2. Batches are dealt in the order of their numbers, so only few below the highest are missing: those that are
-   under way, and those that were settled without being applied, because they were too stale or not finite.
+   however often.
+2. Batches are dealt in the order of their numbers, so only few below the highest are missing: those under
+   way, and those that were settled without being applied, because they were too stale or not finite.
 3. The latter are forgotten at every checkpoint: `forget_below` a number below which all are settled.
-4. What a server has applied is part of a checkpoint. Two servers contain the same batches where this is
-  equal.
+4. The applied batches are part of a checkpoint. Two servers contain the same batches where they are equal.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,11 +25,11 @@ FAR = 1 << 20
 
 
 class Contents(NamedTuple):
-    """What one server's part of a checkpoint contains, where not all contain the same.
+    """The contents of one server's part of a checkpoint, where servers differ.
 
     Attributes:
-        version: how many updates it has had, as the server counted.
-        batches: which ones.
+        version: how many updates it has had, by the server's count.
+        batches: the applied ones.
     """
 
     version: int
@@ -54,7 +54,7 @@ class AppliedBatches:
         return 0 <= batch < self.next and batch not in self.missing
 
     def add(self, batch: int) -> bool:
-        """Note that a batch is applied; return whether it was not before, and can have been dealt."""
+        """Record that a batch is applied; return True unless it was before, or cannot have been dealt."""
         if batch == self.next:
             self.next += 1
             return True
@@ -68,9 +68,7 @@ class AppliedBatches:
         return True
 
     def forget_below(self, settled: int) -> None:
-        """Take every batch below a number for applied: it is settled, and what is missing of them will never
-        be pushed.
-        """
+        """Take every batch below a number for applied: all are settled, and none of them will be pushed."""
         self.next = max(self.next, settled)
         self.missing = {batch for batch in self.missing if batch >= settled}
 
@@ -82,7 +80,7 @@ class AppliedBatches:
         return not set(lacking).difference(missing)
 
     def export(self) -> Batches:
-        """Return what travels and is saved."""
+        """Return the form that travels and is saved."""
         return self.next, tuple(sorted(self.missing))
 
 
@@ -98,13 +96,13 @@ def union(tables: Iterable[Batches]) -> Batches:
 
 
 def without(batches: Batches, others: Iterable[int]) -> Batches:
-    """Return batches but for some."""
+    """Return `batches` without `others`."""
     following, missing = batches
     return following, tuple(sorted({*missing, *(batch for batch in others if batch < following)}))
 
 
 def lacking(tables: Sequence[Batches]) -> list[int]:
-    """Return the batches that the first server contains and another one does not, ascending."""
+    """Return, ascending, the batches that the first server contains and another one lacks."""
     first, *others = [AppliedBatches(*table) for table in tables] or [AppliedBatches()]
     found = {batch for other in others for batch in (*other.missing, *range(other.next, first.next))}
     return sorted(batch for batch in found if batch in first)

@@ -1,18 +1,19 @@
-"""Asynchronous updates: who may push next, so that the last step is exact and nobody runs too far ahead.
+"""Tickets of asynchronous updates: they make the last step exact and keep replicas close to each other.
 
-    1. A replica pushes only with a ticket, and a ticket allows one push; ps:0 gives them with its answers.
-    2. Accepted pushes plus tickets in hand never exceed `max_steps`: the global step reaches it exactly, on
-      every server.
-    3. A ticket comes back when its holder is lost or its push is not accepted, and goes to whoever waits.
-    4. Warm-up: while fewer than `warmup_steps` pushes are accepted, only rank 0 gets tickets (rule 4).
-    5. No ticket leads beyond the version that the leader holds: while it changes something, and at the ends
-      of epochs.
-    6. Bounded staleness (SSP, s >= 1): a replica gets a ticket only while it is at most s pushes ahead of the
-       slowest live one. A replica that joins starts at the slowest one's clock; one that is lost holds nobody
-       back.
+The rule *Asynchronous updates* (docs/design/protocol.md#asynchronous-updates), ps:0's part:
 
-Every server applies a push on arrival; that part needs no decision in common. Sources: Ho et al. 2013 (SSP);
-DistBelief (warm-up with one replica).
+1. A replica pushes only with a ticket, and a ticket allows one push; ps:0 gives them with its answers.
+2. Accepted pushes plus tickets in hand never exceed `max_steps`: the global step reaches it exactly, on every
+   server.
+3. A ticket comes back when its holder is lost or its push is not accepted, and goes to a replica that waits.
+4. Warm-up: while fewer than `warmup_steps` pushes are accepted, only rank 0 gets tickets.
+5. No ticket leads beyond the version at which the leader holds training, for a change or at the end of an
+   epoch.
+6. Bounded staleness (SSP, s >= 1): a replica gets a ticket only while it is at most s pushes ahead of the
+   slowest live one. A replica that joins starts at the slowest one's clock; a lost one holds up no other.
+
+Every server applies a push on arrival, without a common decision. Sources: Ho et al. 2013 (SSP); DistBelief
+(warm-up with one replica).
 """
 
 from collections.abc import Collection, Hashable, Set
@@ -25,9 +26,9 @@ class TicketGate:
 
     Attributes:
         accepted: the global step.
-        max_steps: where training ends.
+        max_steps: the step at which training ends.
         staleness_bound: s of SSP, or None.
-        until: the version that the leader holds, or None.
+        until: the version at which the leader holds training, or None.
         leader: the leader's rank; None if it does not train.
         clocks: accepted pushes of each rank, counted from where it joined.
     """
@@ -48,68 +49,64 @@ class TicketGate:
 
     @property
     def finished(self) -> bool:
-        """Whether the last step has been accepted."""
+        """True if the last step has been accepted."""
         return self.accepted >= self.max_steps
 
     @property
     def held_back(self) -> bool:
-        """Whether the next version waits for the leader."""
+        """True if the next version waits for the leader."""
         return self.until is not None and self.accepted >= self.until
 
     @property
     def warms_up(self) -> bool:
-        """Whether only rank 0 gets tickets."""
+        """True if only rank 0 gets tickets."""
         return self.accepted < self.warmup_steps
 
     def hold(self, again: int = 0) -> int:
-        """Give no more tickets but those that are needed for `again` batches; returns the version after all
-        that is under way.
+        """Give tickets only for `again` batches from now on; return the version after all pushes under way.
 
-        The leader, who asks for it, is not about to push: its ticket is no push under way.
+        The leader, which asks for it, is not about to push: its ticket is no push under way.
         """
         self.until = min(self.accepted + len(self.holders - {self.leader}) + again, self.max_steps)
         return self.until
 
     def end_at(self, version: int) -> None:
-        """This version is the last one; the leader's ticket comes back."""
+        """Make this version the last one; the leader's ticket comes back."""
         self.max_steps = version
         if self.leader is not None:
             self.holders.discard(self.leader)
 
     def possible(self, live: Collection[int]) -> bool:
-        """Whether any of the ranks that are alive may make the next version, now or when others have made
-        theirs.
-        """
+        """Return whether a live rank may make the next version, now or after others have made theirs."""
         return 0 in live if self.warms_up else bool(live)
 
     def join(self, rank: int) -> None:
-        """A replica takes part from now on (again)."""
+        """Let a replica take part from now on, for the first time or again."""
         if rank not in self.clocks:
             self._set_clock(rank, self._slowest())
 
     def leave(self, rank: int) -> None:
-        """A replica is lost or has left: its ticket comes back."""
+        """Take back the ticket of a replica that is lost or has left."""
         self.holders.discard(rank)
         self._set_clock(rank, None)
 
     @property
     def all_given(self) -> bool:
-        """Whether the pushes that are under way lead to the last version that may be made for now."""
+        """True if the pushes under way lead to the last version that may be made for now."""
         end = self.max_steps if self.until is None else min(self.until, self.max_steps)
         return self.accepted + len(self.holders) >= end
 
     @property
     def standing(self) -> Hashable:
-        """All that `request` depends on beside the rank's own clock: while it stays, those who were refused
-        would be again.
+        """Return all that `request` depends on besides the rank's own clock.
+
+        While it is equal, a rank that was refused would be refused again.
         """
         slowest = None if self.staleness_bound is None else self._slowest()
         return self.all_given, self.warms_up, slowest
 
     def request(self, rank: int) -> bool:
-        """Give `rank` a ticket if the rules allow it now. Asking again with a ticket in hand changes
-        nothing.
-        """
+        """Give `rank` a ticket if the rules allow it now; repeated requests with a ticket change nothing."""
         if rank in self.holders:
             return True
         if self.all_given or (rank != 0 and self.warms_up):
@@ -121,17 +118,18 @@ class TicketGate:
         return True
 
     def settle(self, rank: int, accepted: bool) -> None:
-        """The push that `rank`'s ticket was for has arrived."""
+        """Take the ticket of `rank`, whose push has arrived."""
         self.holders.discard(rank)
         if accepted:
             self.accepted += 1
-            # One that has left meanwhile has no clock, and joins at the slowest one's when it asks again.
+            # A replica that has left has no clock; it joins at the slowest one's when it asks again.
             if rank in self.clocks:
                 self._set_clock(rank, self.clocks[rank] + 1)
 
     def awaited(self, live: Set[int]) -> Set[int]:
-        """Ranks for which those of the live ranks wait that have no ticket; all that ever had one and did not
-        leave are live.
+        """Return the ranks for which live ranks without a ticket wait.
+
+        All that ever had a ticket and did not leave are live.
         """
         ahead = self._too_far_ahead()
         without = len(live) - len(self.holders) - len(ahead)
@@ -147,7 +145,7 @@ class TicketGate:
         return min(self._ranks_at, default=0)
 
     def _too_far_ahead(self) -> Set[int]:
-        """Ranks that get no ticket before the slowest ones have pushed."""
+        """Return the ranks that get no ticket before the slowest ones have pushed."""
         if self.staleness_bound is None:
             return frozenset()
         end = self._slowest() + self.staleness_bound

@@ -1,11 +1,12 @@
-"""How a batch is cut into the parts that replicas compute. Rule 10 of training together.
+"""The cut of a batch into the parts that replicas compute.
 
-    1. Without backups the parts are blocks of ceil(b / N0) rows, so that the last ones may be smaller, or
-      empty.
-    2. With backups, where a step may be made of parts of several batches, they differ by one row at most.
-    3. Parts that have examples come before those that have none.
+The rule *One batch a step* (docs/design/protocol.md#one-batch-a-step) needs:
 
-Source: 1 is what `tf.data`'s rebatching does under the autoshard policies AUTO and DATA.
+1. Without backups the parts are blocks of ceil(b / N0) rows, so that the last ones may be smaller, or empty.
+2. With backups, where a step may be made of parts of several batches, they differ by one row at most.
+3. Parts that have examples come before those that have none.
+
+Source: `tf.data`'s rebatching under the autoshard policies AUTO and DATA, for 1.
 """
 
 from dataclasses import dataclass
@@ -37,5 +38,5 @@ class BatchCut:
 
 
 def _before(part: int, size: int, parts: int) -> int:
-    """The rows before a part: the first `size` mod `parts` of them have one more."""
+    """Return the rows before a part: the first `size` mod `parts` of them have one more."""
     return part * (size // parts) + min(part, size % parts)

@@ -1,14 +1,12 @@
 """Gradients corrected for their age: DC-ASGD.
 
 A gradient g that was computed at weights w_then and arrives at weights w_now is replaced by a first-order
-estimate of what it would be there, with the outer product of g as a stand-in for the Hessian, and of that the
-diagonal:
+estimate of the gradient there, with the diagonal of the outer product of g for the Hessian:
 
     g + strength * g * g * (w_now - w_then)
 
 Source: Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation"
-    (arXiv:1609.08326), the variant
-with a constant strength (lambda_0 = 0.04 in their experiments on CIFAR-10).
+(arXiv:1609.08326), the variant with a constant strength (lambda_0 = 0.04 in their experiments on CIFAR-10).
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +24,8 @@ BLOCK = 1 << 15
 
 @dataclass
 class DelayCompensation:
-    """One server's memory of the weights that each replica computes with: T copies of what is trained, of
-    tables of the rows read.
+    """One server's copies of the weights that each replica has: of the trained groups, and of table rows
+    read.
 
     Attributes:
         strength: of the correction, lambda in the paper.
@@ -41,15 +39,15 @@ class DelayCompensation:
     _rows: dict[tuple[int, int], tuple[Array, Array]] = field(default_factory=dict, init=False)
 
     def remember(self, rank: int, version: int, values: Blocks) -> None:
-        """A replica is sent these values."""
+        """Remember the values that a replica is sent."""
         weights = self._weights.setdefault(rank, [np.empty_like(values[index]) for index in self.trainable])
         for copy, index in zip(weights, self.trainable, strict=True):
             np.copyto(copy, values[index])
         self._versions[rank] = version
 
     def remember_rows(self, rank: int, table: int, ids: Array, values: Array) -> None:
-        """A replica is sent these rows of the table with this number and these values."""
-        if (rank, table) not in self._rows:  # memory is taken only where it is written
+        """Remember the rows of a table, by its number, that a replica is sent."""
+        if (rank, table) not in self._rows:  # the kernel gives memory only where it is written
             self._rows[rank, table] = np.empty_like(values), np.zeros(len(values), bool)
         then, known = self._rows[rank, table]
         then[ids] = values[ids]
@@ -63,7 +61,7 @@ class DelayCompensation:
         values: Blocks,
         tables: Mapping[int, Array] | None = None,
     ) -> Blocks:
-        """The gradients as they would be at `values`: new arrays for what is trained, the rest as it came.
+        """Return the gradients as they would be at `values`: new arrays if trained, the others as they came.
 
         After a gradient of each of `values` come row numbers and flat rows of each of the trained `tables`,
         by number.

@@ -1,9 +1,11 @@
-"""Exactly once: whatever is lost, repeated or reordered on the way, a push counts at most once.
+"""The table of pushes that makes a push count at most once, whatever is lost, repeated or reordered.
+
+The rule *Exactly once* (docs/design/protocol.md#exactly-once), as far as pushes go:
 
 1. A push is (replica, incarnation, sequence). A replica sends one push at a time; its next sequence is one
-  higher.
+   higher.
 2. The first arrival is new. A later arrival of the same push is a duplicate and is answered with the first
-  verdict.
+   verdict.
 3. An older sequence, and an older incarnation, is refused: no replica waits for its answer any more.
 4. The table is part of a checkpoint: a restored server remembers what the restored variables contain.
 """
@@ -23,13 +25,13 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class SeenPushes:
-    """The table of rule 5, one row a replica."""
+    """The table, one row a replica."""
 
     def __init__(self, rows: dict[str, Seen] | None = None) -> None:
         self._rows = dict(rows or {})
 
     def lookup(self, replica: str, incarnation: int, sequence: int) -> Seen | str | None:
-        """None for a new push, the row for a duplicate, or why the push is refused."""
+        """Return None for a new push, the row of a duplicate, or the reason for which a push is refused."""
         row = self._rows.get(replica)
         if row is None or incarnation > row.incarnation:
             return None
@@ -53,7 +55,7 @@ class SeenPushes:
             self._rows[replica] = Seen(row.incarnation, row.sequence, verdict, row.staleness)
 
     def export(self) -> list[tuple[str, int, int]]:
-        """The decided rows as plain data, for a checkpoint."""
+        """Return the decided rows as plain data, for a checkpoint."""
         return [
             (name, row.incarnation, row.sequence)
             for name, row in sorted(self._rows.items())
@@ -62,7 +64,7 @@ class SeenPushes:
 
     @classmethod
     def restore(cls, rows: list[tuple[str, int, int]]) -> "SeenPushes":
-        """The table as it was exported; a push in it has been accepted or needs no other answer."""
+        """Return an exported table; a push in it has been accepted or needs no other answer."""
         return cls(
             {name: Seen(incarnation, sequence, Verdict.ACCEPTED) for name, incarnation, sequence in rows}
         )

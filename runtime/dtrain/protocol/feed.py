@@ -1,5 +1,4 @@
-"""What a number of batches or steps means in one call of `fit`, and where training goes on if that has
-changed at a resume.
+"""Counts of batches and steps in one call of `fit`, and the place where a resume with other counts goes on.
 
 A program may give other batches than before: ``batch_size=64 * strategy.num_replicas_in_sync`` is another
 number in asynchronous training than in synchronous. Then batches are counted anew, so that training goes on
@@ -25,7 +24,7 @@ class Feed(NamedTuple):
     steps_per_epoch: int = 0
 
     def change_from(self, before: "Feed") -> str | None:
-        """Say what is different from before; None where nothing is that is known of both."""
+        """Return what is different from before; None if nothing is that is known of both."""
         pairs = zip(self._fields, before, self, strict=True)
         said = [
             f"{name.replace('_', ' ')} {old}, now {new}"
@@ -35,7 +34,7 @@ class Feed(NamedTuple):
         return "; ".join(said) or None
 
     def goes_on(self, before: "Feed", dealt: Dealt) -> Dealt:
-        """Return what is left of the data, in these batches, when so much was dealt of other ones.
+        """Return the data that are left, in these batches, when so much was dealt of other ones.
 
         A batch of which any example is left is computed whole.
         """
@@ -53,12 +52,12 @@ class Feed(NamedTuple):
         return Dealt(1, first, tuple(sorted(batch for batch in left if batch < first)))
 
     def _holding(self, before: "Feed", batch: int) -> int:
-        """The batch that holds the first example of a batch of before."""
+        """Return the batch that holds the first example of a batch of before."""
         passes, within = divmod(batch, before.batches) if before.batches and self.batches else (0, batch)
         return passes * self.batches + within * before.batch_size // self.batch_size
 
     def _behind(self, before: "Feed", batch: int) -> int:
-        """The first batch that holds no example of a batch of before, nor any that came earlier."""
+        """Return the first batch that holds no example of a batch of before, nor any that came earlier."""
         passes, within = divmod(batch, before.batches) if before.batches and self.batches else (0, batch)
         behind = -(-(within + 1) * before.batch_size // self.batch_size)
         return passes * self.batches + (min(behind, self.batches) if self.batches else behind)

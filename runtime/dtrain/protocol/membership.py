@@ -1,13 +1,14 @@
-"""Who is alive: heartbeats, leases, incarnations. Kept by ps:0; every server keeps one of its own for the
-leader. Rule 6.
+"""The members of a run: heartbeats, leases, incarnations. ps:0 keeps them; every server keeps the leader's.
+
+The rule *No silent wait* (docs/design/protocol.md#no-silent-wait) needs:
 
 1. A member renews its lease with every heartbeat; without one for `lease_s` it is lost.
 2. A member has an incarnation. A process that is new, or comes back after it was lost, gets the next one.
-3. Of two processes of one task the later one is the task: what the earlier one said, however late it arrives,
-  is refused.
+3. Of two processes of one task the later one is the task: messages of the earlier one are refused, however
+   late they arrive.
 4. A member that says goodbye has left; no task waits for it, and it is not lost.
-5. A member that is expected and was never seen is awaited for `join_s` after the start, and then counts as
-   lost; one that the server before this one had seen is awaited for a lease.
+5. An expected member that was never seen is awaited for `join_s` after the start, and then counts as lost;
+   one that the server before this one had seen is awaited for a lease.
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ from enum import StrEnum
 
 
 class MemberState(StrEnum):
-    """Where a member stands."""
+    """The state of a member."""
 
     EXPECTED = "expected"
     LIVE = "live"
@@ -33,8 +34,8 @@ class Member:
     """One task, as ps:0 knows it.
 
     Attributes:
-        deadline_s: when it counts as lost unless it is heard of.
-        process: the newest that was heard of; later ones are larger.
+        deadline_s: the time at which it counts as lost without another heartbeat.
+        process: the newest one known; later ones are larger.
     """
 
     state: MemberState
@@ -47,7 +48,7 @@ class Membership:
     """The table of members; tasks are written ``worker:0``.
 
     Attributes:
-        gone: those who are lost or have left.
+        gone: those that are lost or have left.
     """
 
     def __init__(self, expected: Iterable[str], *, lease_s: float, join_s: float, now: float) -> None:
@@ -56,11 +57,10 @@ class Membership:
         self.members = {task: Member(MemberState.EXPECTED, 0, now + join_s) for task in expected}
 
     def heartbeat(self, task: str, process: tuple[int, float], incarnation: int, now: float) -> int | None:
-        """Renew a lease. Returns the incarnation by which the task is known from now on; None: it is refused
-        (law 3).
+        """Renew a lease; return the task's incarnation from now on, None if the process is refused (law 3).
 
         Args:
-            task: who.
+            task: the member.
             process: which process of it; later ones are larger.
             incarnation: the one that it was given before (by a server that may have forgotten), or 0.
             now: seconds.
@@ -79,13 +79,13 @@ class Membership:
         return member.incarnation
 
     def heard_before(self, tasks: Iterable[str], now: float) -> None:
-        """Expect these tasks within a lease: the server that kept this table before had heard of them."""
+        """Expect these tasks within a lease, which the server that kept this table before had known."""
         for member in (self.members[task] for task in tasks if task in self.members):
             if member.state is MemberState.EXPECTED:
                 member.deadline_s = min(member.deadline_s, now + self.lease_s)
 
     def leave(self, task: str) -> None:
-        """A task says goodbye."""
+        """Record the goodbye of a task."""
         if task in self.members:
             self.members[task].state = MemberState.LEFT
             self.gone.add(task)
@@ -104,15 +104,15 @@ class Membership:
         return lost
 
     def state(self, task: str) -> MemberState | None:
-        """Where a task stands; None if it was never heard of."""
+        """Return the state of a task; None if it was never known."""
         member = self.members.get(task)
         return member.state if member else None
 
     def incarnation(self, task: str) -> int:
-        """Return the incarnation by which a task is known; 0 if it was never heard of."""
+        """Return the incarnation of a task; 0 if it was never known."""
         member = self.members.get(task)
         return member.incarnation if member else 0
 
     def tasks(self, *states: MemberState) -> tuple[str, ...]:
-        """The tasks in any of the given states, in the order in which they became known."""
+        """Return the tasks in any of the given states, in the order in which they became known."""
         return tuple(task for task, member in self.members.items() if member.state in states)

@@ -1,18 +1,20 @@
-"""Which replica computes which part of which batch, so that an epoch misses no example and sees none twice
-while no task fails.
+"""The dealing of parts of batches to replicas: no example is missed or repeated while no task fails.
 
-    1. Batch k of the stream is cut into `parts` parts (N0): part p of it has the number k * N0 + p. In
-       asynchronous training N0 is 1, so that a part is a batch.
-    2. A part is dealt to one replica at a time, in the order of the numbers. A replica that asks again before
-       it has pushed is given the same part.
-    3. With `whole` (synchronous training without backups) only parts of one batch are dealt, until the next
-       one is begun; a replica of rank r is given the part that is r mod N0 of it, unless another replica has
-       that one.
-    4. A part that is not settled when its replica is lost is dealt again, before any new one.
-    5. A part is settled when its gradient was judged: applied, refused, or stale and not to be repeated. One
-       without examples is settled with its batch.
+The rule *One batch a step* (docs/design/protocol.md#one-batch-a-step), ps:0's part; it keeps the only dealer
+of a run:
 
-ps:0 keeps the only dealer of a run. Source: rule 10 of training together; the cut is `tf.data`'s rebatching.
+1. Batch k of the stream is cut into `parts` parts (N0): part p of it has the number k * N0 + p. In
+   asynchronous training N0 is 1, so that a part is a batch.
+2. A part is dealt to one replica at a time, in the order of the numbers. A replica that asks again before it
+   has pushed is given the same part.
+3. With `whole` (synchronous training without backups) only parts of one batch are dealt, until the next one
+   is begun; a replica of rank r is given the part that is r mod N0 of it, unless another replica has that
+   one.
+4. A part that is not settled when its replica is lost is dealt again, before any new one.
+5. A part is settled when its gradient was judged: applied, refused, or stale and not to be repeated. One
+   without examples is settled with its batch.
+
+Source: the cut is `tf.data`'s rebatching.
 """
 
 import heapq
@@ -26,7 +28,7 @@ NO_RANK = -1
 
 
 class Dealt(NamedTuple):
-    """What a checkpoint keeps of a dealer.
+    """A dealer's state in a checkpoint.
 
     Attributes:
         parts: into how many each batch is cut; 0 where nothing was dealt yet.
@@ -39,9 +41,7 @@ class Dealt(NamedTuple):
     due: tuple[int, ...] = ()
 
     def cut_into(self, parts: int) -> "Dealt":
-        """Return what is left with every batch cut into another number of parts; a batch of which any part is
-        left begins anew.
-        """
+        """Return the rest with batches cut into other parts; a batch that was begun starts anew."""
         if self.parts in (0, parts):
             return Dealt(parts, self.next, self.due)
         left = {part // self.parts for part in self.due}
@@ -51,7 +51,7 @@ class Dealt(NamedTuple):
         return Dealt(parts, begun * parts, due)
 
     def going_on(self, parts: int, *, sync: bool) -> "Dealt":
-        """Return what a training goes on with that would cut batches into `parts`.
+        """Return the state with which a training goes on that would cut batches into `parts`.
 
         In synchronous training a cut into several parts stays as it is, with any number of replicas: some
         parts of a batch may be settled already.
@@ -63,7 +63,7 @@ NOTHING_DEALT = Dealt()
 
 
 def dealt_from(data: Sequence[object]) -> Dealt:
-    """Return what a checkpoint's manifest holds, as it was exported."""
+    """Return the state in a checkpoint's manifest, as it was exported."""
     parts, following, due = data
     assert isinstance(parts, int)
     assert isinstance(following, int)
@@ -80,8 +80,8 @@ class PartDealer:
         whole: whether only parts of one batch are dealt at a time.
         next: the first number that was never dealt.
         due: parts before it that may be dealt.
-        given: every part that is dealt, or held, and not settled, with the rank that has it; NO_RANK of those
-            that are held.
+        given: the rank that has each part that is dealt, or held, and not settled; NO_RANK for those that are
+            held.
         current: by rank, the part that the replica is to push next.
         parts_of: by rank, the parts of `given` that it has.
         batch: the one that is dealt (`whole`).
@@ -99,20 +99,18 @@ class PartDealer:
 
     @classmethod
     def of(cls, dealt: Dealt, *, whole: bool) -> "PartDealer":
-        """Begin, or go on where a checkpoint stands; with `whole` call `begin_batch` then."""
+        """Begin, or go on from a checkpoint's state; with `whole` call `begin_batch` then."""
         return cls(dealt.parts, whole, dealt.next, set(dealt.due), _queue=[] if whole else sorted(dealt.due))
 
     def begin_batch(self) -> list[int]:
-        """Settle what is left of the batch and begin the next one (`whole`); return the parts that are to be
-        computed of it.
-        """
+        """Settle the rest of the batch and begin the next one (`whole`); return its parts to compute."""
         self.given.clear()
         self.current.clear()
         self.parts_of.clear()
         if self.due:
             self.due = {part for part in self.due if part // self.parts != self.batch}
         if not self.due:
-            self.batch = self.next // self.parts  # of which a run with backups may have dealt some parts
+            self.batch = self.next // self.parts  # a run with backups may have dealt some parts of it
             left = range(self.next, (self.batch + 1) * self.parts)
             self.next = left.stop
             self.due = set(left)
@@ -122,14 +120,14 @@ class PartDealer:
 
     @property
     def outstanding(self) -> int:
-        """How many parts were dealt at some time and are not settled."""
+        """Number of parts that were dealt and are not settled."""
         return len(self.due) + len(self.given)
 
     def give(self, rank: int, live: Container[int] = (), *, fresh: bool = True) -> int:
         """Return the part that a replica is to compute next; NO_PART if there is none for it now.
 
-        With `whole` each of the ranks in `live` is kept the part of its number, as long as it has had none of
-        the batch. Without `fresh` only parts are dealt that were dealt before.
+        With `whole` the part of its number is reserved for each of the ranks in `live`, as long as it has had
+        none of the batch. Without `fresh` only parts are dealt that were dealt before.
         """
         if rank not in self.current:
             part = self._next_for(rank, live, fresh)
@@ -165,7 +163,7 @@ class PartDealer:
         return min(filter(is_free, self.due), default=NO_PART)
 
     def pushed(self, rank: int, part: int) -> None:
-        """Note that a gradient of the part has arrived: the replica may be given the next one."""
+        """Record that a gradient of the part has arrived: the replica may be given the next one."""
         if self.current.get(rank) == part:
             del self.current[rank]
 
@@ -176,28 +174,24 @@ class PartDealer:
         self._give_to(rank, part)
 
     def settle(self, part: int) -> None:
-        """Note that a part was judged for good, whichever replica has it now."""
+        """Record that a part was judged for good, whichever replica has it now."""
         self._take_back(part)
         self.due.discard(part)
 
     def repeat(self, part: int) -> None:
-        """Have a part computed again that came too late: by the same replica, or by another if that has one
-        already.
-        """
+        """Have a late part computed again: by the same replica, or by another if that has one already."""
         owner = self.given.get(part)
         if owner is not None and self.current.setdefault(owner, part) != part:
             self.give_back(part)
 
     def lose(self, rank: int, complete: Container[int] = ()) -> None:
-        """Take back the parts of a replica that is lost, or whose process was started again, but for those
-        that are complete.
-        """
+        """Take back the parts of a replica whose process is lost or replaced, but for complete ones."""
         for part in sorted(self.parts_of[rank]):
             if part not in complete:
                 self.give_back(part)
 
     def give_back(self, part: int) -> None:
-        """Have a part dealt again, unless it is settled."""
+        """Deal a part again, unless it is settled."""
         if part in self.given:
             self._take_back(part)
             self.due.add(part)
@@ -205,7 +199,7 @@ class PartDealer:
                 heapq.heappush(self._queue, part)
 
     def export(self) -> Dealt:
-        """Return what a checkpoint keeps: whatever is under way counts as not done."""
+        """Return the state for a checkpoint, in which parts under way count as not done."""
         return Dealt(self.parts, self.next, tuple(sorted([*self.due, *self.given])))
 
     def _give_to(self, rank: int, part: int) -> None:

@@ -1,18 +1,16 @@
-"""Which batches that ps:0 has applied some other server may lack, and which replica pushes them again. Rule
-5.
+"""Batches that ps:0 has applied and another server may lack, and the replicas that push them again.
 
-    1. A replica pushes a batch to every server, and goes on when all have answered. So a batch is
-       *unconfirmed* from its arrival at ps:0 until the replica's next push, or until it says that all servers
-       have answered.
-    2. If the replica is lost before, or another process has taken its place, the push may have reached some
-       servers only. Then the batch is due for repair: any replica computes it again and pushes it to every
-       server; those that have it pass over it.
-    3. A repair makes no step and needs no ticket of the gate. It is itself unconfirmed until all servers have
-      answered.
-    4. While a batch is unconfirmed or under repair, the servers may contain different batches: neither the
-       end of training nor a version at which the leader holds it has come.
+The rule *Exactly once* (docs/design/protocol.md#exactly-once); ps:0 keeps this where there are other servers:
 
-Kept by ps:0 where there are other servers.
+1. A replica pushes a batch to every server, and goes on when all have answered. So a batch is *unconfirmed*
+   from its arrival at ps:0 until the replica's next push, or until it says that all servers have answered.
+2. If the replica is lost before, or another process has taken its place, the push may have reached some
+   servers only. Then the batch is due for repair: any replica computes it again and pushes it to every
+   server; those that have it pass over it.
+3. A repair makes no step and needs no ticket of the gate. It is itself unconfirmed until all servers have
+   answered.
+4. While a batch is unconfirmed or under repair, servers may contain different batches: training has not
+   ended, and has not reached a version at which the leader holds it.
 """
 
 from collections.abc import Collection
@@ -37,18 +35,16 @@ class Repairs:
 
     @property
     def done(self) -> bool:
-        """Whether every server has all that ps:0 has."""
+        """True if every server has all that ps:0 has."""
         return not (self.unconfirmed or self.due or self.given)
 
     @property
     def ranks(self) -> Collection[int]:
-        """The replicas that are waited for."""
+        """Ranks of the replicas that are waited for."""
         return self.unconfirmed.keys() | self.given.keys()
 
     def pushed(self, rank: int, incarnation: int, sequence: int, batch: int) -> None:
-        """Note that ps:0 has accepted a push: the one before it was answered everywhere, if the same process
-        sent it.
-        """
+        """Record that ps:0 accepted a push, so the same process's earlier push was answered everywhere."""
         before = self.unconfirmed.get(rank)
         if before is not None and before[0] != incarnation and before[2] != batch:
             self.due[before[2]] = None
@@ -57,15 +53,13 @@ class Repairs:
             del self.given[rank]
 
     def confirmed(self, rank: int, sequence: int) -> None:
-        """Note that all servers have answered a replica's pushes up to this one."""
+        """Record that all servers have answered a replica's pushes up to this one."""
         entry = self.unconfirmed.get(rank)
         if entry is not None and entry[1] <= sequence:
             del self.unconfirmed[rank]
 
     def lose(self, rank: int) -> None:
-        """Have pushed again what a replica may have pushed to some servers only: it is lost, or its process
-        was started again.
-        """
+        """Repair what a replica, lost or started again, may have pushed to some servers only."""
         entry = self.unconfirmed.pop(rank, None)
         if entry is not None:
             self.due[entry[2]] = None
@@ -80,7 +74,7 @@ class Repairs:
         return self.given.get(rank, NO_PART)
 
     def give_back(self, rank: int) -> None:
-        """Have another replica, or the same one later, push again what this one did not."""
+        """Let another replica, or the same one later, push again what this one did not."""
         batch = self.given.pop(rank, None)
         if batch is not None:
             self.due[batch] = None

@@ -1,4 +1,4 @@
-"""How old a gradient is, and what follows from it.
+"""The staleness of a gradient, and its consequences.
 
 The staleness of a push is the number of versions applied between the pull that its weights came from and its
 arrival.
@@ -12,7 +12,7 @@ from dtrain.messages import Verdict
 
 @dataclass(frozen=True)
 class StalenessRule:
-    """What an asynchronous server does with a gradient of a given staleness.
+    """An asynchronous server's judgement of a gradient by its staleness.
 
     Attributes:
         policy: ``apply`` as it is; ``drop`` above `max_staleness`; ``scale`` the learning rate by 1 / max(1,
@@ -23,7 +23,7 @@ class StalenessRule:
     max_staleness: int | None = None
 
     def judge(self, staleness: int) -> tuple[Verdict, float]:
-        """The verdict, and the factor on the learning rate."""
+        """Return the verdict, and the factor on the learning rate."""
         if self.max_staleness is not None and staleness > self.max_staleness:
             return Verdict.STALE, 0.0
         return Verdict.ACCEPTED, 1.0 / max(1, staleness) if self.policy == "scale" else 1.0
@@ -31,7 +31,7 @@ class StalenessRule:
 
 @dataclass
 class StalenessHistogram:
-    """How often each staleness occurred, of one replica or of all."""
+    """Counts of each staleness, of one replica or of all."""
 
     counts: Counter[int] = field(default_factory=Counter)
     _pushes: int = 0

@@ -1,24 +1,26 @@
 """Synchronous updates: the newest-version rule, over the parts of batches.
 
-    1. T replicas train and N0 parts make a version; b = T - N0 replicas are backups.
-    2. A replica always starts from the newest version and contributes at most `quota` parts to it (one,
-       unless fewer replicas than parts share them).
-    3. Without backups a version is made of one batch: of every part of it that is not refused. With backups
-       it is made of the first N0 parts that are complete. A part is complete when every server holds it, and
-       counts once, also if two replicas computed it.
-    4. What comes later for a version is stale: never applied, never silent.
-    5. There is no queue of tokens, so no backlog exists and nothing can go stale by waiting.
-    6. Sums are taken in the order of part numbers, so that the result does not show which replica computed a
-      part.
+The rules *Newest version*, *One decision* and *Determinism* (docs/design/protocol.md#newest-version):
 
-`SyncRound` is what every server does; `SyncDecision` is what ps:0 does besides, once for all servers. A
-decision over what is complete *everywhere* is what keeps training going when a replica dies between two
+1. T replicas train and N0 parts make a version; b = T - N0 replicas are backups.
+2. A replica always starts from the newest version and contributes at most `quota` parts to it (one, unless
+   fewer replicas than parts share them).
+3. Without backups a version is made of one batch: of every part of it that is not refused. With backups it is
+   made of the first N0 parts that are complete. A part is complete when every server holds it, and counts
+   once, also if two replicas computed it.
+4. A later contribution to a version is stale: never applied, never silent.
+5. There is no queue of tokens, so no backlog exists and nothing can go stale by waiting.
+6. Sums are taken in the order of part numbers, so that the result does not show which replica computed a
+   part.
+
+`SyncRound` is every server's side; `SyncDecision` is what ps:0 does besides, once for all servers. Deciding
+over contributions that are complete *everywhere* keeps training going when a replica dies between two
 servers: counted shard by shard, or over what ps:0 alone holds, one death in some twenty leaves the servers
 waiting for different sets of replicas for ever.
 
 Source: the accumulators of `tf.compat.v1.train.SyncReplicasOptimizer`, whose token queue this rule replaces
-    (a dead or slow
-replica of four costs 1.5 times per step there, 1.04 here); `tf.data`'s rebatching for the parts.
+(a dead or slow replica of four costs 1.5 times per step there, 1.04 here); `tf.data`'s rebatching for the
+parts.
 """
 
 from collections import defaultdict
@@ -43,7 +45,7 @@ def quota(parts: int, replicas: int) -> int:
 
 
 class SyncRound(Generic[Gradient]):
-    """One server's side: hold contributions to the newest version until they are committed or stale."""
+    """One server's side: it holds contributions to the newest version until they are committed or stale."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -53,8 +55,7 @@ class SyncRound(Generic[Gradient]):
         """Hold a contribution; False if it is stale. Offering the same one again changes nothing.
 
         Raises:
-            ValueError: the gradient was computed from a version that this server has not reached: a broken
-                peer.
+            ValueError: a broken peer computed the gradient from a version that this server has not reached.
         """
         if base_version > self.version:
             raise ValueError(
@@ -66,14 +67,11 @@ class SyncRound(Generic[Gradient]):
         return True
 
     def missing(self, version: int, contributors: Iterable[Contribution]) -> list[Contribution]:
-        """Return the contributors of a commit that this server does not hold; none for a commit that is
-        already carried out.
-        """
+        """Return the contributors of a commit that this server lacks; none if it has been carried out."""
         return [c for c in contributors if c not in self.held] if version == self.version else []
 
     def commit(self, version: int, contributors: Sequence[Contribution]) -> list[Gradient] | None:
-        """Take the contributors' gradients in their order and move to the next version; None if that was done
-        before.
+        """Take the contributors' gradients in order and move to the next version; None if done before.
 
         Raises:
             ValueError: the commit is for a version that this server has not reached, or names a contribution
@@ -93,7 +91,7 @@ class SyncRound(Generic[Gradient]):
 
 @dataclass(frozen=True)
 class Decided:
-    """What makes the next version.
+    """The contents of the next version.
 
     Attributes:
         contributors: in the order of their parts.
@@ -106,7 +104,7 @@ class Decided:
 
 @dataclass(frozen=True)
 class TooFew:
-    """Fewer contributions can come than are needed, and since when."""
+    """A shortage: fewer contributions can come than are needed, since a time."""
 
     possible: int
     needed: int
@@ -115,7 +113,7 @@ class TooFew:
 
 @dataclass
 class SyncDecision:
-    """ps:0's side: which contributions make the next version.
+    """ps:0's side: the choice of the contributions that make the next version.
 
     Attributes:
         servers: K; a contribution is complete when all of them hold it.
@@ -127,7 +125,7 @@ class SyncDecision:
         complete: by part, the first contribution of it that every server holds.
         completed_by: by rank, how many of these are its own.
         live: ranks of the replicas that are alive or still expected for the first time.
-        too_few_since_s: since when fewer contributions can come than are needed.
+        too_few_since_s: the time since which fewer contributions can come than are needed.
         quota: how many parts a replica may contribute to a version.
     """
 
@@ -153,9 +151,7 @@ class SyncDecision:
         self.members_changed(self.live)
 
     def members_changed(self, live: Set[int], anew: Collection[int] = ()) -> None:
-        """Note that only these ranks are alive or still expected, and of those in `anew` another process than
-        before.
-        """
+        """Record that only these ranks are alive or expected; those in `anew` have a new process."""
         self.live = live
         fewer = self.shrink and 0 < len(live) < self.replicas
         self.quota = quota(self.parts, len(live) if fewer else self.replicas)
@@ -181,14 +177,14 @@ class SyncDecision:
         self._empty = 0
 
     def offer(self, contribution: Contribution, part: int) -> None:
-        """Learn of which part a contribution is; ps:0 alone hears that, from the push itself."""
+        """Record the part of a contribution, which only ps:0 knows, from the push itself."""
         self._part_of[contribution] = part
         self._await_others(contribution)
         if contribution[2] + 1 >= self.quota:
             self._owing.pop(contribution[0], None)
 
     def report(self, server: int, contribution: Contribution, version: int) -> int | None:
-        """Note that a server holds a contribution whole; return its part if that is complete now.
+        """Record that a server holds a contribution whole; return its part if it is now complete.
 
         Reports of earlier versions and repeated ones change nothing.
         """
@@ -216,18 +212,18 @@ class SyncDecision:
         return part
 
     def settle(self, part: int, *, empty: bool) -> None:
-        """Note that a part will not be contributed: it has no examples, or its gradient was refused."""
+        """Record that a part will not be contributed: it has no examples, or its gradient was refused."""
         if part in self.open:
             self.open.remove(part)
             self._empty += empty
 
     @property
     def all_refused(self) -> bool:
-        """Whether the batch has come to nothing (`whole`)."""
+        """True if every part of the batch was refused or empty (`whole`)."""
         return self.whole and not self.open and not self.complete
 
     def decided(self) -> Decided | None:
-        """Return what makes the next version, once there is enough; None before."""
+        """Return the contents of the next version once there is enough; None before."""
         enough = self.complete and not self.open if self.whole else len(self.complete) >= self.parts
         if not enough:
             return None
@@ -235,7 +231,7 @@ class SyncDecision:
         return Decided(contributors, len(contributors) + self._empty)
 
     def too_few(self, now: float) -> TooFew | None:
-        """Return whether fewer contributions can come than are needed; `now` in seconds."""
+        """Return the shortage if fewer contributions can come than are needed; `now` in seconds."""
         needed = len(self.open) + len(self.complete) if self.whole else self.parts
         by_the_dead = len(self.complete) - sum(self.completed_by[rank] for rank in self.live)
         possible = by_the_dead + len(self.live) * self.quota
@@ -247,7 +243,7 @@ class SyncDecision:
         return TooFew(possible, needed, self.too_few_since_s)
 
     def committed(self) -> None:
-        """Start the next version: the decision has been sent out."""
+        """Start the next version, once the decision has been sent."""
         self.version += 1
         self.too_few_since_s = None
         for state in (self._part_of, self._holders, self.complete, self.completed_by, self.open):
@@ -255,11 +251,9 @@ class SyncDecision:
         self.members_changed(self.live)
 
     def awaited(self) -> tuple[Collection[int], list[int]]:
-        """Return the live ranks that owe a contribution to this version, and the servers that lack one which
-        ps:0 holds.
-        """
+        """Return the live ranks that owe a contribution, and the servers that lack one which ps:0 holds."""
         lacking = [server for server, count in enumerate(self._lacking) if count > 0]
         if self._owing or lacking:
             return self._owing.keys(), lacking
-        absent = set(range(self.replicas)) - self.live  # those who live have done their share
+        absent = set(range(self.replicas)) - self.live  # the live replicas have done their share
         return sorted(absent.intersection(part % self.parts for part in self.open)), []

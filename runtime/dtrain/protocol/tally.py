@@ -1,11 +1,12 @@
-"""The loss and metrics of epochs, over all replicas. Rule 14.
+"""The loss and metrics of epochs, over all replicas.
 
-    1. Every contribution brings sums over its examples. They count when it counts, and belong to the epoch of
-       the step that it makes: epochs are counted in global steps.
-    2. The leader is sent the sums of every epoch that it has not ended. It ends an epoch by recording its
-      numbers: a row.
-    3. Sums of epochs that have not ended, and all rows, are part of a checkpoint: they go back with a
-      rollback.
+The rule *Aggregated logs* (docs/design/protocol.md#aggregated-logs):
+
+1. Every contribution brings sums over its examples. They count when it counts, and belong to the epoch of the
+   step that it makes: epochs are counted in global steps.
+2. The leader is sent the sums of every epoch that it has not ended. It ends an epoch by recording its
+   numbers: a row.
+3. Sums of epochs that have not ended, and all rows, are part of a checkpoint: they go back with a rollback.
 
 Sums are float64 and never compressed. Kept by ps:0, and by a process that trains alone. Source:
 `tf.keras.metrics` under a strategy, whose variables are summed over the replicas that see different examples.
@@ -35,7 +36,7 @@ class Tally:
         first_epoch: the number of the first epoch.
         kept: whether its rows belong to the history of the run; those of `train_on_batch` do not.
         rows: by epoch, ascending, the numbers of those that have ended.
-        sums: by epoch and the names that steps have returned, the totals of those that have not; float64,
+        sums: by epoch and the names that steps return, the totals of those that have not ended; float64,
             flat.
     """
 
@@ -57,7 +58,7 @@ class Tally:
         *,
         kept: bool = True,
     ) -> "Tally":
-        """Begin, or go on where a checkpoint stands."""
+        """Begin, or go on from a checkpoint's state."""
         tally = cls(first_step, steps_per_epoch, first_epoch, kept, dict(rows))
         for epoch, sums in open_sums:
             tally._add(epoch, sums)
@@ -92,9 +93,7 @@ class Tally:
 
 
 def merged(sums: Sequence[Sums]) -> tuple[dict[str, float], Array]:
-    """Return the means of what steps have returned, by name, and the sum of the metrics' states: float64,
-    flat.
-    """
+    """Return the means of the steps' numbers, by name, and the sum of the metrics' states: float64, flat."""
     totals: dict[str, float] = {}
     examples: dict[str, float] = {}
     states: Array = np.zeros(())
