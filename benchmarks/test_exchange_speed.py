@@ -1,10 +1,9 @@
 """Parameters that are pushed and pulled whole each step, next to nothing computed: the data path alone.
 
 On 2 workers and 2 servers, asynchronous: steps per second of both workers together, beside the same under
-    TensorFlow's
-ParameterServerStrategy. On 1 worker and 1 server over gRPC, which is what two hosts use: milliseconds of one
-exchange, beside a raw TCP socket whose server receives all, applies, sends all, and beside one unary gRPC
-message each way; and over a link of 1 Gbit/s with 40 ms of round trip.
+TensorFlow's ParameterServerStrategy. On 1 worker and 1 server over gRPC, which is what two hosts use:
+milliseconds of one exchange, beside a raw TCP socket whose server receives all, applies, sends all, and
+beside one unary gRPC message each way; and over a link of 1 Gbit/s with 40 ms of round trip.
 """
 
 import sys

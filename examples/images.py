@@ -4,9 +4,10 @@ the examples.
 The files are those of the data sets' own sites, in the idx format, gzipped or not
 (``train-images-idx3-ubyte.gz``, ...):
 
-    MNIST          https://ossci-datasets.s3.amazonaws.com/mnist/train-images-idx3-ubyte.gz and its three
-    neighbours Fashion-MNIST  https://github.com/zalandoresearch/fashion-mnist, or on Debian `apt install
-    dataset-fashion-mnist`
+    MNIST          https://ossci-datasets.s3.amazonaws.com/mnist/train-images-idx3-ubyte.gz
+                   and its three neighbours
+    Fashion-MNIST  https://github.com/zalandoresearch/fashion-mnist,
+                   or on Debian `apt install dataset-fashion-mnist`
 
 Put them into one folder for each data set and name it: ``--data FOLDER``.
 """

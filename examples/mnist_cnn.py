@@ -3,8 +3,7 @@ without a cluster.
 
     dtrain launch examples/mnist_cnn.py --data FOLDER
     dtrain launch --updates sync examples/mnist_cnn.py --quick
-    python examples/mnist_cnn.py --data FOLDER --evaluate FILE      # what a training has saved, in one
-    process
+    python examples/mnist_cnn.py --data FOLDER --evaluate FILE      # a saved model, in one process
 
 `images.py` says how to get the files. Checkpoints, TensorBoard's files and the model lie in the run
 directory.

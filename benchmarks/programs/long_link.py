@@ -5,9 +5,8 @@ passes, 1 Gbit/s each way.
     32000000 --steps 5
 
 `grpc`: dtrain's connection. `socket`: a raw TCP socket; the server receives all, applies, sends all. What the
-    process between has
-taken it has also acknowledged, so no window of the kernel's shows, only what the connection itself lets be
-under way.
+process between has taken it has also acknowledged, so no window of the kernel's shows, only what the
+connection itself lets be under way.
 """
 
 import contextlib

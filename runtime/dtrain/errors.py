@@ -1,21 +1,24 @@
 """Every exception that dtrain raises on purpose, in one tree.
 
     DtrainError
-    ├── SpecError           yours: a spec, TF_CONFIG, command line or constructor argument is wrong (also a
-    ValueError) ├── InputError          yours: an array, label, dtype or shape does not fit the model (also a
-    ValueError) ├── ProgramError        yours: the program broke a rule of the contract, for example never
-    called dtrain ├── RunError            the run directory │   ├── RunNotFoundError    no run of that id,
-    name or path │   └── RunInUseError       another run holds the directory, or writes the same file ├──
-    CheckpointError     a checkpoint cannot be written, read or applied to this model │   ├──
-    CheckpointDamagedError   its checksums, sizes or header disagree with its manifest │   └──
-    CopiesTakenError         the copies at `checkpoint.remote` are another run's ├── TrainingError
-    training cannot go on by the rules of the spec │   ├── TooFewReplicasError      fewer live replicas than
-    must be aggregated │   └── NonFiniteGradientError   a gradient with NaN or infinity; names the worker └──
-    PeerError           theirs: another task
+    ├── SpecError           yours: a spec, TF_CONFIG, command line or constructor argument is wrong
+    │                       (also a ValueError)
+    ├── InputError          yours: an array, label, dtype or shape does not fit the model (also a ValueError)
+    ├── ProgramError        yours: the program broke a rule of the contract, for example never called dtrain
+    ├── RunError            the run directory
+    │   ├── RunNotFoundError    no run of that id, name or path
+    │   └── RunInUseError       another run holds the directory, or writes the same file
+    ├── CheckpointError     a checkpoint cannot be written, read or applied to this model
+    │   ├── CheckpointDamagedError   its checksums, sizes or header disagree with its manifest
+    │   └── CopiesTakenError         the copies at `checkpoint.remote` are another run's
+    ├── TrainingError       training cannot go on by the rules of the spec
+    │   ├── TooFewReplicasError      fewer live replicas than must be aggregated
+    │   └── NonFiniteGradientError   a gradient with NaN or infinity; names the worker
+    └── PeerError           theirs: another task
         ├── PeerRefusedError    it answered, and said no: another run, a wrong plan, a wrong shape
         ├── PeerLostError       it went away, or its lease ran out
-        │   └── SharedMemoryError   no memory to share with it, though it is on this host; there is still the
-        way over gRPC └── WaitTimeoutError    it did not do in time what was waited for (also a TimeoutError)
+        │   └── SharedMemoryError   no memory to share with it, though it is on this host; gRPC still works
+        └── WaitTimeoutError    it did not do in time what was waited for (also a TimeoutError)
 
 Whose fault it is decides the class (after h11's Local/Remote errors). Refusals that belong to the protocol,
 such as a *stale* gradient, are verdicts in a reply, not exceptions. A broken invariant of dtrain itself is an

@@ -2,10 +2,9 @@
 And how it is kept.
 
 Among the variables are a few that count: `COUNTERS` variables, so that every server has one, with an element
-    for every example of
-the stream. The gradient of a part is one unit in the elements of its examples, and zero elsewhere. So the
-values say which examples they contain, on every server by itself, whatever rule has brought them there.
-Element 0 is no example: a callback may assign it.
+for every example of the stream. The gradient of a part is one unit in the elements of its examples, and zero
+elsewhere. So the values say which examples they contain, on every server by itself, whatever rule has brought
+them there. Element 0 is no example: a callback may assign it.
 """
 
 from collections import defaultdict

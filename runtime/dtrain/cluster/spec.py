@@ -5,8 +5,7 @@ mapping from index to address). The evaluator is a task type but never part of t
 reference: `tf.train.ClusterSpec`).
 
 Replicas are the tasks that train: the chief first, then the workers by index. That order is their *rank*; it
-    is the order in
-which gradients are summed when results must be deterministic.
+is the order in which gradients are summed when results must be deterministic.
 """
 
 import hashlib

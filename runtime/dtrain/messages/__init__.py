@@ -1,26 +1,29 @@
 """What travels between tasks: plain data, without the way it travels.
 
 A message may be accompanied by *blocks*: one-dimensional contiguous arrays, one for each group of the
-    receiving server's layout
-(see `protocol.placement`), which the transport carries beside it without looking inside. Which messages have
-blocks, and which blocks, is said at each class; where `training.compression` asks for it, float32 travels in
-them as `protocol.compression` says. Messages are msgspec structs, so nothing that arrives can be anything but
-one of them.
+receiving server's layout (see `protocol.placement`), which the transport carries beside it without looking
+inside. Which messages have blocks, and which blocks, is said at each class; where `training.compression` asks
+for it, float32 travels in them as `protocol.compression` says. Messages are msgspec structs, so nothing that
+arrives can be anything but one of them.
 
 The life of a run, in messages:
 
-    everybody  -> every server   Hello on opening a connection (rule 7); the server refuses or lets in
-    leader     -> every server   Initialise (plan, optimizer, values); Initialised; again, in a new *term*,
-    when a server died leader     -> every server   Load / Loaded: rows of tables, to be drawn or as they
-    come, before the term begins replica    -> every server   Pull until initialised; then Push / Reply, one
-    pair a step and server (rules 1-5, 8) anybody    -> every server   Lookup / Rows: the rows of a table that
-    a batch needs ps:i       -> ps:0           Complete;  ps:0 -> ps:i  Release, Commit (rule 2) leader     ->
-    ps:0           Record / Recorded: the numbers of epochs that have ended (rule 14) everybody  -> ps:0
-    Heartbeat / HeartbeatReply each second, beside the tensors (rule 6) leader     -> every server   Mark /
-    Marked (async), Snapshot / SnapshotReply, SnapshotRows / Rows, for a checkpoint (rule 11) leader     ->
-    every server   Farewell / Farewell at the end (rule 12) leader     -> every server   Hold / Holding, then
-    Control / Controlled: other numbers, other values, an end (rule 13) leader     -> ps:0           Conclude
-    / Conclude: the last step is saved, so no server can be needed again for this generation
+    every task -> every server   Hello on opening a connection; the server refuses or lets in
+    leader     -> every server   Initialise (plan, optimizer, values), answered by Initialised; again, in a
+                                 new *term*, when a server died
+    leader     -> every server   Load / Loaded: rows of tables, to be drawn or as they come, before the term
+                                 begins
+    replica    -> every server   Pull until initialised; then Push / Reply, one pair a step and server
+    any task   -> every server   Lookup / Rows: the rows of a table that a batch needs
+    ps:i       -> ps:0           Complete;  ps:0 -> ps:i  Release, Commit
+    leader     -> ps:0           Record / Recorded: the numbers of epochs that have ended
+    every task -> ps:0           Heartbeat / HeartbeatReply each second, beside the tensors
+    leader     -> every server   Mark / Marked (async), Snapshot / SnapshotReply, SnapshotRows / Rows, for a
+                                 checkpoint
+    leader     -> every server   Farewell / Farewell at the end
+    leader     -> every server   Hold / Holding, then Control / Controlled: other numbers or values, an end
+    leader     -> ps:0           Conclude / Conclude: the last step is saved, so no server can be needed again
+                                 for this generation
 
 Two numbers say which variables are meant. The *generation* counts the calls of `fit`. The *term* counts,
 within the run, how often all servers were given their variables: when one of them dies, the leader begins a
@@ -29,8 +32,8 @@ new term from the newest checkpoint on every server, and whatever was said in an
 
 from dtrain.messages.decisions import Commit, Complete, Release, Subscribe
 from dtrain.messages.membership import Conclude, Farewell, Heartbeat, HeartbeatReply, Record, Recorded
-from dtrain.messages.message import Message, Refusal, RefusalKind
-from dtrain.messages.opening import PROTOCOL_VERSION, Hello, Initialise, Initialised, Lineage, Row
+from dtrain.messages.message import Message, Refusal
+from dtrain.messages.opening import Hello, Initialise, Initialised, Lineage, Row
 from dtrain.messages.orders import Control, Controlled, Hold, Holding
 from dtrain.messages.snapshots import Mark, Marked, Snapshot, SnapshotReply, SnapshotRows
 from dtrain.messages.steps import NotReady, Pull, Push, Reply, Sums, Values
@@ -73,7 +76,6 @@ AnyMessage = (
 )
 
 __all__ = [
-    "PROTOCOL_VERSION",
     "AnyMessage",
     "Commit",
     "Complete",
@@ -101,7 +103,6 @@ __all__ = [
     "Record",
     "Recorded",
     "Refusal",
-    "RefusalKind",
     "Release",
     "Reply",
     "Row",

@@ -2,9 +2,8 @@
 share. Rule 6.
 
 It is also the watchman of every wait: when ps:0 is gone for good, has declared training failed, or knows
-    another process in this
-task's place, `failure` says so and the callback breaks whatever the task waits on. The leader, which has a
-link to every server, hears of each that has been silent for a lease.
+another process in this task's place, `failure` says so and the callback breaks whatever the task waits on.
+The leader, which has a link to every server, hears of each that has been silent for a lease.
 """
 
 import threading
@@ -14,7 +13,7 @@ from contextlib import contextmanager
 import msgspec
 
 from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError, TooFewReplicasError, WaitTimeoutError
-from dtrain.messages import Heartbeat, HeartbeatReply, Refusal, RefusalKind
+from dtrain.messages import Heartbeat, HeartbeatReply, Refusal
 from dtrain.process.clock import SYSTEM, Clock, Running
 from dtrain.protocol.membership import LEASE_S
 from dtrain.runs.reporting import Reporter
@@ -162,8 +161,8 @@ class HeartbeatLink:
             last_heard_s = self._clock.now()
             self.on_reply(self.reply)
             if self.reply.failed:
-                too_few = self.reply.failed.kind is RefusalKind.TOO_FEW_REPLICAS
-                self._fail((TooFewReplicasError if too_few else PeerLostError)(self.reply.failed.reason))
+                kind = TooFewReplicasError if self.reply.failed.startswith("too few") else PeerLostError
+                self._fail(kind(self.reply.failed))
                 return
 
     def _fail(self, error: DtrainError) -> None:

@@ -1,23 +1,30 @@
 """The files of one run: the one place that knows their names and what is in them.
 
-    <run directory>/                mode 0700
-        lock                        held (flock) by the launcher, or by a chief started by hand, while the run
-        is alive run.json                    `RunRecord`: the run's and every task's process state; written by
-        the holder of the lock join.json                   `JoinRecord`: what a worker that joins must know;
-        there while the run lives, mode 0600 spec.json                   the resolved spec; the leader writes
-        it anew when its program has wished something of `training` plan.json                   what was
-        started (`dtrain plan`), the secret masked events.jsonl                the journal: one event a line
-        reserve-run.json-0 ...      room on a full disk for the last words of that name; absent after the end
-        metrics.jsonl               the chief's metrics: one line a report checkpoints/
-        ckpt-<step>/ tasks/worker-0/
-            status.json             `TaskStatus`: written by the task itself about twice a second
-            joined.json             `JoinedRecord`: of a worker that has joined the run, written by the
-                command that started it
+    <run directory>/             mode 0700
+        lock                    held (flock) while the run is alive, by the launcher or by a chief started by
+                                hand
+        run.json                `RunRecord`: the state of the run and of every task's process; written by the
+                                holder of the lock
+        join.json               `JoinRecord`: what a worker that joins must know; there while the run lives,
+                                mode 0600
+        spec.json               the resolved spec; the leader replaces it when its program has set something
+                                of `training`
+        plan.json               what was started (`dtrain plan`), the secret masked
+        events.jsonl            the journal: one event a line
+        reserve-run.json-0 ...  room on a full disk for the last words of that name; absent after the end
+        metrics.jsonl           the chief's metrics: one line a report
+        checkpoints/            ckpt-<step>/
+        tasks/worker-0/
+            status.json         `TaskStatus`: written by the task itself about twice a second
+            joined.json         `JoinedRecord`: of a worker that has joined the run, written by the command
+                                that started it
             attempt-0/output.log    stdout and stderr of one attempt, together and complete
-            attempt-0/failure.json  `FailureRecord`: why the attempt died, written by the task or by who
-            reaped it attempt-0/slow.json     `Slowdown`: how slow the attempt is to be from now on, written
-            by `dtrain chaos` attempt-0/kill.json     `KillRequest`: it does not answer; written by the chief,
-            carried out by the launcher
+            attempt-0/failure.json  `FailureRecord`: why the attempt died, written by the task or by the
+                                    process that reaped it
+            attempt-0/slow.json     `Slowdown`: how slow the attempt is to be from now on; written by
+                                    `dtrain chaos`
+            attempt-0/kill.json     `KillRequest`: it does not answer; written by the chief, carried out
+                                    by the launcher
 
 Small JSON files are replaced as a whole (written aside, then renamed), so a reader never sees half of one.
 Where the disk has no room for the new one, the old one is overwritten; a reader that comes in the midst of

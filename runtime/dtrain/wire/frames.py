@@ -3,14 +3,13 @@
     first chunk:  header length (u32, little endian) | header | the whole payload, if it is small
     next chunks:  the payload's next bytes, at most `CHUNK_BYTES` each
     header:       msgpack of [message, [[dtype, elements], ...]], and `true` if the rest of the first block
-        has come ahead
+                  has come ahead
     payload:      the blocks' bytes, each padded to a multiple of 8
 
 One copy on each side: an encoder cuts chunks out of the arrays' own memory (gRPC in Python sends `bytes`
-    only), a decoder writes
-chunks straight into the arrays that the receiver offers. Tensors never pass through protobuf. What arrives is
-checked before any memory is taken: an unknown dtype, a negative size, too many blocks or a payload above the
-limit is a `PeerRefusedError`.
+only), a decoder writes chunks straight into the arrays that the receiver offers. Tensors never pass through
+protobuf. What arrives is checked before any memory is taken: an unknown dtype, a negative size, too many
+blocks or a payload above the limit is a `PeerRefusedError`.
 """
 
 import struct

@@ -1,17 +1,17 @@
 """What travels on a Unix socket between two tasks of one host: packets of at most 64 KiB, and file
 descriptors of memory.
 
-    packet:        header length (u32) | header | padding to 8 | the blocks, each padded to 8, if they are
-        small
+    packet:        header length (u32) | header | padding to 8 | the small blocks, each padded to 8
     header:        msgpack of [message, [[dtype, elements], ...], [memory's number, [offset, ...]] or null]
     announcement:  0xFFFFFFFF | number (u32); one byte with a file descriptor follows
 
-    small blocks                          in the packet
-    blocks in this process's shared       where they are: the packet says in which memory and where; a memory
-      is announced before it memory (`shared_memory`)            is first spoken of, and the other end maps it
-      once
-    large blocks elsewhere,               the whole packet in memory of its own, announced under the number 0
-      and mapped once or a header that is too long
+Where blocks travel:
+
+- Small blocks travel in the packet.
+- Blocks in this process's shared memory (`shared_memory`) stay there: the packet says in which memory and
+  where. A memory is announced before it is first spoken of, and the other end maps it once.
+- Large blocks elsewhere, or a header that is too long: the whole packet stands in memory of its own, which is
+  announced under the number 0 and mapped once.
 
 So blocks that lie in shared memory are read where they were written, and nothing else than the doorbell
 moves. The socket keeps the limits of packets (SOCK_SEQPACKET), so nothing is put together again.
@@ -30,10 +30,9 @@ import msgspec
 import numpy as np
 
 from dtrain.errors import PeerRefusedError
-from dtrain.messages import AnyMessage, Hello, Refusal, Rows
+from dtrain.messages import AnyMessage, Rows
 from dtrain.variables import DTYPE_BYTES
 from dtrain.wire.frames import Array, Frame, check, described, padded
-from dtrain.wire.handshake import read_opening
 from dtrain.wire.shared_memory import SharedMemory, address, memory_of
 
 PACKET_BYTES = 64 * 1024
@@ -51,7 +50,6 @@ Kinds = tuple[tuple[str, int], ...]
 Place = tuple[int, list[int]]
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[AnyMessage, Kinds, Place | None]).decode
-_decode_parts = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 class PacketSocket:
@@ -157,22 +155,6 @@ class PacketSocket:
                     f"more than {_MEMORIES} memories to be mapped at a time; the peer is not dtrain"
                 )
         return None
-
-    def receive_opening(self) -> Hello | Refusal | None:
-        """Wait for the first message of the connection; None if the peer has closed it.
-
-        Raises:
-            OSError: the connection is broken.
-            PeerRefusedError: it is no such message; see `read_opening`.
-        """
-        if not (packet := self._socket.recv(PACKET_BYTES)):
-            return None
-        self.bytes_received += len(packet)
-        try:
-            header = _decode_parts(packet[_LENGTH.size : _LENGTH.size + _LENGTH.unpack_from(packet)[0]])
-            return read_opening(header[0])
-        except (msgspec.DecodeError, struct.error, IndexError):
-            raise PeerRefusedError("the connection did not open with a dtrain hello") from None
 
     def _receive_memory(self) -> SharedMemory:
         _, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1, socket.MSG_CMSG_CLOEXEC)

@@ -2,9 +2,8 @@
 is left.
 
 The order is: workers, evaluator, chief, servers. Each begins when those before it are gone, so that the chief
-    can still save and
-the evaluator still read, and the servers outlive everyone who talks to them. Deadlines run from the order to
-stop, not from the first task that stops.
+can still save and the evaluator still read, and the servers outlive everyone who talks to them. Deadlines run
+from the order to stop, not from the first task that stops.
 
 After success the others may leave by themselves first: the workers finish their last lines, the evaluator
 evaluates the final checkpoint. After anything else all must be gone `grace_s` after the order, and a slow

@@ -1,9 +1,8 @@
 """What a server does with pushes in asynchronous training: rules 4 and 5, and ps:0's tickets.
 
 Machine: no socket, no thread, no clock. Every server applies a batch on arrival, unless it has it already.
-    ps:0 besides says who
-may push next, refuses what comes without its permission, judges what is too stale, and sees to it that all
-servers come to contain the same batches; see `protocol.repairs`.
+ps:0 besides says who may push next, refuses what comes without its permission, judges what is too stale, and
+sees to it that all servers come to contain the same batches; see `protocol.repairs`.
 """
 
 from collections.abc import Collection, Hashable, Iterator, Sequence, Set
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.config import TrainingSection
-from dtrain.messages import Push, Refusal, RefusalKind, Reply, Verdict
+from dtrain.messages import Push, Reply, Verdict
 from dtrain.parameters.store import Store
 from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.protocol.async_updates import TicketGate
@@ -63,7 +62,7 @@ class AsyncPushes:
     repairs: Repairs | None = None
     alone: bool = False
     leader: int | None = None
-    failed: Refusal | None = None
+    failed: str | None = None
     live: Set[int] = frozenset()
     too_few_timeout_s: float = 0.0
     compensation: DelayCompensation | None = None
@@ -375,9 +374,7 @@ class AsyncPushes:
             waited_s = now - self._too_few_since_s
             if waited_s >= self.too_few_timeout_s:
                 nobody = f"nobody is alive who could make version {self.version + 1}, for {waited_s:.1f} s"
-                self.failed = Refusal(
-                    reason=f"too few replicas: {nobody}: {self.missing}", kind=RefusalKind.TOO_FEW_REPLICAS
-                )
+                self.failed = f"too few replicas: {nobody}: {self.missing}"
         return iter(())
 
     def callers(self) -> list[Caller]:

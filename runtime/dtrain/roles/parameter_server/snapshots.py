@@ -109,6 +109,7 @@ class Snapshots:
             slots=tuple(held.store.slots),
             seen=held.seen.export(),
             dealt=held.dealer.export() if held.dealer is not None else NOTHING_DEALT,
+            whole=whole,
             optimizer=held.store.optimizer_config,
             tally=held.pushes.told(),
             history=held.history,

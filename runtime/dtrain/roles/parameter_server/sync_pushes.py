@@ -1,8 +1,8 @@
 """What a server does with pushes in synchronous training: rules 1 to 3, 5 and 10, and ps:0's part of rule 2.
 
 Machine: no socket, no thread, no clock. The rules themselves stand in `protocol.sync_round`,
-    `protocol.part_dealer` and
-`protocol.exactly_once`; here they are joined to a server's memory and to its callers.
+`protocol.part_dealer` and `protocol.exactly_once`; here they are joined to a server's memory and to its
+callers.
 
 A push is answered when the version that it contributes to has been made, or as soon as ps:0 has another part
 for its replica: ps:0 then says `Release` to the other servers, so that all of them answer it as pending.
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.config import TrainingSection
-from dtrain.messages import Commit, Complete, Push, Refusal, RefusalKind, Release, Reply, Subscribe, Verdict
+from dtrain.messages import Commit, Complete, Push, Release, Reply, Subscribe, Verdict
 from dtrain.parameters.means import mean
 from dtrain.parameters.store import Store
 from dtrain.protocol.exactly_once import Seen, SeenPushes
@@ -93,7 +93,7 @@ class SyncPushes:
         self._waiting: dict[Contribution, list[Waiting]] = {}
         self._released: set[Contribution] = set()
         self._last_commit: Commit | None = None
-        self.failed: Refusal | None = None
+        self.failed: str | None = None
         self.missing = ""  # ps:0: which replicas have gone, and how
 
     @property
@@ -334,12 +334,12 @@ class SyncPushes:
             return
         waited_s = now - found.since_s
         if self._training.too_few == "fail" or waited_s >= self._training.too_few_timeout_s:
-            reason = (
+            self.failed = (
                 f"too few replicas: {found.needed} contributions are needed for version {self.version + 1} "
-                f"and at most {found.possible} can come, for {waited_s:.1f} s (training.too_few: "
+                "and at most "
+                f"{found.possible} can come, for {waited_s:.1f} s (training.too_few: "
                 f"{self._training.too_few}): {self.missing}"
             )
-            self.failed = Refusal(reason=reason, kind=RefusalKind.TOO_FEW_REPLICAS)
 
     def decide(self, seen: SeenPushes, now: float) -> Iterator[Action]:
         """ps:0: make the next version if enough contributions are complete everywhere."""

@@ -17,9 +17,8 @@ LATE_BYTES = 4 * 1024 * 1024
 """From this size on, of a server's values, a step begins before they are there.
 
 They come in chunks of 2 MiB: below there is little to begin with. With 8 layers of 4 MB on 2 servers a step
-    takes 0.94 of the time
-over links of 1 Gbit/s at batch 512, and as long as without, more or less, where two cores do all of the work
-and no link is slow.
+takes 0.94 of the time over links of 1 Gbit/s at batch 512, and as long as without, more or less, where two
+cores do all of the work and no link is slow.
 """
 
 

@@ -1,3 +1,5 @@
+"""Fixtures of the tests and of the benchmarks."""
+
 import sys
 import tempfile
 from collections.abc import Iterator
