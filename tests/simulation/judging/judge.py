@@ -80,7 +80,7 @@ class Judge:
         elif isinstance(message, Reply) and wire.kind == "data":
             self._replies(wire, server, self._asked[wire], message, blocks)
         elif isinstance(message, Rows) and wire.kind == "data":
-            self._check_rows(wire, server, message, blocks)
+            self._check_rows(wire, server, blocks)
 
     def _begin_term(self, message: Initialise) -> None:
         assert self._setup is not None
@@ -231,9 +231,10 @@ class Judge:
         kind = "the checkpoint" if slots else "values"
         self.demand(Promise.BITS, False, f"{kind} of ps:{server} at version {version} of term {term.number}")
 
-    def _check_rows(self, wire: Wire, server: int, message: Rows, blocks: Blocks) -> None:
-        """Rows of tables are those of the version that they are said to be of."""
+    def _check_rows(self, wire: Wire, server: int, blocks: Blocks) -> None:
+        """Rows of tables are those of the version that the server has."""
         lookup, ids = wire.asked
+        held = wire.server.machine.held
         term = self.terms.get(lookup.term)
         if (
             term is None
@@ -243,7 +244,7 @@ class Judge:
             or self.rule.stale_gradients == "compensate"
         ):
             return
-        possible = term.states(server, message.version)
+        possible = term.states(server, held.pushes.version)
         truth = [
             image(state.tables[table][""][listed] for table, listed in zip(lookup.tables, ids, strict=True))
             for state in possible
@@ -251,7 +252,7 @@ class Judge:
         self.demand(
             Promise.BITS,
             not truth or image(blocks) in truth,
-            f"rows of ps:{server} at version {message.version}",
+            f"rows of ps:{server} at version {held.pushes.version}",
         )
 
     # What is on the disk
