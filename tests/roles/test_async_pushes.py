@@ -187,7 +187,7 @@ def test_asynchronous_training_without_anybody_who_could_train_fails_by_name():
     reply = only(hand.beat("chief:0", 1))
     nobody = "nobody is alive who could make version 1, for 11.0 s"
     assert (
-        reply.failed
+        reply.failed.reason
         == f"too few replicas: {nobody}: worker:0 has not been heard of, worker:1 has not been heard of"
     )
     assert reply.waiting_for == "worker:0, worker:1"

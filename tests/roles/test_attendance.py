@@ -4,7 +4,7 @@ import pytest
 from roles.by_hand import TASKS, Hand, lost, only, sync
 
 from dtrain.config import WaitSection
-from dtrain.messages import Farewell, Refusal, Snapshot, Verdict
+from dtrain.messages import Farewell, Refusal, RefusalKind, Snapshot, Verdict
 from dtrain.protocol.membership import LEASE_S, MemberState
 from dtrain.roles.parameter_server.actions import End
 
@@ -27,11 +27,12 @@ def test_wait_has_an_end_that_says_how_many_are_missing():
     hand.now += 19.9
     assert hand.tick()[1:] == []
     hand.now += 0.1
-    failed = only(hand.tick()).reason
-    assert failed.startswith("too few replicas: 3 contributions are needed for version 1 and at most")
-    assert only(hand.push("chief:0")) == Refusal(reason=failed)
+    failed = only(hand.tick())
+    assert failed.kind is RefusalKind.TOO_FEW_REPLICAS
+    assert failed.reason.startswith("too few replicas: 3 contributions are needed for version 1 and at most")
+    assert only(hand.push("chief:0")) == failed
     assert only(hand.beat("chief:0", 1)).failed == failed
-    assert only(hand.say("chief:0", Snapshot(at_least=0, wait_s=0.0))) == Refusal(reason=failed)
+    assert only(hand.say("chief:0", Snapshot(at_least=0, wait_s=0.0))) == failed
 
 
 def test_those_who_wait_are_told_who_has_gone_and_how():
@@ -49,7 +50,7 @@ def test_those_who_wait_are_told_who_has_gone_and_how():
     hand.now += 20.0
     hand.beat("chief:0", 1)
     hand.tick()
-    failed = only(hand.beat("chief:0", 1)).failed
+    failed = only(hand.beat("chief:0", 1)).failed.reason
     assert failed.startswith("too few replicas: 3 contributions are needed for version 1 and at most")
     assert failed.endswith(
         "(training.too_few: wait): worker:0 has not been heard of for more than 5 s, worker:1 left at step 9"
@@ -60,7 +61,7 @@ def test_fail_fails_at_once_and_whoever_leaves_is_missing_too():
     hand = sync(too_few="fail")
     hand.beat("worker:1")
     assert hand.beat("worker:1", 1, leaving=True)[0].message.failed is None
-    assert only(hand.beat("chief:0")).failed.startswith("too few replicas")
+    assert only(hand.beat("chief:0")).failed.kind is RefusalKind.TOO_FEW_REPLICAS
 
 
 def test_heartbeats_tell_how_the_run_stands_and_the_leader_hears_everybody_s_status():
@@ -185,9 +186,9 @@ def test_nobody_has_to_come_to_a_training_that_has_ended_before_its_last_step(ha
 
 def test_after_an_early_farewell_everybody_is_told_that_training_has_ended(hand):
     hand.say("chief:0", Farewell())
-    told = "chief:0 has ended training at step 0 of 10"
-    assert only(hand.push("worker:0")) == Refusal(reason=told)
-    assert only(hand.pull("worker:0")) == Refusal(reason=told)
+    told = Refusal(reason="chief:0 has ended training at step 0 of 10", kind=RefusalKind.ENDED)
+    assert only(hand.push("worker:0")) == told
+    assert only(hand.pull("worker:0")) == told
     assert only(hand.beat("worker:0")).failed == told
 
 

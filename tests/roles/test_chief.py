@@ -42,8 +42,8 @@ def test_a_synchronous_cut_is_one_version_and_looks_further_ahead_each_time():
     assert cut.accept([100, 100])
 
 
-def answer(version, *applied, whole=True):
-    return SnapshotReply(version=version, slots=(), seen=[], whole=whole, applied=applied)
+def answer(version, *applied):
+    return SnapshotReply(version=version, slots=(), seen=[], applied=applied)
 
 
 def test_an_asynchronous_cut_has_what_any_server_had_when_it_was_marked_but_for_what_is_computed_again():

@@ -115,8 +115,8 @@ def test_rows_are_asked_for_of_the_question_that_was_answered():
     first, second, again, once_more = (
         Line(broken),
         Line(reply(3)),
-        Line(reply(3), Rows(version=3), broken),
-        Line(Rows(version=3)),
+        Line(reply(3), Rows(), broken),
+        Line(Rows()),
     )
     chief = leader(first, second, again, once_more)
     versions(chief)

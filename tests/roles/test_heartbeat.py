@@ -6,7 +6,7 @@ import time
 import pytest
 
 from dtrain.errors import PeerLostError, PeerRefusedError, TooFewReplicasError, WaitTimeoutError
-from dtrain.messages import HeartbeatReply, Refusal
+from dtrain.messages import HeartbeatReply, Refusal, RefusalKind
 from dtrain.roles import heartbeat
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.files import TaskStatus
@@ -108,6 +108,9 @@ def test_a_connection_that_breaks_is_opened_again(link):
     assert connected.failure is None
 
 
+FEW = RefusalKind.TOO_FEW_REPLICAS
+
+
 @pytest.mark.parametrize(
     ("answers", "error", "said"),
     [
@@ -116,7 +119,8 @@ def test_a_connection_that_breaks_is_opened_again(link):
             PeerRefusedError,
             "taken the place",
         ),
-        ([alive(failed="too few replicas: 3 are needed")], TooFewReplicasError, "3 are needed"),
+        ([alive(failed=Refusal(reason="3 are needed", kind=FEW))], TooFewReplicasError, "3 are needed"),
+        ([alive(failed=Refusal(reason="too few replicas?"))], PeerLostError, "too few replicas"),
         ([PeerLostError("lost ps:0")], PeerLostError, "lost ps:0; it has been away for 0 s"),
     ],
 )

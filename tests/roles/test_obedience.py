@@ -24,7 +24,6 @@ def control(hand, count=1, version=0, optimizer=FASTER, blocks=(), term=0, **mor
         term=term,
         version=version,
         optimizer=optimizer,
-        assigns=bool(blocks),
         **more,
     )
     actions = hand.say("chief:0", message, blocks)

@@ -30,7 +30,7 @@ def answered(made, answers):
 @settings(deadline=None, max_examples=40)
 def test_all_hold_before_any_is_told_and_ps_0_is_told_last(data):
     servers = data.draw(st.integers(1, 4))
-    made = order(servers, until=9, assigns=True)
+    made = order(servers, until=9)
     asked = dict(made.start())
     assert asked == dict.fromkeys(range(servers), Hold(generation=1, number=(3, 7)))
     told = []
@@ -42,9 +42,7 @@ def test_all_hold_before_any_is_told_and_ps_0_is_told_last(data):
         # Only ps:0's version counts.
         answer = Controlled() if isinstance(message, Control) else holding(version=5 if server == 0 else 4)
         for target, sent in made.receive(server, answer):
-            assert sent == Control(
-                generation=1, number=(3, 7), term=2, version=5, optimizer=RULE, until=9, assigns=True
-            )
+            assert sent == Control(generation=1, number=(3, 7), term=2, version=5, optimizer=RULE, until=9)
             asked[target] = sent
         assert made.unanswered == asked
     assert sorted(told) == list(range(servers))
@@ -87,7 +85,21 @@ def test_a_stop_of_which_a_server_has_heard_is_part_of_the_next_order():
     [(_, control)] = answered(made, [(0, holding()), (1, holding(stopped=True))])
     assert control.stop
     assert made.stops
-    assert dict(order(1, stop=True).start())[0].stop, "the leader itself will push no more"
+
+
+@pytest.mark.parametrize(
+    ("again", "comes_back", "version", "brings"),
+    [(False, False, 5, True), (True, False, 4, True), (True, False, 5, False), (True, True, 4, False)],
+)
+def test_values_are_given_again_only_where_the_term_begins_at_their_version(
+    again, comes_back, version, brings
+):
+    made = Order(1, 1, (3, 7), order(1, until=9).control, since=4, assigns=True)
+    made.again, made.comes_back = again, comes_back
+    list(made.start())
+    [(_, control)] = answered(made, [(0, holding(version=version))])
+    assert made.brings_values == brings
+    assert control.until == (version if comes_back else 9), "an epoch that begins anew ends anew"
 
 
 @pytest.mark.parametrize("answer", [Refusal(reason="other slots"), Hold(generation=1, number=(0, 0))])

@@ -139,7 +139,7 @@ def test_an_order_with_values_that_its_leader_did_not_live_to_give_everywhere_is
     assert not process(hand, 6).torn
     for message in (
         Hold(generation=1, number=(6, 9)),
-        Control(generation=1, number=(6, 9), term=1, version=0, optimizer=FAST, assigns=True),
+        Control(generation=1, number=(6, 9), term=1, version=0, optimizer=FAST),
     ):
         hand.say("chief:0", message, hand.blocks(1, 7) if isinstance(message, Control) else (), server=1)
     assert process(hand, 7).torn

@@ -53,7 +53,7 @@ def test_what_waits_on_an_earlier_term_is_told_of_the_later_one():
     assert hand.push("worker:0", term=1, caller="a push") == []
     assert hand.say("worker:1", Pull(generation=1, at_least=3, wait_s=5.0, term=1), caller="a pull") == []
     answers = hand.say("chief:0", hand.initialisation(term=2), hand.blocks())
-    later = Values(generation=1, version=0, max_steps=10, plan={}, ticket=False, term=2)
+    later = Values(generation=1, version=0, max_steps=10, ticket=False, term=2)
     assert [(a.caller, a.message) for a in answers[1:]] == [("a push", later), ("a pull", later)]
     before = hand.image()
     assert only(hand.push("worker:0", term=1)) == later
@@ -71,7 +71,7 @@ def test_a_push_to_a_server_that_lost_its_memory_waits_for_the_next_term():
     _, answer = hand.say("chief:0", hand.initialisation(term=2), hand.blocks())
     assert (answer.caller, answer.message) == (
         "a push",
-        Values(generation=1, version=0, max_steps=10, plan={}, ticket=False, term=2),
+        Values(generation=1, version=0, max_steps=10, ticket=False, term=2),
     )
 
 
@@ -100,7 +100,7 @@ def test_one_who_is_a_generation_behind_is_told_that_there_is_a_later_one(hand):
     hand.initialise(generation=2)
     before = hand.image()
     for [answer] in (hand.push("worker:0"), hand.pull("worker:0", at_least=9)):
-        assert answer.message == Values(generation=2, version=0, max_steps=10, plan={}, ticket=False)
+        assert answer.message == Values(generation=2, version=0, max_steps=10, ticket=False)
         assert answer.blocks == []
     assert hand.image() == before
 

@@ -34,7 +34,6 @@ def test_a_pull_waits_for_its_version_and_gets_what_there_is_at_its_deadline(han
     hand.now = 5.0
     [answer] = hand.tick()
     assert (answer.message.version, answer.message.max_steps) == (0, 10)
-    assert answer.message.plan == hand.plan.to_dict()
     assert [block.tolist() for block in answer.blocks] == [[0] * 7, [0] * 2]
 
 

@@ -61,7 +61,7 @@ def test_new_pushes_wait_and_what_another_server_had_is_let_pass():
     assert hand.push("worker:0") == []
     passed, state = ask(hand, 0, EVERYTHING)[:2]
     assert (passed.caller, passed.message.verdict) == ("worker:0", Verdict.ACCEPTED)
-    assert (state.caller, state.message.version, state.message.whole) == ("control", 2, True)
+    assert (state.caller, state.message.version) == ("control", 2)
     assert state.message.applied == EVERYTHING
     assert hand.version() == 3, "the push that waited is applied once the state is remembered"
 
@@ -82,7 +82,7 @@ def test_what_is_lost_is_not_waited_for_long():
     assert hand.push("chief:0", sequence=2, base=1) == []
     hand.now = WAIT_S
     state, reply = hand.tick()
-    assert not state.message.whole
+    assert state.message.applied != EVERYTHING
     assert (reply.caller, reply.message.verdict) == ("chief:0", Verdict.ACCEPTED)
 
 
@@ -159,4 +159,4 @@ def test_at_the_end_nothing_is_under_way(updates):
     hand = Hand(workers=0, updates=updates, max_steps=1)
     hand.initialise()
     hand.push("chief:0")
-    assert only(hand.say("chief:0", Snapshot(at_least=1, wait_s=WAIT_S))).whole
+    assert only(hand.say("chief:0", Snapshot(at_least=1, wait_s=WAIT_S))).version == 1

@@ -117,7 +117,7 @@ def test_what_does_not_belong_is_refused():
 def test_first_rows_are_drawn_and_looked_up_by_anybody_in_this_term_only():
     made = loaded()
     answer = look_up(made, [1, 4])[0]
-    assert answer.message == Rows(version=0)
+    assert answer.message == Rows()
     assert np.array_equal(answer.blocks[0].reshape(2, 2), FIRST[[1, 4]])
     assert only(look_up(made, [1], term=3)).term == 5, "the asker's term is over"
     assert look_up(made, [1], term=6) == []
@@ -211,7 +211,7 @@ class TableLine(Line):
     def receive(self, into=(), *, early=False, meanwhile=None):
         message, blocks = self.sent[-1]
         if isinstance(message, Lookup) and not self.answers:
-            return Frame(Rows(version=0), [np.repeat(np.array(ids, np.float32), 2) for ids in blocks])
+            return Frame(Rows(), [np.repeat(np.array(ids, np.float32), 2) for ids in blocks])
         return super().receive(into, early=early, meanwhile=meanwhile)
 
 
@@ -224,7 +224,7 @@ def driver(*lines):
 
 
 def values(term=5, **more):
-    return Values(generation=1, version=0, max_steps=10, plan={}, term=term, **more), 0
+    return Values(generation=1, version=0, max_steps=10, term=term, **more), 0
 
 
 def test_rows_come_from_the_servers_that_have_them_each_asked_once():
@@ -267,7 +267,7 @@ def test_after_the_end_rows_can_be_read_until_they_are_gone():
     with pytest.raises(PeerLostError, match="last checkpoint"):
         replica.tables["table"][0]
     replica.machine.unanswered.clear()
-    first.answers = [(Values(generation=2, version=0, max_steps=10, plan={}, term=9), 0)]
+    first.answers = [(Values(generation=2, version=0, max_steps=10, term=9), 0)]
     with pytest.raises(ProgramError, match="later fit"):
         replica.tables["table"][0]
 
@@ -280,6 +280,6 @@ def test_a_lookup_goes_on_after_a_server_is_not_ready():
     assert talk.hear(1, NotReady(reason="not yet")) == [
         (1, Lookup(generation=1, tables=(0, 2), wait_s=5.0, term=5))
     ]
-    assert talk.hear(1, Rows(version=3)) == []
+    assert talk.hear(1, Rows()) == []
     assert talk.phase is Phase.READY
     assert all(isinstance(message, Push) for _, message in talk.push())

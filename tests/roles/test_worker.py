@@ -3,7 +3,18 @@
 import pytest
 
 from dtrain.errors import NonFiniteGradientError, PeerRefusedError, TooFewReplicasError
-from dtrain.messages import Conclude, HeartbeatReply, NotReady, Pull, Push, Refusal, Reply, Values, Verdict
+from dtrain.messages import (
+    Conclude,
+    HeartbeatReply,
+    NotReady,
+    Pull,
+    Push,
+    Refusal,
+    RefusalKind,
+    Reply,
+    Values,
+    Verdict,
+)
 from dtrain.roles.worker.machine import Outcome, Phase, Replica
 
 MAX = 10
@@ -21,9 +32,7 @@ class Talk:
         return self.said
 
     def values(self, server, version, **more):
-        return self.hear(
-            server, Values(**{"generation": 1, "version": version, "max_steps": MAX, "plan": {}, **more})
-        )
+        return self.hear(server, Values(**{"generation": 1, "version": version, "max_steps": MAX, **more}))
 
     def reply(self, server, version, verdict=Verdict.ACCEPTED, **more):
         return self.hear(server, Reply(verdict=verdict, version=version, **more))
@@ -247,7 +256,12 @@ def test_a_later_generation_means_that_this_one_is_over(pushing):
 
 def test_refusals_are_errors_of_their_kind():
     with pytest.raises(TooFewReplicasError, match="too few replicas: 3 contributions"):
-        Talk().hear(0, Refusal(reason="too few replicas: 3 contributions are needed"))
+        Talk().hear(
+            0,
+            Refusal(reason="too few replicas: 3 contributions are needed", kind=RefusalKind.TOO_FEW_REPLICAS),
+        )
+    with pytest.raises(PeerRefusedError, match="too few"):
+        Talk().hear(0, Refusal(reason="too few blocks: a sentence is never parsed"))
     with pytest.raises(PeerRefusedError, match="another plan"):
         Talk().hear(0, Refusal(reason="another plan"))
     with pytest.raises(PeerRefusedError, match="ps:0 answered Pull with HeartbeatReply"):
@@ -259,9 +273,7 @@ def test_refusals_are_errors_of_their_kind():
 
 def later(talk, server, version=3, term=8):
     """A server says that there is a later term."""
-    return talk.hear(
-        server, Values(generation=1, version=version, max_steps=MAX, plan={}, ticket=False, term=term)
-    )
+    return talk.hear(server, Values(generation=1, version=version, max_steps=MAX, ticket=False, term=term))
 
 
 def test_in_a_later_term_it_begins_again_when_everything_it_asked_for_is_answered():

@@ -61,7 +61,7 @@ class Line:
 
 
 def values(version=0, number=0):
-    return Values(generation=1, version=version, max_steps=10, plan={}), number
+    return Values(generation=1, version=version, max_steps=10), number
 
 
 def reply(version, number):

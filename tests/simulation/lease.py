@@ -70,7 +70,7 @@ class Lease:
         if server == 0:
             self.incarnation = message.incarnation
         if message.failed:
-            process.stop(message.failed)
+            process.stop(message.failed.reason)
         elif first and len(self.answers) == self._servers:
             process.begin_fit()
 

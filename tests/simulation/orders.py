@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 from simulation.model import MARK, RATES
 from simulation.network import Blocks, Wire
@@ -119,7 +118,6 @@ class Commander:
             version=0,
             optimizer=rule,
             until=self._until,
-            assigns=assigns,
         )
         self._begin(control, partial(self._has_given, mark, machine.global_step), term=self._term, since=0)
 
@@ -143,11 +141,8 @@ class Commander:
         )
         if last is not None and last.since == since and not values:
             values, mark = last.values, last.mark
-        control, epochs = (
-            msgspec.structs.replace(order.control, assigns=bool(values)),
-            frozenset(self._process.trainee.epochs.rows),
-        )
-        self._in_force = InForce(control, values, mark, since, epochs)
+        epochs = frozenset(self._process.trainee.epochs.rows)
+        self._in_force = InForce(order.control, values, mark, since, epochs)
         self.waits = order.void
         if not order.void:
             self._term = order.seen.term
@@ -194,7 +189,9 @@ class Commander:
     ) -> None:
         process, self._given, self._count = self._process, given, self._count + 1
         number = process.incarnation, self._count
-        self._order = Order(len(process.servers), process.generation, number, control, term, since)
+        self._order = Order(
+            len(process.servers), process.generation, number, control, term, since, bool(self._values)
+        )
         self._start(self._order)
 
     def record(self, record: Record, then: Callable[[], None]) -> None:
@@ -217,7 +214,8 @@ class Commander:
         if wire is None:
             self._process.network.clock.later(RECONNECT_S, self._say_again, server, message)
         else:
-            blocks = self._values[server] if isinstance(message, Control) and message.assigns else ()
+            brings = isinstance(message, Control) and self._order is not None and self._order.brings_values
+            blocks = self._values[server] if brings else ()
             wire.send(message, [block.copy() for block in blocks])
 
     def _say_again(self, server: int, message: AnyMessage) -> None:

@@ -31,6 +31,7 @@ TRIPLES = st.tuples(INTS, INTS, INTS)
 SUMS = st.builds(messages.Sums, names=st.lists(TEXTS, max_size=3).map(tuple), totals=st.binary(max_size=40))
 ROWS = st.dictionaries(INTS, PLAIN, max_size=2)
 BATCHES = st.tuples(INTS, st.lists(INTS, max_size=3).map(tuple))
+REFUSALS = st.sampled_from(list(messages.RefusalKind))
 FIELDS = {
     int: INTS,
     str: TEXTS,
@@ -58,6 +59,8 @@ FIELDS = {
     dict[str, dict[str, dict[str, Any]]]: st.dictionaries(
         TEXTS, st.dictionaries(TEXTS, PLAIN, max_size=2), max_size=2
     ),
+    messages.RefusalKind: REFUSALS,
+    messages.Refusal | None: st.none() | st.builds(messages.Refusal, reason=TEXTS, kind=REFUSALS),
     messages.Lineage: st.builds(messages.Lineage, first_step=INTS, origin=INTS, rolled_back_steps=INTS),
     list[tuple[str, int, int]]: st.lists(st.tuples(TEXTS, INTS, INTS), max_size=3),
 }

@@ -32,8 +32,8 @@ new term from the newest checkpoint on every server, and whatever was said in an
 
 from dtrain.messages.decisions import Commit, Complete, Release, Subscribe
 from dtrain.messages.membership import Conclude, Farewell, Heartbeat, HeartbeatReply, Record, Recorded
-from dtrain.messages.message import Message, Refusal
-from dtrain.messages.opening import Hello, Initialise, Initialised, Lineage, Row
+from dtrain.messages.message import Message, Refusal, RefusalKind
+from dtrain.messages.opening import PROTOCOL_VERSION, Hello, Initialise, Initialised, Lineage, Row
 from dtrain.messages.orders import Control, Controlled, Hold, Holding
 from dtrain.messages.snapshots import Mark, Marked, Snapshot, SnapshotReply, SnapshotRows
 from dtrain.messages.steps import NotReady, Pull, Push, Reply, Sums, Values
@@ -76,6 +76,7 @@ AnyMessage = (
 )
 
 __all__ = [
+    "PROTOCOL_VERSION",
     "AnyMessage",
     "Commit",
     "Complete",
@@ -103,6 +104,7 @@ __all__ = [
     "Record",
     "Recorded",
     "Refusal",
+    "RefusalKind",
     "Release",
     "Reply",
     "Row",

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from dtrain.messages.message import Message
+from dtrain.messages.message import Message, Refusal
 from dtrain.messages.opening import Lineage, Row
 
 
@@ -45,7 +45,7 @@ class HeartbeatReply(Message, frozen=True, gc=False, kw_only=True):
     version: int
     ended: bool
     waiting_for: str | None = None
-    failed: str | None = None
+    failed: Refusal | None = None
     directory: str | None = None
     statuses: tuple[dict[str, Any], ...] = ()
     term: int = 0

@@ -1,4 +1,6 @@
-"""What every message is, and the answer to a question that is not allowed."""
+"""The base of all messages, and the answer to a question that is not allowed."""
+
+from enum import StrEnum
 
 import msgspec
 
@@ -7,7 +9,23 @@ class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     """Base of all messages."""
 
 
+class RefusalKind(StrEnum):
+    """The reason of a refusal, as far as a receiver decides by it."""
+
+    MISTAKE = "mistake"
+    """The sender asked for what it may not have, or for what does not fit."""
+    TOO_FEW_REPLICAS = "too few replicas"
+    """Training cannot go on, because too few replicas are alive."""
+    ENDED = "ended"
+    """The leader has ended training before its last step."""
+
+
 class Refusal(Message, frozen=True, gc=False, kw_only=True):
-    """The receiver will not do what was asked, and why. The sender's mistake, not a verdict on a gradient."""
+    """The receiver will not do what was asked, and why. It is not a verdict on a gradient.
+
+    Attributes:
+        reason: one sentence for a person; programs decide by the kind.
+    """
 
     reason: str
+    kind: RefusalKind = RefusalKind.MISTAKE

@@ -7,13 +7,24 @@ import msgspec
 from dtrain.messages.message import Message
 from dtrain.messages.steps import Sums
 
+PROTOCOL_VERSION = 1
+"""The version of all messages together. Raise it when a field of any message is added, removed, moved or
+typed otherwise: two builds of different versions refuse each other before either reads another field.
+"""
+
 Row = dict[str, Any]
 """The numbers of one epoch by name, as callbacks left them: floats, or lists of floats."""
 
 
 class Hello(Message, frozen=True, gc=False, kw_only=True):
-    """Opens every connection: who wants to talk, and about which run. Rule 7."""
+    """Opens every connection: the task that wants to talk, and the run that it belongs to. Rule 7.
 
+    Attributes:
+        version: of the sender's protocol. It is the first field in every version, so that builds of different
+            versions can name both.
+    """
+
+    version: int = PROTOCOL_VERSION
     run_id: str
     cluster_hash: str
     task: str

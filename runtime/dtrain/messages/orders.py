@@ -9,12 +9,11 @@ class Hold(Message, frozen=True, gc=False, kw_only=True):
     """Leader to server: ps:0 lets no version be made but those under way, until the order with this number
     comes.
 
-    See `roles.chief.order`. `stop` says that the leader itself will push no more.
+    See `roles.chief.order`.
     """
 
     generation: int
     number: tuple[int, int]
-    stop: bool = False
 
 
 class Holding(Message, frozen=True, gc=False, kw_only=True):
@@ -35,8 +34,8 @@ class Holding(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Control(Message, frozen=True, gc=False, kw_only=True):
-    """Leader to server: this holds from `version` on. Blocks: if `assigns`, new values of every group, then
-    of each table all rows, or none where they stay.
+    """Leader to server: this holds from `version` on. Blocks: new values of every group, then of each table
+    all rows, or none where they stay; no blocks at all where all values stay.
 
     Attributes:
         optimizer: the same rule as before, perhaps with other numbers.
@@ -51,7 +50,6 @@ class Control(Message, frozen=True, gc=False, kw_only=True):
     optimizer: dict[str, Any]
     stop: bool = False
     until: int | None = None
-    assigns: bool = False
 
 
 class Controlled(Message, frozen=True, gc=False, kw_only=True):

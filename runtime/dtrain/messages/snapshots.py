@@ -65,7 +65,6 @@ class SnapshotReply(Message, frozen=True, gc=False, kw_only=True):
             ps:0 alone.
         tally: the sums of epochs that have not ended.
         history: the numbers of every epoch of every call of `fit` that has ended.
-        whole: whether it is what was asked for; False if it was not so within the time.
         optimizer: the rule in force.
         assigned: the number of the newest order whose values are among the arrays; every server tells it.
         applied: in async: as in `Marked`.
@@ -75,7 +74,6 @@ class SnapshotReply(Message, frozen=True, gc=False, kw_only=True):
     slots: tuple[str, ...]
     seen: list[tuple[str, int, int]]
     dealt: tuple[int, int, tuple[int, ...]] = (0, 0, ())
-    whole: bool = True
     optimizer: dict[str, Any] = msgspec.field(default_factory=dict)
     tally: tuple[tuple[int, Sums], ...] = ()
     history: dict[int, dict[int, Row]] = msgspec.field(default_factory=dict)

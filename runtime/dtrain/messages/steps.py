@@ -1,7 +1,5 @@
 """What a replica and a server say to each other at every step. Rules 1-5 and 8."""
 
-from typing import Any
-
 import msgspec
 
 from dtrain.messages.message import Message
@@ -47,8 +45,8 @@ class NotReady(Message, frozen=True, gc=False, kw_only=True):
 class Values(Message, frozen=True, gc=False, kw_only=True):
     """Server to replica: a version of everything it holds. Blocks: every group's values.
 
-    To a replica that speaks of an earlier generation or term it says, without plan and blocks, that there is
-    a later one.
+    To a replica that speaks of an earlier generation or term it says, without blocks, that there is a later
+    one.
 
     `ticket` (ps:0 only) is the permission to push once more; without one the replica pulls again. With it
     ps:0 says which `part` is to be computed next, every batch being cut into `parts`; see
@@ -61,7 +59,6 @@ class Values(Message, frozen=True, gc=False, kw_only=True):
     generation: int
     version: int
     max_steps: int
-    plan: dict[str, Any]
     ticket: bool = True
     part: int = -1
     term: int = 0

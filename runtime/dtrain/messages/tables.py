@@ -44,5 +44,3 @@ class Rows(Message, frozen=True, gc=False, kw_only=True):
     In sync they may be of a later version than the values at hand; then the gradient is stale already and
     will not be applied.
     """
-
-    version: int

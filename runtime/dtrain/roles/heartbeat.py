@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import msgspec
 
 from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError, TooFewReplicasError, WaitTimeoutError
-from dtrain.messages import Heartbeat, HeartbeatReply, Refusal
+from dtrain.messages import Heartbeat, HeartbeatReply, Refusal, RefusalKind
 from dtrain.process.clock import SYSTEM, Clock, Running
 from dtrain.protocol.membership import LEASE_S
 from dtrain.runs.reporting import Reporter
@@ -161,8 +161,8 @@ class HeartbeatLink:
             last_heard_s = self._clock.now()
             self.on_reply(self.reply)
             if self.reply.failed:
-                kind = TooFewReplicasError if self.reply.failed.startswith("too few") else PeerLostError
-                self._fail(kind(self.reply.failed))
+                too_few = self.reply.failed.kind is RefusalKind.TOO_FEW_REPLICAS
+                self._fail((TooFewReplicasError if too_few else PeerLostError)(self.reply.failed.reason))
                 return
 
     def _fail(self, error: DtrainError) -> None:

@@ -17,12 +17,13 @@ import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
-from dtrain.messages import AnyMessage, Hello, Refusal
+from dtrain.errors import PeerError, PeerLostError, PeerRefusedError, SharedMemoryError
+from dtrain.messages import PROTOCOL_VERSION, AnyMessage, Hello, Refusal
 from dtrain.wire import shared_memory
 from dtrain.wire.answers import LOOK_S, Meanwhile
 from dtrain.wire.channel import Handler
 from dtrain.wire.frames import Array, Frame, Payload, written
+from dtrain.wire.handshake import only_version, other_version
 from dtrain.wire.packets import SMALL_BYTES, PacketSocket
 
 HELLO_LIMIT_S = 10.0
@@ -55,7 +56,7 @@ class LocalChannel:
             if _user_of(self._socket) != os.getuid():
                 raise PeerRefusedError(f"{peer}'s socket on this host belongs to another user")
             self.send(hello)
-            answer = self.receive().message
+            answer = self._packets.receive_opening()
             self._socket.settimeout(None)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIME.pack(0, int(LOOK_S * 1e6)))
         except OSError as error:
@@ -64,9 +65,19 @@ class LocalChannel:
         except BaseException:
             self.close()
             raise
-        if isinstance(answer, Refusal):
+        if not isinstance(answer, Hello) or answer.version != hello.version:
             self.close()
-            raise PeerRefusedError(f"{peer}: {answer.reason}")
+            raise self._refused(answer, hello.version)
+
+    def _refused(self, answer: Hello | Refusal | None, own_version: int) -> PeerError:
+        """Return the error for what came instead of a hello of this version."""
+        match answer:
+            case None:
+                return self._lost(None)
+            case Refusal(reason=reason):
+                return PeerRefusedError(f"{self.peer}: {reason}")
+            case Hello(version=version):
+                return PeerRefusedError(other_version(self.peer, version, own_version))
 
     @property
     def bytes_sent(self) -> int:
@@ -239,15 +250,15 @@ class LocalService:
 
     def _meet(self, connection: socket.socket, packets: PacketSocket) -> LocalCaller | None:
         connection.settimeout(HELLO_LIMIT_S)
-        frame = packets.receive(0)
-        if frame is None or not isinstance(frame.message, Hello) or not self.name():
+        hello = packets.receive_opening()
+        if not isinstance(hello, Hello) or not self.name():
             return None
-        if reason := self._handler.refuse(frame.message):
-            packets.send(Refusal(reason=reason))
+        if reason := self._handler.refuse(hello):
+            packets.send(only_version() if hello.version != PROTOCOL_VERSION else Refusal(reason=reason))
             return None
-        packets.send(frame.message)
+        packets.send(hello)
         connection.setblocking(False)
-        return LocalCaller(frame.message, packets)
+        return LocalCaller(hello, packets)
 
     def _hear(self) -> None:
         """Take what comes, one message after the other; at the end close the connections that are still

@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
-import msgspec
 
 from dtrain.errors import PeerRefusedError, SpecError
 from dtrain.messages import AnyMessage, Hello
 from dtrain.wire.channel import Answer, Handler
 from dtrain.wire.frames import SMALL_BYTES, Array, FrameDecoder, Payload, with_payload
 from dtrain.wire.grpc_options import HELLO_KEY, MEET, METHOD_SERVICE, SERVER, TALK
+from dtrain.wire.handshake import read_opening
 from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.reaching import listening_obstacle
 from dtrain.wire.transfers import LARGE_BYTES, Traffic, Turn
@@ -173,7 +173,11 @@ class GrpcService:
 def _hello(context: Any) -> Hello:
     data = dict(context.invocation_metadata()).get(HELLO_KEY, b"")
     try:
-        return msgspec.msgpack.decode(data, type=Hello)
-    except (msgspec.DecodeError, ValueError):
-        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the connection did not open with a dtrain hello")
-        raise
+        hello = read_opening(data)
+        if isinstance(hello, Hello):
+            return hello
+        reason = "the connection opened with a refusal"
+    except PeerRefusedError as error:
+        reason = str(error)
+    context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+    raise AssertionError("gRPC's abort raises")

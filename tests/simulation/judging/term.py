@@ -102,7 +102,7 @@ class TermSeen:
             )
             self.orders = {since: order for since, order in self.orders.items() if since < control.version}
             self.orders[control.version] = known
-        if control.assigns and control.number == known.number:
+        if blocks and control.number == known.number:
             known.values.setdefault(server, []).append([block.copy() for block in blocks])
             for state in list(self._states.get((server, control.version), ())):
                 self._states[server, control.version].append(self._assigned(server, state, blocks))

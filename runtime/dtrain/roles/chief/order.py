@@ -46,11 +46,13 @@ class Order:
         control: what is ordered, but for number, term and version; None: only to hold, and see.
         term: the only one that it is for; 0: any.
         since: the version that it holds for at the earliest.
+        assigns: whether values belong to it.
         again: whether it was given in an earlier term.
         comes_back: the ends of epochs that came before it are lost.
         holding: what ps:0 said; None before.
         unanswered: by server, what was asked and not yet answered.
         done: every server has obeyed.
+        brings_values: whether the control that is given now comes with the values.
     """
 
     servers: int
@@ -59,11 +61,13 @@ class Order:
     control: Control | None = None
     term: int = 0
     since: int = 0
+    assigns: bool = False
     again: bool = False
     comes_back: bool = False
     holding: Holding | None = None
     unanswered: dict[int, AnyMessage] = field(default_factory=dict)
     done: bool = False
+    brings_values: bool = False
     _answers: list[Holding] = field(default_factory=list)
     _void: bool = False
 
@@ -96,9 +100,8 @@ class Order:
     def start(self) -> Iterator[Outgoing]:
         """Begin, or begin again: the servers are, or were, not all in one term."""
         self._answers, self._void = [], False
-        stop = self.control is not None and self.control.stop
         for server in range(self.servers):
-            yield self._ask(server, Hold(generation=self.generation, number=self.number, stop=stop))
+            yield self._ask(server, Hold(generation=self.generation, number=self.number))
 
     def receive(self, server: int, message: AnyMessage) -> Iterator[Outgoing]:
         """A server has answered. With nothing unanswered and not `done`, wait a moment and start again.
@@ -144,11 +147,11 @@ class Order:
         control = msgspec.structs.replace(
             control, number=self.number, term=holding.term, version=version, stop=self.stops
         )
-        if self.again:
-            assigns = control.assigns and holding.version == self.since and not self.comes_back
-            control = msgspec.structs.replace(
-                control, assigns=assigns, until=holding.version if self.comes_back else control.until
-            )
+        self.brings_values = self.assigns and not (
+            self.again and (holding.version != self.since or self.comes_back)
+        )
+        if self.again and self.comes_back:
+            control = msgspec.structs.replace(control, until=holding.version)
         return control
 
     def _ask(self, server: int, message: AnyMessage) -> Outgoing:

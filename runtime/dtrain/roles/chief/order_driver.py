@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
@@ -112,9 +111,8 @@ class OrderDriver:
             optimizer=optimizer,
             stop=stop,
             until=until,
-            assigns=bool(values),
         )
-        order = self._order(control, term=term, since=self._ends_at or 0)
+        order = self._order(control, term=term, since=self._ends_at or 0, assigns=bool(values))
         self._give(order, values)
         since, last, self.waits = (
             reached if order.void else max(order.seen.version, order.since),
@@ -128,9 +126,7 @@ class OrderDriver:
                 for both in zip(kept or [[] for _ in last.values], last.values, strict=True)
             ]
         self._ends_at = since if order.stops else None
-        self._in_force = InForce(
-            msgspec.structs.replace(control, assigns=bool(kept)), kept, since, frozenset(self.rows)
-        )
+        self._in_force = InForce(control, kept, since, frozenset(self.rows))
         return since, order.stops
 
     def repeat_in(self, term: int) -> bool:
@@ -142,7 +138,7 @@ class OrderDriver:
         last = self._in_force
         if last is None or term == self.term:
             return False
-        order = self._order(last.control, term=term, since=last.since)
+        order = self._order(last.control, term=term, since=last.since, assigns=bool(last.values))
         order.again, order.comes_back = True, not last.epochs <= self.rows.keys()
         self._give(order, last.values)
         self.waits = self.waits and order.void
@@ -173,8 +169,8 @@ class OrderDriver:
     def _ask_first(self, message: Record) -> Recorded:
         deadline = self._clock.now() + self._patience_s
         while True:
-            self._send(0, message, (), deadline)
-            answer = self._answer(0, message, (), deadline)
+            self._send(0, message, deadline)
+            answer = self._answer(0, message, deadline)
             match answer:
                 case Recorded():
                     return answer
@@ -187,9 +183,12 @@ class OrderDriver:
                         f"ps:0 answered {type(message).__name__} with {type(answer).__name__}"
                     )
 
-    def _order(self, control: Control | None, *, term: int = 0, since: int = 0) -> Order:
+    def _order(
+        self, control: Control | None, *, term: int = 0, since: int = 0, assigns: bool = False
+    ) -> Order:
         self._number = (self._number[0], self._number[1] + 1)
-        return Order(len(self._channels), self._generation, self._number, control, term, since)
+        servers = len(self._channels)
+        return Order(servers, self._generation, self._number, control, term, since, assigns)
 
     def _give(self, order: Order, values: Sequence[Values]) -> None:
         self._carry_out(order, values)
@@ -200,12 +199,13 @@ class OrderDriver:
         deadline = self._clock.now() + self._patience_s
         while not order.done:
             for server, message in order.start():
-                self._send(server, message, values, deadline)
+                self._send(server, message, deadline)
             while order.unanswered:
                 server, asked = next(iter(order.unanswered.items()))
-                answer = self._answer(server, asked, values, deadline)
+                answer = self._answer(server, asked, deadline, values[server] if order.brings_values else ())
                 for next_server, message in order.receive(server, answer):
-                    self._send(next_server, message, values, deadline)
+                    blocks = values[next_server] if order.brings_values else ()
+                    self._send(next_server, message, deadline, blocks)
             if not order.done:
                 self._pause(deadline, "the servers are not all in one term")
 
@@ -222,7 +222,7 @@ class OrderDriver:
             if channel is not None:
                 channel.close()
 
-    def _send(self, server: int, message: AnyMessage, values: Sequence[Values], deadline: float) -> None:
+    def _send(self, server: int, message: AnyMessage, deadline: float, blocks: Values = ()) -> None:
         while (channel := self._channels[server]) is None:
             with contextlib.suppress(WaitTimeoutError):
                 self._channels[server] = self._connect(
@@ -230,11 +230,9 @@ class OrderDriver:
                 )
                 continue
             self._pause(deadline, f"ps:{server} cannot be reached")
-        channel.send(message, values[server] if isinstance(message, Control) and message.assigns else ())
+        channel.send(message, blocks if isinstance(message, Control) else ())
 
-    def _answer(
-        self, server: int, asked: AnyMessage, values: Sequence[Values], deadline: float
-    ) -> AnyMessage:
+    def _answer(self, server: int, asked: AnyMessage, deadline: float, blocks: Values = ()) -> AnyMessage:
         while True:
             channel = self._channels[server]
             assert channel is not None
@@ -244,7 +242,7 @@ class OrderDriver:
                 channel.close()
                 self._channels[server] = None
                 self._pause(deadline, str(error))
-                self._send(server, asked, values, deadline)
+                self._send(server, asked, deadline, blocks)
 
     def _pause(self, deadline: float, why: str) -> None:
         if self._aborted or self._clock.now() >= deadline:

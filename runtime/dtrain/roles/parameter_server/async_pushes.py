@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.config import TrainingSection
-from dtrain.messages import Push, Reply, Verdict
+from dtrain.messages import Push, Refusal, RefusalKind, Reply, Verdict
 from dtrain.parameters.store import Store
 from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.protocol.async_updates import TicketGate
@@ -62,7 +62,7 @@ class AsyncPushes:
     repairs: Repairs | None = None
     alone: bool = False
     leader: int | None = None
-    failed: str | None = None
+    failed: Refusal | None = None
     live: Set[int] = frozenset()
     too_few_timeout_s: float = 0.0
     compensation: DelayCompensation | None = None
@@ -374,7 +374,9 @@ class AsyncPushes:
             waited_s = now - self._too_few_since_s
             if waited_s >= self.too_few_timeout_s:
                 nobody = f"nobody is alive who could make version {self.version + 1}, for {waited_s:.1f} s"
-                self.failed = f"too few replicas: {nobody}: {self.missing}"
+                self.failed = Refusal(
+                    reason=f"too few replicas: {nobody}: {self.missing}", kind=RefusalKind.TOO_FEW_REPLICAS
+                )
         return iter(())
 
     def callers(self) -> list[Caller]:

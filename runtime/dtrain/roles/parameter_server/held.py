@@ -120,8 +120,6 @@ class Held:
         Raises:
             InputError: it cannot be taken, and why.
         """
-        if self.pushes.failed:
-            raise InputError(self.pushes.failed)
         if message.plan_hash != self.plan.hash:
             raise InputError(
                 f"{replica} pushes by plan {message.plan_hash}, the run's is {self.plan.hash}: do all tasks "

@@ -36,6 +36,7 @@ from dtrain.messages import (
     Record,
     Recorded,
     Refusal,
+    RefusalKind,
     Release,
     Snapshot,
     SnapshotRows,
@@ -232,6 +233,9 @@ class ParameterServer:
             )
             return
         assert held is not None
+        if held.pushes.failed is not None:
+            yield Send(caller, held.pushes.failed)
+            return
         try:
             blocks = held.received(replica, message, blocks)
         except InputError as error:
@@ -367,8 +371,9 @@ class ParameterServer:
         self.attendance.farewell, held = True, self.held
         self.attendance.rows.update(message.rows)
         if self.index == 0 and held is not None and held.pushes.version < held.max_steps:
-            held.pushes.failed = (
-                f"{sender} has ended training at step {held.pushes.version} of {held.max_steps}"
+            held.pushes.failed = Refusal(
+                reason=f"{sender} has ended training at step {held.pushes.version} of {held.max_steps}",
+                kind=RefusalKind.ENDED,
             )
         yield Send(caller, Farewell())
 

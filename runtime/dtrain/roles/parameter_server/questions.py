@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Hashable, Iterator, Sequence
 
-from dtrain.messages import Conclude, Lookup, NotReady, Pull, Refusal, Snapshot, Values
+from dtrain.messages import Conclude, Lookup, NotReady, Pull, Snapshot, Values
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.parameter_server.actions import Caller, Send
 from dtrain.roles.parameter_server.attendance import Attendance
@@ -114,7 +114,7 @@ class Questions:
         if asked and (held.generation > asked or 0 < message.term < held.term):
             return moved_on(request.caller, held)
         if held.pushes.failed:
-            return Send(request.caller, Refusal(reason=held.pushes.failed))
+            return Send(request.caller, held.pushes.failed)
         if isinstance(message, Snapshot):
             answer = self._snapshots.answer(held, message, late)
             return Send(request.caller, answer) if answer else None
@@ -148,7 +148,6 @@ class Questions:
             generation=held.generation,
             version=held.pushes.version,
             max_steps=held.max_steps,
-            plan=held.plan.to_dict(),
             ticket=ticket,
             part=part,
             term=held.term,
@@ -174,7 +173,6 @@ def moved_on(caller: Caller, held: Held) -> Send:
             generation=held.generation,
             version=held.pushes.version,
             max_steps=held.max_steps,
-            plan={},
             ticket=False,
             term=held.term,
         ),

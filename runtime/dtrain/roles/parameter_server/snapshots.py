@@ -109,7 +109,6 @@ class Snapshots:
             slots=tuple(held.store.slots),
             seen=held.seen.export(),
             dealt=held.dealer.export() if held.dealer is not None else NOTHING_DEALT,
-            whole=whole,
             optimizer=held.store.optimizer_config,
             tally=held.pushes.told(),
             history=held.history,

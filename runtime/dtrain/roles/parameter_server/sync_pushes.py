@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.config import TrainingSection
-from dtrain.messages import Commit, Complete, Push, Release, Reply, Subscribe, Verdict
+from dtrain.messages import Commit, Complete, Push, Refusal, RefusalKind, Release, Reply, Subscribe, Verdict
 from dtrain.parameters.means import mean
 from dtrain.parameters.store import Store
 from dtrain.protocol.exactly_once import Seen, SeenPushes
@@ -93,7 +93,7 @@ class SyncPushes:
         self._waiting: dict[Contribution, list[Waiting]] = {}
         self._released: set[Contribution] = set()
         self._last_commit: Commit | None = None
-        self.failed: str | None = None
+        self.failed: Refusal | None = None
         self.missing = ""  # ps:0: which replicas have gone, and how
 
     @property
@@ -334,12 +334,12 @@ class SyncPushes:
             return
         waited_s = now - found.since_s
         if self._training.too_few == "fail" or waited_s >= self._training.too_few_timeout_s:
-            self.failed = (
+            reason = (
                 f"too few replicas: {found.needed} contributions are needed for version {self.version + 1} "
-                "and at most "
-                f"{found.possible} can come, for {waited_s:.1f} s (training.too_few: "
+                f"and at most {found.possible} can come, for {waited_s:.1f} s (training.too_few: "
                 f"{self._training.too_few}): {self.missing}"
             )
+            self.failed = Refusal(reason=reason, kind=RefusalKind.TOO_FEW_REPLICAS)
 
     def decide(self, seen: SeenPushes, now: float) -> Iterator[Action]:
         """ps:0: make the next version if enough contributions are complete everywhere."""

@@ -36,6 +36,6 @@ def table_answer(
                 rows = rows if whole else held.store.compressed_rows(message.tables, rows)
             case SnapshotRows():
                 rows = [held.store.read_image(message.part, message.array, message.start, message.stop)]
-        return Rows(version=held.pushes.version), rows
+        return Rows(), rows
     except (InputError, ValueError, TypeError) as error:
         return Refusal(reason=f"{type(message).__name__} does not fit: {error}"), ()

@@ -36,6 +36,7 @@ from dtrain.messages import (
     Pull,
     Push,
     Refusal,
+    RefusalKind,
     Reply,
     Row,
     Rows,
@@ -242,10 +243,10 @@ class Replica:
                 yield (
                     self._ask(server, at_least=0) if isinstance(asked, Push) else self._repeat(server, asked)
                 )
+            case Refusal(reason=reason, kind=RefusalKind.TOO_FEW_REPLICAS):
+                raise TooFewReplicasError(reason)
             case Refusal(reason=reason):
-                raise (
-                    TooFewReplicasError(reason) if reason.startswith("too few") else PeerRefusedError(reason)
-                )
+                raise PeerRefusedError(reason)
             case _:
                 raise PeerRefusedError(
                     f"ps:{server} answered {type(asked).__name__} with {type(message).__name__}"

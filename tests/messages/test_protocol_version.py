@@ -1,0 +1,47 @@
+"""A version of the protocol has one form: two builds that say the same version read the same fields."""
+
+import json
+from typing import get_args
+
+import msgspec
+import pytest
+from messages.freezing import described, path
+
+from dtrain.messages import PROTOCOL_VERSION, AnyMessage, Hello, Push
+
+ADVICE = (
+    "the messages have changed: raise PROTOCOL_VERSION in runtime/dtrain/messages/opening.py and run "
+    "`python tests/messages/freezing.py`; never change the file of a version"
+)
+
+
+def test_the_messages_are_those_of_the_protocol_version():
+    frozen = path(PROTOCOL_VERSION)
+    assert frozen.exists(), ADVICE
+    assert described() == json.loads(frozen.read_text()), ADVICE
+
+
+def test_no_two_versions_have_one_form():
+    forms = [path(version).read_text() for version in range(1, PROTOCOL_VERSION + 1)]
+    assert len(set(forms)) == len(forms)
+
+
+def test_the_version_is_the_first_thing_that_a_connection_says():
+    hello = Hello(run_id="run", cluster_hash="hash", task="worker:0", secret="secret")
+    assert msgspec.to_builtins(hello)[:2] == ["Hello", PROTOCOL_VERSION]
+
+
+@pytest.mark.parametrize("kind", get_args(AnyMessage), ids=lambda kind: kind.__name__)
+def test_every_field_is_named_where_a_message_is_made(kind):
+    for field in msgspec.structs.fields(kind):
+        with pytest.raises(TypeError, match="Extra positional arguments"):
+            kind(*[None] * len(kind.__struct_fields__))
+        assert field.name not in kind.__match_args__
+
+
+def test_a_message_with_one_field_more_is_not_taken_for_another_one():
+    push = Push(generation=1, incarnation=2, sequence=3, base_version=4, plan_hash="p")
+    told = msgspec.to_builtins(push)
+    changed = msgspec.msgpack.encode([told[0], "new", *told[1:]])
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(changed, type=AnyMessage)
