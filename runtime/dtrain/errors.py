@@ -1,30 +1,31 @@
 """Every exception that dtrain raises on purpose, in one tree.
 
     DtrainError
-    ├── SpecError           yours: a spec, TF_CONFIG, command line or constructor argument is wrong
-    │                       (also a ValueError)
-    ├── InputError          yours: an array, label, dtype or shape does not fit the model (also a ValueError)
-    ├── ProgramError        yours: the program broke a rule of the contract, for example never called dtrain
-    ├── RunError            the run directory
-    │   ├── RunNotFoundError    no run of that id, name or path
-    │   └── RunInUseError       another run holds the directory, or writes the same file
-    ├── CheckpointError     a checkpoint cannot be written, read or applied to this model
-    │   ├── CheckpointDamagedError   its checksums, sizes or header disagree with its manifest
-    │   └── CopiesTakenError         the copies at `checkpoint.remote` are another run's
-    ├── TrainingError       training cannot go on by the rules of the spec
-    │   ├── TooFewReplicasError      fewer live replicas than must be aggregated
-    │   └── NonFiniteGradientError   a gradient with NaN or infinity; names the worker
-    └── PeerError           theirs: another task
-        ├── PeerRefusedError    it answered, and said no: another run, a wrong plan, a wrong shape
-        ├── PeerLostError       it went away, or its lease ran out
-        │   └── SharedMemoryError   no memory to share with it, though it is on this host; gRPC still works
-        └── WaitTimeoutError    it did not do in time what was waited for (also a TimeoutError)
+    ├── SpecError               the user's: a spec, TF_CONFIG, command line or constructor argument is wrong
+    │                           (also a ValueError)
+    ├── InputError              the user's: an array, label, dtype or shape does not fit the model
+    │                           (also a ValueError)
+    ├── ProgramError            the user's: a program that never called dtrain, for example
+    ├── RunError                the run directory cannot be used
+    │   ├── RunNotFoundError        no run of that id, name or path
+    │   └── RunInUseError           another run holds the directory, or writes the same file
+    ├── CheckpointError         a checkpoint cannot be written, read or applied to this model
+    │   ├── CheckpointDamagedError  its checksums, sizes or header disagree with its manifest
+    │   └── CopiesTakenError        the copies at `checkpoint.remote` are another run's
+    ├── TrainingError           training cannot go on by the rules of the spec
+    │   ├── TooFewReplicasError     fewer live replicas than must be aggregated
+    │   └── NonFiniteGradientError  a gradient with NaN or infinity; names the worker
+    └── PeerError               another task's
+        ├── PeerRefusedError        it answered with a refusal: another run, a wrong plan, a wrong shape
+        ├── PeerLostError           it went away, or its lease ran out
+        │   └── SharedMemoryError       no memory to share with it on this host; gRPC still works
+        └── WaitTimeoutError        it missed the deadline of a wait (also a TimeoutError)
 
-Whose fault it is decides the class (after h11's Local/Remote errors). Refusals that belong to the protocol,
+The class names the side at fault (after h11's Local/Remote errors). Refusals that belong to the protocol,
 such as a *stale* gradient, are verdicts in a reply, not exceptions. A broken invariant of dtrain itself is an
 AssertionError.
 
-`exit_code` is what a command line ends with when the error reaches it.
+`exit_code` is the exit code of a command line that the error ends.
 """
 
 
@@ -45,7 +46,7 @@ class InputError(DtrainError, ValueError):
 
 
 class ProgramError(DtrainError):
-    """The user's program broke a rule of the contract."""
+    """The user's program broke a rule, for example never called dtrain."""
 
 
 class RunError(DtrainError):
@@ -101,9 +102,7 @@ class PeerLostError(PeerError):
 
 
 class SharedMemoryError(PeerLostError):
-    """There is no memory to share with a peer on this host; what was said on that connection must be said on
-    another one.
-    """
+    """There is no memory to share with a peer on this host; messages must be sent again over gRPC."""
 
 
 class WaitTimeoutError(PeerError, TimeoutError):

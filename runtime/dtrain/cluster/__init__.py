@@ -1,6 +1,4 @@
-"""Who takes part: roles, tasks and their addresses; TF_CONFIG and the classic flags, which say so. CONTRACT
-section 3.
-"""
+"""The participants of a run: roles, tasks and their addresses."""
 
 from dtrain.cluster.spec import ROLE_ORDER, TRAINING_ROLES, ClusterSpec, Role, TaskId, tasks_text
 

@@ -1,11 +1,11 @@
-"""Who takes part: roles, tasks, and the addresses of a training cluster.
+"""The participants of a run: roles, tasks, and the addresses of a training cluster.
 
 A cluster is TensorFlow's: jobs named `chief`, `worker` and `ps`, each a list of addresses (or, sparse, a
-mapping from index to address). The evaluator is a task type but never part of the cluster (CONTRACT,
-reference: `tf.train.ClusterSpec`).
+mapping from index to address). The evaluator is a task type but never part of the cluster
+(`tf.train.ClusterSpec`, docs/guide/cluster.md).
 
-Replicas are the tasks that train: the chief first, then the workers by index. That order is their *rank*; it
-is the order in which gradients are summed when results must be deterministic.
+Replicas are the tasks that train: the chief first, then the workers by index. That order is their *rank*;
+gradients are summed in it when results must be deterministic.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from dtrain.errors import SpecError
 
 
 class Role(StrEnum):
-    """What a task does. The value is TensorFlow's task type."""
+    """The role of a task. The value is TensorFlow's task type."""
 
     CHIEF = "chief"
     WORKER = "worker"
@@ -49,12 +49,12 @@ class TaskId:
 
     @property
     def sort_key(self) -> tuple[int, int]:
-        """Chief, workers, servers, evaluator; each by index."""
+        """Key of the order chief, workers, servers, evaluator, each by index."""
         return ROLE_ORDER[self.role], self.index
 
     @property
     def trains(self) -> bool:
-        """Whether the task computes gradients (the chief too, unless `chief_trains` is off)."""
+        """True if the task computes gradients (the chief too, unless `chief_trains` is off)."""
         return self.role in TRAINING_ROLES
 
     @classmethod
@@ -74,7 +74,7 @@ class TaskId:
 
 
 def tasks_text(counts: Mapping[str, int]) -> str:
-    """How many tasks of which role, as people say it: ``1 chief, 2 workers, 2 ps``."""
+    """Return the numbers of tasks by role in words: ``1 chief, 2 workers, 2 ps``."""
     return ", ".join(
         f"{n} {role}{'s' if role == Role.WORKER and n > 1 else ''}" for role, n in counts.items() if n
     )
@@ -100,11 +100,11 @@ class ClusterSpec:
         return any(self.jobs.values())
 
     def count(self, role: Role) -> int:
-        """How many tasks of a role the cluster names."""
+        """Return how many tasks of a role the cluster names."""
         return len(self.jobs.get(role, {}))
 
     def tasks(self, *roles: Role) -> Iterator[TaskId]:
-        """Every task of the given roles (default: of all), in the order of roles and indices."""
+        """Yield every task of the given roles (default: of all), in the order of roles and indices."""
         for role in sorted(self.jobs, key=ROLE_ORDER.__getitem__):
             if not roles or role in roles:
                 yield from (TaskId(role, index) for index in sorted(self.jobs[role]))
@@ -113,7 +113,7 @@ class ClusterSpec:
         return task.index in self.jobs.get(task.role, {})
 
     def address(self, task: TaskId) -> str | None:
-        """The address of a task; None where the cluster does not name it (the evaluator, a joined worker)."""
+        """Return a task's address; None if the cluster does not name it (the evaluator, a joined worker)."""
         return self.jobs.get(task.role, {}).get(task.index)
 
     @property
@@ -127,18 +127,16 @@ class ClusterSpec:
         return next(self.tasks(*TRAINING_ROLES), None)
 
     def replicas(self, chief_trains: bool = True) -> tuple[TaskId, ...]:
-        """The tasks that train, in rank order."""
+        """Return the tasks that train, in rank order."""
         return tuple(self.tasks(*(TRAINING_ROLES if chief_trains else (Role.WORKER,))))
 
     @cached_property
     def first_joined(self) -> int:
-        """The index of the first worker that joins a running cluster: one after the last that the cluster
-        names.
-        """
+        """Index of the first worker that joins a running cluster: after the last that the cluster names."""
         return max(self.jobs.get(Role.WORKER, {}), default=-1) + 1
 
     def rank(self, task: TaskId, chief_trains: bool = True) -> int | None:
-        """The rank of a task; None if it does not train. Joined workers rank above all others (rule 7)."""
+        """Return the rank of a task; None if it does not train. Joined workers rank above all others."""
         replicas = self.replicas(chief_trains)
         if task in replicas:
             return replicas.index(task)
@@ -146,7 +144,7 @@ class ClusterSpec:
         return len(replicas) + task.index - self.first_joined if joined else None
 
     def to_dict(self) -> dict[str, list[str] | dict[str, str]]:
-        """As TF_CONFIG's "cluster": a list per dense job, else a mapping with string keys."""
+        """Return TF_CONFIG's "cluster": a list for a dense job, else a mapping with string keys."""
         result: dict[str, list[str] | dict[str, str]] = {}
         for role in sorted(self.jobs, key=ROLE_ORDER.__getitem__):
             addresses = dict(sorted(self.jobs[role].items()))
@@ -158,6 +156,6 @@ class ClusterSpec:
 
     @property
     def hash(self) -> str:
-        """A short digest that is equal on all tasks which were given the same cluster."""
+        """Return a short digest that is equal on all tasks which were given the same cluster."""
         canonical = json.dumps(self.to_dict(), sort_keys=True).encode()
         return hashlib.blake2b(canonical, digest_size=8).hexdigest()

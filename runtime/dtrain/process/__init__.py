@@ -1,3 +1,1 @@
-"""What a process of dtrain is set up with: its assignment, its cluster, its threads, and the line its life
-hangs on.
-"""
+"""The setup of a process of dtrain: its assignment, its cluster, its threads, and its tie to the launcher."""

@@ -1,4 +1,4 @@
-"""What one process has been asked to be: its task, its cluster, its run. Read from the environment, once.
+"""The assignment of one process: its task, its cluster, its run. Read from the environment, once.
 
 The launcher, `dtrain worker` and friends, and a user who exports TF_CONFIG by hand all speak to a task
 through the same variables, so a program behaves alike under each of them and under plain `python program.py`.
@@ -41,14 +41,14 @@ class TaskAssignment:
     """A task's place in a run.
 
     Attributes:
-        task: who this process is.
-        cluster: everybody's address.
-        spec: the resolved spec; its `cluster` section holds counts only for what `cluster` does not name (the
-            evaluator).
+        task: that this process is.
+        cluster: the addresses of all tasks.
+        spec: the resolved spec; its `cluster` section holds counts only for tasks that `cluster` does not
+            name (the evaluator).
         run_id: equal on all tasks of a run, different for any two runs; by hand it is made from the cluster.
-        run_dir: where this task keeps its files; None when the program was started by hand without one.
+        run_dir: the directory of this task's files; None when the program was started by hand without one.
         attempt: how often the launcher has restarted this task.
-        secret: what every connection must present; None by hand without one.
+        secret: the one that every connection must present; None by hand without one.
         launched: whether a launcher owns this process.
     """
 
@@ -94,35 +94,36 @@ class TaskAssignment:
 
     @classmethod
     def by_hand(cls, cluster: ClusterSpec, task: TaskId) -> "TaskAssignment":
-        """The assignment of a task that was started without a launcher and without a spec."""
+        """Return the assignment of a task that was started without a launcher and without a spec."""
         return cls(task, cluster, _default_spec(cluster), run_id=_run_id_by_hand(cluster))
 
     @property
     def joined(self) -> bool:
-        """Whether this is a worker that has joined a running cluster, which does not name it."""
+        """True if this is a worker that has joined a running cluster, which does not name it."""
         return self.task.role is Role.WORKER and self.task not in self.cluster
 
     @property
     def watched(self) -> bool:
-        """Whether a launcher watches this task and tells its user how it is; else the task does so itself."""
+        """True if a launcher watches this task and informs its user; else the task does so itself."""
         return self.launched and not self.joined
 
     @property
     def connect_s(self) -> float:
-        """How long another task may take to appear. A launcher ends a start that takes too long; its tasks do
-        not forestall it.
+        """The longest time another task may take to appear.
+
+        A launcher ends a start that takes too long; its tasks leave that to it.
         """
         wait = self.spec.wait
         return wait.start_s + wait.server_s if self.watched else wait.start_s
 
     def hello(self) -> Hello:
-        """What this task says on opening a connection."""
+        """Return this task's message on opening a connection."""
         return Hello(
             run_id=self.run_id, cluster_hash=self.cluster.hash, task=str(self.task), secret=self.secret
         )
 
     def to_environment(self, tf_config: str) -> dict[str, str]:
-        """The variables that make another process this task. The inverse of `from_environment`."""
+        """Return the variables from which `from_environment` reads this assignment in another process."""
         environment = {
             TF_CONFIG: tf_config,
             TASK: str(self.task),

@@ -17,10 +17,10 @@ NAMES = (*HOSTS, "job_name", "task_index")
 
 
 def read_classic_flags(arguments: Sequence[str]) -> tuple[ClusterSpec, TaskId] | None:
-    """The cluster and this task, or None where no hosts are given.
+    """Return the cluster and this task, or None where no hosts are given.
 
     Args:
-        arguments: a command line; of a flag that is given twice the last one counts.
+        arguments: a command line; the last one of a repeated flag counts.
 
     Raises:
         SpecError: a flag has no value or a wrong one, or the cluster does not have the task.

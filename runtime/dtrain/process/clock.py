@@ -17,7 +17,7 @@ class Event(Protocol):
         """Return whether the flag is set."""
 
     def set(self) -> None:
-        """Set the flag, and wake all who wait for it."""
+        """Set the flag, and wake all waiting threads."""
 
     def clear(self) -> None:
         """Take the flag back."""
@@ -46,20 +46,20 @@ class Clock(Protocol):
         """Return the seconds since 1970, as far as the machine knows them."""
 
     def sleep(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Let this time pass."""
 
     def event(self) -> Event:
         """Return a flag that is not set."""
 
     def start(self, run: Callable[[], None], name: str) -> Running:
-        """Run something in a thread of its own, which does not keep the process alive."""
+        """Run a function in a thread of its own, which does not keep the process alive."""
 
 
 class SystemThread(threading.Thread):
     """A thread that does not keep the process alive."""
 
     def join(self, timeout: float | None = None) -> None:
-        """See `Running.join`."""
+        """Wait as `Running.join`."""
         if self is not threading.current_thread():
             super().join(timeout)
 
@@ -74,7 +74,7 @@ class SystemClock:
 
     @staticmethod
     def start(run: Callable[[], None], name: str) -> SystemThread:
-        """See `Clock.start`."""
+        """Start a thread as `Clock.start`."""
         thread = SystemThread(target=run, name=name, daemon=True)
         thread.start()
         return thread

@@ -1,13 +1,12 @@
-"""TF_CONFIG as TensorFlow 2.15 reads it: lenient, checked late, with the same answers and the same classes of
-errors.
+"""TF_CONFIG as TensorFlow 2.15 reads it: lenient, checked late, with the same answers and classes of errors.
 
-For programs that ask TensorFlow's questions (`tf.distribute.cluster_resolver.TFConfigClusterResolver`, and
-the functions of `tensorflow.python.distribute.multi_worker_util`). dtrain itself goes through the strict
-door, `dtrain.process.tf_config`.
+This is for programs that call `tf.distribute.cluster_resolver.TFConfigClusterResolver` and the functions of
+`tensorflow.python.distribute.multi_worker_util`. dtrain itself reads TF_CONFIG strictly:
+`dtrain.process.tf_config`.
 
-What one would not expect, and what holds here as there: the variable is parsed anew at each question; the
-empty string is a JSON error; a task that the cluster does not have is reported only by `master()`; a cluster
-of one task has the master ``""``; an evaluator is a chief; `master` is no task type.
+Surprising behaviour that holds here as there: the variable is parsed anew at each question; the empty string
+is a JSON error; a task that the cluster does not have is reported only by `master()`; a cluster of one task
+has the master ``""``; an evaluator is a chief; `master` is no task type.
 """
 
 import json
@@ -52,15 +51,15 @@ class TFClusterSpec:
         return list(self._tasks)
 
     def num_tasks(self, job: str) -> int:
-        """How many tasks a job has."""
+        """Return the number of a job's tasks."""
         return len(self._job(job))
 
     def task_indices(self, job: str) -> list[int]:
-        """The indices of a job's tasks, ascending."""
+        """Return the indices of a job's tasks, ascending."""
         return sorted(self._job(job))
 
     def task_address(self, job: str | None, index: int | None) -> str:
-        """The address of one task.
+        """Return the address of one task.
 
         Raises:
             ValueError: there is no such job or task.
@@ -71,16 +70,16 @@ class TFClusterSpec:
         return tasks[index]
 
     def job_tasks(self, job: str) -> list[str | None]:
-        """The addresses of a job by index; None where a sparse job has no task. A job without tasks is a
-        ValueError.
+        """Return the addresses of a job by index; None where a sparse job has no task.
+
+        Raises:
+            ValueError: the job has no tasks.
         """
         tasks = self._job(job)
         return [tasks.get(index) for index in range(max(tasks) + 1)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Job names to a list of addresses where the indices are dense, else to a mapping (also for a job
-        without tasks).
-        """
+        """Return job names to lists of addresses; to mappings where indices are sparse or there are none."""
         return {
             job: self.job_tasks(job) if tasks and max(tasks) + 1 == len(tasks) else dict(tasks)
             for job, tasks in self._tasks.items()
@@ -93,14 +92,14 @@ class TFClusterSpec:
 
 
 class TFConfigClusterResolver:
-    """`tf.distribute.cluster_resolver.TFConfigClusterResolver`: this task and its cluster, from TF_CONFIG.
+    """This task and its cluster, from TF_CONFIG: `tf.distribute.cluster_resolver.TFConfigClusterResolver`.
 
     Args:
         task_type: instead of TF_CONFIG's.
         task_id: instead of TF_CONFIG's.
         rpc_layer: instead of TF_CONFIG's.
-        environment: what `environment` answers; TF_CONFIG's is not read.
-        variables: where TF_CONFIG is looked up; default the process's environment.
+        environment: the answer of `environment`; TF_CONFIG's is not read.
+        variables: those among which TF_CONFIG is looked up; default the process's environment.
     """
 
     def __init__(
@@ -146,19 +145,17 @@ class TFConfigClusterResolver:
 
     @property
     def environment(self) -> str | None:
-        """As given to the constructor."""
+        """The environment given to the constructor."""
         return self._environment
 
     def cluster_spec(self) -> TFClusterSpec:
-        """The cluster; empty where TF_CONFIG has none."""
+        """Return the cluster; empty where TF_CONFIG has none."""
         return TFClusterSpec(self._get("cluster", {}))
 
     def master(
         self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """The address of a task (default: this one), with its protocol; ``""`` where it is alone in its
-        cluster.
-        """
+        """Return the address of a task (default: this one), with its protocol; ``""`` if it is alone."""
         session_master: str | None = self._get("session_master")
         if session_master is not None:
             return session_master
@@ -173,9 +170,7 @@ class TFConfigClusterResolver:
 
 
 def is_chief(cluster: TFClusterSpec, task_type: str | None, task_id: int | None) -> bool:
-    """Whether a task leads: the chief, worker 0 where there is none, and every evaluator (in its own cluster
-    of one).
-    """
+    """Return whether a task leads: the chief, worker 0 where there is none, and every evaluator."""
     _check(cluster, task_type, task_id)
     return task_type in ("chief", "evaluator") or (
         task_type == "worker" and task_id == 0 and "chief" not in cluster.jobs
@@ -183,9 +178,7 @@ def is_chief(cluster: TFClusterSpec, task_type: str | None, task_id: int | None)
 
 
 def id_in_cluster(cluster: TFClusterSpec, task_type: str | None, task_id: int) -> int:
-    """A task's number among those that train: the chief 0, then the workers; an evaluator counts by
-    itself.
-    """
+    """Return a task's number among those that train: the chief 0, then workers; an evaluator counts alone."""
     _check(cluster, task_type, task_id)
     if task_type == "chief":
         return 0
@@ -197,7 +190,7 @@ def id_in_cluster(cluster: TFClusterSpec, task_type: str | None, task_id: int) -
 
 
 def worker_count(cluster: TFClusterSpec, task_type: str | None) -> int:
-    """How many tasks train, the chief included; for an evaluator, how many evaluators the cluster names."""
+    """Return how many tasks train, chief included; for an evaluator, how many evaluators there are."""
     _check(cluster, task_type, 0)
     if task_type not in ("chief", "worker", "evaluator"):
         raise ValueError(f"Unexpected `task_type` {task_type!r}")
@@ -207,7 +200,7 @@ def worker_count(cluster: TFClusterSpec, task_type: str | None) -> int:
 
 
 def collective_leader(cluster: TFClusterSpec, task_type: str | None, task_id: int | None) -> str:
-    """The device of the leader of all-reduce; ``""`` for an evaluator and where there is no cluster."""
+    """Return the device of the leader of all-reduce; ``""`` for an evaluator and without a cluster."""
     if not cluster.jobs:
         return ""
     _check(cluster, task_type, task_id)
@@ -215,7 +208,7 @@ def collective_leader(cluster: TFClusterSpec, task_type: str | None, task_id: in
 
 
 def coordination_leader(cluster: TFClusterSpec) -> str:
-    """The device of the leader of the coordination service: the first ps, else the chief, else worker 0."""
+    """Return the device of the coordination service's leader: the first ps, else the chief, else worker 0."""
     return _first_task(cluster, "ps", "chief", "worker") if cluster.jobs else ""
 
 
@@ -230,7 +223,7 @@ def _count(cluster: TFClusterSpec, job: str) -> int:
 
 
 def _check(cluster: TFClusterSpec, task_type: str | None, task_id: int | None) -> None:
-    """The checks of multi_worker_util, in its order. A comparison with a missing index is its TypeError."""
+    """Check as multi_worker_util does, in its order; a comparison with a missing index is its TypeError."""
     if any(job not in TASK_TYPES for job in cluster.jobs):
         message = f"Disallowed task type found in cluster spec. Allowed types are {TASK_TYPES}"
         raise ValueError(f"{message} and the cluster spec is {cluster.as_dict()}.")

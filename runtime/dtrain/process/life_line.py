@@ -1,12 +1,12 @@
 """Dying together: no process outlives the launcher that owns it.
 
-Two ties hold a task, because each misses a case. PR_SET_PDEATHSIG kills it when its parent dies, but not what
-it started itself. The *life line* is a pipe whose other end only the launcher holds: at its end-of-file the
-task kills its whole group. What leaves the group as well (a session of its own) is killed by the process that
-adopts orphans: launcher, fork server, guardian.
+Two ties hold a task, because each misses a case. PR_SET_PDEATHSIG kills it when its parent dies, but not its
+own children. The *life line* is a pipe whose other end only the launcher holds: at its end-of-file the task
+kills its whole group. A process that leaves the group too (a session of its own) is killed by the process
+that adopts orphans: launcher, fork server, guardian.
 
-A task that was started by hand has no launcher that would kill it: after an order to stop it ends itself when
-its time is over (`limit_leaving`).
+A task that was started by hand has no launcher that would kill it: after SIGTERM it ends itself when its time
+is over (`limit_leaving`).
 """
 
 import contextlib
@@ -55,13 +55,13 @@ def _kill_group_at_end(life_line: int) -> None:
 
 
 def limit_leaving(grace_s: float, last_word: str) -> Callable[[], None]:
-    """Return what starts the clock: `grace_s` after it is called this process is killed, whatever it does.
+    """Return a function that starts the clock: `grace_s` after its call this process is killed in any case.
+
+    It takes no lock, so that a signal handler may call it.
 
     Args:
         grace_s: seconds.
-        last_word: what is written on stderr then, below the stacks of all threads.
-
-    The handler of a signal may call it: it takes no lock.
+        last_word: written on stderr then, below the stacks of all threads.
     """
     reading_end, writing_end = os.pipe()
     threading.Thread(
@@ -84,8 +84,7 @@ def _kill_later(order: int, grace_s: float, last_word: str) -> None:
 
 
 def kill_children(patience_s: float = 2.0) -> None:
-    """Kill and reap every child. In a process that adopts orphans that means: every descendant, whatever its
-    session.
+    """Kill and reap every child; if this process adopts orphans, every descendant of any session.
 
     Args:
         patience_s: how long to wait for the kernel; a process in an uninterruptible wait may outlast it.

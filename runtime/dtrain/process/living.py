@@ -1,4 +1,4 @@
-"""Whether a process still lives: its pid alone may by now be a stranger's."""
+"""The liveness of a process by pid and start time, because another process may have got the pid."""
 
 import os
 import select
@@ -6,9 +6,7 @@ from pathlib import Path
 
 
 def started_s(pid: int) -> float | None:
-    """When a process started, in seconds since the machine did, which no change of the clock moves; None: it
-    is not there.
-    """
+    """Return when a process started, in seconds since boot, which clock changes do not move; None if gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -17,9 +15,7 @@ def started_s(pid: int) -> float | None:
 
 
 def lives(pid: int, started: float) -> bool:
-    """Return whether the process of that pid and start time (`started_s`) has not ended; one that was not
-    reaped has.
-    """
+    """Return whether the process of that pid and start time (`started_s`) lives, or has not been reaped."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:

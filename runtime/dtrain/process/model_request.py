@@ -1,6 +1,4 @@
-"""What `dtrain evaluate`, `predict` and `export` ask of `python -m dtrain.task.model_command`: one JSON
-object.
-"""
+"""The request of `dtrain evaluate`, `predict` and `export` to `python -m dtrain.task.model_command`: JSON."""
 
 import msgspec
 
@@ -16,8 +14,8 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
         output: the file that is written; None: stdout.
         as_json: the answer on stdout is one JSON object.
         steps: how many batches; None: all there are.
-        loss, metrics: in place of what the model was compiled with.
-        classes: the number of an example's largest output stands for the outputs.
+        loss, metrics: in place of those that the model was compiled with.
+        classes: print the number of an example's largest output in place of the outputs.
         custom_objects: a Python file whose classes the model may name.
     """
 
@@ -37,10 +35,10 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode(request: ModelRequest) -> str:
-    """As one argument of a command."""
+    """Return a request as one argument of a command."""
     return msgspec.json.encode(request).decode()
 
 
 def decode(argument: str) -> ModelRequest:
-    """What `encode` made."""
+    """Return the request that `encode` encoded."""
     return msgspec.json.decode(argument, type=ModelRequest)

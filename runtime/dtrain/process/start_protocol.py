@@ -1,23 +1,23 @@
 """The messages between the launcher and the processes that start tasks for it: one JSON object a line.
 
 The launcher sends a `StartTask`; the fork server (or, for one foreign command, its guardian) answers with
-`Started` or `Refused`, and later with `Exited`. Tasks are named as everywhere (``worker:0``) with the
-attempt, so that a late report about an earlier attempt is recognised.
+`Started` or `Refused`, and later with `Exited`. Tasks are named with the attempt, so that a late report about
+an earlier attempt is recognised.
 """
 
 import msgspec
 
 
 class StartTask(msgspec.Struct, frozen=True):
-    """Fork a task.
+    """An order to fork a task.
 
     Attributes:
         argv: the program and its arguments, as `sys.argv` of the task.
-        environment: what is set on top of the launcher's own environment.
+        environment: variables that are set on top of the launcher's own environment.
         cwd: the working directory.
-        log: the file that the task's stdout and stderr are appended to; it exists.
+        log: the file to which the task's stdout and stderr are appended; it exists.
         needs_grpc: it serves, or its servers may not be on this host. A task that finds out otherwise imports
-            it by itself.
+            gRPC itself.
     """
 
     task: str
@@ -77,7 +77,7 @@ class Lines:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Add what was read; return the lines that are complete now."""
+        """Add bytes; return the lines that are complete now."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         return lines
 

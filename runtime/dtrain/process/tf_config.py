@@ -1,11 +1,11 @@
-"""The TF_CONFIG that dtrain itself reads and writes: TensorFlow's form, checked at the door.
+"""The TF_CONFIG that dtrain itself reads and writes: TensorFlow's form, strictly checked.
 
-    {"cluster": {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"], "ps": ["d:2222"]}, "task": {"type":
-    "worker", "index": 1}}
+    {"cluster": {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"], "ps": ["d:2222"]},
+     "task": {"type": "worker", "index": 1}}
 
 TensorFlow answers most mistakes in it by waiting for ever, or not at all (`cluster_resolver` has its exact
-answers). Here each is a `SpecError` with one message. Accepted beyond the plain form, as TensorFlow and the
-platforms that set the variable do: sparse jobs (``{"1": "b:2222"}``), `master` for the chief, an index
+answers). Here each is a `SpecError` with one message. Accepted beyond the plain form, as by TensorFlow and
+the platforms that set the variable: sparse jobs (``{"1": "b:2222"}``), `master` for the chief, an index
 written "1" or 1.0, an evaluator among the jobs (it is left out of the cluster), and keys that belong to other
 programs.
 """
@@ -39,19 +39,19 @@ ALONE = (TaskId(Role.WORKER, 0), TaskId(Role.CHIEF, 0))
 
 
 def write_tf_config(cluster: ClusterSpec, task: TaskId) -> str:
-    """The TF_CONFIG of one task. The evaluator is never part of the cluster."""
+    """Return the TF_CONFIG of one task. The evaluator is never part of the cluster."""
     return json.dumps({"cluster": cluster.to_dict(), "task": {"type": task.role.value, "index": task.index}})
 
 
 def read_tf_config(text: str, joined: bool = False) -> tuple[ClusterSpec, TaskId | None]:
-    """The cluster, and who this task is; None where TF_CONFIG names no task.
+    """Return the cluster, and this task; None where TF_CONFIG names no task.
 
     Args:
         text: the variable's value.
         joined: whether the task is a worker that joins and that the cluster does not name.
 
     Raises:
-        SpecError: everything that is wrong, a line each: where, what was found, what was expected.
+        SpecError: all mistakes, a line each: where, what was found, what was expected.
     """
     config = _parse(text)
     mistakes = _Mistakes()
@@ -73,11 +73,11 @@ def read_tf_config(text: str, joined: bool = False) -> tuple[ClusterSpec, TaskId
 
 
 class _Mistakes(list[str]):
-    """What is wrong so far."""
+    """The mistakes found so far."""
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Go on behind what is refused here."""
+        """Collect an error of this block and go on after it."""
         try:
             yield
         except SpecError as error:
@@ -124,7 +124,7 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def _check_keys(found: dict[str, Any], known: tuple[str, ...], where: str) -> None:
-    """Refuse what looks like a slip of a known key; other keys are some platform's own."""
+    """Refuse a key that looks like a misspelt known one; other keys belong to a platform."""
     for key in set(found).difference(known):
         nearest = _nearest(key, known)
         if nearest and nearest not in found:
@@ -140,9 +140,7 @@ def _role(name: Any, where: str) -> Role:
 
 
 def _index(value: Any, where: str) -> int:
-    """An index as TensorFlow takes it, through int(); what int() would bend silently (true, 1.5) is
-    refused.
-    """
+    """Return an index as TensorFlow takes it, by int(), but refuse true and 1.5, which int() truncates."""
     as_text = isinstance(value, str) and re.fullmatch(r"\s*\d{1,9}\s*", value)
     as_number = (
         isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value % 1 == 0

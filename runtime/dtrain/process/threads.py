@@ -1,8 +1,8 @@
-"""How many threads the arithmetic of a task may use, as far as a launcher has not said it.
+"""The number of threads for a task's arithmetic, unless a launcher has set it.
 
 `dtrain launch` shares the cores among its tasks. Without it each would take them all, and threads that wait
-for each other while those of another task have the core take a hundred times as long. That training is
-`deterministic` a launcher may not know: the program may have wished it.
+for each other while those of another task have the core take a hundred times as long. A launcher may not know
+that training is `deterministic`: the program may have wished it.
 """
 
 import os
@@ -26,9 +26,7 @@ THREAD_LIMITS = (
 
 
 def share_cores(training: TrainingSection, assignment: TaskAssignment | None) -> None:
-    """Let this process use its share of the machine's cores, from now on; without an assignment it trains
-    alone.
-    """
+    """Limit this process to its share of the machine's cores; without an assignment it trains alone."""
     cores = len(os.sched_getaffinity(0))
     limit = threads(training, assignment, cores, os.environ)
     if limit is not None and limit < cores:
@@ -40,11 +38,9 @@ def share_cores(training: TrainingSection, assignment: TaskAssignment | None) ->
 def threads(
     training: TrainingSection, assignment: TaskAssignment | None, cores: int, environment: Mapping[str, str]
 ) -> int | None:
-    """Share the cores of this machine among the training tasks on it.
+    """Return the number of threads for this task: its share of the cores among the training tasks here.
 
-    Returns:
-        How many threads this task may use; None where it is alone, or where a launcher or the user has said
-        it.
+    It is None where the task is alone, or where a launcher or the user has set a number.
     """
     if training.deterministic:
         return 1

@@ -1,7 +1,6 @@
-"""What a task that no launcher watches says of itself: who it is, and from the second second for whom it
-waits and why.
+"""The lines of a task without a launcher: its identity, and after a second its waits and their reasons.
 
-Decides what is said and when; `reporting` says it.
+This module decides on the lines and their times; `reporting` prints them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,10 +31,10 @@ class Unreached(NamedTuple):
     """A server to which no connection can be opened.
 
     Attributes:
-        address: where it should be.
-        reason: why it is not reached, as seen last.
-        since_s: when that began.
-        seen_s: when it was seen last.
+        address: the server's.
+        reason: the latest reason for which it is not reached.
+        since_s: the time of the first failure.
+        seen_s: the time of the latest failure.
     """
 
     address: str
@@ -46,7 +45,7 @@ class Unreached(NamedTuple):
 
 @dataclass
 class _Told:
-    """What was said of one wait: the text, when it is due again, and the pause after that."""
+    """The last line about one wait, the time of the next one, and the pause after that."""
 
     text: str
     due_s: float
@@ -54,7 +53,7 @@ class _Told:
 
 
 class Announcements:
-    """Which lines a task says of its waits. One thread asks; see `look`."""
+    """The choice of lines about a task's waits. One thread calls it; see `look`."""
 
     def __init__(self) -> None:
         self._unreached: dict[str, _Told] = {}
@@ -63,12 +62,12 @@ class Announcements:
     def look(
         self, now_s: float, unreached: Mapping[str, Unreached], waiting: tuple[str, float] | None
     ) -> Iterator[str]:
-        """Yield what is to be said now.
+        """Yield the lines that are due.
 
         Args:
             now_s: seconds.
-            unreached: by server, to whom this task tries to connect.
-            waiting: for whom the task waits, and since when; None: for no task.
+            unreached: by name, the servers to which this task tries to connect.
+            waiting: the tasks that the task waits for, and since when; None: it does not wait for a task.
         """
         for server in [server for server in self._unreached if server not in unreached]:
             del self._unreached[server]
@@ -91,7 +90,7 @@ class Announcements:
             yield f"waits for {text} ({now_s - found.since_s:.0f} s so far)"
 
     def _of_others(self, text: str, since_s: float, now_s: float) -> Iterator[str]:
-        """Training may wait for another task at every step: the rhythm goes on from one wait to the next."""
+        """Yield a line from time to time, in one rhythm over all waits: training may wait at every step."""
         told = self._others
         if told is None:
             self._others = _Told(text, now_s + AGAIN_S)
@@ -109,7 +108,7 @@ def _due(told: _Told, now_s: float, longest_s: float) -> bool:
 
 
 def introduction(assignment: TaskAssignment, pid: int) -> str:
-    """Say who a task is, where it listens, and with whom it works."""
+    """Return a line with a task's identity, its address, and its servers."""
     cluster = assignment.cluster
     whole = tasks_text({role.value: cluster.count(role) for role in Role})
     who = f"process {pid} of run {assignment.run_id}, which is {whole}"

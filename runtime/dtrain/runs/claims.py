@@ -1,9 +1,9 @@
-"""Which run writes a path: a second run that would write it too is refused while the first lives.
+"""Claims of runs on paths: a second run that would write a path is refused while the first one lives.
 
-In a directory in which runs write lies a file `.dtrain-runs`. The leader of a run locks one byte of it for
-each path that it writes, and a line in it says which process belongs to which run. These are fcntl's record
-locks: the kernel gives them back when the process ends, however it ends; forked children do not hold them;
-and they work over NFS. The last leader that ends in order removes the file.
+A directory in which runs write has a file `.dtrain-runs`. The leader of a run locks one byte of it for each
+path that it writes, and a line in it names the run of each process. The locks are fcntl's record locks: the
+kernel releases them when the process ends in any way; forked children do not hold them; and they work over
+NFS. The last leader that ends in order removes the file.
 """
 
 import atexit
@@ -25,12 +25,12 @@ _FLOCK = "hhqqi"
 
 @dataclass
 class _Held:
-    """What this process holds.
+    """The locks of this process.
 
     Attributes:
-        pid: whose it is; a forked child begins anew.
+        pid: of the process that took them; a forked child begins anew.
         descriptors: of the open files, by directory. A file is opened once: closing any descriptor of it
-            gives all locks back.
+            releases all locks.
     """
 
     pid: int = 0
@@ -41,8 +41,7 @@ _held = _Held()
 
 
 def claim(path: str | os.PathLike[str], run_id: str | None) -> None:
-    """Let a run write `path`, and no other one until this process ends. Where nothing can be locked, nothing
-    is claimed.
+    """Let a run alone write `path` until this process ends, if files can be locked there.
 
     Args:
         path: a file or a folder, which need not exist.
@@ -63,7 +62,7 @@ def claim(path: str | os.PathLike[str], run_id: str | None) -> None:
         holder = _lock(whole, run_id)
     except (
         OSError
-    ):  # no such directory, or one that must not be written to: the attempt to write there says so
+    ):  # no such directory, or a read-only one: the attempt to write there will fail with a message
         return
     if holder is not None:
         raise RunInUseError(
@@ -73,7 +72,7 @@ def claim(path: str | os.PathLike[str], run_id: str | None) -> None:
 
 
 def _lock(path: Path, run_id: str) -> str | None:
-    """Lock a path's byte; return who holds it if that is not to be had.
+    """Lock a path's byte; return its holder if it is taken.
 
     Raises:
         OSError: there is no file to lock, or no locks in this file system.
@@ -88,7 +87,7 @@ def _lock(path: Path, run_id: str) -> str | None:
             kind, _, _, length, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted))
             if kind != fcntl.F_UNLCK and length == 1:
                 return _run_of(pid, descriptor)
-            time.sleep(RETRY_S)  # it was just given back, or the whole file is locked for its removal
+            time.sleep(RETRY_S)  # it was just released, or the whole file is locked for its removal
             continue
         if os.fstat(descriptor).st_nlink:
             if f"{os.getpid()} {run_id}\n".encode() not in _content(descriptor):
@@ -115,9 +114,7 @@ def _content(descriptor: int) -> bytes:
 
 
 def _leave(pid: int) -> None:
-    """Remove the files of this process that no other process uses. A forked child has none of its own, and
-    removes nothing.
-    """
+    """Remove this process's files that no other process uses; a forked child has none."""
     if os.getpid() != pid:
         return
     for directory, descriptor in _held.descriptors.items():

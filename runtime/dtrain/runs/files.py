@@ -1,30 +1,22 @@
-"""The files of one run: the one place that knows their names and what is in them.
+"""The files of one run: the only place that knows their names and contents.
 
-    <run directory>/             mode 0700
-        lock                    held (flock) while the run is alive, by the launcher or by a chief started by
-                                hand
-        run.json                `RunRecord`: the state of the run and of every task's process; written by the
-                                holder of the lock
-        join.json               `JoinRecord`: what a worker that joins must know; there while the run lives,
-                                mode 0600
-        spec.json               the resolved spec; the leader replaces it when its program has set something
-                                of `training`
-        plan.json               what was started (`dtrain plan`), the secret masked
-        events.jsonl            the journal: one event a line
-        reserve-run.json-0 ...  room on a full disk for the last words of that name; absent after the end
-        metrics.jsonl           the chief's metrics: one line a report
-        checkpoints/            ckpt-<step>/
+    <run directory>/                mode 0700
+        lock                        held (flock) while the run lives, by the launcher or a chief by hand
+        run.json                    `RunRecord`: the run's and the tasks' states, by the lock's holder
+        join.json                   `JoinRecord`: for workers that join; while the run lives, mode 0600
+        spec.json                   the resolved spec, with the wishes for `training` of the leader's program
+        plan.json                   the tasks that were started (`dtrain plan`), the secret masked
+        events.jsonl                the journal: one event a line
+        reserve-run.json-0 ...      room on a full disk for the last record of that name; absent after the end
+        metrics.jsonl               the chief's metrics: one line a report
+        checkpoints/                ckpt-<step>/
         tasks/worker-0/
-            status.json         `TaskStatus`: written by the task itself about twice a second
-            joined.json         `JoinedRecord`: of a worker that has joined the run, written by the command
-                                that started it
+            status.json             `TaskStatus`: written by the task itself about twice a second
+            joined.json             `JoinedRecord`: of a worker that has joined the run, by its command
             attempt-0/output.log    stdout and stderr of one attempt, together and complete
-            attempt-0/failure.json  `FailureRecord`: why the attempt died, written by the task or by the
-                                    process that reaped it
-            attempt-0/slow.json     `Slowdown`: how slow the attempt is to be from now on; written by
-                                    `dtrain chaos`
-            attempt-0/kill.json     `KillRequest`: it does not answer; written by the chief, carried out
-                                    by the launcher
+            attempt-0/failure.json  `FailureRecord`: why the attempt died, by the task or its reaper
+            attempt-0/slow.json     `Slowdown`: of the attempt from now on, by `dtrain chaos`
+            attempt-0/kill.json     `KillRequest`: it does not answer; by the chief, for the launcher
 
 Small JSON files are replaced as a whole (written aside, then renamed), so a reader never sees half of one.
 Where the disk has no room for the new one, the old one is overwritten; a reader that comes in the midst of
@@ -64,7 +56,7 @@ Record = TypeVar("Record")
 
 @dataclass
 class TaskRecord:
-    """The process side of a task, as the launcher knows it.
+    """The state of a task's process, as the launcher knows it.
 
     Attributes:
         message: why it was lost, or is started again; None: it is not.
@@ -83,15 +75,16 @@ class TaskRecord:
 
 @dataclass
 class FailureRecord:
-    """Why an attempt of a task, or a run, failed.
+    """The reason why an attempt of a task, or a run, failed.
 
     Attributes:
         error_type: the name of the exception's class; None where no exception ended it.
         monotonic_s: the machine's monotonic clock, by which the earliest cause is found.
         last_lines: the end of the task's output, for deaths without a traceback.
-        step: where the task stood, as it had said.
+        step: the task's last known place in training.
         likewise: the tasks that have failed with the same message; only in the record of a run.
-        standing: where each task stood, one line each; only in the record of a run that took too long.
+        standing: each task's place in training, one line each; only in the record of a run that took too
+            long.
     """
 
     task: str
@@ -118,7 +111,7 @@ class RunRecord:
     `launcher_pid` and `launcher_started` (`started_s`) tell whether the process that wrote it is still alive.
 
     Attributes:
-        stalled: where training stands still and whom it waits for; None: it does not.
+        stalled: the place at which training stands still and the tasks it waits for; None: it does not.
     """
 
     run: str
@@ -136,7 +129,7 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class JoinRecord:
-    """What a worker needs to join a run.
+    """The data with which a worker joins a run.
 
     Attributes:
         run_id: as every connection presents it; differs from the record's id for a cluster started by hand.
@@ -153,12 +146,12 @@ class JoinRecord:
 
 @dataclass
 class TaskStatus:
-    """What a task says about its own training. Absent or null where it does not apply.
+    """A task's report on its own training. Absent or null where it does not apply.
 
     Attributes:
         monotonic_s: the machine's monotonic clock at the time of writing: the heartbeat.
         progress_monotonic_s: the same clock when the step last rose.
-        waiting_share: how much of the time it has waited for others lately, 0 to 1.
+        waiting_share: the share of recent time in which it has waited for others, 0 to 1.
         evaluation: the newest evaluation: ``global_step`` and one number a metric.
         evaluations: the evaluator's newest ones, in this form.
         fits_begun: how many calls of `fit` the task has come to.
@@ -201,8 +194,9 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class Slowdown:
-    """From now on a task's own computation takes `factor` times as long, in place of what the spec's
-    `simulate.slow` says.
+    """An order to a task: its own computation takes `factor` times as long from now on.
+
+    It replaces the factor of the spec's `simulate.slow`.
     """
 
     factor: float
@@ -210,14 +204,15 @@ class Slowdown:
 
 @dataclass(frozen=True)
 class KillRequest:
-    """A server is past its lease: the launcher kills it, and starts it again by its restart rule."""
+    """A request to the launcher: kill a server past its lease, and start it again by its restart rule."""
 
     reason: str
 
 
 def global_step(statuses: Iterable[TaskStatus]) -> int | None:
-    """Where a run stands: as ps:0 counts (rule 10), and as it has told the replicas; other servers' counts
-    are their own.
+    """Return the global step of a run: ps:0's count, which it also tells the replicas.
+
+    Other servers' counts are their own: rule *One batch a step* (docs/design/protocol.md#one-batch-a-step).
     """
     first = str(TaskId(Role.PS, 0))
     heard = (
@@ -236,7 +231,7 @@ class RunFiles:
 
     @property
     def lock(self) -> Path:
-        """Held with flock while the run is alive."""
+        """The file that is locked with flock while the run is alive."""
         return self.directory / "lock"
 
     @property
@@ -256,17 +251,17 @@ class RunFiles:
 
     @property
     def plan(self) -> Path:
-        """What was started."""
+        """The plan of the tasks that were started."""
         return self.directory / "plan.json"
 
     @property
     def journal(self) -> Path:
-        """One event a line."""
+        """The journal, one event a line."""
         return self.directory / "events.jsonl"
 
     @property
     def metrics(self) -> Path:
-        """One line a report."""
+        """The metrics, one line a report."""
         return self.directory / "metrics.jsonl"
 
     @property
@@ -275,53 +270,53 @@ class RunFiles:
         return self.directory / "checkpoints"
 
     def tasks(self) -> list[TaskId]:
-        """Every task that has left files, also one that has joined."""
+        """Return every task that has left files, also one that has joined."""
         return sorted(TaskId.parse(path.name.replace("-", ":")) for path in self.directory.glob("tasks/*-*"))
 
     def task(self, task: TaskId) -> Path:
-        """The folder of one task."""
+        """Return the folder of one task."""
         return self.directory / "tasks" / f"{task.role}-{task.index}"
 
     def status(self, task: TaskId) -> Path:
-        """A task's `TaskStatus`."""
+        """Return the path of a task's `TaskStatus`."""
         return self.task(task) / "status.json"
 
     def joined(self, task: TaskId) -> Path:
-        """The `JoinedRecord` of a worker that has joined."""
+        """Return the path of the `JoinedRecord` of a worker that has joined."""
         return self.task(task) / "joined.json"
 
     def joined_tasks(self) -> list[TaskId]:
-        """Every worker that has joined, also one that has left again."""
+        """Return every worker that has joined, also one that has left again."""
         found = self.directory.glob("tasks/worker-*/joined.json")
         return sorted(TaskId.parse(path.parent.name.replace("-", ":")) for path in found)
 
     def attempt(self, task: TaskId, attempt: int) -> Path:
-        """The folder of one attempt of a task."""
+        """Return the folder of one attempt of a task."""
         return self.task(task) / f"attempt-{attempt}"
 
     def log(self, task: TaskId, attempt: int) -> Path:
-        """What one attempt of a task printed."""
+        """Return the path of the output of one attempt of a task."""
         return self.attempt(task, attempt) / "output.log"
 
     def failure(self, task: TaskId, attempt: int) -> Path:
-        """Why one attempt of a task failed; absent if it did not."""
+        """Return the path of the reason why one attempt of a task failed; absent if it did not."""
         return self.attempt(task, attempt) / "failure.json"
 
     def slow(self, task: TaskId, attempt: int) -> Path:
-        """A `Slowdown` for one attempt of a task; absent as long as the spec alone decides."""
+        """Return the path of a `Slowdown` for one attempt; absent as long as the spec alone decides."""
         return self.attempt(task, attempt) / "slow.json"
 
     def kill(self, task: TaskId, attempt: int) -> Path:
-        """A `KillRequest` for one attempt of a task."""
+        """Return the path of a `KillRequest` for one attempt of a task."""
         return self.attempt(task, attempt) / "kill.json"
 
     def attempts(self, task: TaskId) -> Iterator[int]:
-        """The numbers of the attempts that left files, oldest first."""
+        """Yield the numbers of the attempts that left files, oldest first."""
         numbers = (path.name.removeprefix("attempt-") for path in self.task(task).glob("attempt-*"))
         yield from sorted(int(number) for number in numbers if number.isdecimal())
 
     def is_own(self, name: str) -> bool:
-        """Whether a name in the directory is one that dtrain gives."""
+        """Return whether dtrain gives this name to a file of the directory."""
         return _OWN_NAME.fullmatch(name) is not None
 
     def create(self) -> None:
@@ -342,7 +337,7 @@ class RunFiles:
             raise RunError(f"the run directory {self.directory} is not writable; give another with --run-dir")
 
     def keep_room(self) -> None:
-        """Hold `RESERVES`, each of `RESERVE_BYTES`, as far as the disk has room."""
+        """Reserve `RESERVES`, each of `RESERVE_BYTES`, as far as the disk has room."""
         for name, count in RESERVES.items():
             for number in range(count):
                 with (
@@ -352,13 +347,14 @@ class RunFiles:
                     os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
     def give_room_back(self) -> None:
-        """The run has ended."""
+        """Release the reserves at the end of the run."""
         for room in self.directory.glob("reserve-*"):
             room.unlink(missing_ok=True)
 
     def write_last_words(self, path: Path, record: Any) -> None:
-        """`write_record`, on a full disk into room that is held: how a run ended is known however it
-        ended.
+        """Write a last record as `write_record` does, on a full disk into reserved room.
+
+        The way in which a run ended is thus always known.
         """
         try:
             write_record(path, record)
@@ -376,7 +372,7 @@ def read_record(path: Path, kind: type[Record]) -> Record | None:
     """Read one of the small JSON files; None if it is not there.
 
     Raises:
-        RunError: it is there and is not what dtrain writes.
+        RunError: its contents are not dtrain's.
     """
     damaged: Exception | None = None
     for _ in range(READS_MAX):
@@ -392,7 +388,7 @@ def read_record(path: Path, kind: type[Record]) -> Record | None:
 def write_record(path: Path, record: Any) -> None:
     """Replace one of the small JSON files as a whole. Not fsynced: these are for people, not for recovery.
 
-    On a full disk the file is overwritten: what fits into the blocks that it has needs no room.
+    On a full disk the file is overwritten: a record that fits into its blocks needs no room.
 
     Raises:
         OSError: it cannot be written; it is as it was.
@@ -413,8 +409,8 @@ def offer_to_join(files: RunFiles, record: JoinRecord) -> None:
 
 
 def default_runs_dir() -> Path:
-    """Where runs are kept: DTRAIN_RUNS_DIR, else the XDG state directory (``~/.local/state/dtrain/runs``)."""
+    """Return the directory of runs: DTRAIN_RUNS_DIR, else XDG's (``~/.local/state/dtrain/runs``)."""
     if chosen := os.environ.get(RUNS_DIR):
-        return Path(chosen).expanduser()  # what no shell has read still says ~
+        return Path(chosen).expanduser()  # ~ stays where no shell has expanded it
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "dtrain" / "runs"

@@ -1,6 +1,4 @@
-"""One record in one small JSON file: replaced as a whole, or written over where the disk has no room for
-another one.
-"""
+"""One record in one small JSON file: replaced as a whole, or overwritten if the disk is full."""
 
 import os
 from pathlib import Path
@@ -14,9 +12,9 @@ def replace_json(path: Path, record: Any, room: Path | None = None) -> None:
 
     Args:
         path: of the file; it need not be there.
-        record: what it is to hold.
-        room: a file whose blocks are taken for it; those that were given back to a full disk first, others
-            might take.
+        record: its new contents.
+        room: a file whose blocks are used; blocks that are released first might be taken by others on a full
+            disk.
 
     Raises:
         OSError: it cannot be written; it is as it was.
@@ -36,10 +34,10 @@ def replace_json(path: Path, record: Any, room: Path | None = None) -> None:
 
 
 def overwrite_json(path: Path, record: Any) -> None:
-    """Write over a file in its own blocks, which needs no room as long as the record fits into them.
+    """Overwrite a file in its own blocks, which needs no room as long as the record fits into them.
 
-    It is done in one write, because a reader may come at any moment. Blanks stand where the earlier record
-    was longer.
+    It is done in one write, because a reader may come at any moment. Blanks fill the place of a longer
+    earlier record.
 
     Raises:
         OSError: it is not there, or does not fit; it is as it was.

@@ -22,13 +22,13 @@ FIELDS = ("step", "loss", "examples_per_s", "stale_gradients", "staleness_mean",
 
 
 class MetricsLog:
-    """Appends what ps:0's answers to the leader's heartbeats say of everybody."""
+    """Appends the numbers of all tasks from ps:0's answers to the leader's heartbeats."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         """Begin.
 
         Args:
-            path: is appended to; a restarted leader goes on with it.
+            path: of the file, which a restarted leader continues.
             clock: seconds, monotonic.
         """
         self._path = path
@@ -37,13 +37,13 @@ class MetricsLog:
         self._newest: HeartbeatReply | None = None
 
     def update(self, reply: HeartbeatReply) -> None:
-        """ps:0 has answered; a line is due every `INTERVAL_S` seconds."""
+        """Take an answer of ps:0; write a line every `INTERVAL_S` seconds."""
         self._newest = reply
         if self._clock() >= self._next_s:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was heard last and is not written yet. A full disk must not stop training."""
+        """Write the last answer, if it is not written yet. A full disk must not stop training."""
         if self._newest is not None:
             line = msgspec.json.encode(self._line(self._newest, datetime.now().astimezone()))
             with contextlib.suppress(OSError), self._path.open("ab") as file:

@@ -1,10 +1,9 @@
-"""A task's account of itself: kept up to date by the threads that train or serve, written to its status file
-by one thread.
+"""A task's status: updated by the threads that train or serve, written to its file by one thread.
 
-The same account rides in the heartbeats to ps:0, so a leader started by hand can show every task's. Writing
-is never in the way of training: fields are plain attributes, the file is replaced about twice a second, and a
-disk that refuses costs a status. As often the thread looks for an order of `dtrain chaos` to be slow, and
-says on stderr, in a task that no launcher watches, for whom the task waits.
+The same status rides in the heartbeats to ps:0, so a leader started by hand can show every task's. Writing
+never delays training: fields are plain attributes, the file is replaced about twice a second, and a failing
+disk costs a status. Equally often the thread looks for a `Slowdown` of `dtrain chaos` and prints on stderr,
+in a task that no launcher watches, the tasks that this one waits for.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ WAIT_SHOWN_AFTER_S = 0.5
 
 
 class Reporter:
-    """Owns a `TaskStatus` and, where there is a run directory, the file it is written to.
+    """Owner of a `TaskStatus` and, where there is a run directory, of its file.
 
     Attributes:
         status: fields may be set by any thread at any time.
@@ -64,34 +63,32 @@ class Reporter:
         self._thread.start()
 
     def running(self) -> None:
-        """The task is up."""
+        """Record that the task is up."""
         self.status.phase = TaskPhase.RUNNING
         self.write()
 
     def fit_begins(self) -> None:
-        """A call of `fit` begins; until it ends the task has steps to make."""
+        """Record that a call of `fit` begins; until it ends the task has steps to make."""
         self.status.fits_begun += 1
 
     def fit_ends(self) -> None:
-        """Note that the call of `fit` has ended, and write it down at once, because the program may end the
-        process next.
-        """
+        """Record that the call of `fit` has ended, and write at once: the process may end next."""
         self.status.fits_ended = self.status.fits_begun
         self.write()
 
     def waiting(self, for_whom: str | None) -> None:
-        """Note for whom the task waits from now on; None: for no task."""
+        """Record the task that this one waits for from now on; None: none."""
         now = time.monotonic()
         if self._waiting is not None:
             self._waited_s += now - self._waiting[1]
         self._waiting = None if for_whom is None else (for_whom, now)
 
     def behind(self, server: str, others: str | None) -> None:
-        """Note for whom a server itself waits: a task that waits for the server waits for them."""
+        """Record the tasks that a server itself waits for, and so does any task that waits for the server."""
         self._behind[server] = others
 
     def unreached(self, server: str, address: str, reason: str | None) -> None:
-        """Note why a server cannot be reached, again and again while that is so; None: it has been."""
+        """Record, at every failure, why a server cannot be reached; None: it has been."""
         now_s = time.monotonic()
         before = self._unreached.get(server)
         if reason is None:
@@ -100,11 +97,11 @@ class Reporter:
             self._unreached[server] = Unreached(address, reason, before.since_s if before else now_s, now_s)
 
     def introduce(self) -> None:
-        """Say who this task is, where it listens and with whom it works, unless a launcher does."""
+        """Print the task's identity, address and servers, unless a launcher does."""
         self.announce(introduction(self._assignment, self.status.pid))
 
     def announce(self, text: str) -> None:
-        """Say something on stderr, unless a launcher tells the user how this task is."""
+        """Print a line on stderr, unless a launcher tells the user about this task."""
         if self._announcements is not None:
             self.warn(text)
 
@@ -117,13 +114,12 @@ class Reporter:
                 self.warn(text)
 
     def warn(self, text: str) -> None:
-        """Say something that is not an error, on stderr."""
+        """Print a warning on stderr."""
         with contextlib.suppress(OSError):  # a full disk under it
             print(f"dtrain: {self.status.task}: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
     def tried_to_save(self, step: int, failure: str | None) -> None:
-        """Note why the checkpoint of a step could not be written (None: it was). The launcher says when that
-        changes.
+        """Record why the checkpoint of a step could not be written (None: it was), for the launcher to print.
 
         A warning alone would be lost where the log is on the same full disk.
         """
@@ -135,7 +131,7 @@ class Reporter:
             self.write()
 
     def progress(self, step: int, loss: float | None = None, examples: int = 0) -> None:
-        """A step is done."""
+        """Record a completed step."""
         self.status.step = step
         self.status.progress_monotonic_s = time.monotonic()
         if loss is not None:
@@ -143,20 +139,19 @@ class Reporter:
         self._examples += examples
 
     def begins(self) -> float | None:
-        """The task begins to compute, in this thread: for `slow_down`. None if it is not to be slow: asking
-        takes a microsecond.
+        """Return the CPU time at which this thread begins to compute, for `slow_down`.
+
+        It is None if the task is not to be slow: asking takes a microsecond.
         """
         return time.thread_time() if self._slow > 1.0 else None
 
     def slow_down(self, begun_s: float | None) -> None:
-        """`simulate.slow` and `dtrain chaos slow`: sleep in proportion to the CPU time that was computed
-        since `begins`.
-        """
+        """Sleep in proportion to the CPU time since `begins`, by `simulate.slow` or `dtrain chaos slow`."""
         if self._slow > 1.0 and begun_s is not None:
             time.sleep((self._slow - 1.0) * (time.thread_time() - begun_s))
 
     def current(self) -> TaskStatus:
-        """The status as of now: heartbeat, rate and wait brought up to date."""
+        """Return the status as of now: heartbeat, rate and wait brought up to date."""
         now = time.monotonic()
         waiting = self._waiting
         self.status.monotonic_s = now
@@ -190,12 +185,10 @@ class Reporter:
                 write_record(self._path, self.current())
 
     def close(self) -> None:
-        """The task is done; the last status stays, also when the order to stop comes just now: it comes
-        once.
-        """
+        """End the account; the last status stays, also if SIGTERM, which comes once, comes just now."""
         try:
             self._write_last()
-        except BaseException:  # SystemExit out of SIGTERM's handler, in the midst of it
+        except BaseException:  # SystemExit from SIGTERM's handler interrupted the write
             self._write_last()
             raise
 
@@ -218,6 +211,6 @@ class Reporter:
                 last_s = now_s
 
     def _read_order(self) -> None:
-        with contextlib.suppress(OSError, RunError):  # what cannot be read changes nothing
+        with contextlib.suppress(OSError, RunError):  # a file that cannot be read changes nothing
             order = read_record(self._order, Slowdown) if self._order is not None else None
             self._slow = self._slow_by_spec if order is None else order.factor

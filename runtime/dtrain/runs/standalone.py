@@ -35,7 +35,7 @@ from dtrain.runs.task_states import STOPPED, state_of, why_lost
 
 
 class HandRun:
-    """Holds the directory's lock for the life of the leader."""
+    """The run directory, locked for the life of the leader."""
 
     def __init__(self, assignment: TaskAssignment) -> None:
         """Make or take over the directory.
@@ -80,7 +80,7 @@ class HandRun:
         offer_to_join(self.files, JoinRecord(assignment.run_id, False, cluster, assignment.secret))
 
     def update(self, reply: HeartbeatReply) -> list[str]:
-        """Write down what ps:0 knows of everybody; return what is new: who has come, who was lost and why."""
+        """Write the states of all tasks from ps:0's answer; return the news: tasks that came or were lost."""
         known = {record.task: record for record in self._record.tasks}
         come = []
         lost = []
@@ -118,11 +118,12 @@ class HandRun:
             write_record(path, status)
 
     def close(self, error: BaseException | None) -> str:
-        """The leader's program has ended, or failed with `error`: its outcome is that of the run and of every
-        task that took part.
+        """Record the end of the leader's program, which is the run's and every participant's.
 
-        Returns:
-            The run's last word, as `dtrain launch` has it.
+        Args:
+            error: the error that ended it; None: it ended well.
+
+        Returns: The run's last line of output, as of `dtrain launch`.
         """
         code = failure.exit_code(error) if error else 0
         state = (

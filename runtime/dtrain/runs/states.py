@@ -1,6 +1,4 @@
-"""The states of a run and of its tasks, and the kinds of failures, by the names that the records and
-`dtrain status --json` carry.
-"""
+"""The states of a run and of its tasks, and the kinds of failures, by their names in records and JSON."""
 
 from enum import StrEnum
 
@@ -34,7 +32,7 @@ class TaskState(StrEnum):
 
 
 class TaskPhase(StrEnum):
-    """How far a task has come, as it says itself: `STARTING` until it is up."""
+    """The phase of a task by its own report: `STARTING` until it is up."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -42,7 +40,7 @@ class TaskPhase(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """What ended an attempt or a run.
+    """The cause that ended an attempt or a run.
 
     A crash explains a lost peer (`PEER_LOST`), never the other way round. `LAUNCHER` is a failure of the
     launcher's own.

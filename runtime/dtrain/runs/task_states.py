@@ -1,4 +1,4 @@
-"""What became of a task, by what it says itself: where no launcher has seen its end."""
+"""The state of a task by its own last report, where no launcher has seen its end."""
 
 from dtrain.runs.files import TaskStatus
 from dtrain.runs.states import TaskPhase, TaskState
@@ -23,14 +23,14 @@ def why_lost(said: TaskStatus) -> str | None:
 
 
 def state_of(said: TaskStatus) -> TaskState:
-    """Return the state of a task that has said this last."""
+    """Return the state of a task from its last report."""
     if why_lost(said) is not None:
         return TaskState.STOPPED if said.exit_code in STOPPED else TaskState.FAILED
     return _BY_PHASE[said.phase]
 
 
 def where_in_training(said: TaskStatus | None) -> str:
-    """Return where in its training a replica left early: ``before the last step (400)``."""
+    """Return the place in training at which a replica left early: ``before the last step (400)``."""
     if said is None or not said.fits_begun:
         return "without having trained"
     if said.fits_ended < said.fits_begun:

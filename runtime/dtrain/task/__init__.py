@@ -1,3 +1,1 @@
-"""What every child process runs: `python -m dtrain.task`, also the fork server from which tasks are
-forked.
-"""
+"""The entry point of every child process, `python -m dtrain.task`, also of the fork server."""

@@ -1,14 +1,14 @@
-"""What every child process runs.
+"""The entry point of every child process.
 
     python -m dtrain.task PROGRAM [ARGS...]
-        one task; which one, the environment says (`TaskAssignment`)
+        one task; the environment names it (`TaskAssignment`)
     python -m dtrain.task --fork-server LAUNCHER LIFELINE
         the fork server of a launcher; it inherits both file descriptors
 
-A parameter server serves and never runs the program. Everything else runs it. Either way the task has a
-failure record when it fails, writes the stacks of its threads to its log on SIGUSR1, and leaves in order on
-SIGTERM: SystemExit(143) is raised in the main thread (training turns it into a last checkpoint); a second
-SIGTERM kills.
+A parameter server serves and never runs the program; any other task runs it. A task that fails leaves a
+failure record. A task writes the stacks of its threads to its log on SIGUSR1, and leaves in order on SIGTERM:
+SystemExit(143) is raised in the main thread (training turns it into a last checkpoint); a second SIGTERM
+kills.
 """
 
 import atexit
@@ -34,7 +34,7 @@ from dtrain.task import program
 
 def main(arguments: list[str]) -> int:
     """Run one task, or the fork server; return the exit code."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters becomes an error with a message of our own
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors that matter get messages of dtrain's own
     keep_freed_memory()
     _write_stacks_on_request()
     if arguments[:1] == ["--fork-server"]:
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run(path: str, arguments: list[str]) -> int:
-    """Be the task that the environment describes, to its end; return its exit code."""
+    """Run the task that the environment describes to its end; return its exit code."""
     signal.signal(signal.SIGTERM, _leave)
     # Between the fork and the child's first step Python forgets signals that it has heard: they have to wait.
     hold, heed = (
@@ -78,15 +78,13 @@ def run(path: str, arguments: list[str]) -> int:
 
 
 def _write_stacks_on_request() -> None:
-    """On a crash, and on SIGUSR1 for a task that hangs. Registered before any fork: the signal never kills a
-    young task.
-    """
+    """Write stacks on a crash and on SIGUSR1; set before any fork, so that SIGUSR1 kills no young task."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
 
 
 def _limit_of(assignment: TaskAssignment) -> Callable[[], None]:
-    """Return what limits the time that a task takes to leave: there is no launcher to do it."""
+    """Return a function that limits the time a task takes to leave, for tasks without a launcher."""
     grace_s = assignment.spec.wait.grace(launched=False)
     last_word = (
         f"dtrain: {assignment.task}: has not left {grace_s:g} s after the order to stop "
@@ -102,9 +100,7 @@ def _leave(number: int, _frame: FrameType | None, first: Callable[[], None] = la
 
 
 def _die_of_sigterm() -> None:
-    """What the program forks is no task and dies of SIGTERM, as it would anywhere: a pool waits for its
-    workers to do so.
-    """
+    """Let processes that the program forks die of SIGTERM, as a pool expects of its workers."""
     handler = signal.getsignal(signal.SIGTERM)
     if getattr(handler, "func", handler) is _leave:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -112,22 +108,20 @@ def _die_of_sigterm() -> None:
 
 
 def _end(code: int) -> NoReturn:
-    """End as Python does - threads, exit functions, output - but without taking gRPC apart, which may wait
-    for ever.
-    """
+    """End as Python does - threads, exit functions, output - but leave gRPC alone, whose end may hang."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     sys.unraisablehook = _show_unless_told_to_leave
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # a reader or a disk that is gone
+        with contextlib.suppress(OSError, ValueError):  # the reader or the disk is gone
             stream.flush()
     os._exit(code)
 
 
 def _show_unless_told_to_leave(unraisable: "sys.UnraisableHookArgs") -> None:
-    """SIGTERM in the midst of an exit function is no error: the task is leaving."""
+    """Print an unraisable error, unless SIGTERM interrupted an exit function: the task is leaving."""
     if not isinstance(unraisable.exc_value, SystemExit):
         sys.__unraisablehook__(unraisable)
 

@@ -1,10 +1,10 @@
 """The fork server: everything imported once, one fork a task.
 
 Forking from here costs a few milliseconds instead of a third of a second, and 100 tasks share the memory of
-what was imported. It never opens a channel, starts a server or a Python thread: a fork copies only the thread
-that calls it, and would leave the locks of all others locked for ever. It reaps its children and reports
-their ends to the launcher. Whatever a task leaves behind is adopted here, and killed here when the launcher
-is gone.
+the imports. It never opens a channel, starts a server or a Python thread: a fork copies only the thread that
+calls it, and would leave the locks of all others locked for ever. It reaps its children and reports their
+ends to the launcher. It adopts the processes that tasks leave behind, and kills them when the launcher is
+gone.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ def serve(launcher_fd: int, life_line_fd: int) -> StartTask:
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     gc.collect()
-    gc.freeze()  # a collection in a child must not write to pages that all share
+    gc.freeze()  # a garbage collection in a child must not write to shared pages
 
     launcher = socket.socket(fileno=launcher_fd)
     lines = start_protocol.Lines()
@@ -101,7 +101,7 @@ def serve(launcher_fd: int, life_line_fd: int) -> StartTask:
 
 
 def _due(waiting: list[StartTask], more: bool) -> Iterator[StartTask]:
-    """Yield the requests that are carried out now, and take them from those that wait.
+    """Yield the requests to carry out now, and take them from `waiting`.
 
     Tasks that need gRPC come last, when all requests are there: it is imported for them, and the others share
     5 MB less, 0.8 MB each of an idle cluster.
@@ -117,7 +117,7 @@ def _due(waiting: list[StartTask], more: bool) -> Iterator[StartTask]:
 
 
 class Gate:
-    """Holds the tasks forked so far back until the requests that have arrived are all carried out.
+    """A gate that holds forked tasks until the requests that have arrived are all carried out.
 
     Otherwise the first of 100 tasks train at full speed while the last ones are still being forked, and
     starve the fork.
@@ -127,19 +127,20 @@ class Gate:
         self._reading_end, self._writing_end = os.pipe2(os.O_CLOEXEC)
 
     def wait(self) -> None:
-        """In a task: until the gate opens."""
+        """Wait, in a task, until the gate opens."""
         os.close(self._writing_end)
         os.read(self._reading_end, 1)
 
     def open(self) -> None:
-        """In the fork server: let all go."""
+        """Release all tasks, in the fork server."""
         os.close(self._writing_end)
         os.close(self._reading_end)
 
 
 def _import_all() -> None:
-    """With one thread for arithmetic: a pool of threads would not survive the fork; each task sets its own
-    limit.
+    """Import with one thread for arithmetic: a pool of threads would not survive the fork.
+
+    Each task sets its own limit.
     """
     before = dict(os.environ)
     os.environ.update(dict.fromkeys(NUMPY_LIMITS, "1"))
@@ -184,7 +185,7 @@ def _fork(launcher: socket.socket, start: StartTask, running: dict[int, StartTas
 
 
 def _remedy(error: OSError) -> str:
-    """What to do where the system refuses a process."""
+    """Return the remedy where the system refuses a process."""
     return (
         "; raise the limit of processes (`ulimit -u`), or start fewer tasks"
         if error.errno == errno.EAGAIN
@@ -193,7 +194,7 @@ def _remedy(error: OSError) -> str:
 
 
 def _report_ends(launcher: socket.socket, running: dict[int, StartTask]) -> None:
-    """Reap everything that has ended; what is not a task was adopted from one."""
+    """Reap everything that has ended; a child that is no task was adopted from one."""
     while True:
         try:
             pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -213,9 +214,7 @@ def _report(launcher: socket.socket, report: start_protocol.Report) -> None:
 
 
 def _end(running: dict[int, StartTask]) -> None:
-    """The launcher is gone: kill the tasks' groups, then whatever is adopted as a consequence, until nothing
-    is left.
-    """
+    """Kill the tasks' groups, as the launcher is gone, then all that is adopted as a consequence."""
     for pid in running:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)

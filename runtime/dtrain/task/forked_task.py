@@ -1,6 +1,4 @@
-"""What a freshly forked process does to become a task: it must look as if `python PROGRAM` had just been
-started.
-"""
+"""The steps by which a forked process becomes a task, as if `python PROGRAM` had just been started."""
 
 import contextlib
 import hashlib
@@ -32,9 +30,7 @@ def become(start: StartTask, life_line_fd: int) -> None:
 
 
 def _open_standard_files(log: str) -> None:
-    """Nothing on stdin; stdout and stderr straight into the log, line by line, so that kill -9 loses no whole
-    line.
-    """
+    """Give stdin no data, and write output to the log line by line, so that kill -9 loses no whole line."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(nothing, 0)
@@ -46,14 +42,12 @@ def _open_standard_files(log: str) -> None:
 
 def _close_all_but(kept: set[int]) -> None:
     for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:  # noqa: PTH208 - names are numbers
-        with contextlib.suppress(OSError):  # the one that listed them is closed already
+        with contextlib.suppress(OSError):  # the descriptor that listed them is closed already
             os.close(fd)
 
 
 def _reseed(start: StartTask) -> None:
-    """Every child inherits the same state of the generators; without this all tasks would draw the same
-    numbers.
-    """
+    """Give the task random numbers of its own: every child inherits the same state of the generators."""
     import numpy as np
 
     seed = hashlib.blake2b(f"{_spec_seed(start)} {start.task}".encode(), digest_size=8).digest()
@@ -69,9 +63,7 @@ def _spec_seed(start: StartTask) -> int:
 
 
 def _limit_threads() -> None:
-    """Apply the limit of this task's environment: numpy was imported before it was known, with a limit of
-    1.
-    """
+    """Apply the thread limit of this task's environment: numpy was imported before, with a limit of 1."""
     limits = (os.environ.get(name, "").partition(",")[0] for name in NUMPY_LIMITS)
     limit = next(filter(str.isdecimal, limits), "1")
     if limit != "1":

@@ -1,6 +1,4 @@
-"""`python -m dtrain.task.model_command ORDER`: a trained model used without a cluster, for `dtrain evaluate`,
-`predict` and `export`.
-"""
+"""`dtrain evaluate`, `predict` and `export`: use of a trained model without a cluster."""
 
 import json
 import os
@@ -24,10 +22,10 @@ from dtrain.training.saved_models import load_model
 
 
 def main(argument: str) -> int:
-    """Do what the request says; an error is one message."""
+    """Do what the request asks; an error is one message."""
     request = decode(argument)
     try:
-        # Whatever TF_CONFIG says: this is no task of a cluster.
+        # Without TF_CONFIG: this is no task of a cluster.
         with SingleStrategy().scope():
             ACTIONS[request.action](request)
         sys.stdout.flush()
@@ -45,7 +43,7 @@ def main(argument: str) -> int:
 
 
 def evaluate(request: ModelRequest) -> None:
-    """Loss and metrics over all examples."""
+    """Print loss and metrics over all examples."""
     model = _loaded(request)
     if request.loss is not None or request.metrics:
         told = model.compiled.arguments() if model.compiled else {"optimizer": "sgd"}
@@ -76,7 +74,7 @@ def evaluate(request: ModelRequest) -> None:
 
 
 def predict(request: ModelRequest) -> None:
-    """The outputs of all examples: a JSON line each, or a file."""
+    """Print the outputs of all examples, a JSON line each, or write them to a file."""
     if request.output is not None and Path(request.output).suffix not in predictions.SUFFIXES:
         raise SpecError(
             f"--output {request.output}: expected a name that ends in {', '.join(predictions.SUFFIXES)}"
@@ -106,7 +104,7 @@ def predict(request: ModelRequest) -> None:
 
 
 def export(request: ModelRequest) -> None:
-    """The model as an ONNX file."""
+    """Write the model as an ONNX file."""
     output = request.output or f"{Path(request.model).resolve().stem}.onnx"
     model = _loaded(request)
     model.export(output)
@@ -133,7 +131,7 @@ def _loaded(request: ModelRequest) -> Model:
 
 
 def _custom_objects(path: str | None) -> dict[str, Any]:
-    """The classes and activations that a Python file of the user's defines or imports."""
+    """Return the classes and activations that a Python file of the user's defines or imports."""
     if path is None:
         return {}
     sys.path.insert(0, str(Path(path).resolve().parent))
@@ -143,7 +141,7 @@ def _custom_objects(path: str | None) -> dict[str, Any]:
 
 
 def _inputs(model: Model) -> dict[str, Shape]:
-    """Names of the inputs, and the shape of an example."""
+    """Return names of the inputs, and the shape of an example."""
     return {step.path: step.shapes[0] for step in model.network.graph.inputs}
 
 

@@ -10,7 +10,7 @@ from dtrain.errors import ProgramError
 
 
 def run(program: str, arguments: list[str]) -> None:
-    """Run the file `program` as ``__main__``; whatever it raises comes out.
+    """Run the file `program` as ``__main__``; its exceptions pass through.
 
     Raises:
         ProgramError: it came to its end without ever having called dtrain.
@@ -27,9 +27,7 @@ def run(program: str, arguments: list[str]) -> None:
 def _run_as_main(program: str, arguments: list[str]) -> None:
     sys.argv = [program, *arguments]
     folder = str(Path(program).resolve().parent)
-    if (
-        sys.flags.safe_path or not sys.path
-    ):  # forked from a process that keeps the working directory out of its path
+    if sys.flags.safe_path or not sys.path:  # the fork server keeps the working directory out of its path
         sys.path.insert(0, folder)
     else:
         sys.path[0] = folder
@@ -46,7 +44,7 @@ def _run_as_main(program: str, arguments: list[str]) -> None:
 
 
 def close(error: BaseException) -> None:
-    """The program has failed with `error`: so has its part in the cluster."""
+    """End the program's part in the cluster after it has failed with `error`."""
     if (strategy := sys.modules.get("dtrain.strategies.interface")) is not None:
         strategy.close_default(error)
 

@@ -6,8 +6,7 @@ SIGNALS = {130: "interrupted (SIGINT)", 143: "asked to stop (SIGTERM)"}
 
 
 def exit_code(error: BaseException) -> int:
-    """Return what `python PROGRAM` would exit with, had it raised `error`; a `DtrainError` knows its own
-    code.
+    """Return the exit code of `python PROGRAM` after `error`; a `DtrainError` knows its own code.
 
     The system keeps 8 bits of an exit code, so that ``sys.exit(256)`` would end as success. Here it is a
     failure.
@@ -23,7 +22,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def exit_text(code: int) -> str:
-    """Return an exit code that a program has asked for in words."""
+    """Return the words for an exit code that a program has asked for."""
     if code != 0 and _kept(code) == 0:
         return (
             f"exited with code {_short(code)}, of which the system would keep 0: it counts as a failure, "

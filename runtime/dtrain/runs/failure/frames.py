@@ -1,4 +1,4 @@
-"""Which lines of a traceback tell the user something."""
+"""The choice of a traceback's lines that help the user."""
 
 import sysconfig
 import traceback
@@ -13,27 +13,27 @@ _RUNNERS = (f"{_PACKAGE / 'task'}/", "<frozen runpy>")
 
 
 def users_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the program's (or the server's) first line on, without what ran it."""
+    """Return the traceback from the first line of the program (or the server) on."""
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_RUNNERS):
         trace = trace.tb_next
     return trace
 
 
 def is_theirs(file: str) -> bool:
-    """Return whether a line is the program's: neither dtrain's nor one of Python's own library."""
+    """Return whether a line is the program's, neither dtrain's nor the standard library's."""
     if file.startswith((f"{_PACKAGE}/", "<frozen")):
         return False
     return not file.startswith(f"{_PYTHON}/") or "/site-packages/" in file
 
 
 def choose_frames(error: traceback.TracebackException, on_purpose: bool) -> None:
-    """Leave out what tells the user nothing, in place, also of the errors before it.
+    """Remove lines that do not help the user, in place, also from the causes.
 
     Args:
         error: as it was raised.
         on_purpose: whether dtrain raised it, so that its message explains it: then only the program's lines
-            are kept, and of the errors before it those that have one. Else dtrain's lines are left out only
-            between those of the program.
+            are kept, and of the causes those that have one. Else dtrain's lines are left out only between
+            those of the program.
     """
     waiting = [error]
     seen = {id(error)}
@@ -54,9 +54,7 @@ def choose_frames(error: traceback.TracebackException, on_purpose: bool) -> None
 
 
 def _between_left_out(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    """Return the frames, those of dtrain between two of the program as one; what follows the last of these
-    stays.
-    """
+    """Return the frames without dtrain's between two of the program; those after the last one stay."""
     theirs = [number for number, frame in enumerate(stack) if is_theirs(frame.filename)]
     kept = []
     begun = 0
@@ -77,9 +75,7 @@ def _placeholder(count: int) -> traceback.FrameSummary:
 
 
 def _drop_those_without_lines(error: traceback.TracebackException) -> None:
-    """Forget causes without a line of the program: the message of an error that dtrain raised has their
-    text.
-    """
+    """Remove causes without a line of the program: the message of dtrain's error has their text."""
     each: traceback.TracebackException | None = error
     while each is not None:
         while each.__cause__ is not None and not each.__cause__.stack:

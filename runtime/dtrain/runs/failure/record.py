@@ -1,4 +1,4 @@
-"""What a task that fails leaves for the launcher, and what it prints for people."""
+"""The record that a failing task leaves for the launcher, and its output for people."""
 
 import contextlib
 import linecache
@@ -24,9 +24,7 @@ TRACEBACK_MAX = 6_000
 
 
 def show(error: BaseException) -> None:
-    """Print on stderr what Python would; a `DtrainError` without the traceback: its message says what to
-    do.
-    """
+    """Print on stderr what Python would; for a `DtrainError` only the message, which names the remedy."""
     if isinstance(error, SystemExit):
         code = error.code
         if isinstance(code, int) and exit_code(error) != code & 0xFF:
@@ -58,7 +56,7 @@ def _show_as_python_does(error: BaseException) -> None:
 
 
 def record(error: BaseException, assignment: TaskAssignment) -> None:
-    """Leave a `FailureRecord` in the attempt's folder, if this task has one and `error` is a failure."""
+    """Write a `FailureRecord` to the attempt's folder, if there is one and `error` is a failure."""
     if assignment.run_dir is None or exit_code(error) == 0:
         return
     with _undisturbed():
@@ -73,7 +71,7 @@ def record(error: BaseException, assignment: TaskAssignment) -> None:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Let the order to stop wait: it would raise in the midst of the record, and the record would be lost."""
+    """Delay SIGTERM: its exception would interrupt the record, and the record would be lost."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield
@@ -82,7 +80,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def describe(error: BaseException, assignment: TaskAssignment) -> FailureRecord:
-    """Return what went wrong, for people and for the launcher, which looks for the earliest cause."""
+    """Return the failure, for people and for the launcher, which looks for the earliest cause."""
     kind, message, text = _cause(error)
     return FailureRecord(
         task=str(assignment.task),

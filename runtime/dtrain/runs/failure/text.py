@@ -1,6 +1,4 @@
-"""An error in words. There are some whatever it is: each step that runs the user's code may raise
-anything.
-"""
+"""An error in words, whatever it is: each step that runs the user's code may raise anything."""
 
 import re
 import traceback
@@ -22,25 +20,21 @@ _PACKAGE = Path(__file__).parents[2]
 
 
 def text_of(value: object) -> str:
-    """Return `str(value)` as text that can be encoded; what cannot be had, or not be encoded, is said
-    instead.
-    """
+    """Return `str(value)` as text that can be encoded; where there is none, words that say so."""
     try:
-        text = str.__str__(str(value))  # not a subclass, whose methods may be anything
+        text = str.__str__(str(value))  # not of a subclass, whose methods may do anything
     except BaseException as refusal:  # SystemExit as well: the program is at its end already
         return f"(its text cannot be had: {type(refusal).__name__})"
     return encodable(text)
 
 
 def encodable(text: str) -> str:
-    """Return the text with whatever is no Unicode (a path's bytes that are not UTF-8) written as an
-    escape.
-    """
+    """Return the text with parts that are no Unicode (a path's bytes that are not UTF-8) as escapes."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return the beginning and the end of a text that is longer than `limit` characters."""
+    """Return a text of more than `limit` characters without its middle."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -48,7 +42,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def headline(error: BaseException) -> str:
-    """Return ``ValueError: bad batch``, and what can be done about it where that is known."""
+    """Return ``ValueError: bad batch``, with the remedy where it is known."""
     words = _words(error)
     hint = _hint(error)
     return f"{words}; {hint}" if hint else words
@@ -64,9 +58,9 @@ def _hint(error: BaseException) -> str | None:
 
 
 def traceback_text(error: BaseException) -> str | None:
-    """Return what Python would print, without dtrain's own frames between those of the program.
+    """Return the traceback as Python prints it, without dtrain's frames between those of the program.
 
-    None for an error that dtrain raised on purpose and that no line of the program led to.
+    It is None for an error that dtrain raised on purpose and that no line of the program led to.
     """
     on_purpose = isinstance(error, DtrainError)
     try:
@@ -77,7 +71,7 @@ def traceback_text(error: BaseException) -> str | None:
         if on_purpose and not whole.stack:
             return None
         text = encodable("".join(whole.format()))
-    except BaseException:  # the notes, the causes or the source of a syntax error are no such thing
+    except BaseException:  # the notes, causes or source of a syntax error are of a wrong type
         return None if on_purpose else _plain(error)
     return _MARK.sub(rf"  ... \1 calls inside {re.escape(_PACKAGE.name)} ...\n", text)
 
