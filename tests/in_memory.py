@@ -19,10 +19,16 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.runs.reporting import Reporter
-from dtrain.strategies.parameter_server import ParameterServerStrategy
+from dtrain.strategies.parameter_server.strategy import ParameterServerStrategy
 from dtrain.wire.memory import MemoryChannel
 
 END_S = 240.0
+
+
+def step_in_work(step: Any) -> int:
+    """The global step that a `TrainingStep` of any strategy starts from."""
+    replica = step._replica
+    return (replica.training if hasattr(replica, "training") else replica._machine).global_step
 
 
 class Connection(MemoryChannel):

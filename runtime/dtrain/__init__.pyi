@@ -26,8 +26,12 @@ from dtrain.learning.core.sparse_rows import SparseRows as SparseRows
 from dtrain.learning.layers import Input as Input
 from dtrain.strategies.choice import TrainingArguments as _TrainingArguments
 from dtrain.strategies.choice import get_strategy as get_strategy
+from dtrain.strategies.interface import Leader as Leader
+from dtrain.strategies.interface import Overlaps as Overlaps
+from dtrain.strategies.interface import Replica as Replica
 from dtrain.strategies.interface import Strategy as Strategy
-from dtrain.strategies.parameter_server import ParameterServerStrategy as _InACluster
+from dtrain.strategies.interface import Training as Training
+from dtrain.strategies.parameter_server.strategy import ParameterServerStrategy as _InACluster
 from dtrain.training.functions import from_function as from_function
 from dtrain.training.models import Model as Model
 from dtrain.training.saved_models import load_model as load_model

@@ -7,7 +7,9 @@ from mutant import bug
 START = "roles/chief/start.py"
 KEEPER = "roles/chief/keeper.py"
 STORE = "parameters/store.py"
-SESSION = "strategies/parameter_server_session.py"
+LEADER = "strategies/parameter_server/leader.py"
+OPENING = "strategies/parameter_server/opening.py"
+IN_PROCESS = "strategies/in_process/training.py"
 WRITER = "checkpoints/writer.py"
 
 LIVED = [
@@ -33,7 +35,7 @@ LIVED = [
         "begun = self.next // self.parts",
         says="with another number of parts, a batch that was begun is dealt twice (once: start = min(lanes))",
     ),
-    bug(SESSION, "ParameterServerSession._keep_orders", "*", says="drop repeat_in"),
+    bug(LEADER, "ServerLeader.keep_changes", "*", says="drop repeat_in"),
     bug(
         KEEPER,
         "Keeper._begin_term",
@@ -50,7 +52,7 @@ LIVED = [
         "rolled_back_steps=before + max(0, reached - start.version)",
         "max(0, reached - start.version)",
     ),
-    bug("strategies/single.py", "SingleSession.__init__", "start.dealt.cut_into(1)", "type(start.dealt)(1)"),
+    bug(IN_PROCESS, "LocalTraining.__init__", "start.dealt.cut_into(parts)", "type(start.dealt)(parts)"),
     bug(STORE, "Store.apply", "if step + 1 == self.max_steps:\n    table.finalize()"),
     bug(
         STORE,
@@ -130,5 +132,5 @@ FOUND_BY_WIDER_TESTS = [
         "{slot: read(spec.name, slot) for slot in names}",
         "_fresh_slots(rule, spec, values[spec.name])",
     ),
-    bug(SESSION, "ParameterServerSession.__init__", "sequence=strategy.pushes_sent"),
+    bug(OPENING, "_driver", "sequence=parts.sequence"),
 ]

@@ -86,8 +86,9 @@ MIRRORED = {
     "parameters/table.py": ["roles/test_table.py", "roles/test_tables_on_servers.py"],
     "roles/worker/driver.py": ["roles/test_worker_driver.py", "roles/test_tables_on_servers.py"],
     "roles/worker/machine.py": ["roles/test_worker.py", "roles/test_tables_on_servers.py"],
-    "strategies/parameter_server_session.py": ["strategies/test_parameter_server_session.py"],
-    "strategies/single.py": ["strategies/test_single_resume.py", "training/test_fit_again.py"],
+    "strategies/parameter_server/leader.py": ["strategies/test_parameter_server_training.py"],
+    "strategies/parameter_server/opening.py": ["strategies/test_parameter_server_training.py"],
+    "strategies/in_process/training.py": ["strategies/test_single_resume.py", "training/test_fit_again.py"],
     "training/batches.py": ["training/test_batch_stream.py", "training/test_wrong_data.py"],
     "training/chance.py": ["training/test_loop.py"],
     "training/steps.py": ["training/test_train_step.py", "training/test_loop.py"],
@@ -107,8 +108,9 @@ SLOW = {
     "roles/chief/keeper.py": CLUSTERS,
     "roles/chief/saver.py": CLUSTERS,
     "roles/chief/start.py": CLUSTERS,
-    "strategies/parameter_server_session.py": CLUSTERS,
-    "strategies/single.py": ["clusters/test_cluster_launch.py"],
+    "strategies/parameter_server/leader.py": CLUSTERS,
+    "strategies/parameter_server/opening.py": CLUSTERS,
+    "strategies/in_process/training.py": ["clusters/test_cluster_launch.py"],
 }
 """Of drivers, real clusters as well."""
 

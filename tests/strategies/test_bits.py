@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from in_memory import InMemoryCluster
+from in_memory import InMemoryCluster, step_in_work
 
 import dtrain as dt
 from dtrain import checkpoints
@@ -41,7 +41,7 @@ class Disturbed(dt.Sequential):
         self.compile(dt.optimizers.Adam(0.01), dt.losses.SparseCategoricalCrossentropy(from_logits=True))
 
     def train_step(self, step):
-        happens = self.at.pop(step._session.global_step, None) if self.strategy.is_leader else None
+        happens = self.at.pop(step_in_work(step), None) if self.strategy.is_leader else None
         if happens is not None:
             happens()
         return super().train_step(step)

@@ -216,7 +216,7 @@ def test_a_partitioner_is_given_once():
 
 def test_a_process_alone_trains_as_its_program_wishes():
     strategy = dt.ParameterServerStrategy(seed=3, nan_policy="fail", updates="sync", backup_workers=1)
-    assert (strategy.seed, strategy.training.nan_policy) == (3, "fail")
+    assert (strategy.context.seed, strategy.training.nan_policy) == (3, "fail")
 
 
 # One strategy a process
@@ -286,7 +286,7 @@ def test_the_layout_that_is_there_may_be_wished(launched):
     assert (
         dt.ParameterServerStrategy(
             strategy="parameter_server", chief_trains=True, transport="grpc"
-        ).num_replicas
+        ).context.num_replicas
         == 3
     )
 

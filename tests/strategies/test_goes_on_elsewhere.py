@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from in_memory import InMemoryCluster
+from in_memory import InMemoryCluster, step_in_work
 
 import dtrain as dt
 from dtrain import checkpoints
@@ -31,7 +31,7 @@ class Counting(dt.Sequential):
         self.compile(dt.optimizers.SGD(float(batch)), "mae")
 
     def train_step(self, step):
-        if step._session.global_step >= self.stop_at:
+        if step_in_work(step) >= self.stop_at:
             if self.strategy.is_leader:
                 self.over.set()
                 raise SystemExit(143)

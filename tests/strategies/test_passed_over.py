@@ -5,9 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from dtrain import checkpoints
-from dtrain.strategies.passed_over import PassedOverSession
-
-STRATEGY = SimpleNamespace(rank=0, num_replicas=2, num_replicas_in_sync=1)
+from dtrain.strategies.passed_over import PassedOverTraining
 
 
 def save(directory, step, fit, **values):
@@ -20,7 +18,7 @@ def weights(directory, fit, name):
     problem = SimpleNamespace(
         variables=variables, max_steps=5, optimizer={}, initial_values=lambda: {name: np.zeros(3)}
     )
-    return PassedOverSession(problem, fit, directory, STRATEGY).weights[name][0]
+    return PassedOverTraining(problem, fit, directory).weights[name][0]
 
 
 def test_each_model_has_what_it_had_learned_though_the_next_one_began_at_the_same_step(tmp_path):

@@ -11,8 +11,8 @@ from dtrain.parameters import placement
 from dtrain.protocol.part_dealer import Dealt
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.start import fresh
-from dtrain.strategies.interface import Contribution
-from dtrain.strategies.single import SingleSession
+from dtrain.strategies.in_process.training import LocalTraining
+from dtrain.strategies.single import SingleReplica
 from dtrain.variables import VariableSpec
 
 PLAN = placement.plan([VariableSpec("kernel", (2,))], 1)
@@ -23,22 +23,24 @@ def test_what_was_dealt_is_not_dealt_again_and_what_is_due_comes_first():
     start = replace(
         fresh(PLAN, OPTIMIZER, {"kernel": np.zeros(2, np.float32)}, version=6), dealt=Dealt(1, 8, (2, 5))
     )
-    session = SingleSession(Generation(1, PLAN, TrainingSection(), OPTIMIZER, 20, 1), start, None)
+    training = LocalTraining(Generation(1, PLAN, TrainingSection(), OPTIMIZER, 20, 1), start, None)
+    replica = SingleReplica(training)
     computed = []
     for _ in range(4):
-        computed.append(session.part)
-        session.gradients["kernel"][...] = 1
-        session.step(Contribution(0.5, 1))
+        computed.append(replica.next_batch())
+        replica.gradients["kernel"][...] = 1
+        replica.commit(0.5, 1, None)
     assert computed == [2, 5, 8, 9]
-    assert session.global_step == 10
+    assert training.global_step == 10
 
 
-def test_a_session_is_saved_where_it_is_told_with_the_step_that_it_has_reached(tmp_path):
+def test_a_training_is_saved_where_it_is_told_with_the_step_that_it_has_reached(tmp_path):
     start = fresh(PLAN, OPTIMIZER, {"kernel": np.ones(2, np.float32)})
-    session = SingleSession(Generation(1, PLAN, TrainingSection(), OPTIMIZER, 20, 1), start, None)
-    session.gradients["kernel"][...] = 5
-    session.step(Contribution(0.5, 1))
-    session.save(tmp_path / "copy")
+    training = LocalTraining(Generation(1, PLAN, TrainingSection(), OPTIMIZER, 20, 1), start, None)
+    replica = SingleReplica(training)
+    replica.gradients["kernel"][...] = 5
+    replica.commit(0.5, 1, None)
+    training.save(tmp_path / "copy")
     with checkpoints.open_checkpoint(tmp_path / "copy") as checkpoint:
         assert checkpoint.step == 1
         assert checkpoint.read("kernel").tolist() == [0.5, 0.5]

@@ -34,8 +34,8 @@ def test_a_snapshot_never_has_a_batch_done_that_is_not_in_its_weights():
 
     def save():
         while not ended.is_set():
-            if strategy._last is not None:
-                [reply] = strategy._last.snapshot(Cut(1, 1), 0, 0)
+            if strategy._fits.last is not None:
+                [reply] = strategy._fits.last.snapshot(Cut(1, 1), 0, 0)
                 found.append((reply.version, reply.dealt))
 
     thread = threading.Thread(target=save)

@@ -1,6 +1,7 @@
 """`train_and_evaluate`: what one process and a cluster evaluate and keep."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def test_one_process_exports_the_final_model(tmp_path, monkeypatch):
 
 def test_an_exporter_keeps_the_newest_of_those_it_wants(tmp_path):
     with SingleStrategy().scope() as strategy:
-        strategy.directory = tmp_path
+        strategy.context = replace(strategy.context, directory=tmp_path)
         best, model = dt.BestExporter(exports_to_keep=2), model_fn()
         for step, loss in enumerate([5.0, 6.0, 4.0, 3.0, 3.5]):
             best.export(model, step, {"loss": loss}, is_final=False)

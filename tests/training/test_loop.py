@@ -13,7 +13,7 @@ from dtrain.learning.losses import MeanSquaredError
 from dtrain.learning.optimizers import SGD, serialize
 from dtrain.messages import Sums, Verdict
 from dtrain.protocol.batch_cut import BatchCut
-from dtrain.strategies.interface import StepResult
+from dtrain.protocol.outcome import Outcome
 from dtrain.training.batches import Batches
 from dtrain.training.chance import chance_of
 from dtrain.training.compiled import Compiled
@@ -30,23 +30,28 @@ def totals():
 
 @dataclass
 class OthersTrainToo:
-    """A session in which each of this replica's steps finds the global step where `course` says."""
+    """A training, its leader, clock and only replica, each of whose steps finds the global step where `course`
+    says.
+    """
 
     course: list[int]
-    entered_step: int = 0
     first_step: int = 0
     part: int = 0
     rank: int = 0
     cut: BatchCut = field(default_factory=BatchCut)
     weighs_examples: bool = False
     tally: tuple = ()
-    rows: dict = field(default_factory=dict)
+    recorded: dict = field(default_factory=dict)
     weights: dict = field(default_factory=dict)
     gradients: dict = field(default_factory=dict)
-    row_gradients: dict = field(default_factory=dict)
+    rows: dict = field(default_factory=dict)
     updates: dict = field(default_factory=dict)
-    complete: None = None
+    overlap: None = None
     repairs: bool = False
+
+    def __post_init__(self):
+        self.leader = self.clock = self
+        self.replicas = [self]
 
     @property
     def global_step(self):
@@ -60,54 +65,63 @@ class OthersTrainToo:
     def optimizer(self):
         return serialize(SGD())
 
-    def control(self, orders):
+    def control(self, change):
         """Nothing changes."""
-
-    def arrive(self):
-        """Everything is there."""
 
     def conclude(self):
         return True
 
     def record(self, epoch, rows):
-        self.rows = {number: row for number, row in self.rows.items() if number < epoch} | dict(rows)
+        self.recorded = {n: row for n, row in self.recorded.items() if n < epoch} | dict(rows)
 
-    def step(self, contribution):
+    def next_batch(self):
+        return self.part
+
+    def commit(self, loss, examples, sums, empty=0):
         self.course.pop(0)
         self.part += 1
-        return StepResult(Verdict.ACCEPTED, self.global_step)
+        return Outcome(Verdict.ACCEPTED)
+
+
+def run(session, make, train_step, *callbacks, history=None, epochs=3, validate=None):
+    """Run the loop of a leader with these callbacks."""
+    loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=epochs), make, train_step, str, totals())
+    loop.log = EpochLog(session, session, totals(), history or History())
+    loop.callbacks = CallbackList(callbacks, None, {})
+    model = SimpleNamespace(stop_training=False, weights=session.weights)
+    loop.steering = Steering(model, SGD(), session, session, holds=True)
+    loop.validate = validate
+    loop.run([Batches(Dataset.range(10).batch(1)).stream(BatchCut())])
+
+
+def made_step(replica, number, part, batch):
+    return TrainingStep(None, None, batch, replica, np.random.default_rng(0))
+
+
+def constant_loss(step):
+    assert step.gradients == {}
+    return {"loss": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("course", "entered", "begun", "ended"),
+    "course",
     [
-        ([0, 1, 2, 3, 4, 5, 6], 0, [0, 1, 2], [0, 1, 2]),
-        ([0, 5, 6], 0, [0, 1, 2], [0, 1, 2]),
-        ([3, 6], 0, [0, 1, 2], [0, 1, 2]),  # the others began before it had its first values
-        ([6], 0, [0, 1, 2], [0, 1, 2]),
-        ([4, 6], 4, [0, 1, 2], [0, 1, 2]),  # it has taken up a training of which no epoch was recorded
+        [0, 1, 2, 3, 4, 5, 6],
+        [0, 5, 6],
+        [3, 6],  # the others began before it had its first values
+        [6],
+        [4, 6],  # it has taken up a training of which no epoch was recorded
     ],
 )
-def test_every_epoch_begins_and_ends_once(course, entered, begun, ended):
-    session, seen = OthersTrainToo(course, entered), {"begin": [], "end": []}
+def test_every_epoch_begins_and_ends_once(course):
+    session = OthersTrainToo(course)
+    seen = {"begin": [], "end": []}
     note = LambdaCallback(
         on_epoch_begin=lambda epoch: seen["begin"].append(epoch),
         on_epoch_end=lambda epoch, logs: seen["end"].append(epoch),
     )
-
-    def step(part, batch):
-        made = TrainingStep(None, None, batch, session, np.random.default_rng(0))
-        assert made.gradients == {}
-        return made
-
-    loop = TrainingLoop(
-        session, Epochs(steps_per_epoch=2, epochs=3), step, lambda step: {"loss": 1.0}, str, totals()
-    )
-    loop.log, loop.callbacks = EpochLog(session, totals(), History()), CallbackList([note], None, {})
-    model = SimpleNamespace(stop_training=False, weights=session.weights)
-    loop.steering = Steering(model, SGD(), session, holds=True)
-    loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut()))
-    assert seen == {"begin": begun, "end": ended}
+    run(session, made_step, constant_loss, note)
+    assert seen == {"begin": [0, 1, 2], "end": [0, 1, 2]}
 
 
 def sums(examples, loss):
@@ -118,19 +132,7 @@ def followed(session, monitored, validate=None):
     """Run the loop of a leader whose callback notes the logs of epochs; returns them."""
     seen = {}
     note = LambdaCallback(on_epoch_end=lambda epoch, logs: seen.setdefault(epoch, dict(logs)))
-    make = lambda part, batch: TrainingStep(None, None, batch, session, np.random.default_rng(0))  # noqa: E731
-
-    def train_step(step):
-        assert step.gradients == {}
-        return {"loss": 1.0}
-
-    loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=3), make, train_step, str, totals())
-    loop.log, loop.callbacks = EpochLog(session, totals(), monitored), CallbackList([note], None, {})
-    loop.steering = Steering(
-        SimpleNamespace(stop_training=False, weights=session.weights), SGD(), session, holds=True
-    )
-    loop.validate = validate
-    loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut()))
+    run(session, made_step, constant_loss, note, history=monitored, validate=validate)
     return seen
 
 
@@ -140,7 +142,7 @@ def test_an_epoch_s_numbers_are_those_of_every_contribution_to_it_and_never_of_a
     session.tally = ((0, sums(1, 2.0)), (0, sums(3, 6.0)), (1, sums(2, 4.0)), (2, sums(2, 1.0)))
     seen = followed(session, history)
     assert {epoch: logs["loss"] for epoch, logs in seen.items()} == {0: 5.0, 1: 4.0, 2: 1.0}
-    assert session.rows == {0: {"loss": 5.0}, 1: {"loss": 4.0}, 2: {"loss": 1.0}}
+    assert session.recorded == {0: {"loss": 5.0}, 1: {"loss": 4.0}, 2: {"loss": 1.0}}
 
 
 class Repairs(OthersTrainToo):
@@ -157,25 +159,19 @@ class Repairs(OthersTrainToo):
 
 def test_an_epoch_has_not_ended_before_every_server_has_its_last_step():
     """A repair is no batch of the next epoch either: hooks of batches are not called."""
-    session, seen = Repairs([0, 2, 2, 4]), []
-    make = lambda part, batch: TrainingStep(None, None, batch, session, np.random.default_rng(0))  # noqa: E731
+    session = Repairs([0, 2, 2, 4])
+    seen = []
 
     def train_step(step):
-        assert step.gradients == {}
         seen.append(("step", session.part))
-        return {"loss": 1.0}
+        return constant_loss(step)
 
     note = LambdaCallback(
         on_epoch_end=lambda epoch, logs: seen.append(("epoch", epoch)),
         on_train_batch_begin=lambda batch, logs: seen.append(("begin", batch)),
         on_train_batch_end=lambda batch, logs: seen.append(("end", batch)),
     )
-    loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=2), make, train_step, str, totals())
-    loop.log, loop.callbacks = EpochLog(session, totals(), History()), CallbackList([note], None, {})
-    loop.steering = Steering(
-        SimpleNamespace(stop_training=False, weights=session.weights), SGD(), session, holds=True
-    )
-    loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut()))
+    run(session, made_step, train_step, note, epochs=2)
     first = [("begin", 0), ("step", 0), ("end", 1), ("step", 1), ("epoch", 0)]
     assert seen == [*first, ("begin", 0), ("step", 2), ("end", 1), ("epoch", 1)]
 
@@ -186,42 +182,35 @@ def test_numbers_that_come_later_are_null_in_the_row_and_not_in_the_logs_of_call
     session.tally = tuple((epoch, sums(2, 4.0)) for epoch in range(3))
     seen = followed(session, History(), validate=lambda ended: {"val_loss": None})
     assert seen == {epoch: {"loss": 4.0} for epoch in range(3)}
-    assert session.rows == {epoch: {"loss": 4.0, "val_loss": None} for epoch in range(3)}
+    assert session.recorded == {epoch: {"loss": 4.0, "val_loss": None} for epoch in range(3)}
 
 
 def test_a_leader_that_was_started_again_ends_the_epoch_that_its_predecessor_had_not_recorded():
     session, history = (
-        OthersTrainToo([4, 6], entered_step=4, rows={0: {"loss": 9.0, "val_loss": 8.0}}),
+        OthersTrainToo([4, 6], recorded={0: {"loss": 9.0, "val_loss": 8.0}}),
         History(),
     )
     session.tally = ((1, sums(2, 4.0)), (2, sums(2, 1.0)))
     assert sorted(followed(session, history)) == [1, 2]
-    assert session.rows[0] == {"loss": 9.0, "val_loss": 8.0}
-    history.take(session.rows)
+    assert session.recorded[0] == {"loss": 9.0, "val_loss": 8.0}
+    history.take(session.recorded)
     assert (history.epoch, history.history) == ([0, 1, 2], {"loss": [9.0, 4.0, 1.0], "val_loss": [8.0]})
 
 
 def test_a_void_step_is_computed_again_with_the_same_chance():
     class FirstIsVoid(OthersTrainToo):
-        def step(self, contribution):
-            return StepResult(Verdict.VOID, 0) if len(drawn) == 1 else super().step(contribution)
+        def commit(self, *contribution):
+            return Outcome(Verdict.VOID) if len(drawn) == 1 else super().commit(*contribution)
 
     session, drawn = FirstIsVoid([0, 1, 2]), []
 
     def train_step(step):
-        assert step.gradients == {}
         drawn.append(step.rng.random())
-        return {"loss": 1.0}
+        return constant_loss(step)
 
-    epochs, chance = Epochs(steps_per_epoch=2, epochs=1), partial(chance_of, 7, session)
-    loop = TrainingLoop(
-        session,
-        epochs,
-        lambda part, batch: TrainingStep(None, None, batch, session, chance),
-        train_step,
-        str,
-        totals(),
-    )
-    loop.run(Batches(Dataset.range(10).batch(1)).stream(BatchCut()))
+    def make(replica, number, part, batch):
+        return TrainingStep(None, None, batch, replica, partial(chance_of, 7, 0, 1, number))
+
+    run(session, make, train_step, epochs=1)
     assert len(drawn) == 3
     assert drawn[0] == drawn[1] != drawn[2]

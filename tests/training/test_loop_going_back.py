@@ -12,10 +12,10 @@ class GoesBack(OthersTrainToo):
     before.
     """
 
-    def step(self, contribution):
-        answer = super().step(contribution)
+    def commit(self, *contribution):
+        answer = super().commit(*contribution)
         if self.course == [3, 6]:
-            self.rows = {0: self.rows[0]}
+            self.recorded = {0: self.recorded[0]}
             self.tally = ((1, sums(2, 7.0)), (2, sums(2, 1.0)))
         return answer
 
@@ -38,8 +38,8 @@ def test_epochs_that_the_servers_have_lost_end_again():
     session, history = GoesBack([0, 5, 3, 6]), History()
     session.tally = ((0, sums(2, 4.0)), (1, sums(2, 5.0)))
     followed(session, history)
-    assert session.rows == {0: {"loss": 4.0}, 1: {"loss": 7.0}, 2: {"loss": 1.0}}
-    history.take(session.rows)
+    assert session.recorded == {0: {"loss": 4.0}, 1: {"loss": 7.0}, 2: {"loss": 1.0}}
+    history.take(session.recorded)
     assert history.history == {"loss": [4.0, 7.0, 1.0]}
 
 
@@ -47,4 +47,4 @@ def test_an_epoch_that_could_not_be_recorded_ends_again():
     session, history = IsElsewhere([0, 5, 6]), History()
     session.tally = tuple((epoch, sums(2, 4.0)) for epoch in range(3))
     followed(session, history)
-    assert session.rows.keys() == {0, 1, 2}
+    assert session.recorded.keys() == {0, 1, 2}

@@ -7,7 +7,7 @@ from dtrain import checkpoints
 from dtrain.callbacks.callback import Callback, Logs
 from dtrain.errors import SpecError
 from dtrain.runs.claims import claim
-from dtrain.strategies.interface import Session
+from dtrain.strategies.interface import Leader, StepClock, Training
 
 
 class BackupAndRestore(Callback):
@@ -22,15 +22,10 @@ class BackupAndRestore(Callback):
         delete_checkpoint: remove the folder when training has ended.
         save_before_preemption: not offered: ``dtrain launch`` saves when it is stopped.
 
-    Attributes:
-        session: set before training begins.
-
     Raises:
         SpecError: an argument is out of range.
         RunInUseError: when training begins: another run writes the folder.
     """
-
-    session: Session
 
     def __init__(
         self,
@@ -52,21 +47,28 @@ class BackupAndRestore(Callback):
         self.save_freq = save_freq
         self.delete_checkpoint = delete_checkpoint
         self._saved_step = 0
+        self._clock: StepClock
+        self._leader: Leader
 
-    @property
-    def folder(self) -> Path | None:
-        """The folder of the checkpoint to begin from; None if there is none."""
+    def resume_from(self) -> Path | None:
+        """Return the folder, if it has a checkpoint."""
         folder = Path(self.backup_dir)
         return folder if checkpoints.list_checkpoints(folder) else None
 
+    def set_training(self, training: Training) -> None:
+        """Save this training."""
+        assert training.leader is not None, "callbacks run on the leader"
+        self._clock = training.clock
+        self._leader = training.leader
+
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Claim the folder for this run, and count steps from here."""
-        claim(self.backup_dir, self.model.strategy.run_id)
-        self._saved_step = self.session.global_step
+        claim(self.backup_dir, self.model.strategy.context.run_id)
+        self._saved_step = self._clock.global_step
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Save after so many global steps."""
-        if self.save_freq != "epoch" and self.session.global_step - self._saved_step >= int(self.save_freq):
+        if self.save_freq != "epoch" and self._clock.global_step - self._saved_step >= int(self.save_freq):
             self._save()
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
@@ -75,8 +77,8 @@ class BackupAndRestore(Callback):
             self._save()
 
     def _save(self) -> None:
-        self._saved_step = self.session.global_step
-        self.session.save(Path(self.backup_dir))
+        self._saved_step = self._clock.global_step
+        self._leader.save(Path(self.backup_dir))
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         """Remove the folder, if so asked."""

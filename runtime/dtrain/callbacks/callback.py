@@ -1,7 +1,10 @@
 """The base of all callbacks."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from dtrain.strategies.interface import Training
 
 Logs = dict[str, Any]
 """Numbers by name: means over the epoch so far; in `on_epoch_end` also `val_*`. What one callback adds the
@@ -14,7 +17,7 @@ class Callback:
 
     A callback steers training as in Keras: it sets ``self.model.stop_training = True`` or
     ``self.model.optimizer.learning_rate``, or calls ``self.model.set_weights``. Its changes hold from the
-    next step on (see `dtrain.strategies.interface.Session.control`).
+    next step on (see `dtrain.strategies.interface.Leader.control`).
 
     Attributes:
         model: set before training begins.
@@ -32,6 +35,13 @@ class Callback:
     def set_params(self, params: Mapping[str, Any]) -> None:
         """Set `params`."""
         self.params = params
+
+    def set_training(self, training: Training) -> None:
+        """Take the training of this call of `fit`: for a callback that asks how far it is, or that saves."""
+
+    def resume_from(self) -> Path | None:
+        """Return a folder of checkpoints that the training begins from; None, as most have none."""
+        return None
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Act when training begins."""

@@ -31,7 +31,7 @@ class CSVLogger(Callback):
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Open the file."""
         self._columns = []
-        claim(self.filename, self.model.strategy.run_id)
+        claim(self.filename, self.model.strategy.context.run_id)
         with writing(self, self.filename) as path:
             path.parent.mkdir(parents=True, exist_ok=True)
             if self.append and path.exists() and path.stat().st_size:

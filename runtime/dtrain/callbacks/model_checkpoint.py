@@ -68,7 +68,7 @@ class ModelCheckpoint(Callback):
         A name that depends on the epoch or on numbers is claimed when it is known.
         """
         if "{" not in self.filepath:
-            claim(self.filepath, self.model.strategy.run_id)
+            claim(self.filepath, self.model.strategy.context.run_id)
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Remember the epoch."""

@@ -42,7 +42,7 @@ def destination(strategy: Strategy | None, path: FilePath) -> Path:
     if strategy is not None and not strategy.is_leader:
         return _own_copy(strategy, path)
     if strategy is not None:
-        claim(path, strategy.run_id)
+        claim(path, strategy.context.run_id)
     return Path(path)
 
 

@@ -167,7 +167,7 @@ def strategy_of(assignment: TaskAssignment) -> Strategy:
         serve(assignment)
         raise SystemExit(0)
     share_cores(training, assignment)
-    from dtrain.strategies import parameter_server
+    from dtrain.strategies.parameter_server import strategy
 
-    ParameterServerStrategy.register(parameter_server.ParameterServerStrategy)
-    return parameter_server.ParameterServerStrategy(assignment)
+    ParameterServerStrategy.register(strategy.ParameterServerStrategy)
+    return strategy.ParameterServerStrategy(assignment)

@@ -1,35 +1,38 @@
-"""What `fit` sees of every way to train: a strategy opens a session, a session turns gradients into new
-weights.
+"""What `fit` sees of every way to train.
 
     strategy = dt.get_strategy()
-    session = strategy.open(problem)             # variables exist, first values are in `session.weights`
-    while not session.finished:
-        ... write gradients of part session.part into session.gradients ...
-        result = session.step(contribution)      # session.weights now hold the next version
-    session.close()
+    training = strategy.open(problem)            # one call of `fit` in this task; the variables exist
+    while not training.clock.finished:
+        for replica in training.replicas:
+            number = replica.next_batch()        # the part of a batch to compute
+            ... write its gradients into replica.gradients ...
+            outcome = replica.commit(loss, examples, sums)   # replica.weights now hold the next version
+    training.close()
 
-Nothing above this file knows parameter servers; a new strategy is one file in `strategies/` that implements
-these two classes. Source of the names: `tf.distribute.Strategy`.
+Nothing above this file knows how a strategy does it; a new strategy is one folder beside it. A subclass of
+these protocols inherits what most strategies have in common. Source of the names: `tf.distribute`.
 """
 
 import atexit
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 
 from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
+from dtrain.cluster import TaskId
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.graphs.passes import OnGradients
-from dtrain.messages import Row, Sums, Verdict
+from dtrain.messages import Row, Sums
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.feed import UNKNOWN, Feed
+from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.tally import Open
 from dtrain.variables import VariableSpec
 
@@ -37,7 +40,7 @@ Array = np.ndarray[Any, Any]
 Weights = Mapping[str, Array]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Problem:
     """What is to be trained, without the data.
 
@@ -45,7 +48,7 @@ class Problem:
         variables: in the order of creation, which is also the order of placement.
         initial_values: makes the first value of every variable; only the leader calls it.
         optimizer: as `optimizers.serialize` makes it.
-        max_steps: how many global steps this call of `fit` makes, counted from `Session.first_step`.
+        max_steps: how many global steps this call of `fit` makes, counted from `StepClock.first_step`.
         model: its description, for checkpoints; None if it is no data.
         state: of an optimizer that begins, if it does not begin anew.
         owner: the same for every `fit` of one model with one optimizer: only then the optimizer goes on where
@@ -71,43 +74,15 @@ class Problem:
     feed: Feed = UNKNOWN
 
 
-class Contribution(NamedTuple):
-    """What a replica says of the gradients that it has computed.
-
-    Attributes:
-        loss: for `dtrain status`.
-        examples: of how many examples they are the mean; at least one.
-        empty: how many of the parts of their batch have no examples.
-        sums: loss and metrics of the examples, for the epoch's numbers.
-    """
-
-    loss: float
-    examples: int
-    empty: int = 0
-    sums: Sums | None = None
-
-
-class StepResult(NamedTuple):
-    """What became of one gradient.
-
-    Attributes:
-        verdict: see `Verdict`.
-        global_step: after it.
-    """
-
-    verdict: Verdict
-    global_step: int
-
-
 @dataclass(frozen=True)
-class Orders:
-    """What the leader wants from the next step on; see `Session.control`.
+class ConfigChange:
+    """What the leader wants from the next step on; see `Leader.control`.
 
     Attributes:
         optimizer: as `optimizers.serialize` makes it: the same rule, perhaps with other numbers.
         stop: no further step is made.
         weights: new values of all variables; None: they stay.
-        until: the last step that may be made before the next orders; None: there is no such limit.
+        until: the last step that may be made before the next change; None: there is no such limit.
     """
 
     optimizer: dict[str, Any]
@@ -116,119 +91,188 @@ class Orders:
     until: int | None = None
 
 
-class Session(Protocol):
-    """One training run of one model in this task.
-
-    Attributes:
-        weights: every variable by name, refreshed in place by `step`; read only, after `arrive`. A sparse one
-            may be a `LazyTable`.
-        arriving: the same, for a step that reads them in its own order: reading one waits until it is there.
-        complete: to be told of variables whose gradients will not change before `step`: they may leave; None
-            where they would not.
-        gradients: one array for each trainable dense variable, to be written before `step`; they are views of
-            memory that travels.
-        row_gradients: for each trainable sparse variable gradients of rows, to be put there before `step`:
-            ids int64, ascending, each once. A variable without an entry had none of its rows read.
-        updates: one array for each dense variable that is not trainable: its new value, to be written before
-            `step`.
-        rank: of this replica; replicas are numbered from 0, the chief first.
-        cut: how every batch is cut into parts.
-        weighs_examples: whether a step is the mean over its examples, or that of its parts' means;
-            `training.weighting`.
-        entered_step: the global step when this task came to the training; others may have gone on since.
-    """
-
-    weights: dict[str, Array]
-    arriving: Weights
-    complete: OnGradients | None
-    gradients: dict[str, Array]
-    row_gradients: dict[str, SparseRows]
-    updates: dict[str, Array]
-    rank: int
-    entered_step: int
-    cut: BatchCut
-    weighs_examples: bool
-
-    @property
-    def optimizer(self) -> dict[str, Any]:
-        """Leader: the rule in force, as `optimizers.serialize` makes it."""
+class StepClock(Protocol):
+    """How far one call of `fit` has come."""
 
     @property
     def global_step(self) -> int:
-        """Versions made so far."""
+        """Versions made so far, in all calls of `fit`."""
 
     @property
     def first_step(self) -> int:
         """The global step at which this call of `fit` began: 0, or where the one before it ended."""
 
     @property
-    def part(self) -> int:
-        """The number of the part to compute next; after a step it may be the same again. See
-        `protocol.part_dealer`.
-        """
+    def finished(self) -> bool:
+        """Whether the last step is done; weights are final unless the leader's callbacks change them."""
 
     @property
     def repairs(self) -> bool:
-        """Whether the part makes no step: it counts already, and may not have reached every server."""
+        """Whether the part dealt next makes no step: it counts already, and may not have reached every
+        server.
+        """
+        return False
+
+
+class Overlaps(Protocol):
+    """What a replica has besides, where a step begins and ends layer by layer: values that come late,
+    gradients that leave early.
+
+    Attributes:
+        arriving: every variable by name; reading one waits until it is there.
+        complete: to be told of variables whose gradients will not change before `Replica.commit`: they may
+            leave. None where they would not.
+    """
+
+    arriving: Weights
+    complete: OnGradients | None
+
+    def arrive(self) -> None:
+        """Wait until the replica's `weights` are all there."""
+
+
+class Replica(Protocol):
+    """One source of gradients.
+
+    Attributes:
+        rank: replicas are numbered from 0, the leader's first.
+        weights: every variable by name, refreshed by `commit`; read only. A sparse one may be a `LazyTable`.
+            Memory of the strategy.
+        gradients: one array for each trainable dense variable, to be written before `commit`. Memory of the
+            strategy, which may travel as it is.
+        rows: for each trainable sparse variable gradients of rows, to be put there before `commit`: ids
+            int64, ascending, each once. A variable without an entry had none of its rows read.
+        updates: one array for each dense variable that is not trainable: its new value, to be written before
+            `commit`. Memory of the strategy.
+        overlap: None where all `weights` are there when `commit` returns, and gradients leave with it.
+    """
+
+    rank: int
+    weights: Weights
+    gradients: dict[str, Array]
+    rows: dict[str, SparseRows]
+    updates: dict[str, Array]
+    overlap: Overlaps | None = None
+
+    def next_batch(self) -> int:
+        """Return the number of the part to compute next; after a step it may be the same again. See
+        `protocol.part_dealer`.
+        """
+
+    def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
+        """Contribute the gradients of the part, and wait for the next weights.
+
+        Args:
+            loss: for `dtrain status`.
+            examples: of how many examples the gradients are the mean; 0: the part has none, and there are no
+                gradients.
+            sums: loss and metrics of the examples, for the epoch's numbers.
+            empty: how many of the parts of the batch have no examples.
+        """
+
+
+class Leader(Protocol):
+    """What one task of a training does for all of them."""
+
+    @property
+    def optimizer(self) -> dict[str, Any]:
+        """The rule that was in force when this task came, as `optimizers.serialize` makes it."""
 
     @property
     def tally(self) -> Open:
-        """Leader: the sums of the epochs that it has not recorded, as of `weights`."""
+        """The sums of the epochs that are not recorded, as of this task's weights."""
 
-    @property
-    def rows(self) -> Mapping[int, Row]:
-        """The numbers of every epoch that is recorded, by epoch. Other tasks: when it is finished."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether the last step is done; `weights` are final unless the leader's callbacks change them."""
-
-    def step(self, contribution: Contribution) -> StepResult:
-        """Contribute the gradients, and wait for the next weights, which may not have arrived whole when this
-        returns.
-        """
-
-    def pass_over(self, empty: int) -> StepResult:
-        """Say that the part has no examples, as `empty` parts of its batch have none; wait as `step` does."""
-
-    def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
-        """Leader: keep the numbers of epochs that have ended; those from `epoch` on have not (any more)."""
-
-    def arrive(self) -> None:
-        """Wait until all `weights` are there."""
-
-    def conclude(self) -> bool:
-        """After the last step, and everything that the leader does about it: whether it is saved.
-
-        If not, the servers have gone back to a checkpoint, and training goes on.
-        """
-
-    def wait(self, step: int) -> None:
-        """A leader that does not train: until this step is made everywhere, or training has ended; `weights`
-        are the newest.
-        """
-
-    def control(self, orders: Orders) -> None:
-        """Leader: change how training goes on, on every server from one version on (rule 13).
+    def control(self, change: ConfigChange) -> None:
+        """Change how training goes on, everywhere from one version on.
 
         Where the leader has seen the step that was given as `until`, as at the end of an epoch, that is the
         version: no step has been made beyond it. Otherwise, sync: it is the next version that has not been
         made. Async: pushes that are under way, at most one a replica, still count by the old numbers. A
-        gradient that was computed from the weights before `orders.weights` and is under way counts.
+        gradient that was computed from the weights before `change.weights` and is under way counts.
 
         With `stop` the last step has been made when this returns.
         """
 
-    def checkpoint(self) -> None:
-        """Leader: write one of the run's own checkpoints of this moment, if the run has any."""
+    def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
+        """Keep the numbers of epochs that have ended; those from `epoch` on have not (any more)."""
 
-    def save(self, directory: Path) -> None:
-        """Leader: write a checkpoint of this moment into a folder of its own, in the place of the one
-        before.
+    def save(self, directory: Path | None = None) -> None:
+        """Write a checkpoint of this moment: one of the run's own, if the run has any; or into a folder of
+        its own, in the place of the one before.
+        """
+
+    def wait(self, step: int) -> None:
+        """Wait until this step is made everywhere, or training has ended, in a task without replicas; the
+        weights are then the newest.
+        """
+
+    def conclude(self) -> bool:
+        """Return whether the last step is saved, after everything that this task does about it.
+
+        If not, training has gone back to a checkpoint, and goes on.
+        """
+        return True
+
+
+class Training(Protocol):
+    """One call of `fit` in this task.
+
+    Attributes:
+        replicas: one on parameter servers, several where one process has several; none for a leader that does
+            not train.
+        leader: None in a task that does not lead.
+        clock: how far it has come.
+        weights: every variable by name, the newest that this task knows; read only.
+        cut: how every batch is cut into parts.
+        weighs_examples: whether a step is the mean over its examples, or that of its parts' means;
+            `training.weighting`.
+    """
+
+    replicas: Sequence[Replica]
+    leader: Leader | None
+    clock: StepClock
+    weights: dict[str, Array]
+    cut: BatchCut = BatchCut()
+    weighs_examples: bool = False
+
+    @property
+    def recorded(self) -> Mapping[int, Row]:
+        """The numbers of every epoch that is recorded, by epoch. A task that does not lead has them when
+        training is finished.
         """
 
     def close(self, error: BaseException | None = None) -> None:
-        """Training is over; or given up, because of `error`."""
+        """End it: training is over; or given up, because of `error`."""
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """Which task of which run a strategy works in.
+
+    Attributes:
+        task: None for a process that trains alone.
+        rank: of its first replica; -1 for a task that does not train.
+        num_replicas: how many train at the start (T); those that join later do not count.
+        is_leader: whether what it saves counts; callbacks run here.
+        evaluates: whether this task is the evaluator.
+        has_evaluator: whether some other task is.
+        validates: whether the leader validates at epoch ends; else that is left to the evaluator
+            (`training.validation`).
+        directory: of the run, where a launcher keeps one.
+        run_id: of the run; None for a process that trains alone.
+        seed: of the run.
+    """
+
+    task: TaskId | None = None
+    rank: int = 0
+    num_replicas: int = 1
+    is_leader: bool = True
+    evaluates: bool = False
+    has_evaluator: bool = False
+    validates: bool = True
+    directory: Path | None = None
+    run_id: str | None = None
+    seed: int = 0
 
 
 @runtime_checkable
@@ -236,62 +280,59 @@ class Strategy(Protocol):
     """How the tasks of a cluster train together, seen from one of them. Compare `tf.distribute.Strategy`.
 
     Attributes:
-        trains: whether this task computes gradients.
-        is_leader: whether what it saves counts; callbacks run here.
-        evaluates: whether this task is the evaluator.
-        has_evaluator: whether some other task is.
-        validates: whether the leader validates at epoch ends; else that is left to the evaluator
-            (`training.validation`).
+        context: which task of which run this is.
         evaluations: leader: by global step, what the evaluator has told of so far.
-        directory: of the run, where a launcher keeps one.
-        run_id: of the run; None for a process that trains alone.
-        seed: of the run.
-        rank: of this replica; -1 for a task that does not train.
-        num_replicas: how many train at the start (T); those that join later do not count.
+        followed_rows: evaluator: the numbers of every epoch of the `fit` that it has followed.
         wishes: what the program said in its constructor, by the names of the `training` section.
     """
 
-    trains: bool
-    is_leader: bool
-    evaluates: bool
-    has_evaluator: bool
-    validates: bool
-    evaluations: Mapping[int, Mapping[str, float]]
-    directory: Path | None
-    run_id: str | None
-    seed: int
-    rank: int
-    num_replicas: int
-    followed_rows: Mapping[int, Row]
+    context: TaskContext
+    evaluations: Mapping[int, Mapping[str, float]] = MappingProxyType({})
+    followed_rows: Mapping[int, Row] = MappingProxyType({})
     wishes: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def num_replicas_in_sync(self) -> int:
         """How many replicas' batches make one global step."""
+        return 1
 
-    def scope(self) -> "AbstractContextManager[Strategy]":
+    @property
+    def is_leader(self) -> bool:
+        """Whether what this task saves counts; callbacks run here."""
+        return self.context.is_leader
+
+    @property
+    def directory(self) -> Path | None:
+        """Of the run, where a launcher keeps one."""
+        return self.context.directory
+
+    def scope(self) -> AbstractContextManager[Self]:
         """Let models that are made within it belong to this strategy."""
+        return _scope_of(self)
 
-    def open(self, problem: Problem) -> Session:
-        """Make the variables exist in the cluster and join the training."""
+    def open(self, problem: Problem) -> Training:
+        """Make the variables exist and join the training."""
 
     def optimizer_state(self, owner: object) -> OptimizerState | None:
         """Leader: how far the optimizer of `owner` (see `Problem`) has come; None if the last `fit` was
         another's.
         """
+        return None
 
     def checkpoints(self, pace: Pace) -> Iterator[EvaluatedCheckpoint]:
         """Evaluator: each newest checkpoint of the next call of `fit`, at this pace, until it has ended and
         the final one was seen.
 
-        To be called once for every call of `fit`.
+        To be called once for every call of `fit`. There is none where no task evaluates.
         """
+        return iter(())
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        """Publish the result of an evaluation for `dtrain status`."""
+        """Publish the result of an evaluation for `dtrain status`, where that knows this task."""
+        return
 
     def close(self, error: BaseException | None = None) -> None:
-        """The program is over, or has failed with `error`: let everybody go."""
+        """End the task's part in the run: the program is over, or has failed with `error`."""
 
 
 @dataclass
@@ -329,9 +370,12 @@ def current_strategy(make_default: Callable[[], Strategy]) -> Strategy:
     return _process.default
 
 
+S = TypeVar("S", bound=Strategy)
+
+
 @contextmanager
-def scope_of(strategy: Strategy) -> Iterator[Strategy]:
-    """Within it, models belong to this strategy. See `tf.distribute.Strategy.scope`."""
+def _scope_of(strategy: S) -> Iterator[S]:
+    """Let models belong to this strategy. See `tf.distribute.Strategy.scope`."""
     mark_used()
     _process.scopes.append(strategy)
     try:

@@ -134,7 +134,7 @@ class Architecture:
         values = self._values
         if values is None:
             self._know_shapes()
-            first = self.initial_values(self.strategy.seed)
+            first = self.initial_values(self.strategy.context.seed)
             shared = {
                 ours: values[theirs] for _, names, values in self._sharing() for ours, theirs in names.items()
             }

@@ -1,6 +1,6 @@
 """Data of fit, evaluate and predict: batches of (x, y, sample_weight), whose parts are dealt to replicas."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, NamedTuple
@@ -171,6 +171,7 @@ class Batches:
         pipelines: how many there are if each replica has a dataset of its own (made by a function of an
             InputContext), so that nothing is dealt; else 0.
         make: makes the dataset of a pipeline.
+        pipeline: the number of the one that `dataset` is.
         uncut: whether a part is a batch, so that a step consumes several.
     """
 
@@ -178,6 +179,7 @@ class Batches:
     pipelines: int = 0
     make: Callable[[int], Dataset] | None = None
     uncut: bool = False
+    pipeline: int = 0
 
     @classmethod
     def of(
@@ -208,7 +210,12 @@ class Batches:
 
         own = callable(data) and not isinstance(data, Dataset)
         pipelines = context.num_input_pipelines if own else 0
-        return cls(make(context.input_pipeline_id), pipelines, make if own else None)
+        return cls(
+            make(context.input_pipeline_id),
+            pipelines,
+            make if own else None,
+            pipeline=context.input_pipeline_id,
+        )
 
     @property
     def count(self) -> int | None:
@@ -245,8 +252,26 @@ class Batches:
         element, _ = node.part(0, ITERATION, lambda size: range(min(size, 1)))
         return None if element is None else Batch.of(element)
 
+    def streams(
+        self, ranks: Sequence[int], cut: BatchCut, class_weight: Mapping[int, float] | None = None
+    ) -> "list[PartStream]":
+        """Return for each replica pass after pass without end, by the numbers that the strategy deals.
+
+        Replicas share a stream whose parts are dealt.
+
+        Args:
+            ranks: of the replicas.
+            cut: how batches are cut.
+            class_weight: factors of the examples' weights, by class.
+        """
+        if self.make is None:
+            return [self.stream(cut, class_weight)] * len(ranks)
+        pipelines = [rank % self.pipelines for rank in ranks]
+        own = [self.dataset if each == self.pipeline else self.make(each) for each in pipelines]
+        return [replace(self, dataset=dataset).stream(cut, class_weight) for dataset in own]
+
     def stream(self, cut: BatchCut, class_weight: Mapping[int, float] | None = None) -> "PartStream":
-        """Return pass after pass without end, by the numbers that a session deals, in parts by `cut`."""
+        """Return pass after pass of one pipeline without end; arguments as in `streams`."""
         return PartStream(self.dataset.repeat(), self.pipelines, cut, class_weight, uncut=self.uncut)
 
     def once(self, limit: int | None = None) -> Iterator[Batch]:

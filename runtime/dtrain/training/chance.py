@@ -6,15 +6,18 @@ the same gradient whichever replica computes it, however often, after any restar
 
 import numpy as np
 
-from dtrain.strategies.interface import Session
-
 STEPS = 1
 """The last word of the seeds of steps: numpy takes a shorter seed for one that ends in zeros."""
 
 
-def chance_of(seed: int, session: Session) -> np.random.Generator:
-    """Make the generator of the part that a session computes next; asynchronous training has one part a
-    batch.
+def chance_of(seed: int, first_step: int, parts: int, number: int) -> np.random.Generator:
+    """Make the generator of a part.
+
+    Args:
+        seed: of the run.
+        first_step: at which the call of `fit` began.
+        parts: into how many every batch is cut.
+        number: of the part.
     """
-    batch, part = divmod(session.part, session.cut.parts)
-    return np.random.default_rng([seed, batch, part, session.first_step, STEPS])
+    batch, part = divmod(number, parts)
+    return np.random.default_rng([seed, batch, part, first_step, STEPS])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.learning.graphs.networks import Network
-from dtrain.strategies.interface import Session
+from dtrain.strategies.interface import StepClock
 from dtrain.training.steps import TrainingStep
 
 
@@ -29,10 +29,10 @@ def why_not_finite(network: Network | None, step: TrainingStep) -> str:
     return "the loss alone is not finite"
 
 
-def step_in_work(session: Session) -> str:
+def step_in_work(clock: StepClock) -> str:
     """Return the name of the next step: its number in this call of `fit`, and in all if that differs."""
-    step = session.global_step + 1
-    done = session.first_step
+    step = clock.global_step + 1
+    done = clock.first_step
     return f"step {step - done} of this fit (global step {step})" if done else f"step {step}"
 
 

@@ -5,7 +5,7 @@ from math import ceil
 from numbers import Integral
 
 from dtrain.errors import InputError
-from dtrain.strategies.interface import Session
+from dtrain.strategies.interface import StepClock
 from dtrain.training.batches import Batches
 
 
@@ -51,18 +51,18 @@ class Epochs:
         """The global step at which this call of fit ends."""
         return (self.epochs - self.initial_epoch) * self.steps_per_epoch
 
-    def epoch_at(self, step: int, session: Session) -> int:
+    def epoch_at(self, step: int, clock: StepClock) -> int:
         """Return the epoch of the step after this one."""
-        return self.initial_epoch + (step - session.first_step) // self.steps_per_epoch
+        return self.initial_epoch + (step - clock.first_step) // self.steps_per_epoch
 
-    def last_step(self, epoch: int, session: Session) -> int:
+    def last_step(self, epoch: int, clock: StepClock) -> int:
         """Return the global step at which an epoch ends."""
-        return session.first_step + (epoch + 1 - self.initial_epoch) * self.steps_per_epoch
+        return clock.first_step + (epoch + 1 - self.initial_epoch) * self.steps_per_epoch
 
-    def number(self, step: int, session: Session) -> int:
+    def number(self, step: int, clock: StepClock) -> int:
         """Return the epoch of a global step, which is counted from 1."""
-        return self.epoch_at(step - 1, session)
+        return self.epoch_at(step - 1, clock)
 
-    def step_in_epoch(self, step: int, session: Session) -> int:
+    def step_in_epoch(self, step: int, clock: StepClock) -> int:
         """Return the number within its epoch, from 0, of a global step, which is counted from 1."""
-        return (step - session.first_step - 1) % self.steps_per_epoch
+        return (step - clock.first_step - 1) % self.steps_per_epoch

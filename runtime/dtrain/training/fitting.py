@@ -1,4 +1,4 @@
-"""A call of `fit` in one task: a session and the loop, in the leader with callbacks and validation.
+"""A call of `fit` in one task: a training and the loop, in the leader with callbacks and validation.
 
 In the evaluator it is `follow`: every newest checkpoint is evaluated, until training has ended.
 """
@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.callbacks import BackupAndRestore, Callback, CallbackList, History, ProgressBar
+from dtrain.callbacks import Callback, CallbackList, History, ProgressBar
 from dtrain.callbacks.callback_list import check_callbacks
 from dtrain.callbacks.progress_bar import numbers
 from dtrain.checkpoints import OptimizerState
 from dtrain.errors import CheckpointError, InputError
 from dtrain.learning import optimizers
+from dtrain.learning.graphs.heads import WHOLE
 from dtrain.protocol.feed import UNKNOWN, Feed
-from dtrain.strategies.interface import Problem, Session, Weights
+from dtrain.strategies.interface import Leader, Problem, Replica, Training, Weights
 from dtrain.training.architecture import Architecture
-from dtrain.training.batches import Batch, Batches
+from dtrain.training.batches import Batch, Batches, Part
 from dtrain.training.chance import chance_of
 from dtrain.training.compiled import Compiled
 from dtrain.training.description import describe_if_data
@@ -51,6 +52,7 @@ class Fit:
     Attributes:
         owner: the same for every `fit` of one model with one optimizer; see `Problem`.
         train_step: the model's.
+        is_final: whether `train_step` leaves the gradients as `TrainingStep.loss_and_gradients` writes them.
         evaluate: loss and metrics of batches with given weights.
         callbacks: run on the leader.
         validation: None if there is none.
@@ -63,6 +65,7 @@ class Fit:
     owner: OptimizerOwner
     train_step: Callable[[TrainingStep], Logs]
     evaluate: Callable[[Weights, Iterable[Batch], CallbackList], dict[str, float]]
+    is_final: bool = False
     callbacks: Sequence[Callback] = ()
     validation: Validation | None = None
     class_weight: Mapping[int, float] | None = None
@@ -77,7 +80,7 @@ class Fit:
             InputError: one is no callback, or wants numbers of a validation that is left to the evaluator.
         """
         check_callbacks(self.callbacks)
-        if self.validation is not None and not self.model.strategy.validates:
+        if self.validation is not None and not self.model.strategy.context.validates:
             for callback in self.callbacks:
                 if callback.monitors_validation():
                     raise InputError(
@@ -93,38 +96,42 @@ class Fit:
         values = model.weights
         optimizer = optimizers.serialize(self.compiled.optimizer)
         description = describe_if_data(model, self.compiled) if strategy.is_leader else None
+        feed = Feed(batches.batch_size, batches.count or 0, epochs.steps_per_epoch)
         problem = Problem(
-            self._variables(),
-            lambda: values,
-            optimizer,
-            epochs.max_steps,
-            self.owner,
-            description,
-            self.owner.state,
-            self._resume_from(),
-            epochs.steps_per_epoch,
-            epochs.initial_epoch,
-            self.alone,
-            UNKNOWN if self.alone else Feed(batches.batch_size, batches.count or 0, epochs.steps_per_epoch),
+            variables=self._variables(),
+            initial_values=lambda: values,
+            optimizer=optimizer,
+            max_steps=epochs.max_steps,
+            owner=self.owner,
+            model=description,
+            state=self.owner.state,
+            resume_from=self._resume_from(),
+            steps_per_epoch=epochs.steps_per_epoch,
+            first_epoch=epochs.initial_epoch,
+            alone=self.alone,
+            feed=UNKNOWN if self.alone else feed,
         )
-        session = strategy.open(problem)
+        training = strategy.open(problem)
         self.owner.state = None
-        model.weights = session.weights
+        model.weights = training.weights
         model.stop_training = False
         try:
-            loop = self._loop(session, epochs)
+            loop = self._loop(training, epochs)
             if loop.callbacks is not None:
                 loop.callbacks.call("on_train_begin")
-            loop.run(batches.stream(session.cut, self.class_weight))
+            ranks = [replica.rank for replica in training.replicas]
+            loop.run(batches.streams(ranks, training.cut, self.class_weight))
         except BaseException as error:
-            session.close(error)
+            training.close(error)
             raise
         finally:
-            model.weights = {spec.name: _kept(spec, session.weights[spec.name]) for spec in problem.variables}
-        session.close()
+            model.weights = {
+                spec.name: _kept(spec, training.weights[spec.name]) for spec in problem.variables
+            }
+        training.close()
         if loop.callbacks is not None and loop.log is not None:
             loop.callbacks.call("on_train_end", loop.log.ended)
-        self.history.take(session.rows if loop.log is None else loop.log.rows)
+        self.history.take(training.recorded if loop.log is None else loop.log.rows)
         return self.history
 
     def _variables(self) -> tuple[VariableSpec, ...]:
@@ -141,44 +148,62 @@ class Fit:
     def _resume_from(self) -> Path | None:
         """Return the folder in which a callback has kept a training that was interrupted."""
         for callback in self.callbacks if self.model.strategy.is_leader else ():
-            if isinstance(callback, BackupAndRestore):
-                return callback.folder
+            if (folder := callback.resume_from()) is not None:
+                return folder
         return None
 
-    def _loop(self, session: Session, epochs: Epochs) -> TrainingLoop:
+    def _loop(self, training: Training, epochs: Epochs) -> TrainingLoop:
         """Return the loop of this replica; the leader's has a log, callbacks and validation."""
         model = self.model
-        loss = self.compiled.losses
-        chance = partial(chance_of, model.strategy.seed, session)
         loop = TrainingLoop(
-            session,
+            training,
             epochs,
-            make_step=lambda part, batch: TrainingStep(
-                model, loss, batch, session, chance, part.scale(session.weighs_examples)
-            ),
+            make_step=self._make_step(training),
             train_step=self.train_step,
             explain=lambda step: why_not_finite(model.network if model.has_layers else None, step),
             totals=Totals(self.compiled),
-            trains=model.strategy.trains,
         )
-        if model.strategy.is_leader:
-            validates = self.validation is not None
-            loop.log = EpochLog(session, Totals(self.compiled), self.history)
-            loop.callbacks = self._callbacks(session, epochs, validates)
-            loop.steering = Steering(
-                model, self.compiled.optimizer, session, holds=validates or bool(self.callbacks)
-            )
-            if self.validation is not None and model.strategy.validates:
-                loop.validate = self._validate(session, self.validation, loop.callbacks)
-            elif self.validation is not None:
-                loop.validate = self._leave_to_evaluator(session, epochs, self.validation, loop.log)
+        if training.leader is not None:
+            self._lead(loop, training, training.leader)
         return loop
 
-    def _callbacks(self, session: Session, epochs: Epochs, validates: bool) -> CallbackList:
+    def _make_step(self, training: Training) -> Callable[[Replica, int, Part, Batch], TrainingStep]:
+        model = self.model
+        loss = self.compiled.losses
+        is_final = self.is_final
+        weighs_examples = training.weighs_examples
+        chance = partial(
+            chance_of, model.strategy.context.seed, training.clock.first_step, training.cut.parts
+        )
+
+        def make_step(replica: Replica, number: int, part: Part, batch: Batch) -> TrainingStep:
+            drawn = partial(chance, number)
+            scale = WHOLE if part.parts == 1 else part.scale(weighs_examples)
+            return TrainingStep(model, loss, batch, replica, drawn, scale, is_final=is_final)
+
+        return make_step
+
+    def _lead(self, loop: TrainingLoop, training: Training, leader: Leader) -> None:
+        """Add what the leader does besides."""
+        validates = self.validation is not None
+        loop.log = EpochLog(training, leader, Totals(self.compiled), self.history)
+        loop.callbacks = self._callbacks(training, loop.epochs, validates)
+        loop.steering = Steering(
+            self.model,
+            self.compiled.optimizer,
+            training,
+            leader,
+            holds=validates or bool(self.callbacks),
+        )
+        if self.validation is not None and self.model.strategy.context.validates:
+            loop.validate = self._validate(training, self.validation, loop.callbacks)
+        elif self.validation is not None:
+            loop.validate = self._leave_to_evaluator(training, leader, loop.epochs, self.validation, loop.log)
+
+    def _callbacks(self, training: Training, epochs: Epochs, validates: bool) -> CallbackList:
         """Return the user's callbacks and those of every fit."""
         for callback in self.callbacks:
-            if isinstance(callback, BackupAndRestore):
-                callback.session = session
+            callback.set_training(training)
         everybody = [*self.callbacks, self.history]
         if self.verbose:
             bar = ProgressBar(self.verbose)
@@ -191,28 +216,28 @@ class Fit:
         }
         return CallbackList(everybody, self.model, params)
 
-    def _validate(self, session: Session, validation: Validation, callbacks: CallbackList) -> Validate:
+    def _validate(self, training: Training, validation: Validation, callbacks: CallbackList) -> Validate:
         def validate(epochs: Iterable[int]) -> dict[str, float]:
             if not validation.is_due(epochs):
                 return {}
-            results = self.evaluate(session.weights, validation.once(), callbacks)
+            results = self.evaluate(training.weights, validation.once(), callbacks)
             return {f"val_{name}": value for name, value in results.items()}
 
         return validate
 
     def _leave_to_evaluator(
-        self, session: Session, epochs: Epochs, validation: Validation, log: EpochLog
+        self, training: Training, leader: Leader, epochs: Epochs, validation: Validation, log: EpochLog
     ) -> Validate:
         """Save each epoch's last step for the evaluator, whose numbers later join the rows of epochs."""
         names = [f"val_{name}" for name in self.compiled.result_names]
 
         def validate(ended: Iterable[int]) -> dict[str, float | None]:
             for epoch, row in list(log.rows.items()):
-                found = self.model.strategy.evaluations.get(epochs.last_step(epoch, session), {})
+                found = self.model.strategy.evaluations.get(epochs.last_step(epoch, training.clock), {})
                 log.record(epoch, row | {f"val_{name}": value for name, value in found.items()})
             if not validation.is_due(ended):
                 return {}
-            session.checkpoint()
+            leader.save()
             return dict.fromkeys(names)
 
         return validate

@@ -1,11 +1,13 @@
-"""The training loop: one replica's part of a call of `fit`, from the first batch to the last global step.
+"""The training loop: one task's part of a call of `fit`, from the first batch to the last global step.
 
-It reads top to bottom: take a part of a batch, compute a gradient, give it to the session, note its verdict.
+It reads top to bottom: take a part of a batch, compute a gradient, commit it, note what came of it. Several
+replicas in one task take turns.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy as np
 from dtrain.callbacks import CallbackList, History
 from dtrain.errors import NonFiniteGradientError
 from dtrain.messages import Row, Verdict
-from dtrain.strategies.interface import Contribution, Session
+from dtrain.strategies.interface import Leader, Replica, Training
 from dtrain.training.batches import Batch, Part, PartStream
 from dtrain.training.diagnosis import step_in_work
 from dtrain.training.epochs import Epochs
@@ -31,14 +33,15 @@ Validate = Callable[[range], Mapping[str, float | None]]
 
 @dataclass
 class EpochLog:
-    """The leader's account of epochs: the sums of all replicas' contributions, as the session knows them.
+    """The leader's account of epochs: the sums of all replicas' contributions, as the strategy knows them.
 
     Attributes:
         rows: by epoch, the numbers of those that have ended.
         ended: those of the epoch that ended last.
     """
 
-    session: Session
+    training: Training
+    leader: Leader
     totals: Totals
     history: History
     rows: dict[int, Row] = field(default_factory=dict)
@@ -46,24 +49,24 @@ class EpochLog:
 
     def __post_init__(self) -> None:
         """Continue where an earlier process of the leader stood."""
-        self.rows = dict(self.session.rows)
+        self.rows = dict(self.training.recorded)
         self.history.take(self.rows)
 
     def results(self, epoch: int) -> dict[str, float]:
         """Return the means over all contributions to an epoch that are known so far."""
-        return self.totals.results_of([sums for number, sums in self.session.tally if number == epoch])
+        return self.totals.results_of([sums for number, sums in self.leader.tally if number == epoch])
 
     def record(self, epoch: int, results: Mapping[str, Any]) -> None:
         """Have the numbers of an epoch kept, unless they are kept already."""
         row = {name: _plain(value) for name, value in results.items()}
         if self.rows.get(epoch) != row:
             self.rows[epoch] = row
-            self.session.record(next(reversed(self.rows)) + 1, {epoch: row})
+            self.leader.record(next(reversed(self.rows)) + 1, {epoch: row})
 
     @property
     def lost(self) -> int | None:
         """The first epoch that has ended here but not on servers, which went back to a checkpoint."""
-        kept = self.session.rows
+        kept = self.training.recorded
         if not self.rows or next(reversed(self.rows)) in kept:  # they are kept in their order
             return None
         return min(self.rows.keys() - kept.keys())
@@ -86,8 +89,7 @@ class TrainingLoop:
     """The parts of a task's training; `run` is the loop.
 
     Attributes:
-        trains: False for a leader that computes no gradients.
-        make_step: of a part that has examples.
+        make_step: of the part of a number that has examples.
         train_step: computes the gradients of a step and returns numbers, the loss among them.
         explain: names the reason why a step's gradients are not finite.
         totals: sums up loss and metrics.
@@ -100,13 +102,12 @@ class TrainingLoop:
         warned: whether the warning about parts without examples was printed.
     """
 
-    session: Session
+    training: Training
     epochs: Epochs
-    make_step: Callable[[Part, Batch], TrainingStep]
+    make_step: Callable[[Replica, int, Part, Batch], TrainingStep]
     train_step: Callable[[TrainingStep], Logs]
     explain: Callable[[TrainingStep], str]
     totals: Totals
-    trains: bool = True
     log: EpochLog | None = None
     callbacks: CallbackList | None = None
     steering: Steering | None = None
@@ -117,75 +118,108 @@ class TrainingLoop:
     pending: bool = False
     warned: bool = False
 
-    def run(self, parts: PartStream) -> None:
-        """Train until the session is finished; the leader, which has a log, also accounts for every epoch."""
-        session = self.session
+    def run(self, streams: Sequence[PartStream]) -> None:
+        """Train until the strategy has finished, each replica on its stream of parts.
+
+        The leader, which has a log, also accounts for every epoch.
+        """
+        training = self.training
+        clock = training.clock
+        advance = self._way_to_advance(streams)
         epoch = self._first_epoch()
         self._begin_epoch(epoch)
         while True:
             # An epoch has not ended while some server may lack a part of it.
-            reached = epoch if session.repairs else self.epochs.epoch_at(session.global_step, session)
+            reached = epoch if clock.repairs else self.epochs.epoch_at(clock.global_step, clock)
             if self.log is not None and (lost := self.log.lost) is not None:
                 self._go_back_to(lost)
                 reached = lost
-            elif session.finished:
+            elif clock.finished:
                 if self.open:  # training may have been stopped in the middle of an epoch
                     self._end_epochs(epoch, max(reached, epoch + 1))
-                if (self.log is None or self.log.lost is None) and session.conclude():
+                if self._is_concluded():
                     return
             elif reached > epoch:
                 self._end_epochs(epoch, reached)
-            elif self.trains:
-                self._contribute(parts.at(session.part))
             else:
-                session.wait(self.epochs.last_step(epoch, session))
+                advance()
             epoch = reached
+
+    def _way_to_advance(self, streams: Sequence[PartStream]) -> Callable[[], None]:
+        """Return what makes the next step: the one replica, several by turns, or only waiting for others."""
+        turns = [
+            partial(self._contribute, replica, parts)
+            for replica, parts in zip(self.training.replicas, streams, strict=True)
+        ]
+        if len(turns) == 1:
+            return turns[0]
+        return partial(self._take_turns, turns) if turns else self._wait
+
+    def _take_turns(self, turns: Sequence[Callable[[], None]]) -> None:
+        for contribute in turns:
+            if not self.training.clock.finished:
+                contribute()
+
+    def _wait(self) -> None:
+        clock = self.training.clock
+        if self.training.leader is not None:
+            epoch = self.epochs.epoch_at(clock.global_step, clock)
+            self.training.leader.wait(self.epochs.last_step(epoch, clock))
+
+    def _is_concluded(self) -> bool:
+        """Return whether nothing is left to do; a leader asks whether the last step is saved."""
+        if self.log is not None and self.log.lost is not None:
+            return False
+        return self.training.leader is None or self.training.leader.conclude()
 
     def _first_epoch(self) -> int:
         """Return the epoch under way; in a restarted leader the first that its predecessor did not end."""
-        epoch = self.epochs.epoch_at(self.session.entered_step, self.session)
+        epoch = self.epochs.epoch_at(self.training.clock.global_step, self.training.clock)
         if self.log is None:
             return epoch
         ended = max(self.log.rows, default=self.epochs.initial_epoch - 1)
         return min(epoch, ended + 1)
 
-    def _contribute(self, part: Part) -> None:
+    def _contribute(self, replica: Replica, parts: PartStream) -> None:
         """Compute one part: a gradient, a verdict. The next part may be the same again (`on_stale`)."""
-        session = self.session
-        number = self.session.part
-        repairs = self.session.repairs
+        clock = self.training.clock
+        number = replica.next_batch()
+        part = parts.at(number)
+        repairs = clock.repairs
         if self.callbacks is not None and not (self.pending or repairs):
-            self._call_batch("on_train_batch_begin", session.global_step + 1, {})
-            if session.finished or session.part != number:
+            self._call_batch("on_train_batch_begin", clock.global_step + 1, {})
+            if clock.finished or replica.next_batch() != number:
                 return  # a callback has stopped training
-        self._warn_of_empty_parts(part)
+        if part.empty and not self.warned:
+            self._warn_of_empty_parts(part)
         if part.batch is None:
-            before = session.global_step
-            self.pending = session.pass_over(part.empty).verdict is Verdict.PENDING
-            if session.global_step > before:
-                self._call_batch("on_train_batch_end", session.global_step)
+            before = clock.global_step
+            self.pending = replica.commit(0.0, 0, None, part.empty).verdict is Verdict.PENDING
+            if clock.global_step > before:
+                self._call_batch("on_train_batch_end", clock.global_step)
             return
-        step = self.make_step(part, part.batch)
+        step = self.make_step(replica, number, part, part.batch)
         logs = self.train_step(step)
         loss = step.contribute(logs)
         sums = self.totals.of_one(part.batch, step, logs)
         try:
-            answer = session.step(Contribution(loss, part.batch.size, part.empty, sums))
+            outcome = replica.commit(loss, part.batch.size, sums, part.empty)
         except NonFiniteGradientError as error:
             raise NonFiniteGradientError(f"{error}; {self.explain(step)}") from error
-        self.pending = answer.verdict is Verdict.PENDING
-        if answer.verdict is Verdict.REFUSED:
-            self._call_batch("on_train_batch_end", session.global_step, {"loss": loss})
+        self.pending = outcome.verdict is Verdict.PENDING
+        if outcome.verdict is Verdict.REFUSED:
+            self._call_batch("on_train_batch_end", clock.global_step, {"loss": loss})
             self._note_refusal(step)
             return
         self.refused = 0
-        judged = answer.verdict not in (Verdict.VOID, Verdict.PENDING) and not repairs
-        if self.log is not None and judged and (session.part != number or session.finished):
-            self._call_batch("on_train_batch_end", session.global_step)
+        if self.callbacks is None or self.pending or repairs or outcome.verdict is Verdict.VOID:
+            return
+        if clock.finished or replica.next_batch() != number:
+            self._call_batch("on_train_batch_end", clock.global_step)
 
     def _warn_of_empty_parts(self, part: Part) -> None:
         """Warn once of a batch with fewer examples than parts, if that changes the gradients."""
-        if not part.empty or self.warned or self.session.rank != 0 or self.session.weighs_examples:
+        if self.training.weighs_examples or all(replica.rank != 0 for replica in self.training.replicas):
             return
         self.warned = True
         share = (part.parts - part.empty) / part.parts
@@ -203,7 +237,7 @@ class TrainingLoop:
         self.refused += 1
         if not self.explained:
             self.explained = self.explain(step)
-            where = step_in_work(self.session)
+            where = step_in_work(self.training.clock)
             print(
                 f"dtrain: {where}: a gradient was not applied: {self.explained}", file=sys.stderr, flush=True
             )
@@ -220,11 +254,11 @@ class TrainingLoop:
             self._begin_epoch(epoch)
 
     def _begin_epoch(self, epoch: int) -> None:
-        """Begin an epoch; no step of it starts before the leader releases it (`Session.control`)."""
+        """Begin an epoch; no step of it starts before the leader releases it (`Leader.control`)."""
         if self.steering is not None and epoch < self.epochs.epochs:
             self.open = True
             self._call("on_epoch_begin", epoch)
-            self.steering.begin_epoch(self.epochs.last_step(epoch, self.session))
+            self.steering.begin_epoch(self.epochs.last_step(epoch, self.training.clock))
 
     def _end_epochs(self, epoch: int, reached: int) -> None:
         """Close every epoch from `epoch` on that ended before `reached`, which may be several."""
@@ -234,7 +268,7 @@ class TrainingLoop:
         if log is None or steering is None or not ended:
             return
         self.open = False
-        self.session.arrive()
+        self._arrive()
         numbers = {each: log.results(each) for each in ended}
         validated: Mapping[str, Any] = {} if self.validate is None else self.validate(ended)
         # without None: callbacks expect numbers
@@ -244,7 +278,7 @@ class TrainingLoop:
             log.record(each, row)
             log.ended = {**numbers[each], **there}
             for callback in self.callbacks.callbacks if self.callbacks is not None else ():
-                self.session.arrive()
+                self._arrive()
                 callback.on_epoch_end(each, log.ended)
                 log.record(each, row | log.ended)  # what it has added, for the next one, which may save
             if log.lost is not None:
@@ -254,20 +288,26 @@ class TrainingLoop:
                 return
             self._begin_epoch(each + 1)
 
+    def _arrive(self) -> None:
+        """Wait until the weights are all there, which a callback may read."""
+        for replica in self.training.replicas:
+            if replica.overlap is not None:
+                replica.overlap.arrive()
+
     def _call(self, hook: str, *arguments: object) -> None:
         if self.callbacks is not None:
-            self.session.arrive()
+            self._arrive()
             self.callbacks.call(hook, *arguments)
 
     def _call_batch(self, hook: str, step: int, numbers: dict[str, float] | None = None) -> None:
         """Call a hook of batches for a global step; by default with the epoch's means so far."""
         if self.callbacks is not None and self.log is not None and self.steering is not None:
-            batch = self.epochs.step_in_epoch(step, self.session)
-            epoch = self.epochs.number(step, self.session)
+            batch = self.epochs.step_in_epoch(step, self.training.clock)
+            epoch = self.epochs.number(step, self.training.clock)
             log = self.log
 
             def logs() -> dict[str, float]:  # called only for a listener, which may read the weights
-                self.session.arrive()
+                self._arrive()
                 return log.results(epoch) if numbers is None else numbers
 
             self.callbacks.call_batch(hook, batch, logs)

@@ -171,11 +171,11 @@ class Model(Architecture):
             verbose=verbose,
         )
         self.history = fit.history
-        if strategy.evaluates:
+        if strategy.context.evaluates:
             return fit.follow()
         context = self._input_context()
         batches = Batches.of(
-            data, batch_size=batch_size, shuffle=shuffle, seed=strategy.seed, context=context
+            data, batch_size=batch_size, shuffle=shuffle, seed=strategy.context.seed, context=context
         )
         self.build_for(batches)
         if (
@@ -267,10 +267,7 @@ class Model(Architecture):
 
         Returns: Numbers for the log by name, ``loss`` among them.
         """
-        alone = (
-            getattr(self.train_step, "__func__", None) is Model.train_step
-        )  # an overridden one may change the gradients
-        return {"loss": step.loss_and_gradients(last=alone), **step.losses}
+        return {"loss": step.loss_and_gradients(), **step.losses}
 
     def test_step(self, step: EvaluationStep) -> Logs:
         """Evaluate one batch: return numbers for the log, and set `step.outputs` for the metrics."""
@@ -299,7 +296,7 @@ class Model(Architecture):
         strategy = self.strategy
         batches = Batches.of(joined(x, y, sample_weight), batch_size=Batch(x).size, shuffle=False, seed=0)
         self.build_for(batches)
-        if strategy.trains and strategy.rank > 0 and not self._told_of_ignored_batches:
+        if strategy.context.rank > 0 and not self._told_of_ignored_batches:
             self._told_of_ignored_batches = True
             print(
                 "train_on_batch: the leader's batch is trained; those of other tasks are not used",
@@ -418,6 +415,8 @@ class Model(Architecture):
 
     def _fit(self, **options: Any) -> Fit:
         check_class_weight(options.get("class_weight"))
+        # A step of the program's own may change the gradients.
+        options["is_final"] = getattr(self.train_step, "__func__", None) is Model.train_step
         return Fit(self, self._compiled(), self._owner, self.train_step, self._evaluate, **options)
 
     def _evaluate(
@@ -434,9 +433,9 @@ class Model(Architecture):
 
     def _input_context(self) -> InputContext:
         """Return the context for a data function: one pipeline a replica."""
-        replicas = self.strategy.num_replicas
+        replicas = self.strategy.context.num_replicas
         return InputContext(
-            replicas, max(self.strategy.rank, 0) % replicas, self.strategy.num_replicas_in_sync
+            replicas, max(self.strategy.context.rank, 0) % replicas, self.strategy.num_replicas_in_sync
         )
 
 

@@ -1,17 +1,17 @@
-"""Changes that callbacks make while a `fit` runs, for the session: optimizer's numbers, weights, the end."""
+"""Changes that callbacks make while a `fit` runs, for the leader: optimizer's numbers, weights, the end."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 from dtrain.learning import optimizers
 from dtrain.learning.optimizers import Optimizer
-from dtrain.strategies.interface import Orders, Session
+from dtrain.strategies.interface import ConfigChange, Leader, Training
 from dtrain.training.architecture import Architecture
 
 
 @dataclass
 class Steering:
-    """The leader's account of the changes that its session knows.
+    """The leader's account of the changes that the strategy knows.
 
     Attributes:
         holds: whether callbacks act at the ends of epochs: no replica then goes beyond one before they have.
@@ -19,7 +19,8 @@ class Steering:
 
     model: Architecture
     optimizer: Optimizer
-    session: Session
+    training: Training
+    leader: Leader
     holds: bool
     _told: dict[str, Any] = field(default_factory=dict)
     _until: int | None = None
@@ -27,7 +28,7 @@ class Steering:
 
     def __post_init__(self) -> None:
         """Take over the numbers that are in force, in a leader that was started again."""
-        vars(self.optimizer).update(vars(optimizers.from_config(self.session.optimizer)))
+        vars(self.optimizer).update(vars(optimizers.from_config(self.leader.optimizer)))
 
     @property
     def stopped(self) -> bool:
@@ -41,7 +42,7 @@ class Steering:
 
     def goes_back(self) -> None:
         """Undo unsent changes before an epoch begins again: callbacks will make them again at its end."""
-        self.model.weights = self.session.weights
+        self.model.weights = self.training.weights
         self.model.stop_training = self._stop_told
 
     def tell_changes(self) -> None:
@@ -49,20 +50,20 @@ class Steering:
         model = self.model
         if (
             model.stop_training
-            or model.weights is not self.session.weights
+            or model.weights is not self.training.weights
             or vars(self.optimizer) != self._told
         ):
             self._tell()
 
     def _tell(self) -> None:
         model = self.model
-        session = self.session
-        assigned = None if model.weights is session.weights else model.weights
-        if session.finished and assigned is None:
+        training = self.training
+        assigned = None if model.weights is training.weights else model.weights
+        if training.clock.finished and assigned is None:
             return
         self._told = dict(vars(self.optimizer))
         self._stop_told = model.stop_training
-        session.control(
-            Orders(optimizers.serialize(self.optimizer), model.stop_training, assigned, self._until)
+        self.leader.control(
+            ConfigChange(optimizers.serialize(self.optimizer), model.stop_training, assigned, self._until)
         )
-        model.weights = session.weights
+        model.weights = training.weights

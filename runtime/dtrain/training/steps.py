@@ -1,6 +1,7 @@
 """One batch, as `Model.train_step` and `Model.test_step` are given it.
 
-A training step fills `gradients`, which the strategy takes, so a step of your own runs on every strategy:
+A training step fills `gradients`, which the training loop hands to the strategy, so a step of your own runs
+on every strategy:
 
     class Noisy(dt.Sequential):                                # other data, other gradients
         def train_step(self, step):
@@ -27,7 +28,7 @@ from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.graphs.heads import WHOLE, Losses, LossScale
 from dtrain.learning.graphs.networks import StepResult
 from dtrain.learning.graphs.passes import Pass
-from dtrain.strategies.interface import Array, Session, Weights
+from dtrain.strategies.interface import Array, Replica, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch
 
@@ -106,13 +107,28 @@ class TrainingStep(EvaluationStep):
         model: Architecture,
         loss: Losses | None,
         batch: Batch,
-        session: Session,
+        replica: Replica,
         chance: Chance,
         scale: LossScale = WHOLE,
+        *,
+        is_final: bool = False,
     ) -> None:
-        super().__init__(model, loss, batch, session.weights)
+        """Begin.
+
+        Args:
+            model: what computes.
+            loss: the compiled ones.
+            batch: this replica's examples.
+            replica: the memory of weights and gradients.
+            chance: the source of chance of this part.
+            scale: what makes the gradients those of a whole batch.
+            is_final: whether `loss_and_gradients` is called once, and nothing changes what it has written.
+        """
+        super().__init__(model, loss, batch, replica.weights)
         self.updates: dict[str, Array] = {}
-        self._session = session
+        self._replica = replica
+        self._overlap = replica.overlap
+        self._is_final = is_final
         self._scale = scale
         self._begun = self._last = False
         self._pass: Pass | None = None
@@ -131,7 +147,8 @@ class TrainingStep(EvaluationStep):
     @property
     def weights(self) -> Weights:
         """Every variable by name; read only."""
-        self._session.arrive()
+        if self._overlap is not None:
+            self._overlap.arrive()
         return self._weights
 
     @property
@@ -141,16 +158,16 @@ class TrainingStep(EvaluationStep):
         Those of large embedding tables stand in `row_gradients`.
         """
         if not self._begun:
-            for array in self._session.gradients.values():
+            for array in self._replica.gradients.values():
                 array.fill(0)
-            self._session.row_gradients.clear()
+            self._replica.rows.clear()
             self._begun = True
-        return self._session.gradients
+        return self._replica.gradients
 
     @property
     def row_gradients(self) -> dict[str, SparseRows]:
         """Gradients of the rows read of large embedding tables, by name; ids int64, ascending, each once."""
-        return self._session.row_gradients
+        return self._replica.rows
 
     def loss_and_gradients(
         self,
@@ -173,10 +190,13 @@ class TrainingStep(EvaluationStep):
         y = self.y if y is None else y
         weight = self.sample_weight if sample_weight is None else sample_weight
         network = self._model.network
-        complete = self._session.complete if last and not self._begun else None
+        last = last or self._is_final
+        complete = None
+        if self._overlap is not None and last and not self._begun:
+            complete = self._overlap.complete
         result = self.write_gradients(
             lambda gradients: network.loss_and_gradients(
-                self._session.arriving,
+                self._arriving(),
                 x,
                 y,
                 loss or self.loss,
@@ -200,7 +220,7 @@ class TrainingStep(EvaluationStep):
         """
         self._pass = None  # the memory of a pass that did not go back is free
         self._pass = self._model.network.forward(
-            self._session.arriving, self.x if x is None else x, self._drawn_from
+            self._arriving(), self.x if x is None else x, self._drawn_from
         )
         outputs = [np.array(output) for output in self._pass.outputs]
         self.outputs = outputs[0] if len(outputs) == 1 else outputs
@@ -244,7 +264,7 @@ class TrainingStep(EvaluationStep):
             InputError: a variable's is missing, has no variable, or has another shape.
         """
         name = self._model.name
-        arrays = self._session.gradients
+        arrays = self._replica.gradients
         tables = {spec.name for spec in self._model.created_variables if spec.sparse and spec.trainable}
         rows = {
             key: each.summed()
@@ -286,16 +306,16 @@ class TrainingStep(EvaluationStep):
             )
         if not self._begun:
             self._begun = True
-            self._session.row_gradients.clear()
-            return write(self._session.gradients)
-        more = {name: np.empty_like(array) for name, array in self._session.gradients.items()}
+            self._replica.rows.clear()
+            return write(self._replica.gradients)
+        more = {name: np.empty_like(array) for name, array in self._replica.gradients.items()}
         result = write(more)
         for name, array in more.items():
-            self._session.gradients[name] += array
+            self._replica.gradients[name] += array
         return result
 
     def contribute(self, logs: Logs) -> float:
-        """Complete the session's contribution: new values of untrained variables; the loss.
+        """Complete the contribution: new values of untrained variables; the loss.
 
         Raises:
             ProgramError: the step computed no gradients, or no loss.
@@ -310,11 +330,15 @@ class TrainingStep(EvaluationStep):
                 f"{self._model.name}: train_step: expected a dict of numbers with 'loss' in it, found "
                 f"{logs!r}"
             )
-        for name, array in self._session.updates.items():
+        for name, array in self._replica.updates.items():
             array[...] = self.updates.get(name, self.weights[name])
         return float(logs["loss"])
 
+    def _arriving(self) -> Weights:
+        """Return the weights for a pass, which reads them in its own order."""
+        return self._weights if self._overlap is None else self._overlap.arriving
+
     def _add_rows(self, more: Mapping[str, SparseRows]) -> None:
         for name, rows in more.items():
-            before = self._session.row_gradients.get(name)
-            self._session.row_gradients[name] = rows if before is None else before.plus(rows)
+            before = self._replica.rows.get(name)
+            self._replica.rows[name] = rows if before is None else before.plus(rows)

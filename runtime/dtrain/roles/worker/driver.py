@@ -16,15 +16,16 @@ import numpy as np
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import PeerLostError, ProgramError, WaitTimeoutError
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Reply, Rows, Sums
+from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Reply, Rows, Sums, Verdict
 from dtrain.parameters.packing import Packing
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.parameters.row_routes import RowRoutes
 from dtrain.parameters.store import any_non_finite
 from dtrain.process.clock import SYSTEM, Clock
+from dtrain.protocol.outcome import Outcome
 from dtrain.roles.worker.arriving_values import ArrivingValues
 from dtrain.roles.worker.departing_gradients import DepartingGradients
-from dtrain.roles.worker.machine import Outcome, Outgoing, Phase, Replica
+from dtrain.roles.worker.machine import Outgoing, Phase, Replica
 from dtrain.runs.reporting import Reporter
 from dtrain.variables import VariableSpec
 from dtrain.variables.lazy_table import LazyTable
@@ -34,6 +35,7 @@ from dtrain.wire.frames import Frame
 RECONNECT_PAUSE_S = 0.05
 STEADY_S = 1.0
 """A connection that has lasted so long was a good one."""
+VOID = Outcome(Verdict.VOID)
 WITH_BLOCKS = (Push, Lookup)
 """What a replica says with blocks of its own."""
 
@@ -50,6 +52,9 @@ class ReplicaDriver:
         row_gradients: of these, sent with the next push; ids int64, ascending, each once.
         arriving: every variable by name, to be read while values may still be on their way; `arrive` waits
             for all.
+        weights: every variable by name, the newest that are here.
+        overlaps: whether values may come late and gradients leave early, layer by layer. It may be set
+            before the first push.
         overtaken: the servers went back to a checkpoint while rows were fetched, or a connection broke while
             values came: what is computed with them is void.
     """
@@ -65,6 +70,7 @@ class ReplicaDriver:
         connect_s: float,
         patience_s: float,
         packing: Packing | None = None,
+        overlaps: bool = True,
         clock: Clock = SYSTEM,
     ) -> None:
         """Connect to every server.
@@ -78,6 +84,7 @@ class ReplicaDriver:
             connect_s: how long a server may take to be there at first.
             patience_s: how long one may be away later.
             packing: how weights and gradients travel, if not as they lie.
+            overlaps: see above.
             clock: the time, and how to wait.
 
         Raises:
@@ -100,6 +107,9 @@ class ReplicaDriver:
             if spec.sparse:
                 self.tables[spec.name] = LazyTable(spec.shape, spec.dtype, partial(self._look_up, spec))
         weights.variables.update(self.tables)
+        self.weights = weights.variables
+        self.overlaps = overlaps
+        self._nothing: Sequence[Sequence[Array]] = [()] * machine.servers
         self.arriving = ArrivingValues(weights, self._packing.in_place, self._waiting, self.fetch_again)
         self._departing = DepartingGradients(gradients)
         self.overtaken = False
@@ -119,27 +129,28 @@ class ReplicaDriver:
         self._exchange(self.machine.wait_for(version))
 
     def push(self, examples: int, empty: int, sums: Sums | None) -> Outcome:
-        """Send the gradients in memory; returns when computing may go on: the next values are there, or are
+        """Send the gradients in memory; return when computing may go on: the next values are there, or are
         `arriving`.
 
-        Arguments as in `Replica.push`.
+        Nothing is sent where what was computed is void. Arguments as in `Replica.push`.
         """
-        self._gradients.split()
-        rows = self._routes.blocks(self.row_gradients) if self.tables else ()
-        finite = not any_non_finite(chain(self._gradients.buffers.values(), *rows))
-        self._outgoing = self._packing.pack(rows, self.machine.term)
-        outcome = self._push(self.machine.push(finite, examples=examples, empty=empty, sums=sums))
-        self._departing.forget()
+        if self.overlaps:
+            self.arriving.complete()
+        if self.overtaken:
+            self.overtaken = False
+            self._departing.forget()
+            return VOID
+        finite = True
+        self._outgoing = self._nothing
+        if examples:
+            self._gradients.split()
+            rows = self._routes.blocks(self.row_gradients) if self.tables else ()
+            finite = not any_non_finite(chain(self._gradients.buffers.values(), *rows))
+            self._outgoing = self._packing.pack(rows, self.machine.term)
+        self._exchange(self.machine.push(finite, examples=examples, empty=empty, sums=sums))
+        if self.overlaps:
+            self._departing.forget()
         self.row_gradients.clear()
-        return outcome
-
-    def push_nothing(self, empty: int) -> Outcome:
-        """Say that the part has no examples; returns as `push`."""
-        self._outgoing = [()] * self.machine.servers
-        return self._push(self.machine.push(examples=0, empty=empty))
-
-    def _push(self, outgoing: Iterable[Outgoing]) -> Outcome:
-        self._exchange(outgoing)
         if self.machine.outcome is None:
             raise AssertionError("a push that was answered everywhere has an outcome")
         return self.machine.outcome
@@ -149,18 +160,11 @@ class ReplicaDriver:
         """Whether gradients may leave one by one (`complete`). An asynchronous server receives one large
         message at a time.
         """
-        return self.machine.sync and self._packing.in_place
+        return self.overlaps and self.machine.sync and self._packing.in_place
 
     def complete(self, names: tuple[str, ...]) -> None:
         """These variables' gradients in memory will not change any more: they may leave."""
         self._departing.complete(names, self._channels)
-
-    def is_void(self) -> bool:
-        """Whether what was computed since the last time is void."""
-        void, self.overtaken = self.overtaken, False
-        if void:
-            self._departing.forget()
-        return void
 
     def arrive(self) -> None:
         """Wait until all values are there."""
@@ -265,7 +269,7 @@ class ReplicaDriver:
                 offered, early = (
                     ((), False)
                     if lookup
-                    else (self._packing.offered[server], self.arriving.may_be_late(server))
+                    else (self._packing.offered[server], self.overlaps and self.arriving.may_be_late(server))
                 )
                 frame = self._channels[server].receive(
                     offered, early=early, meanwhile=self._look_after_others

@@ -25,8 +25,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-import msgspec
-
 from dtrain.errors import NonFiniteGradientError, PeerRefusedError, TooFewReplicasError
 from dtrain.messages import (
     AnyMessage,
@@ -44,6 +42,7 @@ from dtrain.messages import (
     Values,
     Verdict,
 )
+from dtrain.protocol.outcome import Outcome
 
 Outgoing = tuple[int, AnyMessage]
 """A server's index and what it is told. A Push is accompanied by that server's gradient blocks, a Lookup by
@@ -61,23 +60,6 @@ class Phase(Enum):
     PUSHING = "pushing"
     CLOSING = "closing"
     FINISHED = "finished"
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What became of one gradient on all servers together.
-
-    Attributes:
-        verdict: the gravest of the servers' verdicts; by rule 2 they agree in sync.
-        staleness: the largest.
-        accepted: contributions of this replica that the last version contains.
-        stale: contributions that came too late.
-    """
-
-    verdict: Verdict
-    staleness: int
-    accepted: int
-    stale: int
-    reason: str | None = None
 
 
 @dataclass
@@ -147,6 +129,11 @@ class Replica:
     def global_step(self) -> int:
         """As ps:0 counts (rule 10)."""
         return self.versions[0]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step is done."""
+        return self.phase is Phase.FINISHED
 
     def start(self) -> Iterator[Outgoing]:
         """Ask ps:0 for its values and permission to begin; the other servers are asked once it has said

@@ -1,14 +1,7 @@
-"""Training with parameter servers: what one chief, worker or evaluator does of it. See
-`tf.distribute.ParameterServerStrategy`.
-
-leader:   initialise the servers, start the checkpoint thread; then as a replica
-replica:  heartbeat at ps:0, connect to every server, pull; push and receive until the last step
-leader:   final checkpoint; farewell when the program ends
-"""
+"""The place of one chief, worker or evaluator among the parameter servers, for all of its calls of `fit`."""
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -48,9 +41,10 @@ from dtrain.runs.reporting import Reporter
 from dtrain.runs.standalone import HandRun
 from dtrain.runs.states import TaskPhase
 from dtrain.runs.task_states import STOPPED
-from dtrain.strategies.interface import Problem, Session, Strategy, scope_of
-from dtrain.strategies.parameter_server_session import ParameterServerSession
-from dtrain.strategies.passed_over import PassedOverSession
+from dtrain.strategies.interface import Problem, Strategy, TaskContext, Training
+from dtrain.strategies.parameter_server.opening import Opening, open_training
+from dtrain.strategies.parameter_server.training import ServerTraining
+from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.wire.channel import Channel
 from dtrain.wire.connecting import connect, heartbeat_transport
 from dtrain.wire.slow_link import through_link
@@ -65,11 +59,8 @@ class ParameterServerStrategy(Strategy):
     """This task's part in a cluster with parameter servers; see `Strategy`.
 
     Attributes:
-        pushes_sent: in all sessions so far: the numbers of pushes go on from one `fit` to the next.
-        recorded: leader: the numbers of every epoch, by call of `fit`.
+        reporter: says how this task stands.
     """
-
-    evaluates: bool
 
     def __init__(self, assignment: TaskAssignment) -> None:
         """Take a place in the cluster; no connection is made before `open`.
@@ -82,22 +73,25 @@ class ParameterServerStrategy(Strategy):
         self.assignment = assignment
         self.training = assignment.spec.training
         task, cluster = assignment.task, assignment.cluster
-        self.evaluates = task.role is Role.EVALUATOR
-        self.is_leader = task == cluster.leader
-        replicas = cluster.replicas(self.training.chief_trains)
-        self.num_replicas = len(replicas)
         rank = cluster.rank(task, self.training.chief_trains)
-        self.trains = rank is not None
-        self.rank = -1 if rank is None else rank
-        self.patience_s = assignment.spec.wait.server_s
-        self.has_evaluator = assignment.spec.cluster.count(Role.EVALUATOR) > 0
-        self.validates = self.training.validation == "leader" or not self.has_evaluator
-        self.evaluations: dict[int, Mapping[str, float]] = {}
-        self._hand_run = HandRun(assignment) if self.is_leader and not assignment.launched else None
+        is_leader = task == cluster.leader
+        has_evaluator = assignment.spec.cluster.count(Role.EVALUATOR) > 0
+        self._hand_run = HandRun(assignment) if is_leader and not assignment.launched else None
         run_dir = self._hand_run.files.directory if self._hand_run else assignment.run_dir
-        self.directory: Path | None = run_dir if assignment.launched else None
-        self.run_id: str | None = assignment.run_id
-        self.seed = self.training.seed
+        self.context = TaskContext(
+            task=task,
+            rank=-1 if rank is None else rank,
+            num_replicas=len(cluster.replicas(self.training.chief_trains)),
+            is_leader=is_leader,
+            evaluates=task.role is Role.EVALUATOR,
+            has_evaluator=has_evaluator,
+            validates=self.training.validation == "leader" or not has_evaluator,
+            directory=run_dir if assignment.launched else None,
+            run_id=assignment.run_id,
+            seed=self.training.seed,
+        )
+        self.evaluations: dict[int, Mapping[str, float]] = {}
+        self._patience_s = assignment.spec.wait.server_s
         self.reporter = Reporter(replace(assignment, run_dir=run_dir))
         self.reporter.introduce()
         if self._hand_run is not None:
@@ -113,8 +107,8 @@ class ParameterServerStrategy(Strategy):
         self._came_late = False
         self._owner: object = None
         self._reading: ReplicaDriver | None = None
-        self.pushes_sent = 0
-        self.recorded: dict[int, Mapping[int, Row]] = {}
+        self._pushes_sent = 0  # in all calls of `fit`: the numbers of pushes go on
+        self._recorded: dict[int, Mapping[int, Row]] = {}
         self.followed_rows: Mapping[int, Row] = {}
 
     @property
@@ -124,20 +118,16 @@ class ParameterServerStrategy(Strategy):
             return 1
         if self.assignment.spec.parts:
             return self.assignment.spec.parts
-        return self.training.replicas_needed(self.num_replicas)
+        return self.training.replicas_needed(self.context.num_replicas)
 
     @property
-    def connect_s(self) -> float:
+    def _connect_s(self) -> float:
         """How long a server may take to accept a connection: to appear, or from the second `fit` on to come
         back.
         """
-        return self.assignment.connect_s if self._generation <= 1 else self.patience_s
+        return self.assignment.connect_s if self._generation <= 1 else self._patience_s
 
-    def scope(self) -> AbstractContextManager[Strategy]:
-        """Within it, models belong to this strategy."""
-        return scope_of(self)
-
-    def connect(self, server: int, timeout_s: float) -> Channel:
+    def _connect_tensors(self, server: int, timeout_s: float) -> Channel:
         """Open a connection for tensors to a server."""
         return self._connect(server, timeout_s, self.training.transport)
 
@@ -152,7 +142,7 @@ class ParameterServerStrategy(Strategy):
         channel = connect(server_name(server), address, self.assignment.hello(), timeout_s, transport, tell)
         return through_link(channel, self.assignment.spec.simulate, str(self.assignment.task))
 
-    def open(self, problem: Problem) -> Session:
+    def open(self, problem: Problem) -> Training:
         """See `Strategy.open`."""
         self._generation += 1
         self.reporter.fit_begins()
@@ -166,11 +156,11 @@ class ParameterServerStrategy(Strategy):
         if reason := unclippable(problem.optimizer, plan):
             raise SpecError(reason)
         if self.is_leader:
-            fetch_newest(self.assignment.spec.checkpoint, self.checkpoint_folder, self.reporter.warn)
+            fetch_newest(self.assignment.spec.checkpoint, self._checkpoint_folder, self.reporter.warn)
             found = beginning(
                 self._generation,
                 [link.reply for link in self._heartbeats],
-                saved_generation(self.checkpoint_folder),
+                saved_generation(self._checkpoint_folder),
             )
             if found is Beginning.PASS_OVER:
                 self._owner = problem.owner
@@ -179,22 +169,49 @@ class ParameterServerStrategy(Strategy):
                     "passed over"
                 )
                 self.reporter.fit_ends()
-                return PassedOverSession(problem, self._generation, self.checkpoint_folder, self)
+                return PassedOverTraining(problem, self._generation, self._checkpoint_folder)
             self._lead(found, plan, problem)
         try:
-            session = ParameterServerSession(self, self._generation, plan, self._heartbeats[0], self._keeper)
+            training = open_training(self._opening(plan))
         except BaseException as error:
             if self._keeper is not None:  # else it would go on asking the servers beside the farewell
                 self._keeper.stop(save=isinstance(error, SystemExit | KeyboardInterrupt))
             raise
-        if self._generation == 1 and self._came_late and session.finished:
+        if self._generation == 1 and self._came_late and training.clock.finished:
             what = "training" if self._heartbeats[0].reply.ended else "this call of fit"
-            ended = f"{what} had ended at step {session.global_step} before this task came"
+            ended = f"{what} had ended at step {training.clock.global_step} before this task came"
             self.reporter.warn(f"{ended}: nothing is left for it to do")
-        return session
+        return training
 
-    def let_read(self, driver: ReplicaDriver) -> None:
-        """Keep the connections of a session that has ended while the rows of its tables may still be read."""
+    def _opening(self, plan: Plan) -> Opening:
+        return Opening(
+            number=self._generation,
+            plan=plan,
+            context=self.context,
+            section=self.training,
+            link=self._heartbeats[0],
+            keeper=self._keeper,
+            connect=self._connect_tensors,
+            connect_s=self._connect_s,
+            patience_s=self._patience_s,
+            reporter=self.reporter,
+            sequence=self._pushes_sent,
+            checkpoint_folder=self._checkpoint_folder if self.is_leader else None,
+            on_close=self._closed,
+        )
+
+    def _closed(self, training: ServerTraining) -> None:
+        """Keep what a call of `fit` that ends leaves to the next one, and to the farewell."""
+        self._let_read(training.driver)
+        if self._keeper is not None and not self._keeper.generation.alone:
+            self._recorded[self._keeper.generation.number] = training.recorded
+        self._pushes_sent = training.driver.machine.sequence
+        self._heartbeats[0].on_failure = lambda reason: None
+
+    def _let_read(self, driver: ReplicaDriver) -> None:
+        """Keep the connections of a training that has ended while the rows of its tables may still be
+        read.
+        """
         if self._reading is not None:
             self._reading.close()
         self._reading = driver
@@ -214,8 +231,8 @@ class ParameterServerStrategy(Strategy):
             link = HeartbeatLink(
                 heart,
                 self.reporter,
-                connect_s=self.connect_s,
-                patience_s=self.patience_s,
+                connect_s=self._connect_s,
+                patience_s=self._patience_s,
                 on_silence=on_silence,
             )
             self._heartbeats.append(link)
@@ -260,7 +277,9 @@ class ParameterServerStrategy(Strategy):
         if self._run_dir is None:
             raise AssertionError("a leader has a run directory")
         if self._leader is None:
-            self._leader = Leader(len(self.assignment.cluster.servers), self.connect, self.connect_s)
+            self._leader = Leader(
+                len(self.assignment.cluster.servers), self._connect_tensors, self._connect_s
+            )
         spec = self.assignment.spec
         place = Place(
             self._leader, self._heartbeats, self.reporter, self._run_dir, spec.checkpoint, spec.wait.server_s
@@ -296,7 +315,7 @@ class ParameterServerStrategy(Strategy):
         self._keeper = keeper
 
     def _start(self, found: Beginning, plan: Plan, problem: Problem) -> Start:
-        directory, optimizer = self.checkpoint_folder, problem.optimizer
+        directory, optimizer = self._checkpoint_folder, problem.optimizer
         if found is Beginning.RESTORE:
             return restored(
                 directory, plan, optimizer, problem.feed, by_server=self.training.updates == "async"
@@ -313,7 +332,7 @@ class ParameterServerStrategy(Strategy):
         return fresh(plan, optimizer, problem.initial_values(), state=problem.state)
 
     @property
-    def checkpoint_folder(self) -> Path:
+    def _checkpoint_folder(self) -> Path:
         """Where the leader saves."""
         if self._run_dir is None:
             raise AssertionError("a leader has a run directory")
@@ -327,7 +346,7 @@ class ParameterServerStrategy(Strategy):
             return None
         self._keeper.save_now()
         generation = self._keeper.generation
-        return restored(self.checkpoint_folder, generation.plan, generation.optimizer).optimizer_state
+        return restored(self._checkpoint_folder, generation.plan, generation.optimizer).optimizer_state
 
     def checkpoints(self, pace: Pace) -> Iterator[EvaluatedCheckpoint]:
         """See `Strategy.checkpoints`; the leader's folder must be visible under the same path, or the spec
@@ -389,7 +408,7 @@ class ParameterServerStrategy(Strategy):
         if self._leader is not None:
             # A leader that failed may be started again, by the launcher or by hand: the servers wait for it.
             if status.exit_code == 0 or (self._hand_run is not None and status.exit_code in STOPPED):
-                self._leader.farewell(self.recorded)
+                self._leader.farewell(self._recorded)
             self._leader.close()
             self._leader = None
         self.reporter.close()

@@ -1,7 +1,8 @@
-"""A leader's session before servers by hand: its order holds in every term, and the numbers of its pushes go
+"""A leader's training before servers by hand: its order holds in every term, and the numbers of its pushes go
 on.
 """
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,13 +12,12 @@ from roles.by_hand import Hand
 from dtrain.cluster import TaskId
 from dtrain.learning import optimizers
 from dtrain.messages.verdict import Verdict
-from dtrain.strategies.interface import Contribution, Orders
-from dtrain.strategies.parameter_server_session import ParameterServerSession
+from dtrain.strategies.interface import ConfigChange, TaskContext
+from dtrain.strategies.parameter_server.opening import Opening, open_training
 from dtrain.wire.frames import Frame
 
 ORDERED = optimizers.serialize(optimizers.SGD(0.125))
 LIMIT = 4
-STEP = Contribution(0.5, 1)
 
 
 class Line:
@@ -77,35 +77,39 @@ class Reporter:
         return lambda *arguments: None
 
 
-def strategy_of(hand, trains=True):
-    return SimpleNamespace(
-        training=hand.training,
-        reporter=Reporter(),
-        trains=trains,
-        rank=0 if trains else None,
-        num_replicas=1,
-        pushes_sent=0,
-        connect=lambda server, timeout_s: Line(hand, server),
-        connect_s=1.0,
-        patience_s=5.0,
-        recorded={},
-        let_read=lambda driver: None,
+def opened(hand, trains=True, generation=1, sequence=0):
+    """The training of a leader, as the strategy opens it."""
+    return open_training(
+        Opening(
+            number=generation,
+            plan=hand.plan,
+            context=TaskContext(rank=0 if trains else -1),
+            section=hand.training,
+            link=SimpleNamespace(incarnation=1, failure=None),
+            keeper=Keeper(),
+            connect=lambda server, timeout_s: Line(hand, server),
+            connect_s=1.0,
+            patience_s=5.0,
+            reporter=Reporter(),
+            sequence=sequence,
+            checkpoint_folder=Path("nowhere"),
+            on_close=lambda training: None,
+        )
     )
 
 
-def opened(strategy, hand, generation=1):
-    return ParameterServerSession(
-        strategy, generation, hand.plan, SimpleNamespace(incarnation=1, failure=None), Keeper()
-    )
+def step(training):
+    """Contribute what is there; returns the verdict."""
+    return training.replicas[0].commit(0.5, 1, None).verdict
 
 
 def begun(trains):
     """Servers in term 1, and the session of their leader, who has given an order."""
     hand = Hand(workers=1 - trains, updates="sync", chief_trains=trains)
     hand.initialise(term=1, until=0)
-    session = opened(strategy_of(hand, trains), hand)
-    session.control(Orders(ORDERED, until=LIMIT))
-    return hand, session
+    training = opened(hand, trains)
+    training.leader.control(ConfigChange(ORDERED, until=LIMIT))
+    return hand, training
 
 
 def fallen_back(hand, version=0):
@@ -123,34 +127,34 @@ def is_in_force(hand):
 
 
 def test_an_order_is_repeated_where_a_push_is_answered_with_a_new_term():
-    hand, session = begun(trains=True)
-    session.gradients["kernel"][...] = 1
+    hand, training = begun(trains=True)
+    training.replicas[0].gradients["kernel"][...] = 1
     fallen_back(hand)
-    assert session.step(STEP).verdict is Verdict.VOID
+    assert step(training) is Verdict.VOID
     assert is_in_force(hand)
-    assert session.step(STEP).verdict is Verdict.ACCEPTED
+    assert step(training) is Verdict.ACCEPTED
 
 
 def test_an_order_is_repeated_where_the_leader_waits_for_a_version_of_a_new_term():
-    hand, session = begun(trains=False)
+    hand, training = begun(trains=False)
     fallen_back(hand, version=3)
-    session.wait(3)
+    training.leader.wait(3)
     assert is_in_force(hand)
 
 
 @pytest.mark.parametrize("trains", [True, False])
 def test_an_order_is_repeated_where_the_last_step_could_not_be_saved(trains):
-    hand, session = begun(trains)
+    hand, training = begun(trains)
     fallen_back(hand)
-    assert not session.conclude()
+    assert not training.leader.conclude()
     assert is_in_force(hand)
 
 
 @pytest.mark.parametrize("trains", [True, False])
 def test_an_order_is_repeated_where_the_numbers_of_an_epoch_come_in_a_new_term(trains):
-    hand, session = begun(trains)
+    hand, training = begun(trains)
     fallen_back(hand)
-    session.record(0, {})
+    training.leader.record(0, {})
     assert is_in_force(hand)
 
 
@@ -158,39 +162,38 @@ def test_an_order_is_repeated_where_the_numbers_of_an_epoch_come_in_a_new_term(t
 def test_the_status_tells_how_old_gradients_were_where_they_can_be(updates, mean):
     hand = Hand(workers=0, updates=updates)
     hand.initialise(term=1)
-    session = opened(strategy_of(hand), hand)
-    session.control(Orders(ORDERED))
-    assert session.step(STEP).verdict is Verdict.ACCEPTED
-    assert session._reporter.status.staleness_mean == mean
+    training = opened(hand)
+    training.leader.control(ConfigChange(ORDERED))
+    assert step(training) is Verdict.ACCEPTED
+    assert training._reporter.status.staleness_mean == mean
 
 
 def test_what_is_not_trained_is_contributed_as_it_is_until_a_step_says_otherwise():
     hand = Hand(workers=0, updates="sync")
     hand.say("chief:0", hand.initialisation(term=1), hand.blocks(value=3))
-    session = opened(strategy_of(hand), hand)
-    session.control(Orders(ORDERED))
-    for gradient in session.gradients.values():
+    training = opened(hand)
+    training.leader.control(ConfigChange(ORDERED))
+    for gradient in training.replicas[0].gradients.values():
         gradient.fill(0)
-    assert session.step(STEP).verdict is Verdict.ACCEPTED
-    assert session.weights["table"].tolist() == [3, 3]
+    assert step(training) is Verdict.ACCEPTED
+    assert training.weights["table"].tolist() == [3, 3]
 
 
 def test_pushes_are_numbered_on_from_one_fit_to_the_next():
     """The servers remember the newest number of a process; one that is not newer counts as seen."""
     hand = Hand(workers=0, updates="sync")
     hand.initialise(term=1)
-    strategy = strategy_of(hand)
-    first = opened(strategy, hand)
-    first.control(Orders(ORDERED))
+    first = opened(hand)
+    first.leader.control(ConfigChange(ORDERED))
     for _ in range(2):
-        assert first.step(STEP).verdict is Verdict.ACCEPTED
+        assert step(first) is Verdict.ACCEPTED
     first.close()
     seen = hand.servers[0].held.seen.export()
     assert seen == [("chief:0", 1, 2)]
     hand.initialise(generation=2, term=2, seen=seen)
-    second = opened(strategy, hand, generation=2)
-    second.control(Orders(ORDERED))
-    second.gradients["kernel"][...] = 1
-    assert second.step(STEP).verdict is Verdict.ACCEPTED
+    second = opened(hand, generation=2, sequence=first.driver.machine.sequence)
+    second.leader.control(ConfigChange(ORDERED))
+    second.replicas[0].gradients["kernel"][...] = 1
+    assert step(second) is Verdict.ACCEPTED
     assert np.array_equal(second.weights["kernel"], np.full((2, 2), -0.125, np.float32))
     assert hand.servers[0].held.seen.export() == [("chief:0", 1, 3)]

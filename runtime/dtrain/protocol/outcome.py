@@ -1,0 +1,23 @@
+"""What became of one contribution."""
+
+import msgspec
+
+from dtrain.messages import Verdict
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of one gradient, everywhere together.
+
+    Attributes:
+        verdict: the gravest, where several servers judge; in sync they agree (the rule of one decision).
+        staleness: the largest.
+        accepted: contributions of this replica that the last version contains.
+        stale: contributions that came too late.
+        reason: why it was refused.
+    """
+
+    verdict: Verdict
+    staleness: int = 0
+    accepted: int = 0
+    stale: int = 0
+    reason: str | None = None

@@ -1,0 +1,160 @@
+"""Puts the parts of one call of `fit` on parameter servers together, from the lowest to the highest."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from dtrain.config import TrainingSection
+from dtrain.parameters.compression import Compression
+from dtrain.parameters.packing import CompressedPacking, Packing
+from dtrain.parameters.placement import Plan
+from dtrain.parameters.replica_memory import ReplicaMemory
+from dtrain.protocol.batch_cut import BatchCut
+from dtrain.roles.chief.keeper import Keeper
+from dtrain.roles.chief.order_driver import OrderDriver
+from dtrain.roles.heartbeat import HeartbeatLink
+from dtrain.roles.worker.arriving_values import overlaps_layers
+from dtrain.roles.worker.driver import Connect, ReplicaDriver
+from dtrain.roles.worker.machine import Replica
+from dtrain.runs.reporting import Reporter
+from dtrain.strategies.interface import TaskContext
+from dtrain.strategies.parameter_server.failures import Failures
+from dtrain.strategies.parameter_server.leader import ServerLeader
+from dtrain.strategies.parameter_server.replica import ServerReplica
+from dtrain.strategies.parameter_server.training import ServerTraining
+from dtrain.wire.connecting import arrays_to_send
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """What one call of `fit` is put together from.
+
+    Attributes:
+        number: of the call of `fit`.
+        plan: where variables lie.
+        context: which task this is.
+        section: the rules.
+        link: the task's lease.
+        keeper: the leader's; None in other tasks.
+        connect: opens a connection for tensors to a server.
+        connect_s: how long a server may take to be there at first.
+        patience_s: how long one may be away later.
+        reporter: told of everything.
+        sequence: the number of the last push of this process.
+        checkpoint_folder: the leader's.
+        on_close: called when training ends.
+    """
+
+    number: int
+    plan: Plan
+    context: TaskContext
+    section: TrainingSection
+    link: HeartbeatLink
+    keeper: Keeper | None
+    connect: Connect
+    connect_s: float
+    patience_s: float
+    reporter: Reporter
+    sequence: int
+    checkpoint_folder: Path | None
+    on_close: Callable[[ServerTraining], None]
+
+
+def open_training(parts: Opening) -> ServerTraining:
+    """Connect to the servers, get the first values, and, as the leader, learn what is in force.
+
+    Raises:
+        PeerError: a server is gone for good, or will not have this task.
+    """
+    section = parts.section
+    context = parts.context
+    reporter = parts.reporter
+    keeper = parts.keeper
+    failures = Failures(parts.link, keeper)
+    driver, gradients = _driver(parts)
+    machine = driver.machine
+    weights = driver.weights
+    driver.arriving.fetch_again = failures.explaining(driver.fetch_again)
+    orders = _orders(parts) if keeper is not None else None
+
+    def abort(reason: str) -> None:
+        driver.abort(reason)
+        if orders is not None:
+            orders.abort(reason)
+
+    parts.link.on_failure = abort
+    if keeper is not None:
+        keeper.on_failure = abort
+        keeper.own_step = lambda: (machine.term, machine.global_step)
+    reporter.status.stale_gradients = 0
+    driver.start()
+    leader = None
+    if keeper is not None and orders is not None and parts.checkpoint_folder is not None:
+        leader = ServerLeader(
+            parts.plan, weights, driver, orders, keeper, failures, reporter, parts.checkpoint_folder
+        )
+    driver.arrive()
+    reporter.status.max_steps = machine.max_steps
+    reporter.progress(machine.global_step)
+    reporter.running()
+    reporter.bytes_moved = lambda: driver.bytes_moved
+    replicas = (
+        [ServerReplica(context.rank, driver, gradients, weights, section, reporter, failures, leader)]
+        if context.rank >= 0
+        else []
+    )
+    even = machine.sync and section.has_backups(context.num_replicas)
+    return ServerTraining(
+        driver,
+        weights,
+        replicas,
+        leader,
+        reporter,
+        cut=BatchCut(machine.parts, even),
+        weighs_examples=section.weighting == "examples",
+        on_close=parts.on_close,
+    )
+
+
+def _driver(parts: Opening) -> tuple[ReplicaDriver, ReplicaMemory]:
+    """Return what exchanges gradients for values, connected, and the gradients."""
+    section = parts.section
+    plan = parts.plan
+    trains = parts.context.rank >= 0
+    room = partial(arrays_to_send, section.transport if trains else "grpc")
+    compression = Compression.of(section.compression)
+    weights = ReplicaMemory(plan)
+    gradients = ReplicaMemory(plan, None if compression else room)
+    machine = Replica(
+        plan.servers,
+        parts.number,
+        parts.link.incarnation,
+        plan.hash,
+        section.updates == "sync",
+        trains,
+        saves=parts.keeper is not None,
+        nan_policy=section.nan_policy,
+        first_judges=section.updates == "async" and section.max_staleness is not None,
+        sequence=parts.sequence,
+    )
+    driver = ReplicaDriver(
+        machine,
+        weights,
+        gradients,
+        parts.connect,
+        parts.reporter,
+        connect_s=parts.connect_s,
+        patience_s=parts.patience_s,
+        packing=CompressedPacking(compression, weights, gradients, room)
+        if compression
+        else Packing(weights, gradients),
+        overlaps=compression is None and overlaps_layers(weights),
+    )
+    return driver, gradients
+
+
+def _orders(parts: Opening) -> OrderDriver:
+    return OrderDriver(
+        parts.plan.servers, parts.number, parts.link.incarnation, parts.connect, parts.patience_s
+    )
