@@ -27,10 +27,10 @@ ARRAYS = {
 
 
 def test_what_is_saved_is_what_is_read(tmp_path):
-    checkpoints.save(tmp_path, 12, ARRAYS, {"seen": [("worker:0", 1, 2)]}, final=True, now=5.0)
+    checkpoints.save(tmp_path, 12, ARRAYS, {"seen": [[("worker:0", 1, 2)]]}, final=True, now=5.0)
     with checkpoints.open_checkpoint(tmp_path) as checkpoint:
         assert (checkpoint.step, checkpoint.manifest.final, checkpoint.manifest.written_s) == (12, True, 5.0)
-        assert checkpoint.manifest.extra == {"seen": [["worker:0", 1, 2]]}
+        assert checkpoint.manifest.extra == {"seen": [[["worker:0", 1, 2]]]}
         assert checkpoint.warning is None
         for name, array in ARRAYS.items():
             read = checkpoint.read(name)

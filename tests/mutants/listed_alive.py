@@ -13,8 +13,8 @@ IN_PROCESS = "strategies/in_process/training.py"
 WRITER = "checkpoints/writer.py"
 
 LIVED = [
-    bug(START, "restored", 'dealt_from(extra.get("dealt", NOTHING_DEALT))', "NOTHING_DEALT"),
-    bug(START, "restored", "seen = seen if len(seen) == plan.servers else []", "seen = []"),
+    bug(START, "restored", "feed.goes_on(state.feed, state.dealt)", "NOTHING_DEALT"),
+    bug(START, "restored", "seen = state.seen if len(state.seen) == plan.servers else []", "seen = []"),
     bug(
         "roles/chief/saver.py",
         "Saver.save_cut",
@@ -122,10 +122,10 @@ FOUND_BY_WIDER_TESTS = [
     bug(
         START,
         "restored",
-        'extra["optimizer"] if extra.get("compiled") == optimizer else dict(optimizer)',
+        "state.optimizer if state.compiled == optimizer else dict(optimizer)",
         "dict(optimizer)",
     ),
-    bug(START, "restored", "_lineage(extra)", "Lineage()"),
+    bug(START, "restored", "state.lineage", "Lineage()"),
     bug(
         START,
         "restored",

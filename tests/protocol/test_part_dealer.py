@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtrain.protocol.part_dealer import NO_PART, Dealt, PartDealer, dealt_from
+from dtrain.protocol.batch_cut import UNCUT, BatchCut
+from dtrain.protocol.part_dealer import NO_PART, Dealt, PartDealer
 
 RANKS = st.integers(0, 3)
 STORIES = st.lists(
@@ -81,7 +82,7 @@ def test_no_part_is_lost_and_none_is_dealt_to_two_replicas_at_once(story):
         elif deed == "repeat" and rank in pushed:
             made.repeat(pushed.pop(rank))
         assert made.given == {part: owner for owner, parts in made.parts_of.items() for part in parts}
-    _, following, due = made.export()
+    _, following, due, _ = made.export()
     assert set(range(following)) - set(due) == settled
     again = PartDealer.of(made.export(), whole=False)
     assert [again.give(rank) for rank in range(len(due))] == list(due)
@@ -133,14 +134,19 @@ def test_another_cut_of_what_is_left_loses_no_batch(dealt, parts, expected):
 
 def test_a_cut_into_several_parts_stays_with_other_replicas():
     begun = Dealt(3, 6, (4,))
-    assert begun.going_on(5, sync=True) == begun
-    assert begun.going_on(1, sync=True) == begun
-    assert begun.going_on(1, sync=False).parts == 1
-    assert Dealt(1, 2, ()).going_on(5, sync=True).parts == 5
+    assert begun.going_on(BatchCut(5), sync=True) == begun
+    assert begun.going_on(UNCUT, sync=True) == begun
+    assert begun.going_on(UNCUT, sync=False).parts == 1
+    assert Dealt(1, 2, ()).going_on(BatchCut(5), sync=True).parts == 5
 
 
-def test_what_was_exported_can_be_read_from_json_types():
-    assert dealt_from([2, 6, [3, 5]]) == Dealt(2, 6, (3, 5))
+@pytest.mark.parametrize("even", [False, True])
+def test_backups_that_come_or_go_change_no_cut_that_has_begun(even):
+    begun = Dealt(3, 6, (4,), even)
+    assert begun.going_on(BatchCut(3, not even), sync=True) == begun
+    assert Dealt(1, 6, (4,), even).going_on(BatchCut(1, not even), sync=True) == Dealt(1, 6, (4,), even)
+    assert PartDealer.of(begun, whole=False).export() == begun
+    assert Dealt().going_on(BatchCut(3, even), sync=True) == Dealt(3, 0, (), even), "nothing has begun"
 
 
 def test_a_replica_without_examples_leaves_the_others_their_parts_while_they_live():

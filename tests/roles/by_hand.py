@@ -53,6 +53,11 @@ class Hand:
         about = (self.cluster, self.training, self.now, evaluators, wait or WaitSection())
         self.servers = [ParameterServer(i, *about) for i in range(servers)]
 
+    @property
+    def replicas(self):
+        """How many tasks train."""
+        return len(self.cluster.replicas(self.training.chief_trains))
+
     def blocks(self, server=0, value=0):
         return [np.full(group.size, value, group.dtype) for group in self.plan.layout(server).groups]
 
@@ -68,8 +73,9 @@ class Hand:
             max_steps=self.max_steps,
             directory="run-dir",
         )
-        parts = self.training.replicas_needed(len(self.cluster.replicas(self.training.chief_trains)))
-        dealt = (parts if self.training.updates == "sync" else 1, 0, ())
+        parts = self.training.replicas_needed(self.replicas)
+        even = self.training.updates == "sync" and self.training.has_backups(self.replicas)
+        dealt = (parts if self.training.updates == "sync" else 1, 0, (), even)
         return msgspec.structs.replace(message, **{"dealt": dealt, **changes})
 
     def initialise(self, **changes):

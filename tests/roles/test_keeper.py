@@ -14,6 +14,7 @@ from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.learning import optimizers
 from dtrain.messages import HeartbeatReply, Lineage, SnapshotReply
 from dtrain.parameters import placement
+from dtrain.protocol.batch_cut import BatchCut
 from dtrain.roles.chief import keeper as keeper_module
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.keeper import Keeper, Place
@@ -98,7 +99,11 @@ def keep(tmp_path, monkeypatch):
         place = Place(
             servers, links.links, reporter, tmp_path, CheckpointSection(every_s=None), server_s=60.0
         )
-        made.append(Keeper(place, Generation(1, PLAN, TrainingSection(updates=updates), OPTIMIZER, MAX, MAX)))
+        made.append(
+            Keeper(
+                place, Generation(1, PLAN, TrainingSection(updates=updates), OPTIMIZER, MAX, BatchCut(MAX))
+            )
+        )
         return made[-1], place
 
     yield keep
@@ -169,7 +174,7 @@ def test_steps_that_are_lost_again_are_counted_with_those_lost_before(keep):
     links.say(1, 1, 103, MAX)
     finish(keeper)
     with checkpoints.open_checkpoint(place.checkpoints) as checkpoint:
-        assert checkpoint.manifest.extra["rolled_back_steps"] == 13 + 4
+        assert checkpoint.state.lineage.rolled_back_steps == 13 + 4
 
 
 def test_in_no_term_a_step_is_made_before_the_leader_has_given_its_order(keep):

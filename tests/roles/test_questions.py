@@ -65,7 +65,7 @@ def test_a_snapshot_waits_for_its_version_then_holds_values_slots_and_what_was_s
         version=1,
         slots=("m",),
         seen=[("worker:0", 1, 1)],
-        dealt=(1, 2, (1,)),
+        dealt=(1, 2, (1,), False),
         optimizer=rule,
         applied=(1, ()),
     )

@@ -7,6 +7,7 @@ from dtrain.config import CheckpointSection, TrainingSection
 from dtrain.learning import optimizers
 from dtrain.messages import SnapshotReply
 from dtrain.parameters import placement
+from dtrain.protocol.batch_cut import UNCUT
 from dtrain.protocol.part_dealer import Dealt
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.saver import Saver
@@ -32,7 +33,7 @@ class Servers:
 
 
 def test_what_each_server_has_seen_is_kept_by_itself(tmp_path):
-    generation = Generation(1, PLAN, TrainingSection(updates="async"), OPTIMIZER, 20, 1)
+    generation = Generation(1, PLAN, TrainingSection(updates="async"), OPTIMIZER, 20, UNCUT)
     saver = Saver(Servers(), generation, CheckpointSection(), tmp_path, lambda: 9, print)
     assert saver.save_cut(at_least=10) is None
     assert saver.save_cut(at_least=9) == 9, "ps:0 has reached it"
@@ -46,7 +47,7 @@ def test_what_each_server_has_seen_is_kept_by_itself(tmp_path):
 def test_the_last_step_of_the_fit_before_is_kept_beside_the_beginning_of_the_next(tmp_path):
     values = {"one": np.zeros(2, np.float32), "two": np.ones(3, np.float32)}
     for number in (1, 2):
-        generation = Generation(number, PLAN, TrainingSection(), OPTIMIZER, 20, 1)
+        generation = Generation(number, PLAN, TrainingSection(), OPTIMIZER, 20, UNCUT)
         Saver(None, generation, CheckpointSection(), tmp_path, lambda: 0, print).save_start(
             fresh(PLAN, OPTIMIZER, values)
         )
@@ -69,7 +70,7 @@ def test_a_table_is_written_by_rows(tmp_path):
     plan = placement.plan([VariableSpec("table", (5, 2), trainable=False, sparse=True)], servers=1)
     saver = Saver(
         None,
-        Generation(1, plan, TrainingSection(), OPTIMIZER, 20, 1),
+        Generation(1, plan, TrainingSection(), OPTIMIZER, 20, UNCUT),
         CheckpointSection(),
         tmp_path,
         lambda: 0,

@@ -10,6 +10,7 @@ from dtrain.config import CheckpointSection, TrainingSection
 from dtrain.learning import optimizers
 from dtrain.messages import Lineage, Sums
 from dtrain.parameters import placement
+from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.part_dealer import Dealt
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.saver import Saver
@@ -53,7 +54,7 @@ def started():
 @pytest.fixture
 def folder(tmp_path):
     """With a checkpoint of what was started."""
-    generation = Generation(1, PLAN, TrainingSection(), COMPILED, 20, 3)
+    generation = Generation(1, PLAN, TrainingSection(), COMPILED, 20, BatchCut(3))
     saver = Saver(None, generation, CheckpointSection(), tmp_path, lambda: 7, print)
     saver.save_start(started())
     return tmp_path

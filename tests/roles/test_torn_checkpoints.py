@@ -12,6 +12,7 @@ from dtrain.learning import optimizers
 from dtrain.messages import SnapshotReply
 from dtrain.parameters import placement
 from dtrain.protocol.applied_batches import Contents
+from dtrain.protocol.batch_cut import UNCUT
 from dtrain.roles.chief.driver import Leader
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.saver import Saver
@@ -45,7 +46,7 @@ class Servers:
 
 
 def save(folder, *contents, number=1):
-    generation = Generation(number, TWO, TrainingSection(updates="async"), OPTIMIZER, MAX, 1)
+    generation = Generation(number, TWO, TrainingSection(updates="async"), OPTIMIZER, MAX, UNCUT)
     saver = Saver(
         Servers(*contents), generation, CheckpointSection(), folder, step=lambda: 0, warn=pytest.fail
     )
@@ -110,7 +111,7 @@ class Line:
 def test_what_one_server_alone_contains_is_repaired_or_passed_over(tmp_path):
     save(tmp_path, *TORN)
     hand = Hand(servers=2, updates="async", variables=VARIABLES, max_steps=MAX)
-    generation = Generation(1, hand.plan, hand.training, OPTIMIZER, MAX, 1)
+    generation = Generation(1, hand.plan, hand.training, OPTIMIZER, MAX, UNCUT)
     Leader(2, lambda server, _: Line(hand, server), 1.0).initialise(
         generation, restored(tmp_path, TWO, OPTIMIZER), 1, "d"
     )

@@ -113,7 +113,17 @@ class Keeper:
         rule = optimizers.serialize(process.setup.model.optimizer)
         seen: list[list[tuple[str, int, int]]] = [[]] * len(states)
         self._disk.write(
-            Saved(process.generation, version, states, seen, lineage, rule, history=history, start=True)
+            Saved(
+                process.generation,
+                version,
+                states,
+                seen,
+                lineage,
+                rule,
+                Dealt(process.setup.parts, 0, (), process.setup.has_backups),
+                history=history,
+                start=True,
+            )
         )
 
     def _begin_term(self) -> None:
@@ -145,7 +155,7 @@ class Keeper:
                 slots=model.slots,
                 seen=saved.seen[server],
                 lineage=saved.lineage,
-                dealt=saved.dealt.going_on(process.setup.parts, sync=process.setup.sync),
+                dealt=saved.dealt.going_on(process.setup.batch_cut, sync=process.setup.sync),
                 term=self._term,
                 drawn=descriptions(tables),
                 loads=bool(self._loads[server]),

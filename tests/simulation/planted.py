@@ -7,6 +7,7 @@ from typing import Any
 
 from dtrain.messages import Push
 from dtrain.protocol.applied_batches import AppliedBatches
+from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.part_dealer import Dealt, PartDealer
 from dtrain.protocol.staleness import StalenessRule
 from dtrain.protocol.sync_round import Contribution, Decided, SyncDecision
@@ -80,7 +81,17 @@ def leaves_due_what_has_come(set_attribute: SetAttribute) -> None:
 
 def numbers_parts_anew(set_attribute: SetAttribute) -> None:
     """P-A10: a resumed run takes the part numbers of another cut for its own."""
-    set_attribute(Dealt, "going_on", lambda self, parts, sync: Dealt(parts, self.next, self.due))
+    set_attribute(Dealt, "going_on", lambda self, cut, sync: self._replace(parts=cut.parts + bool(self.next)))
+
+
+def cuts_as_the_present_cluster_would(set_attribute: SetAttribute) -> None:
+    """A resumed run with backups keeps the number of parts, and follows the present cluster in how it cuts."""
+    before = Dealt.going_on
+
+    def going_on(self: Dealt, cut: BatchCut, *, sync: bool) -> Dealt:
+        return before(self, cut, sync=sync)._replace(even=cut.even)
+
+    set_attribute(Dealt, "going_on", going_on)
 
 
 def saves_values_that_are_assigned_in_half(set_attribute: SetAttribute) -> None:

@@ -9,12 +9,15 @@ from simulation.model import Model, model
 from simulation.scenario import Scenario
 
 from dtrain.cluster import ClusterSpec
+from dtrain.protocol.batch_cut import BatchCut
 
 
 class Setup:
-    """A scenario on a cluster of so many replicas and servers."""
+    """A scenario on a cluster of so many replicas and servers; `begun` is the one that the run began with, if it
+    is resumed.
+    """
 
-    def __init__(self, scenario: Scenario, replicas: int, servers: int) -> None:
+    def __init__(self, scenario: Scenario, replicas: int, servers: int, begun: "Setup | None" = None) -> None:
         self.scenario = scenario
         self.training = scenario.training
         self.replicas = replicas
@@ -27,19 +30,22 @@ class Setup:
         )
         self.tasks = [str(task) for task in self.cluster.replicas()]
         self.data = scenario.data
+        needed = self.training.replicas_needed(replicas) if self.sync else 1
+        self.parts = needed if begun is None else begun.parts
         self.has_backups = self.sync and self.training.has_backups(replicas)
         self.model: Model = model(
             servers, scenario.rows, scenario.shards, scenario.optimizer, self._examples()
         )
 
     @property
-    def parts(self) -> int:
-        """N0, if a fit begins with this cluster."""
-        return self.training.replicas_needed(self.replicas) if self.sync else 1
+    def batch_cut(self) -> BatchCut:
+        """The same as the program's strategy says it."""
+        return BatchCut(self.parts, self.has_backups)
 
-    def cut(self, parts: int) -> Cut:
-        """How this cluster cuts batches into so many parts."""
-        return Cut(self.data, parts, self.has_backups)
+    @property
+    def cut(self) -> Cut:
+        """How batches are cut in a fit that begins with this cluster, also when it is resumed on another one."""
+        return Cut(self.data, self.parts, self.has_backups)
 
     def _examples(self) -> int:
         """More than are ever computed: some are refused, or come too late."""

@@ -248,4 +248,5 @@ class Trainee:
     def _cut(self) -> Cut:
         """How the batches are cut that ps:0 deals."""
         assert self.machine is not None
-        return self._process.setup.cut(self.machine.parts)
+        cut = self.machine.cut
+        return Cut(self._process.setup.data, cut.parts, cut.even)

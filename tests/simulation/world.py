@@ -75,7 +75,8 @@ class World:
             server.end()
         for wire in sorted(self.network.wires, key=repr):
             wire.cut()
-        after = Setup(self.scenario, resume.replicas, resume.servers)
+        begun = self.setup if self.disk.newest else None
+        after = Setup(self.scenario, resume.replicas, resume.servers, begun)
         self.disk.move(self.setup.model, after.model)
         self._begin(after)
 

@@ -62,7 +62,6 @@ def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) 
     with locked_run_directory(directory, resume) as files:
         earlier = read_record(files.run, RunRecord)
         spec = workload.named(spec, earlier.name if earlier else None)
-        spec = replace(spec, parts=_parts_of(files))
         _allow_open_files(spec)
         cluster, ports = hold_addresses(spec.cluster)
         with ports:
@@ -76,14 +75,6 @@ def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) 
                 return _supervise(options, plan, files, LocalTarget(line, fork_server, inbox))
             finally:
                 files.join.unlink(missing_ok=True)
-
-
-def _parts_of(files: RunFiles) -> int:
-    """Into how many parts a run that goes on from a checkpoint cuts every batch; 0 where that follows from
-    its cluster.
-    """
-    begun = read_record(files.spec, RunSpec) if any(files.checkpoints.glob("ckpt-*")) else None
-    return begun.parts_of_a_batch if begun is not None else 0
 
 
 def _allow_open_files(spec: RunSpec) -> None:

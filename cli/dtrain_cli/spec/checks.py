@@ -41,7 +41,7 @@ _ANY_CLUSTER = {"chief": 1, "worker": 10**6, "ps": 10**6, "evaluator": 1}
 _FIELD_DEPTH = {"restart": 3}
 """How many keys lead to a field where they are not two: the section's and the field's."""
 _FOUND_LENGTH_MAX = 60
-_FOUND_OUT = ("said", "parts")
+_FOUND_OUT = ("said",)
 """The fields of `RunSpec` that are found out and never written."""
 
 

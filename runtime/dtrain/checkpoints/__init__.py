@@ -24,11 +24,12 @@ from dtrain.checkpoints.evaluated import EvaluatedCheckpoint, Pace
 from dtrain.checkpoints.finals import final_of, keep_final
 from dtrain.checkpoints.folder import CheckpointPath, latest, list_checkpoints
 from dtrain.checkpoints.keys import is_slot, part_key, slot_key, split_slot_key
-from dtrain.checkpoints.manifest import MANIFEST, Manifest
+from dtrain.checkpoints.manifest import MANIFEST, Manifest, read_manifest
 from dtrain.checkpoints.optimizer_state import OptimizerState
 from dtrain.checkpoints.reader import Checkpoint, open_checkpoint
 from dtrain.checkpoints.remote import RemoteCopies, remote_copies
 from dtrain.checkpoints.rotation import rotate
+from dtrain.checkpoints.run_state import RunState
 from dtrain.checkpoints.tensor_file import Entry
 from dtrain.checkpoints.writer import CheckpointWriter, Streamed, save
 
@@ -43,6 +44,7 @@ __all__ = [
     "OptimizerState",
     "Pace",
     "RemoteCopies",
+    "RunState",
     "Streamed",
     "copy_latest",
     "final_of",
@@ -52,6 +54,7 @@ __all__ = [
     "list_checkpoints",
     "open_checkpoint",
     "part_key",
+    "read_manifest",
     "remote_copies",
     "rotate",
     "save",

@@ -4,8 +4,10 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from dtrain.checkpoints.run_state import RunState
 from dtrain.checkpoints.tensor_file import FILE_NAME
 from dtrain.errors import CheckpointDamagedError, CheckpointError
 
@@ -30,8 +32,7 @@ class Manifest:
         final: training has reached its end; no later checkpoint will come.
         written_s: the time of writing, in seconds since the epoch.
         files: the data files, by name.
-        extra: other state of the run, as JSON: plan, optimizer, table of seen pushes, random state, data
-            positions.
+        extra: other state of the run, as JSON; see `state`.
         format: the version of this form.
     """
 
@@ -41,6 +42,16 @@ class Manifest:
     files: Mapping[str, FileRecord]
     extra: Mapping[str, Any] = field(default_factory=dict)
     format: int = FORMAT
+
+    @property
+    def state(self) -> RunState:
+        """What a run must remember.
+
+        Raises:
+            CheckpointError: a newer version of dtrain wrote it.
+            CheckpointDamagedError: it does not have that form.
+        """
+        return RunState.of(self.extra)
 
     def encode(self) -> bytes:
         """Return the bytes of the file, with their own checksum.
@@ -80,6 +91,16 @@ class Manifest:
             raise CheckpointDamagedError(
                 f"its {MANIFEST} is damaged: {type(error).__name__}: {error}"
             ) from None
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return what a checkpoint says about itself; its data are not looked at.
+
+    Raises:
+        OSError: it is not there.
+        CheckpointError: a newer version of dtrain wrote it, or it is damaged.
+    """
+    return Manifest.decode((path / MANIFEST).read_bytes())
 
 
 def _with_checksum(fields: dict[str, Any]) -> bytes:

@@ -27,6 +27,7 @@ class Checkpoint:
     Attributes:
         path: of the folder.
         manifest: its description of itself.
+        state: of the run, beside the arrays.
         arrays: all arrays, by name.
         warning: names newer ones that are damaged; None if there are none.
     """
@@ -45,6 +46,7 @@ class Checkpoint:
         self._lock = open_for_reading(path)
         try:
             self.manifest = Manifest.decode(_read_all(self._lock))
+            self.state = self.manifest.state
             for name in self.manifest.files:
                 self._descriptors[name] = os.open(path / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             self.arrays = join_parts(

@@ -28,9 +28,6 @@ class RunSpec:
         said: which keys the spec file, the shortcuts and `--set` gave, whatever their values: ``name``,
             ``training.updates``. They win over the program's constructor. A spec file has no such key; in
             memory, in the environment of a task and in the run directory it goes with the spec.
-        parts: into how many parts synchronous training cut every batch when a run began that is resumed,
-            whatever replicas it has now; 0: as many as follow from the cluster. It goes with the spec as
-            `said` does.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = STRICT
@@ -46,7 +43,6 @@ class RunSpec:
     secret_file: str | None = None
     simulate: SimulateSection = field(default_factory=SimulateSection)
     said: tuple[str, ...] = field(default=(), compare=False)
-    parts: int = field(default=0, compare=False)
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong beyond types, in every section and between sections."""
@@ -102,13 +98,6 @@ class RunSpec:
         return self.cluster.count("worker") + (
             self.cluster.count("chief") if self.training.chief_trains else 0
         )
-
-    @property
-    def parts_of_a_batch(self) -> int:
-        """N of rule 10: into how many parts a batch is cut in synchronous training; 0 in any other."""
-        if self.parts or self.training.strategy != "parameter_server" or self.training.updates != "sync":
-            return self.parts
-        return self.training.replicas_needed(self.replicas)
 
     def restart_of(self, role: str) -> RestartSection:
         """The restart rule of a role: the spec's, else CONTRACT's default."""

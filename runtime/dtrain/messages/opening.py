@@ -7,7 +7,7 @@ import msgspec
 from dtrain.messages.message import Message
 from dtrain.messages.steps import Sums
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """The version of all messages together. Raise it when a field of any message is added, removed, moved or
 typed otherwise: two builds of different versions refuse each other before either reads another field.
 """
@@ -92,7 +92,7 @@ class Initialise(Message, frozen=True, gc=False, kw_only=True):
     slots: tuple[str, ...] = ()
     seen: list[tuple[str, int, int]] = msgspec.field(default_factory=list)
     lineage: Lineage = Lineage()
-    dealt: tuple[int, int, tuple[int, ...]] = (1, 0, ())
+    dealt: tuple[int, int, tuple[int, ...], bool] = (1, 0, (), False)
     term: int = 0
     drawn: dict[str, dict[str, dict[str, Any]]] = msgspec.field(default_factory=dict)
     loads: bool = False

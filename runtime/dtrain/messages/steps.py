@@ -49,8 +49,9 @@ class Values(Message, frozen=True, gc=False, kw_only=True):
     one.
 
     `ticket` (ps:0 only) is the permission to push once more; without one the replica pulls again. With it
-    ps:0 says which `part` is to be computed next, every batch being cut into `parts`; see
-    `protocol.part_dealer`. `held` tells the leader that the next version waits for its order. `tally` is for
+    ps:0 says which `part` is to be computed next, every batch being cut into `parts`, in `even` pieces or
+    not; see `protocol.part_dealer` and `protocol.batch_cut`.
+    `held` tells the leader that the next version waits for its order. `tally` is for
     the leader alone: see `protocol.tally`. In async `repairs` says that the part makes no step, because some
     server may lack what ps:0 has of it; `settled` is False where ps:0 makes nothing more before every server
     has what it has.
@@ -68,6 +69,7 @@ class Values(Message, frozen=True, gc=False, kw_only=True):
     tally: tuple[tuple[int, Sums], ...] = ()
     repairs: bool = False
     settled: bool = True
+    even: bool = False
 
 
 class Push(Message, frozen=True, gc=False, kw_only=True):

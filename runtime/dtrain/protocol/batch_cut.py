@@ -37,6 +37,9 @@ class BatchCut:
         return min(size, self.parts) if self.even else ceil(size / max(1, ceil(size / self.parts)))
 
 
+UNCUT = BatchCut()
+
+
 def _before(part: int, size: int, parts: int) -> int:
     """Return the rows before a part: the first `size` mod `parts` of them have one more."""
     return part * (size // parts) + min(part, size % parts)

@@ -44,7 +44,7 @@ class Feed(NamedTuple):
             or not dealt.parts
         ):
             return dealt
-        _, following, due = dealt.cut_into(1)
+        _, following, due, _ = dealt.cut_into(1)
         first = self._holding(before, following)
         left = {
             batch for each in due for batch in range(self._holding(before, each), self._behind(before, each))

@@ -19,9 +19,11 @@ Source: the cut is `tf.data`'s rebatching.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from dtrain.protocol.batch_cut import BatchCut
 
 NO_PART = -1
 NO_RANK = -1
@@ -34,41 +36,36 @@ class Dealt(NamedTuple):
         parts: into how many each batch is cut; 0 where nothing was dealt yet.
         next: the first number that was never dealt.
         due: the parts before it that are not settled, ascending.
+        even: how batches are cut, as in `BatchCut`: with backups parts are even, and a step is made of any
+            of them; else of all parts of one batch.
     """
 
     parts: int = 0
     next: int = 0
     due: tuple[int, ...] = ()
+    even: bool = False
 
-    def cut_into(self, parts: int) -> "Dealt":
+    def cut_into(self, parts: int, *, even: bool = False) -> "Dealt":
         """Return the rest with batches cut into other parts; a batch that was begun starts anew."""
         if self.parts in (0, parts):
-            return Dealt(parts, self.next, self.due)
+            return Dealt(parts, self.next, self.due, even)
         left = {part // self.parts for part in self.due}
         begun = -(-self.next // self.parts)
         left |= {self.next // self.parts} if self.next % self.parts else set()
         due = tuple(batch * parts + part for batch in sorted(left) for part in range(parts))
-        return Dealt(parts, begun * parts, due)
+        return Dealt(parts, begun * parts, due, even)
 
-    def going_on(self, parts: int, *, sync: bool) -> "Dealt":
-        """Return the state with which a training goes on that would cut batches into `parts`.
+    def going_on(self, cut: BatchCut, *, sync: bool) -> "Dealt":
+        """Return the state with which a training goes on that would cut batches in this way if it began now.
 
-        In synchronous training a cut into several parts stays as it is, with any number of replicas: some
-        parts of a batch may be settled already.
+        In synchronous training it stays as it is, with any number of replicas and backups: some parts of a
+        batch may be settled already. Whole batches are cut, unless they are to stay whole.
         """
-        return self if sync and self.parts > 1 else self.cut_into(parts)
+        stays = sync and (self.parts > 1 or self.parts == cut.parts)
+        return self if stays else self.cut_into(cut.parts, even=cut.even)
 
 
 NOTHING_DEALT = Dealt()
-
-
-def dealt_from(data: Sequence[object]) -> Dealt:
-    """Return the state in a checkpoint's manifest, as it was exported."""
-    parts, following, due = data
-    assert isinstance(parts, int)
-    assert isinstance(following, int)
-    assert isinstance(due, Sequence)
-    return Dealt(parts, following, tuple(due))
 
 
 @dataclass
@@ -85,6 +82,7 @@ class PartDealer:
         current: by rank, the part that the replica is to push next.
         parts_of: by rank, the parts of `given` that it has.
         batch: the one that is dealt (`whole`).
+        even: as in `Dealt`.
     """
 
     parts: int
@@ -95,12 +93,14 @@ class PartDealer:
     current: dict[int, int] = field(default_factory=dict)
     parts_of: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     batch: int = -1
+    even: bool = False
     _queue: list[int] = field(default_factory=list)
 
     @classmethod
     def of(cls, dealt: Dealt, *, whole: bool) -> "PartDealer":
         """Begin, or go on from a checkpoint's state; with `whole` call `begin_batch` then."""
-        return cls(dealt.parts, whole, dealt.next, set(dealt.due), _queue=[] if whole else sorted(dealt.due))
+        queue = [] if whole else sorted(dealt.due)
+        return cls(dealt.parts, whole, dealt.next, set(dealt.due), even=dealt.even, _queue=queue)
 
     def begin_batch(self) -> list[int]:
         """Settle the rest of the batch and begin the next one (`whole`); return its parts to compute."""
@@ -200,7 +200,7 @@ class PartDealer:
 
     def export(self) -> Dealt:
         """Return the state for a checkpoint, in which parts under way count as not done."""
-        return Dealt(self.parts, self.next, tuple(sorted([*self.due, *self.given])))
+        return Dealt(self.parts, self.next, tuple(sorted([*self.due, *self.given])), self.even)
 
     def _give_to(self, rank: int, part: int) -> None:
         self.given[part] = rank

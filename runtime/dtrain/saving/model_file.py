@@ -90,15 +90,15 @@ def _from_file(path: Path) -> SavedModel:
 def _from_checkpoint(path: Path) -> SavedModel:
     folder = RunFiles(path).checkpoints
     with checkpoints.open_checkpoint(folder if folder.is_dir() else path) as checkpoint:
-        extra = checkpoint.manifest.extra
-        if not isinstance(extra.get("model"), dict):
+        state = checkpoint.state
+        if state.model is None:
             raise CheckpointError(
                 f"{checkpoint.path} holds weights and no model: it was made of functions, or of layers that "
                 "are not data; "
                 "build the model and use its load_weights"
             )
         arrays = {name: checkpoint.read(name) for name in checkpoint.arrays}
-        return _split(arrays, extra["model"], checkpoint.step - extra.get("origin", 0))
+        return _split(arrays, state.model, checkpoint.step - state.lineage.origin)
 
 
 def _split(arrays: Mapping[str, Array], description: Mapping[str, Any], step: int | None) -> SavedModel:

@@ -30,7 +30,7 @@ from dtrain.cluster import TaskId
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.graphs.passes import OnGradients
 from dtrain.messages import Row, Sums
-from dtrain.protocol.batch_cut import BatchCut
+from dtrain.protocol.batch_cut import UNCUT, BatchCut
 from dtrain.protocol.feed import UNKNOWN, Feed
 from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.tally import Open
@@ -232,7 +232,7 @@ class Training(Protocol):
     leader: Leader | None
     clock: StepClock
     weights: dict[str, Array]
-    cut: BatchCut = BatchCut()
+    cut: BatchCut = UNCUT
     weighs_examples: bool = False
 
     @property

@@ -74,7 +74,7 @@ def _weights(problem: Problem, fit: int, directory: Path) -> Mapping[str, Array]
     for found in (*([kept] if kept else []), *reversed(checkpoints.list_checkpoints(directory))):
         try:
             with checkpoints.open_checkpoint(found.path) as checkpoint:
-                of_this_fit = checkpoint.manifest.extra.get("generation") == fit
+                of_this_fit = checkpoint.state.generation == fit
                 fits = {name: stored.shape for name, stored in checkpoint.variables.items()} == expected
                 if fits and (of_this_fit or newest is None):
                     newest = {name: checkpoint.read(name) for name in expected}

@@ -25,7 +25,7 @@ def read_opening(data: bytes | msgspec.Raw) -> Hello | Refusal:
     """
     try:
         match _decode_any(data):
-            case [Hello.__name__, int(version), *_] if version != PROTOCOL_VERSION:
+            case [Hello.__name__, int(version), *_] if version != PROTOCOL_VERSION and version is not True:
                 return only_version(version)
         return _decoder.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError):

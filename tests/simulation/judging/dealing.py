@@ -22,7 +22,6 @@ class Dealing:
         self._judge = judge
         self._refused: set[int] = set()
         self._pushed: set[int] = set()
-        self._cuts: set[int] = set()
         self._hands: dict[str, int] = {}
         self._let_go_s: dict[int, float] = {}
         self._new_s = 0.0
@@ -30,7 +29,6 @@ class Dealing:
 
     def begin_term(self, term: TermSeen) -> None:
         """What was given in an earlier term may be given to others."""
-        self._cuts.add(term.parts)
         self._hands.clear()
         self._let_go_s.clear()
         self._newest = -1
@@ -65,7 +63,7 @@ class Dealing:
         batches = max(map(data.batch_of, rows), default=-1) + 1
         parts = range(batches * term.parts)
         missing = {row for part in parts for row in cut.rows(part) if not counts[row]} - self._refused
-        if term.setup.has_backups or rule.stale_gradients == "drop":
+        if term.begun.has_backups or rule.stale_gradients == "drop":
             missing -= self._pushed if rule.on_stale == "skip" else set()
             missing -= {row for part in parts if self._is_under_way(part) for row in cut.rows(part)}
         self._judge.demand(
@@ -74,9 +72,7 @@ class Dealing:
         halves = {
             part for part in parts if 0 < sum(counts[row] > 0 for row in cut.rows(part)) < len(cut.rows(part))
         }
-        self._judge.demand(
-            Promise.ALL, len(self._cuts) > 1 or not halves, f"{server} contains parts {halves} in part"
-        )
+        self._judge.demand(Promise.ALL, not halves, f"{server} contains parts {halves} in part")
 
     def _is_under_way(self, part: int) -> bool:
         """Whether a part was still to be computed when the steps were over."""

@@ -39,7 +39,7 @@ class Judge:
         self._setup: Setup | None = None
         self._disk: Saved | None = None
         self._kind = self.rule.updates
-        self._cuts: dict[int, dict[tuple[bool, int], Setup]] = {}
+        self._begun: dict[int, Setup] = {}
         self._asked: dict[Wire, Push] = {}
         self._dealing: dict[int, Dealing] = {}
         self._histories = Histories(self)
@@ -91,10 +91,8 @@ class Judge:
                 f"term {message.term} after {max(self.terms)}"
             )
             earlier = [term for term in self.terms.values() if term.generation == message.generation]
-            cuts = self._cuts.setdefault(message.generation, {})
-            cuts[self._setup.has_backups, message.dealt[0]] = self._setup
-            term = self.terms[message.term] = TermSeen(self._setup, message, saved.states, cuts, self.demand)
-            self._kind = "recut" if term.mixed else self.rule.updates
+            begun = self._begun[message.generation]
+            term = self.terms[message.term] = TermSeen(self._setup, message, saved.states, begun, self.demand)
             for before in earlier:
                 term.contents |= {
                     version: found for version, found in before.contents.items() if version < message.version
@@ -180,17 +178,15 @@ class Judge:
                     False,
                     f"{where} contains {rows}, another server {np.flatnonzero(others).tolist()}",
                 )
-        if self.sync and term.setup.has_backups:
+        if self.sync and term.begun.has_backups:
             parts = range(term.cut.parts * (max(map(data.batch_of, rows), default=-1) + 1))
             made = sum(bool(mine) and counts[mine.start] > 0 for mine in map(term.cut.rows, parts))
-            self.demand(
-                Promise.STEP, term.mixed or made == steps * term.parts, f"{where} contains {made} parts"
-            )
+            self.demand(Promise.STEP, made == steps * term.parts, f"{where} contains {made} parts")
         else:
             made = len(set(map(data.batch_of, rows)))
             self.demand(
                 Promise.STEP,
-                term.mixed or made == steps,
+                made == steps,
                 f"{where} contains {made} batches after {steps} steps",
             )
 
@@ -216,9 +212,7 @@ class Judge:
         """Nothing else is changed: what is held is what the examples make of it, where it can be known which
         these are.
         """
-        if term.mixed or (
-            not self.sync and (not self.scenario.harmless or self.rule.stale_gradients == "compensate")
-        ):
+        if not self.sync and (not self.scenario.harmless or self.rule.stale_gradients == "compensate"):
             return
         possible = term.states(server, version)
         if not possible:
@@ -238,7 +232,6 @@ class Judge:
         term = self.terms.get(lookup.term)
         if (
             term is None
-            or term.mixed
             or not blocks
             or (not self.sync and not self.scenario.harmless)
             or self.rule.stale_gradients == "compensate"
@@ -261,6 +254,8 @@ class Judge:
         """A checkpoint was written."""
         self._disk = saved
         if saved.start:
+            assert self._setup is not None
+            self._begun[saved.generation] = self._setup
             return
         term = max(
             (t for t in self.terms.values() if t.generation == saved.generation), key=lambda t: t.number

@@ -26,15 +26,7 @@ class Broken(AssertionError):
     """A promise was broken."""
 
 
-def _of(updates: str, *promises: Promise) -> set[tuple[str, Promise]]:
-    return {(updates, promise) for promise in promises}
-
-
-OPEN: frozenset[tuple[str, Promise]] = frozenset(
-    _of("recut", Promise.ONCE, Promise.ALL, Promise.SAME, Promise.HISTORY, Promise.VERDICT, Promise.KEPT)
-)
-"""Promises that are not kept yet: the judge is silent about them. Empty it as they are mended.
-
-By the kind of run: `sync`; `async`; `recut`: sync with backups, resumed on a cluster that cuts batches into
-    other parts.
+OPEN: frozenset[tuple[str, Promise]] = frozenset()
+"""Promises that are not kept yet, of runs that train `sync` or `async`: the judge is silent about them. Empty it
+as they are mended.
 """

@@ -3,7 +3,7 @@ makes of them.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +42,7 @@ class TermSeen:
         made_by: async: by server, and the version that it led to, the part that was applied and how stale it
             was.
         newest: of each server, the newest version that was shown.
-        mixed: whether some batches were cut otherwise, and steps were not made of whole ones: the run was
-            resumed on another cluster, and found batches of which a part was done.
+        begun: the cluster that the call of `fit` began with: it decides how batches are cut.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class TermSeen:
         setup: Setup,
         message: Initialise,
         states: Sequence[State],
-        cuts: Mapping[tuple[bool, int], Setup],
+        begun: Setup,
         demand: Callable[[Promise, Any, str], None],
     ) -> None:
         self.setup = setup
@@ -60,11 +59,11 @@ class TermSeen:
         self.first_version = message.version
         self.first_step = message.lineage.first_step
         self.last_step = message.max_steps
-        self.parts = message.dealt[0]
+        self.begun = begun
+        self.parts = begun.parts
         self.alone = message.alone
-        self.cut = setup.cut(self.parts)
-        self.mixed = len(cuts) > 1 and any(has_backups for has_backups, _ in cuts)
-        self.units = Units(setup, [(each, parts) for (_, parts), each in cuts.items()], demand)
+        self.cut = begun.cut
+        self.units = Units(setup, begun, demand)
         self.optimizer = message.optimizer
         self.shown: dict[tuple[int, int], dict[float, bytes]] = defaultdict(dict)
         self.counts: dict[tuple[int, int], Counts] = {}
@@ -171,7 +170,7 @@ class TermSeen:
                 part for batch in batches for part in range(batch * self.parts, (batch + 1) * self.parts)
             ]
             return [part for part in numbers if added.intersection(self.cut.rows(part))]
-        if self.setup.has_backups or self.setup.scenario.nan_rate:
+        if self.begun.has_backups or self.setup.scenario.nan_rate:
             return []
         batch = version - self.first_step  # whole batches, of which none can be refused
         return [part for part in range(batch * self.parts, (batch + 1) * self.parts) if self.cut.rows(part)]

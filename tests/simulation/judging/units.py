@@ -5,7 +5,7 @@ lack some of its parts, by more. As long as the largest such move is smaller tha
 of moves says their number.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,18 +23,15 @@ ROUNDED = 1e-6
 
 
 class Units:
-    """What one application of an example is, in a run whose batches were cut on these clusters into so many
-    parts.
+    """What one application of an example is, in a call of `fit` that began with a cluster, `begun`, and trains on
+    another one now.
     """
 
-    def __init__(
-        self, setup: Setup, cuts: Sequence[tuple[Setup, int]], demand: Callable[[Promise, Any, str], None]
-    ) -> None:
+    def __init__(self, setup: Setup, begun: Setup, demand: Callable[[Promise, Any, str], None]) -> None:
         self._demand = demand
         self._model = setup.model
         self._optimizer = setup.scenario.optimizer
-        moves = [self._move(each, parts) for each, parts in cuts]
-        least, most = min(least for least, _ in moves), max(most for _, most in moves)
+        least, most = self._move(begun)
         slowest, fastest = min(RATES) * (0.86 if self._optimizer == "schedule" else 1.0), max(RATES)
         shrunk = 0.9 if self._optimizer == "ema" else 1.0
         self._values = least * slowest * shrunk, most * fastest
@@ -45,11 +42,11 @@ class Units:
         }
 
     @staticmethod
-    def _move(setup: Setup, parts: int) -> tuple[float, float]:
+    def _move(setup: Setup) -> tuple[float, float]:
         """The least and the most that one application moves an element by, at a learning rate of 1."""
         if not setup.sync:
             return 1.0, 1.0
-        data, cut = setup.data, setup.cut(parts)
+        data, cut, parts = setup.data, setup.cut, setup.parts
         if setup.by_examples and setup.has_backups:
             smallest, largest = min(data.rows, data.last_rows), max(data.rows, data.last_rows)
             return smallest / (parts * cut.most), largest / (parts * cut.least)

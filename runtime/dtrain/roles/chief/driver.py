@@ -108,7 +108,7 @@ class Leader:
                     slots=tuple(slots),
                     seen=list(start.seen[server]) if start.seen else [],
                     lineage=start.lineage,
-                    dealt=start.dealt.going_on(generation.parts, sync=generation.training.updates == "sync"),
+                    dealt=start.dealt.going_on(generation.cut, sync=generation.sync),
                     term=term,
                     drawn=descriptions(tables),
                     loads=bool(parts[server]),

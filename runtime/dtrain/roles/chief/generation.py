@@ -6,6 +6,7 @@ from typing import Any
 
 from dtrain.config import TrainingSection
 from dtrain.parameters.placement import Plan
+from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.feed import UNKNOWN, Feed
 
 
@@ -15,7 +16,7 @@ class Generation:
 
     Attributes:
         optimizer: as the program says it.
-        parts: into how many parts every batch is cut, unless a checkpoint has begun otherwise.
+        cut: how every batch is cut into parts, unless a checkpoint has begun otherwise.
         model: its description, for checkpoints; None if it is no data.
         steps_per_epoch, first_epoch, alone, feed: as in `Problem`.
     """
@@ -25,9 +26,14 @@ class Generation:
     training: TrainingSection
     optimizer: dict[str, Any]
     max_steps: int
-    parts: int
+    cut: BatchCut
     model: Mapping[str, Any] | None = None
     steps_per_epoch: int = 0
     first_epoch: int = 0
     alone: bool = False
     feed: Feed = UNKNOWN
+
+    @property
+    def sync(self) -> bool:
+        """Whether it trains synchronously, on parameter servers."""
+        return self.training.strategy == "parameter_server" and self.training.updates == "sync"

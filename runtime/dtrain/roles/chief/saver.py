@@ -6,21 +6,21 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 
 from dtrain import checkpoints
-from dtrain.checkpoints import Streamed
+from dtrain.checkpoints import RunState, Streamed
 from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointError
 from dtrain.messages import Lineage, Row, SnapshotReply, SnapshotRows
 from dtrain.parameters.table import VALUES
 from dtrain.protocol.applied_batches import Contents
+from dtrain.protocol.part_dealer import Dealt
 from dtrain.roles.chief.copies_thread import RETRY_S, CopiesThread
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.saved_arrays import SavedArray, saved_arrays
-from dtrain.roles.chief.start import Start, tally_for
+from dtrain.roles.chief.start import Start
 from dtrain.variables.lazy_table import row_blocks
 
 CUT_ATTEMPTS = 10
@@ -105,7 +105,7 @@ class Saver:
             version=start.version,
             slots=tuple(start.slots),
             seen=[],
-            dealt=start.dealt,
+            dealt=start.dealt.going_on(self.generation.cut, sync=self.generation.sync),
             optimizer=start.optimizer,
             tally=start.tally,
             history={fit: dict(rows) for fit, rows in start.history.items()},
@@ -186,22 +186,25 @@ class Saver:
         """Write what the servers hold; `cut` is what ps:0 says of it, and `contents` where they differ."""
         generation = self.generation
         self.rows = cut.history.get(generation.number, {})
-        extra = {
-            "generation": generation.number,
-            "optimizer": cut.optimizer,
-            "compiled": generation.optimizer,
-            "model": generation.model,
-            "plan": generation.plan.to_dict(),
-            "seen": seen,
-            "contents": contents,
-            "dealt": cut.dealt,
-            "feed": generation.feed,
-            "tally": tally_for(cut.tally),
-            "history": cut.history,
-            **msgspec.structs.asdict(self.lineage),
-        }
+        state = RunState(
+            generation=generation.number,
+            optimizer=cut.optimizer,
+            compiled=generation.optimizer,
+            model=None if generation.model is None else dict(generation.model),
+            plan=generation.plan.to_dict(),
+            lineage=self.lineage,
+            seen=seen,
+            contents=tuple(contents),
+            replicas_in_sync=generation.cut.parts if generation.sync else 0,
+            feed=generation.feed,
+            dealt=Dealt(*cut.dealt),
+            tally=cut.tally,
+            history=cut.history,
+        )
         try:
-            checkpoints.save(self._directory, cut.version, arrays, extra, final=final, now=time.time())
+            checkpoints.save(
+                self._directory, cut.version, arrays, state.to_json(), final=final, now=time.time()
+            )
         except CheckpointError as error:
             self._tried(cut.version, str(error))
             raise

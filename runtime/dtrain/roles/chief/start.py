@@ -17,12 +17,12 @@ from dtrain.errors import CheckpointDamagedError, CheckpointError
 from dtrain.learning import optimizers
 from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.learning.core.initializers import Constant
-from dtrain.messages import Lineage, Row, Sums
+from dtrain.messages import Lineage, Row
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.table import VALUES
 from dtrain.protocol.applied_batches import Contents
 from dtrain.protocol.feed import UNKNOWN, Feed
-from dtrain.protocol.part_dealer import NOTHING_DEALT, Dealt, dealt_from
+from dtrain.protocol.part_dealer import NOTHING_DEALT, Dealt
 from dtrain.protocol.tally import Open
 from dtrain.variables import VariableSpec
 from dtrain.variables.lazy_table import LazyTable
@@ -160,11 +160,11 @@ def restored(
             return checkpoint.look_into(key) if name in tables else checkpoint.read(key)
 
         values = {spec.name: read(spec.name) for spec in plan.variables}
-        extra = checkpoint.manifest.extra
+        state = checkpoint.state
         rule = optimizers.from_config(optimizer)
         names = list(rule.initial_slots(np.zeros(1, np.float32)))
         same_slots = names == list(
-            optimizers.from_config(extra["compiled"]).initial_slots(np.zeros(1, np.float32))
+            optimizers.from_config(state.compiled).initial_slots(np.zeros(1, np.float32))
         )
         slots: dict[str, dict[str, Any]] = {slot: {} for slot in names}
         for spec in plan.variables if names else ():
@@ -175,10 +175,8 @@ def restored(
                 begun = {slot: read(spec.name, slot) for slot in names} if spec.trainable else {}
             for slot, array in begun.items():
                 slots[slot][spec.name] = array
-        seen = extra.get("seen", [])
-        seen = seen if len(seen) == plan.servers else []
-        before, dealt = Feed(*extra.get("feed", ())), dealt_from(extra.get("dealt", NOTHING_DEALT))
-        in_force = extra["optimizer"] if extra.get("compiled") == optimizer else dict(optimizer)
+        seen = state.seen if len(state.seen) == plan.servers else []
+        in_force = state.optimizer if state.compiled == optimizer else dict(optimizer)
         return Start(
             checkpoint.step,
             values,
@@ -186,14 +184,12 @@ def restored(
             in_force,
             seen,
             checkpoint.warning,
-            _lineage(extra),
-            feed.goes_on(before, dealt),
-            tally_from(extra.get("tally", ())),
-            history_from(extra.get("history", {})),
-            feed.change_from(before),
-            contents_from(extra.get("contents", ()))
-            if by_server and _same_batches(extra, plan, feed)
-            else (),
+            state.lineage,
+            feed.goes_on(state.feed, state.dealt),
+            state.tally,
+            state.history,
+            feed.change_from(state.feed),
+            state.contents if by_server and _same_batches(state, plan, feed) else (),
         )
 
 
@@ -204,15 +200,14 @@ def _newest_that_fits(directory: Path, plan: Plan, feed: Feed, *, by_server: boo
     have to be of one version. Then it is the newest one of the same call of `fit` that is none.
     """
     newest = checkpoints.open_checkpoint(directory)
-    extra = newest.manifest.extra
-    if not extra.get("contents") or (by_server and _same_batches(extra, plan, feed)):
+    state = newest.state
+    if not state.contents or (by_server and _same_batches(state, plan, feed)):
         return newest
     for found in reversed(checkpoints.list_checkpoints(directory)):
         if found.step < newest.step:
             with contextlib.suppress(CheckpointError, FileNotFoundError):
                 older = checkpoints.open_checkpoint(found.path)
-                same_fit = older.manifest.extra.get("generation") == extra.get("generation")
-                if same_fit and not older.manifest.extra.get("contents"):
+                if older.state.generation == state.generation and not older.state.contents:
                     older.warning = (
                         f"{newest.path} has batches on some servers only, and fits those alone. "
                         f"Using {older.path} instead"
@@ -227,13 +222,13 @@ def _newest_that_fits(directory: Path, plan: Plan, feed: Feed, *, by_server: boo
     return newest
 
 
-def _same_batches(extra: Mapping[str, Any], plan: Plan, feed: Feed) -> bool:
+def _same_batches(state: checkpoints.RunState, plan: Plan, feed: Feed) -> bool:
     """Return whether the servers of a checkpoint held what they hold by this plan, and its batches have the
     same numbers now.
     """
-    before = Feed(*extra.get("feed", ()))
-    recounted = feed.batch_size and before.batch_size and feed.batch_size != before.batch_size
-    return not recounted and "plan" in extra and Plan.from_dict(extra["plan"]).hash == plan.hash
+    before = state.feed.batch_size
+    recounted = feed.batch_size and before and feed.batch_size != before
+    return not recounted and state.plan is not None and Plan.from_dict(state.plan).hash == plan.hash
 
 
 def continued(
@@ -250,7 +245,7 @@ def continued(
     """
     values = dict(values)
     with checkpoints.open_checkpoint(directory) as checkpoint:
-        history = history_from(checkpoint.manifest.extra.get("history", {}))
+        history = checkpoint.state.history
         # What a table of the servers has to say is in the checkpoint too, and stays there when they begin
         # anew.
         for name in [name for name, value in values.items() if type(value) is LazyTable]:
@@ -264,28 +259,6 @@ def continued(
     return replace(fresh(plan, optimizer, values, checkpoint.step, state), history=history)
 
 
-def history_from(data: Mapping[str, Mapping[str, Row]]) -> dict[int, dict[int, Row]]:
-    """Return the numbers of epochs by call of `fit`, as a checkpoint's manifest holds them."""
-    return {int(fit): {int(epoch): dict(row) for epoch, row in rows.items()} for fit, rows in data.items()}
-
-
-def contents_from(data: Sequence[tuple[int, tuple[int, Sequence[int]]]]) -> tuple[Contents, ...]:
-    """Return what each server contains, as a checkpoint's manifest holds it."""
-    return tuple(Contents(version, (following, tuple(missing))) for version, (following, missing) in data)
-
-
-def tally_from(data: Sequence[tuple[int, Sequence[str], str]]) -> Open:
-    """Return the sums of epochs that have not ended, as `tally_for` wrote them down."""
-    return tuple(
-        (int(epoch), Sums(names=tuple(names), totals=bytes.fromhex(totals))) for epoch, names, totals in data
-    )
-
-
-def tally_for(tally: Open) -> list[tuple[int, tuple[str, ...], str]]:
-    """Return sums as JSON types."""
-    return [(epoch, sums.names, sums.totals.hex()) for epoch, sums in tally]
-
-
 def saved_rows(directory: Path, fit: int) -> dict[int, Row]:
     """Return the numbers of the epochs of a call of `fit`, from the newest sound checkpoint of a folder;
     empty without one.
@@ -293,7 +266,7 @@ def saved_rows(directory: Path, fit: int) -> dict[int, Row]:
     if not checkpoints.list_checkpoints(directory):
         return {}
     with checkpoints.open_checkpoint(directory) as checkpoint:
-        return history_from(checkpoint.manifest.extra.get("history", {})).get(fit, {})
+        return checkpoint.state.history.get(fit, {})
 
 
 def saved_generation(directory: Path) -> int:
@@ -301,12 +274,17 @@ def saved_generation(directory: Path) -> int:
     if not checkpoints.list_checkpoints(directory):
         return 0
     with checkpoints.open_checkpoint(directory) as checkpoint:
-        return int(checkpoint.manifest.extra.get("generation", 1))
+        return checkpoint.state.generation
 
 
-def _lineage(extra: Mapping[str, Any]) -> Lineage:
-    """As `Saver` wrote it down."""
-    return Lineage(**{name: int(extra.get(name, 0)) for name in Lineage.__struct_fields__})
+def replicas_in_sync(directory: Path) -> int:
+    """Return N of the synchronous run that has saved in a folder, as it was when the run began; 0 where that
+    follows from the cluster.
+    """
+    for found in reversed(checkpoints.list_checkpoints(directory)):
+        with contextlib.suppress(CheckpointError, OSError):
+            return checkpoints.read_manifest(found.path).state.replicas_in_sync
+    return 0
 
 
 def fetch_newest(section: CheckpointSection, directory: Path, warn: Callable[[str], None]) -> None:

@@ -59,10 +59,10 @@ def follow_checkpoints(
         reporter.waiting(None)
         try:
             with _opened(newest.path if over else directory, reporter) as checkpoint:
-                if generation_of(checkpoint.manifest) <= fit:  # else it was written since the look
+                if checkpoint.state.generation <= fit:  # else it was written since the look
                     # If the newest is damaged, the one before it may have been evaluated already, or be of an
                     # earlier fit.
-                    if checkpoint.step != schedule.evaluated and generation_of(checkpoint.manifest) == fit:
+                    if checkpoint.step != schedule.evaluated and checkpoint.state.generation == fit:
                         yield EvaluatedCheckpoint(checkpoint.step, read_weights(checkpoint), final)
                     schedule.done(step, final and checkpoint.step == step)
         except CheckpointError:
@@ -82,8 +82,8 @@ def _opened(path: Path, reporter: Reporter) -> checkpoints.Checkpoint:
 
 def read_weights(checkpoint: checkpoints.Checkpoint) -> dict[str, Any]:
     """Every variable of a checkpoint; of sparse ones the rows are read when they are looked up."""
-    plan = checkpoint.manifest.extra.get("plan", {"variables": []})
-    sparse = {variable["name"] for variable in plan["variables"] if variable.get("sparse")}
+    variables = (checkpoint.state.plan or {}).get("variables", ())
+    sparse = {variable["name"] for variable in variables if variable.get("sparse")}
     return {
         name: checkpoint.look_into(name) if name in sparse else checkpoint.read(name)
         for name in checkpoint.variables
@@ -100,10 +100,9 @@ def newest_of(
     """
     over = False
     for each in reversed(found):
-        manifest = _manifest(each.path)
-        generation = generation_of(manifest) if manifest else fit
+        generation, final = _manifest(each.path) or (fit, False)
         if generation == fit:
-            return each, manifest is not None and manifest.final, over
+            return each, final, over
         if generation < fit:
             break
         if kept := checkpoints.final_of(each.path.parent, fit):
@@ -112,13 +111,12 @@ def newest_of(
     return None, False, over
 
 
-def generation_of(manifest: checkpoints.Manifest) -> int:
-    """Which call of `fit` a checkpoint belongs to."""
-    return int(manifest.extra.get("generation", 1))
-
-
-def _manifest(path: Path) -> checkpoints.Manifest | None:
+def _manifest(path: Path) -> tuple[int, bool] | None:
+    """Which call of `fit` a checkpoint belongs to, and whether it is the final one; None where that cannot be
+    read.
+    """
     try:
-        return checkpoints.Manifest.decode((path / checkpoints.MANIFEST).read_bytes())
+        manifest = checkpoints.read_manifest(path)
+        return manifest.state.generation, manifest.final
     except (OSError, CheckpointError):
         return None

@@ -17,6 +17,7 @@ from dtrain.parameters.placement import Plan
 from dtrain.parameters.published import Room
 from dtrain.parameters.store import Store
 from dtrain.protocol.applied_batches import NONE, AppliedBatches
+from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.part_dealer import Dealt, PartDealer
 from dtrain.protocol.sync_round import SyncDecision
@@ -95,7 +96,7 @@ class Held:
                 table.drawn[name] = DrawnTable.described(description, variable.shape)
         dealer = tally = None
         if server == 0:
-            dealer, tally = _dealer(message, training, cluster), _tally(message)
+            dealer, tally = _dealer(message, training), _tally(message)
         pushes = _rule(message, store, training, cluster, server, subscribers, dealer, tally)
         seen = SeenPushes.restore(message.seen)
         return cls(
@@ -177,9 +178,9 @@ class Held:
         return isinstance(rule, AsyncPushes) and rule.repairs is not None and rank in rule.repairs.given
 
     @property
-    def parts(self) -> int:
-        """Into how many parts every batch is cut (N0); ps:0 says it."""
-        return self.dealer.parts if self.dealer is not None else 1
+    def cut(self) -> BatchCut:
+        """How every batch is cut into parts; ps:0 says it."""
+        return BatchCut() if self.dealer is None else BatchCut(self.dealer.parts, self.dealer.even)
 
     @property
     def history(self) -> dict[int, dict[int, Row]]:
@@ -225,14 +226,12 @@ class Held:
         return reply, () if row.verdict is Verdict.PENDING else self.pushes.values_for(rank)
 
 
-def _dealer(message: Initialise, training: TrainingSection, cluster: ClusterSpec) -> PartDealer:
-    """Deal whole batches where no replica is a backup: the parts are then as many as the replicas, or
-    more.
+def _dealer(message: Initialise, training: TrainingSection) -> PartDealer:
+    """Deal whole batches where no replica was a backup when the fit began, however many replicas there are
+    now.
     """
-    replicas = len(cluster.replicas(training.chief_trains))
-    return PartDealer.of(
-        Dealt(*message.dealt), whole=training.updates == "sync" and not training.has_backups(replicas)
-    )
+    dealt = Dealt(*message.dealt)
+    return PartDealer.of(dealt, whole=training.updates == "sync" and not dealt.even)
 
 
 def _tally(message: Initialise) -> Tally:
@@ -263,7 +262,7 @@ def _rule(
             server=server,
             servers=cluster.count(Role.PS),
             until=message.until,
-            applied=AppliedBatches(*(message.applied or message.dealt[1:])),
+            applied=AppliedBatches(*(message.applied or message.dealt[1:3])),
             repairs=message.repairs,
             dealer=dealer,
             tally=tally,

@@ -153,10 +153,11 @@ class Questions:
             term=held.term,
             first_step=held.lineage.first_step,
             held=held_back,
-            parts=held.parts,
+            parts=held.cut.parts,
             tally=held.pushes.told() if leads else (),
             repairs=rank is not None and held.repairs(rank),
             settled=not held.awaits_others,
+            even=held.cut.even,
         )
         return Send(
             request.caller, values, held.store.values if rank is None else held.pushes.values_for(rank, leads)

@@ -42,6 +42,7 @@ from dtrain.messages import (
     Values,
     Verdict,
 )
+from dtrain.protocol.batch_cut import UNCUT, BatchCut
 from dtrain.protocol.outcome import Outcome
 
 Outgoing = tuple[int, AnyMessage]
@@ -80,7 +81,7 @@ class Replica:
         awaited: the version that a leader which does not train waits for.
         part: which one to compute next, as ps:0 says.
         repairs: whether it makes no step, because ps:0 has it already and another server may not.
-        parts: into how many every batch is cut.
+        cut: how every batch is cut into parts.
         tally: leader: the sums of the epochs that it has not ended, as of the values at hand.
         rows: when it is finished: the numbers of every epoch.
     """
@@ -107,7 +108,7 @@ class Replica:
     outcome: Outcome | None = None
     part: int = -1
     repairs: bool = False
-    parts: int = 1
+    cut: BatchCut = UNCUT
     tally: tuple[tuple[int, Sums], ...] = ()
     rows: dict[int, Row] = field(default_factory=dict)
     _ordinal: int = 0
@@ -297,7 +298,7 @@ class Replica:
                 message.part,
                 message.held and not message.ticket,
             )
-            self.parts, self.tally = message.parts, message.tally
+            self.cut, self.tally = BatchCut(message.parts, message.even), message.tally
             self.repairs, self._settled = message.repairs, message.settled
         if not self.unanswered:
             yield from self._settle()

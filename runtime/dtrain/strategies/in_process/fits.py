@@ -8,6 +8,7 @@ from dtrain.checkpoints import OptimizerState
 from dtrain.config import TrainingSection
 from dtrain.parameters import placement
 from dtrain.process.assignment import TaskAssignment
+from dtrain.protocol.batch_cut import BatchCut
 from dtrain.roles.chief.checkpoint_thread import CheckpointThread
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.recovery import Beginning, beginning
@@ -57,7 +58,7 @@ class LocalFits:
             self._training,
             problem.optimizer,
             problem.max_steps,
-            parts,
+            BatchCut(parts),
             problem.model,
             problem.steps_per_epoch,
             problem.first_epoch,

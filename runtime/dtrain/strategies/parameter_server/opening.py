@@ -10,7 +10,6 @@ from dtrain.parameters.compression import Compression
 from dtrain.parameters.packing import CompressedPacking, Packing
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import ReplicaMemory
-from dtrain.protocol.batch_cut import BatchCut
 from dtrain.roles.chief.keeper import Keeper
 from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.roles.heartbeat import HeartbeatLink
@@ -104,14 +103,13 @@ def open_training(parts: Opening) -> ServerTraining:
         if context.rank >= 0
         else []
     )
-    even = machine.sync and section.has_backups(context.num_replicas)
     return ServerTraining(
         driver,
         weights,
         replicas,
         leader,
         reporter,
-        cut=BatchCut(machine.parts, even),
+        cut=machine.cut,
         weighs_examples=section.weighting == "examples",
         on_close=parts.on_close,
     )

@@ -15,6 +15,7 @@ from dtrain.parameters import placement
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.store import unclippable
 from dtrain.process.assignment import TaskAssignment
+from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.chief.driver import Leader, server_name
 from dtrain.roles.chief.generation import Generation
@@ -26,6 +27,7 @@ from dtrain.roles.chief.start import (
     continued,
     fetch_newest,
     fresh,
+    replicas_in_sync,
     restored,
     saved_generation,
     saved_rows,
@@ -97,6 +99,7 @@ class ParameterServerStrategy(Strategy):
         if self._hand_run is not None:
             self.reporter.announce(f"leads the run; its files are in {run_dir}")
         self._run_dir = run_dir
+        self._begun_with = replicas_in_sync(RunFiles(run_dir).checkpoints) if run_dir is not None else 0
         self._metrics = (
             MetricsLog(RunFiles(run_dir).metrics, time.monotonic) if self.is_leader and run_dir else None
         )
@@ -116,9 +119,7 @@ class ParameterServerStrategy(Strategy):
         """N in synchronous training, as it was when the run began; else 1."""
         if self.training.updates != "sync":
             return 1
-        if self.assignment.spec.parts:
-            return self.assignment.spec.parts
-        return self.training.replicas_needed(self.context.num_replicas)
+        return self._begun_with or self.training.replicas_needed(self.context.num_replicas)
 
     @property
     def _connect_s(self) -> float:
@@ -295,7 +296,10 @@ class ParameterServerStrategy(Strategy):
             self.training,
             problem.optimizer,
             max_steps,
-            self.num_replicas_in_sync,
+            BatchCut(
+                self.num_replicas_in_sync,
+                self.training.updates == "sync" and self.training.has_backups(self.context.num_replicas),
+            ),
             problem.model,
             problem.steps_per_epoch,
             problem.first_epoch,
