@@ -19,6 +19,7 @@ try:
         roles,
         runs,
         shell_completion,
+        trace,
     )
 except KeyboardInterrupt:  # these take a while on a busy machine
     sys.exit(130)
@@ -68,6 +69,7 @@ for command in (
     *launch.COMMANDS,
     *roles.COMMANDS,
     *runs.COMMANDS,
+    *trace.COMMANDS,
     *removal.COMMANDS,
     *models.COMMANDS,
     *chaos.COMMANDS,

@@ -41,6 +41,7 @@ class RunSpec:
     wait: WaitSection = field(default_factory=WaitSection)
     hold_ports: bool = True
     secret_file: str | None = None
+    trace: bool = False
     simulate: SimulateSection = field(default_factory=SimulateSection)
     said: tuple[str, ...] = field(default=(), compare=False)
 

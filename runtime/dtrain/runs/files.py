@@ -15,6 +15,7 @@
             joined.json             `JoinedRecord`: of a worker that has joined the run, by its command
             attempt-0/output.log    stdout and stderr of one attempt, together and complete
             attempt-0/failure.json  `FailureRecord`: why the attempt died, by the task or its reaper
+            attempt-0/trace.jsonl   where `trace` is on: the attempt's events and spans (`runs.trace`)
             attempt-0/slow.json     `Slowdown`: of the attempt from now on, by `dtrain chaos`
             attempt-0/kill.json     `KillRequest`: it does not answer; by the chief, for the launcher
 
@@ -301,6 +302,10 @@ class RunFiles:
     def failure(self, task: TaskId, attempt: int) -> Path:
         """Return the path of the reason why one attempt of a task failed; absent if it did not."""
         return self.attempt(task, attempt) / "failure.json"
+
+    def trace(self, task: TaskId, attempt: int) -> Path:
+        """Return the path of the trace of one attempt; see `dtrain.runs.trace`."""
+        return self.attempt(task, attempt) / "trace.jsonl"
 
     def slow(self, task: TaskId, attempt: int) -> Path:
         """Return the path of a `Slowdown` for one attempt; absent as long as the spec alone decides."""

@@ -20,6 +20,7 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.runs.announcing import Announcements, Unreached, introduction
 from dtrain.runs.files import RunFiles, Slowdown, TaskStatus, read_record, write_record
 from dtrain.runs.states import TaskPhase
+from dtrain.runs.trace import VARIABLE, Header, Trace
 
 INTERVAL_S = 0.5
 QUIET_S = 2.0
@@ -33,6 +34,7 @@ class Reporter:
     Attributes:
         status: fields may be set by any thread at any time.
         bytes_moved: how many bytes the task has sent and received on the connections that are open now.
+        trace: what happens to the task, and what it spends its time on.
     """
 
     def __init__(self, assignment: TaskAssignment) -> None:
@@ -41,6 +43,7 @@ class Reporter:
         )
         self._path: Path | None = None
         self._order: Path | None = None
+        self.trace = _trace_of(assignment, self.status)
         self._slow_by_spec = self._slow = assignment.spec.simulate.slowness(assignment.task)
         if assignment.run_dir is not None:
             files = RunFiles(assignment.run_dir)
@@ -80,7 +83,9 @@ class Reporter:
         """Record the task that this one waits for from now on; None: none."""
         now = time.monotonic()
         if self._waiting is not None:
-            self._waited_s += now - self._waiting[1]
+            whom, since_s = self._waiting
+            self._waited_s += now - since_s
+            self.trace.span("wait", since_s, now, whom)
         self._waiting = None if for_whom is None else (for_whom, now)
 
     def behind(self, server: str, others: str | None) -> None:
@@ -196,6 +201,7 @@ class Reporter:
         self._stopped.set()
         self.status.phase = TaskPhase.FINISHED
         self.write()
+        self.trace.flush()
 
     def _run(self) -> None:
         last: object = None
@@ -203,6 +209,7 @@ class Reporter:
         while not self._stopped.wait(INTERVAL_S):
             self._read_order()
             self._announce_waits()
+            self.trace.flush()
             now_s = time.monotonic()
             news = (self.status.step, self.status.phase, self.current().waiting_for)
             if news != last or now_s - last_s >= QUIET_S:
@@ -214,3 +221,23 @@ class Reporter:
         with contextlib.suppress(OSError, RunError):  # a file that cannot be read changes nothing
             order = read_record(self._order, Slowdown) if self._order is not None else None
             self._slow = self._slow_by_spec if order is None else order.factor
+
+
+def _trace_of(assignment: TaskAssignment, status: TaskStatus) -> Trace:
+    """Return the trace of an attempt, which is kept where the spec or the environment asks for one."""
+    wanted = assignment.spec.trace or os.environ.get(VARIABLE, "") not in ("", "0")
+    if not wanted or assignment.run_dir is None:
+        return Trace(None)
+    files = RunFiles(assignment.run_dir)
+    trace = Trace(files.trace(assignment.task, assignment.attempt))
+    trace.begin(
+        Header(
+            task=status.task,
+            attempt=status.attempt,
+            pid=status.pid,
+            host=status.host,
+            at_s=time.monotonic(),
+            wall_s=time.time(),
+        )
+    )
+    return trace

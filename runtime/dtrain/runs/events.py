@@ -1,0 +1,124 @@
+"""What a trace tells: events, which machines emit as actions, by name and with their own fields.
+
+The same words are printed by a simulation, logged by `logging.getLogger("dtrain")`, and written to the run
+directory (`dtrain.runs.trace`). Rules in docs/reference/trace.md.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+
+class TraceEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=str.lower):
+    """One thing that has happened at one moment."""
+
+    def __str__(self) -> str:
+        fields = ", ".join(f"{name} {getattr(self, name)}" for name in self.__struct_fields__)
+        return f"{self.__struct_config__.tag}: {fields}"
+
+
+class TermBegun(TraceEvent, frozen=True, tag="term begun"):
+    """All servers have their variables.
+
+    Attributes:
+        term: counts, within a run, how often that was so.
+        step: the global step from which training goes on.
+    """
+
+    term: int
+    step: int
+
+
+class MemberJoined(TraceEvent, frozen=True, tag="member joined"):
+    """The control plane has let a task in."""
+
+    member: str
+    incarnation: int
+
+
+class MemberLost(TraceEvent, frozen=True, tag="member lost"):
+    """A lease has run out, or a connection was closed without a goodbye."""
+
+    member: str
+    incarnation: int
+
+
+class MemberLeft(TraceEvent, frozen=True, tag="member left"):
+    """A task has said goodbye."""
+
+    member: str
+
+
+class Decided(TraceEvent, frozen=True, tag="decided"):
+    """The contributions of a synchronous step are chosen.
+
+    Attributes:
+        step: the global step that they make.
+        parts: the numbers of the parts that are counted.
+    """
+
+    step: int
+    parts: tuple[int, ...]
+
+
+class Disconnected(TraceEvent, frozen=True, tag="disconnected"):
+    """A connection to a peer has broken."""
+
+    peer: str
+    reason: str
+
+
+class Reconnected(TraceEvent, frozen=True, tag="reconnected"):
+    """A peer answers again.
+
+    Attributes:
+        after_s: how long it could not be reached.
+    """
+
+    peer: str
+    after_s: float
+
+
+class CutTaken(TraceEvent, frozen=True, tag="cut taken"):
+    """Every server has answered for one state of the variables, for a checkpoint."""
+
+    step: int
+    term: int
+
+
+class Saved(TraceEvent, frozen=True, tag="saved"):
+    """A checkpoint is complete on disk.
+
+    Attributes:
+        seconds: from the order to the last rename.
+    """
+
+    step: int
+    seconds: float
+
+
+class ConfigChanged(TraceEvent, frozen=True, tag="config changed"):
+    """An order of the leader (a learning rate, assigned values, an end) has a step from which it holds.
+
+    Attributes:
+        order: its number.
+        step: the first global step that is made by it.
+    """
+
+    order: int
+    step: int
+
+
+AnyEvent: TypeAlias = (
+    TermBegun
+    | MemberJoined
+    | MemberLost
+    | MemberLeft
+    | Decided
+    | Disconnected
+    | Reconnected
+    | CutTaken
+    | Saved
+    | ConfigChanged
+)
+"""To decode a line of a trace."""

@@ -1,0 +1,159 @@
+"""The trace of one task: what happened when, and what it spent its time on; a JSON line each.
+
+Events come from machines, spans from drivers. Without `trace: true` or DTRAIN_TRACE=1 nothing is measured: a
+function that would be timed is called as it is. Events also go to `logging.getLogger("dtrain")`, at the level
+INFO, for a program that has set up logging.
+"""
+
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import msgspec
+
+from dtrain.runs.events import AnyEvent
+
+VARIABLE = "DTRAIN_TRACE"
+BYTES_MAX = 256 << 20
+"""A trace that has grown so long ends with a line that says so."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_log = logging.getLogger("dtrain")
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="task"):
+    """The first line of each attempt.
+
+    Attributes:
+        at_s: the machine's monotonic clock, which all other lines count in.
+        wall_s: seconds since 1970 at the same moment; relates the clocks of several machines.
+    """
+
+    task: str
+    attempt: int
+    pid: int
+    host: str
+    at_s: float
+    wall_s: float
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="span"):
+    """What a task did for a while: input, compute, wait, send or apply.
+
+    Attributes:
+        whom: for whom it waited.
+    """
+
+    name: str
+    at_s: float
+    for_s: float
+    whom: str | None = None
+
+
+class Happened(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="event"):
+    """An event and its time."""
+
+    at_s: float
+    what: AnyEvent
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="ended"):
+    """The trace has reached its limit; what happened later is not in it."""
+
+    at_s: float
+
+
+Line = Header | Span | Happened | Ended
+
+
+class Trace:
+    """Collects the lines of one task in memory until `flush`; any thread may add.
+
+    Attributes:
+        on: whether spans are measured and lines are kept.
+    """
+
+    def __init__(self, path: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin.
+
+        Args:
+            path: the file that is appended to; None: no line is kept.
+            clock: seconds, monotonic.
+        """
+        self.on = path is not None
+        self._path = path
+        self._clock = clock
+        self._lines: list[bytes] = []
+        self._written_bytes = 0
+
+    def begin(self, header: Header) -> None:
+        """Say whose trace follows."""
+        self._add(header)
+
+    def event(self, event: AnyEvent) -> None:
+        """Keep an event, and log it."""
+        if _log.isEnabledFor(logging.INFO):
+            _log.info("%s", event)
+        if self.on:
+            self._add(Happened(at_s=self._clock(), what=event))
+
+    def span(self, name: str, begun_s: float, ended_s: float, whom: str | None = None) -> None:
+        """Keep a span that has ended, in the clock's seconds."""
+        if self.on:
+            self._add(Span(name=name, at_s=begun_s, for_s=ended_s - begun_s, whom=whom))
+
+    def timed(self, name: str, function: Callable[P, T]) -> Callable[P, T]:
+        """Return `function`, whose calls are spans of that name; itself where nothing is traced."""
+        if not self.on:
+            return function
+
+        @functools.wraps(function)
+        def measured(*args: P.args, **kwargs: P.kwargs) -> T:
+            begun_s = self._clock()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.span(name, begun_s, self._clock())
+
+        return measured
+
+    def flush(self) -> None:
+        """Append what has come since the last call. A full disk must not stop training."""
+        if self._path is None or not self._lines:
+            return
+        count = len(self._lines)
+        data = b"".join(self._lines[:count])
+        del self._lines[:count]
+        with contextlib.suppress(OSError):
+            if self._written_bytes == 0:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("ab") as file:
+                file.write(data)
+        self._written_bytes += len(data)
+        if self._written_bytes >= BYTES_MAX and self.on:
+            self._add(Ended(at_s=self._clock()))
+            self.on = False
+
+    def _add(self, line: Line) -> None:
+        if self.on:
+            self._lines.append(msgspec.json.encode(line) + b"\n")
+
+
+NO_TRACE = Trace(None)
+"""For what is not a task of a run."""
+
+
+def read_trace(path: Path) -> list[Line]:
+    """Read the lines of a trace; the last one may be cut off where its task was killed, and is left out."""
+    decoder = msgspec.json.Decoder(Line)
+    lines: list[Line] = []
+    for text in path.read_bytes().splitlines():
+        with contextlib.suppress(msgspec.DecodeError):
+            lines.append(decoder.decode(text))
+    return lines
