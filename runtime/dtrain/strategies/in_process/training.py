@@ -38,6 +38,7 @@ class LocalTraining(Training, Leader):
 
     Attributes:
         replicas: made by the strategy; they share `weights`.
+        store: variables and slots. Its arrays are what `weights` shows.
         saver: writes the run's own checkpoints, where there are any.
     """
 
@@ -63,8 +64,8 @@ class LocalTraining(Training, Leader):
         for name, array in memory.variables.items():
             array[...] = start.values[name]
         # The model reads the variables where the optimizer writes them.
-        self._store = _filled_store(generation, start, memory)
-        self._tables = {table.shard.name: table for table in self._store.tables}
+        self.store = _filled_store(generation, start, memory)
+        self._tables = {table.shard.name: table for table in self.store.tables}
         self.weights: dict[str, Array] = {
             **memory.variables,
             **{name: table.values for name, table in self._tables.items()},
@@ -93,7 +94,7 @@ class LocalTraining(Training, Leader):
     @property
     def finished(self) -> bool:
         """See `StepClock.finished`."""
-        return self.global_step >= (self._store.max_steps or 0)
+        return self.global_step >= (self.store.max_steps or 0)
 
     @property
     def recorded(self) -> Mapping[int, Row]:
@@ -133,7 +134,7 @@ class LocalTraining(Training, Leader):
             for part in parts:
                 self._dealer.settle(part)
             if finite:
-                self._store.apply(blocks, self.global_step)
+                self.store.apply(blocks, self.global_step)
                 for each in sums:
                     self._tally.add(self.global_step, each)
                 self.global_step += 1
@@ -163,7 +164,7 @@ class LocalTraining(Training, Leader):
     @property
     def optimizer(self) -> dict[str, Any]:
         """See `Leader.optimizer`."""
-        return self._store.optimizer_config
+        return self.store.optimizer_config
 
     @property
     def tally(self) -> Open:
@@ -179,9 +180,9 @@ class LocalTraining(Training, Leader):
         """See `Leader.control`: at once."""
         with self._lock:
             if change.stop:
-                self._store.end_at(self.global_step, self.global_step)
-            self._store.change(Change(self.global_step, change.optimizer), self.global_step)
-            self._store.keep_images()
+                self.store.end_at(self.global_step, self.global_step)
+            self.store.change(Change(self.global_step, change.optimizer), self.global_step)
+            self.store.keep_images()
             for name, value in (change.weights or {}).items():
                 if name in self._tables:
                     self._tables[name].assign(np.asarray(value))
@@ -217,10 +218,10 @@ class LocalTraining(Training, Leader):
     def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
         """Everything between two updates; see `saver.Holder`."""
         with self._lock:
-            self._store.mark()
+            self.store.mark()
             reply = SnapshotReply(
                 version=self.global_step,
-                slots=tuple(self._store.slots),
+                slots=tuple(self.store.slots),
                 seen=[],
                 dealt=self._dealer.export(),
                 optimizer=self.optimizer,
@@ -232,7 +233,7 @@ class LocalTraining(Training, Leader):
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
         """See `saver.Holder`."""
         with self._lock:
-            return self._store.read_image(question.part, question.array, question.start, question.stop)
+            return self.store.read_image(question.part, question.array, question.start, question.stop)
 
     def _history(self) -> dict[int, dict[int, Row]]:
         """Return the numbers of every epoch that has ended, by call of `fit`."""
@@ -243,7 +244,7 @@ class LocalTraining(Training, Leader):
     def continuation(self, generation: Generation, problem: Problem, *, same_owner: bool) -> Start:
         """Return where the next `fit` starts; another model's optimizer, or a new one, starts afresh."""
         state = (
-            OptimizerState(self.global_step - self._store.origin, self._store.all_slots())
+            OptimizerState(self.global_step - self.store.origin, self.store.all_slots())
             if same_owner
             else problem.state
         )
@@ -256,9 +257,9 @@ class LocalTraining(Training, Leader):
         with self._lock:
             slots = {
                 slot: {name: view.copy() for name, view in views.items()}
-                for slot, views in self._store.all_slots().items()
+                for slot, views in self.store.all_slots().items()
             }
-            return OptimizerState(self.global_step - self._store.origin, slots)
+            return OptimizerState(self.global_step - self.store.origin, slots)
 
     def close(self, error: BaseException | None = None) -> None:
         """See `Training.close`; write the final checkpoint, where there are any."""

@@ -1,0 +1,61 @@
+"""A strategy of a test's own: several replicas in this process, whose gradients are averaged in memory."""
+
+from collections.abc import Sequence
+
+from dtrain.checkpoints import OptimizerState
+from dtrain.config import TrainingSection
+from dtrain.messages import Sums, Verdict
+from dtrain.parameters.means import mean
+from dtrain.protocol.outcome import Outcome
+from dtrain.strategies.in_process.fits import LocalFits
+from dtrain.strategies.in_process.training import LocalReplica, LocalTraining
+from dtrain.strategies.interface import Problem, Replica, Strategy, TaskContext, Training
+
+Contribution = tuple[LocalReplica, Sums | None, int]
+
+
+class AveragingReplica(LocalReplica):
+    """One of several, which take turns; the last one of a batch makes the step."""
+
+    def __init__(self, training: LocalTraining, rank: int, held: dict[int, Contribution]) -> None:
+        super().__init__(training, rank)
+        self._held = held
+
+    def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
+        replicas = self.training.cut.parts
+        self._held[self.next_batch()] = self, sums, examples
+        if len(self._held) < replicas:
+            return Outcome(Verdict.PENDING)
+        parts = sorted(self._held)
+        contributions = [self._held.pop(part) for part in parts]
+        store = self.training.store
+        average = mean(
+            [replica.blocks() for replica, _, count in contributions if count],
+            [group.trainable for group in store.groups],
+            parts=replicas,
+            present=store.values,
+        )
+        total = sum(count for _, _, count in contributions)
+        return self.training.apply(average, parts, [each for _, each, _ in contributions], loss, total)
+
+
+class AveragingStrategy(Strategy):
+    """Trains with several replicas in one process."""
+
+    def __init__(self, replicas: int) -> None:
+        self.context = TaskContext(num_replicas=replicas)
+        self._fits = LocalFits(TrainingSection())
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        return self.context.num_replicas
+
+    def open(self, problem: Problem) -> Training:
+        return self._fits.open(problem, self._replicas, parts=self.context.num_replicas)
+
+    def _replicas(self, training: LocalTraining) -> Sequence[Replica]:
+        held: dict[int, Contribution] = {}
+        return [AveragingReplica(training, rank, held) for rank in range(self.context.num_replicas)]
+
+    def optimizer_state(self, owner: object) -> OptimizerState | None:
+        return self._fits.optimizer_state(owner)
