@@ -10,14 +10,17 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 import dtrain as dt
 
 DATA = Path(__file__).parent / "data" / "digits.csv.gz"
 HELD_OUT = 0.2
 
+Examples = tuple[NDArray[np.float32], NDArray[np.int64]]
 
-def load_digits():
+
+def load_digits() -> tuple[Examples, Examples]:
     """((x, y) to train on, (x, y) held out): pixels from 0 to 1, labels 0 to 9; the split is stratified and
     always the same.
     """
@@ -30,8 +33,8 @@ def load_digits():
     return (x[train], y[train]), (x[held_out], y[held_out])
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=2000, help="global steps (default: %(default)s)")
     parser.add_argument("--batch_size", type=int, default=64, help="of one replica (default: %(default)s)")
     args = parser.parse_args()

@@ -12,17 +12,19 @@ The files are those of the data sets' own sites, in the idx format, gzipped or n
 Put them into one folder for each data set and name it: ``--data FOLDER``.
 """
 
+import argparse
 import gzip
 import os
 from pathlib import Path
 
 import numpy as np
-from digits import load_digits
+from digits import Examples, load_digits
+from numpy.typing import NDArray
 
 PLACES = {"mnist": ["/usr/share/datasets/mnist"], "fashion-mnist": ["/usr/share/datasets/fashion-mnist"]}
 
 
-def add_arguments(parser):
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """``--dataset``, ``--data`` and ``--quick`` for the command line of an example."""
     parser.add_argument("--dataset", choices=sorted(PLACES), default="mnist")
     parser.add_argument(
@@ -33,12 +35,13 @@ def add_arguments(parser):
     )
 
 
-def load(args):
+def load(args: argparse.Namespace) -> tuple[Examples, Examples]:
     """((x, y) to train on, (x, y) to test on): images [n, height, width] with pixels from 0 to 1, labels 0 to
     9.
     """
     if args.quick:
-        return tuple((x.reshape(-1, 8, 8), y) for x, y in load_digits())
+        (x, y), (x_test, y_test) = load_digits()
+        return (x.reshape(-1, 8, 8), y), (x_test.reshape(-1, 8, 8), y_test)
     given = [args.data] if args.data else [os.environ.get("DTRAIN_DATA", ""), *PLACES[args.dataset]]
     folders = [Path(folder, inner) for folder in given if folder for inner in (args.dataset, "")]
     for folder in folders:
@@ -50,12 +53,14 @@ def load(args):
     )
 
 
-def _pair(images):
+def _pair(images: Path) -> Examples:
     labels = images.with_name(images.name.replace("images-idx3", "labels-idx1"))
-    return _read(images).astype(np.float32) / 255, _read(labels).astype(np.int64)
+    pixels = _read(images).astype(np.float32)
+    pixels /= 255
+    return pixels, _read(labels).astype(np.int64)
 
 
-def _read(path):
+def _read(path: Path) -> NDArray[np.uint8]:
     """One idx file of bytes: two zeros, the type 8, the number of axes, each length as four bytes, then the
     data.
     """

@@ -9,8 +9,10 @@ programs; start one process for each task.
 """
 
 import argparse
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import dtrain as dt
 
@@ -20,27 +22,27 @@ EXAMPLES = 100_000
 class PrintProgress(dt.callbacks.Callback):
     """Prints step, weight, bias and loss every so many steps."""
 
-    def __init__(self, every):
+    def __init__(self, every: int) -> None:
         self.every = every
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         weight, bias = self.model.get_weights()
         step = (epoch + 1) * self.every
         print(
-            f"step {step} weight {weight.item():.4f} bias {bias.item():.4f} loss {logs['loss']:.4f}",
+            f"step {step} weight {weight.item():.4f} bias {bias.item():.4f} loss {(logs or {})['loss']:.4f}",
             flush=True,
         )
 
 
-def line(seed=0):
+def line(seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(x, y) with x ~ N(0, 1) and y = 2x + 10 + 0.33 N(0, 1)."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(EXAMPLES, 1)).astype(np.float32)
     return x, (2 * x + 10 + 0.33 * rng.normal(size=x.shape)).astype(np.float32)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--learning_rate", type=float, default=3e-5)
     parser.add_argument("--max_steps", type=int, default=1_000_000)
     parser.add_argument("--print_every", type=int, default=1000)

@@ -8,6 +8,7 @@ dtrain has a function that makes and compiles a model; the rest of the program k
 """
 
 import argparse
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +20,12 @@ EVAL_FEATURES = np.array([[4.0, 4.5], [5.0, 5.5], [6.0, 6.5]], np.float32)
 EVAL_LABELS = np.array([[0.8], [0.9], [1.0]], np.float32)
 
 
-def input_fn():
+def input_fn() -> dt.data.Dataset:
     """Batches of one example, for each replica its own."""
     return dt.data.Dataset.from_tensor_slices((FEATURES, LABELS)).batch(1)
 
 
-def eval_input_fn():
+def eval_input_fn() -> dt.data.Dataset:
     """Batches of one example."""
     return dt.data.Dataset.from_tensor_slices((EVAL_FEATURES, EVAL_LABELS)).batch(1)
 
@@ -32,13 +33,13 @@ def eval_input_fn():
 class PrintWeights(dt.callbacks.Callback):
     """Prints the weights after every step of the leader, with all their digits."""
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         kernel, bias = self.model.get_weights()
         print("weights", batch + 1, *(repr(float(value)) for value in (*kernel.ravel(), *bias)), flush=True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--max_steps", type=int, default=30)
     parser.add_argument("--learning_rate", type=float, default=0.05)
     parser.add_argument(
@@ -47,7 +48,7 @@ def main():
     parser.add_argument("--print_weights", action="store_true", help="after every step")
     args = parser.parse_args()
 
-    def model_fn():
+    def model_fn() -> dt.Model:
         model = dt.Sequential([dt.layers.Dense(1, input_shape=(2,))])
         model.compile(optimizer=dt.optimizers.Adagrad(args.learning_rate), loss="mse")
         model.set_weights([np.reshape(args.weights[:2], (2, 1)), args.weights[2:]])
@@ -60,7 +61,7 @@ def main():
             input_fn, args.max_steps, callbacks=[PrintWeights()] if args.print_weights else []
         )
         _, metrics = dt.train_and_evaluate(estimator, train_spec, dt.EvalSpec(eval_input_fn, steps=10))
-    if strategy.is_leader:
+    if strategy.is_leader and metrics is not None:
         print(f"evaluation after step {args.max_steps}: loss {metrics['loss']:.9g}")
 
 

@@ -11,13 +11,15 @@ directory.
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import images
+from digits import Examples
 
 import dtrain as dt
 
 
-def decay(epoch):
+def decay(epoch: int) -> float:
     """The learning rate of an epoch."""
     if epoch < 3:
         return 1e-3
@@ -27,11 +29,11 @@ def decay(epoch):
 class PrintRate(dt.callbacks.Callback):
     """Prints the learning rate at the end of each epoch."""
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         print(f"learning rate of epoch {epoch + 1} was {self.model.optimizer.learning_rate:g}", flush=True)
 
 
-def cnn():
+def cnn() -> dt.Sequential:
     model = dt.Sequential(
         [
             dt.layers.Conv2D(32, 3, activation="relu"),
@@ -46,13 +48,13 @@ def cnn():
     return model
 
 
-def report(model, test):
+def report(model: dt.Model, test: Examples) -> None:
     loss, accuracy = model.evaluate(test)
     print(f"accuracy on images not seen {accuracy:.4f}, loss {loss:.6f}", flush=True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--evaluate", metavar="FILE", help="evaluate a saved model; nothing is trained")
     images.add_arguments(parser)

@@ -14,8 +14,8 @@ import images
 import dtrain as dt
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch_size", type=int, default=100, help="of one replica (default: %(default)s)")
     images.add_arguments(parser)

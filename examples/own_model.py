@@ -6,14 +6,20 @@ every strategy.
 Users rate films; the model gives each user and each film a few numbers, whose product should be the rating.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 import dtrain as dt
 
 USERS, FILMS, FACTORS = 60, 40, 3
 
+Array = NDArray[Any]
 
-def init(rng):
+
+def init(rng: np.random.Generator) -> dict[str, Array]:
     """The first value of every variable."""
     return {
         "users": rng.normal(0, 0.5, (USERS, FACTORS)),
@@ -22,7 +28,9 @@ def init(rng):
     }
 
 
-def loss_and_gradients(weights, pairs, ratings):
+def loss_and_gradients(
+    weights: Mapping[str, Array], pairs: Array, ratings: Array
+) -> tuple[float, dict[str, Array]]:
     """The mean squared error of a batch of (user, film) and its gradient by every variable."""
     users, films = pairs.T
     u, f = weights["users"][users], weights["films"][films]
@@ -32,10 +40,10 @@ def loss_and_gradients(weights, pairs, ratings):
     np.add.at(gradients["users"], users, slope * f)
     np.add.at(gradients["films"], films, slope * u)
     gradients["mean"][0] = slope.sum()
-    return np.mean(error**2), gradients
+    return float(np.mean(error**2)), gradients
 
 
-def ratings(examples=20_000):
+def ratings(examples: int = 20_000) -> tuple[Array, Array]:
     """(pairs, ratings) of users and films that do have such factors; the noise has variance 0.01."""
     rng = np.random.default_rng(0)
     true = init(rng)
@@ -46,7 +54,7 @@ def ratings(examples=20_000):
     )
 
 
-def main():
+def main() -> None:
     pairs, values = ratings()
     train, test = (pairs[:-2000], values[:-2000]), (pairs[-2000:], values[-2000:])
     strategy = dt.get_strategy()

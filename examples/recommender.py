@@ -9,13 +9,14 @@ their gradients. With ``--users 10000000`` a step takes as long, and no worker e
 import argparse
 
 import numpy as np
+from numpy.typing import NDArray
 
 import dtrain as dt
 
 FILMS = 2000
 
 
-def ratings(users, count, seed):
+def ratings(users: int, count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """(user and film, rating), those with low numbers more often than others: how kind the user is and how
     good the film.
     """
@@ -26,8 +27,8 @@ def ratings(users, count, seed):
     return np.stack([FILMS + user, film], axis=1), rating.astype(np.float32)[:, None]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--users", type=int, default=20_000)
     parser.add_argument("--steps", type=int, default=1000)
     args = parser.parse_args()

@@ -13,8 +13,8 @@ from torch import nn
 import dtrain as dt
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--epochs", type=int, default=10)
     images.add_arguments(parser)
     args = parser.parse_args()

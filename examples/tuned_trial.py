@@ -10,6 +10,7 @@ global step.
 
 import argparse
 import json
+from typing import Any
 
 import images
 
@@ -19,19 +20,21 @@ import dtrain as dt
 class Report(dt.callbacks.Callback):
     """Says how good the model is on images that it has not seen."""
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         step = (epoch + 1) * self.params["steps"]
         print(
-            json.dumps({"metric": "accuracy", "value": round(logs["val_accuracy"], 4), "global_step": step}),
+            json.dumps(
+                {"metric": "accuracy", "value": round((logs or {})["val_accuracy"], 4), "global_step": step}
+            ),
             flush=True,
         )
 
-    def monitors_validation(self):
+    def monitors_validation(self) -> bool:
         return True
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--n_hidden", type=int, default=1)
     parser.add_argument("--n_neurons", type=int, default=100)
     parser.add_argument("--learning_rate", type=float, default=0.1)

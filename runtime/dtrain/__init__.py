@@ -20,6 +20,7 @@ _PUBLIC = {
     "Leader": "dtrain.strategies.interface:Leader",
     "Overlaps": "dtrain.strategies.interface:Overlaps",
     "Replica": "dtrain.strategies.interface:Replica",
+    "TrainingStep": "dtrain.training.steps:TrainingStep",
     "Strategy": "dtrain.strategies.interface:Strategy",
     "Training": "dtrain.strategies.interface:Training",
     "load_model": "dtrain.training.saved_models:load_model",

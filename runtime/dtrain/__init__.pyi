@@ -36,6 +36,7 @@ from dtrain.training.functions import from_function as from_function
 from dtrain.training.models import Model as Model
 from dtrain.training.saved_models import load_model as load_model
 from dtrain.training.sequential import Sequential as Sequential
+from dtrain.training.steps import TrainingStep as TrainingStep
 
 __version__: str
 utils = _encoding
