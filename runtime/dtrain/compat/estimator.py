@@ -119,9 +119,9 @@ def train_and_evaluate(
         callbacks=train_spec.callbacks,
         validation_data=Validation(held_out, eval_spec.steps, pace=pace, evaluated=export),
     )
-    if not (strategy.is_leader or strategy.context.evaluates):
+    if not (strategy.is_leader or strategy.evaluates):
         return model, None
     results = model.evaluate(evaluation_data, steps=eval_spec.steps, return_dict=True)
-    if not strategy.context.has_evaluator and not strategy.context.evaluates:
+    if not strategy.has_evaluator and not strategy.evaluates:
         export(train_spec.max_steps, results, True)
     return model, results

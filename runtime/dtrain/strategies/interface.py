@@ -302,6 +302,26 @@ class Strategy(Protocol):
         return self.context.is_leader
 
     @property
+    def evaluates(self) -> bool:
+        """Whether this task is the evaluator."""
+        return self.context.evaluates
+
+    @property
+    def has_evaluator(self) -> bool:
+        """Whether some other task is the evaluator."""
+        return self.context.has_evaluator
+
+    @property
+    def rank(self) -> int:
+        """The number of this task's first replica; -1 for a task that does not train."""
+        return self.context.rank
+
+    @property
+    def num_replicas(self) -> int:
+        """How many replicas train at the start; those that join later do not count."""
+        return self.context.num_replicas
+
+    @property
     def directory(self) -> Path | None:
         """Of the run, where a launcher keeps one."""
         return self.context.directory

@@ -171,7 +171,7 @@ class Model(Architecture):
             verbose=verbose,
         )
         self.history = fit.history
-        if strategy.context.evaluates:
+        if strategy.evaluates:
             return fit.follow()
         context = self._input_context()
         batches = Batches.of(
@@ -296,7 +296,7 @@ class Model(Architecture):
         strategy = self.strategy
         batches = Batches.of(joined(x, y, sample_weight), batch_size=Batch(x).size, shuffle=False, seed=0)
         self.build_for(batches)
-        if strategy.context.rank > 0 and not self._told_of_ignored_batches:
+        if strategy.rank > 0 and not self._told_of_ignored_batches:
             self._told_of_ignored_batches = True
             print(
                 "train_on_batch: the leader's batch is trained; those of other tasks are not used",
@@ -433,9 +433,9 @@ class Model(Architecture):
 
     def _input_context(self) -> InputContext:
         """Return the context for a data function: one pipeline a replica."""
-        replicas = self.strategy.context.num_replicas
+        replicas = self.strategy.num_replicas
         return InputContext(
-            replicas, max(self.strategy.context.rank, 0) % replicas, self.strategy.num_replicas_in_sync
+            replicas, max(self.strategy.rank, 0) % replicas, self.strategy.num_replicas_in_sync
         )
 
 
