@@ -91,7 +91,7 @@ def run(session, make, train_step, *callbacks, history=None, epochs=3, validate=
     model = SimpleNamespace(stop_training=False, weights=session.weights)
     loop.steering = Steering(model, SGD(), session, session, holds=True)
     loop.validate = validate
-    loop.run([Batches(Dataset.range(10).batch(1)).stream(BatchCut())])
+    loop.run([Batches(Dataset.range(10).batch(1)).stream(BatchCut()).at])
 
 
 def made_step(replica, number, part, batch):

@@ -34,6 +34,7 @@ from dtrain.protocol.batch_cut import UNCUT, BatchCut
 from dtrain.protocol.feed import UNKNOWN, Feed
 from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.tally import Open
+from dtrain.runs.trace import NO_TRACE, Trace
 from dtrain.variables import VariableSpec
 
 Array = np.ndarray[Any, Any]
@@ -261,6 +262,7 @@ class TaskContext:
         directory: of the run, where a launcher keeps one.
         run_id: of the run; None for a process that trains alone.
         seed: of the run.
+        trace: where spans of the task's work are kept.
     """
 
     task: TaskId | None = None
@@ -273,6 +275,7 @@ class TaskContext:
     directory: Path | None = None
     run_id: str | None = None
     seed: int = 0
+    trace: Trace = NO_TRACE
 
 
 @runtime_checkable

@@ -9,6 +9,7 @@ from dtrain.config import TrainingSection
 from dtrain.messages import Sums
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.outcome import Outcome
+from dtrain.runs.trace import NO_TRACE
 from dtrain.strategies.in_process.fits import LocalFits
 from dtrain.strategies.in_process.training import LocalReplica
 from dtrain.strategies.interface import Problem, Strategy, TaskContext, Training
@@ -47,6 +48,7 @@ class SingleStrategy(Strategy):
             directory=assignment.run_dir if assignment else None,
             run_id=assignment.run_id if assignment else None,
             seed=section.seed,
+            trace=NO_TRACE if self._fits.reporter is None else self._fits.reporter.trace,
         )
 
     def open(self, problem: Problem) -> Training:

@@ -120,7 +120,9 @@ class Fit:
             if loop.callbacks is not None:
                 loop.callbacks.call("on_train_begin")
             ranks = [replica.rank for replica in training.replicas]
-            loop.run(batches.streams(ranks, training.cut, self.class_weight))
+            streams = batches.streams(ranks, training.cut, self.class_weight)
+            trace = strategy.context.trace
+            loop.run([trace.timed("input", stream.at) for stream in streams])
         except BaseException as error:
             training.close(error)
             raise
@@ -159,7 +161,7 @@ class Fit:
             training,
             epochs,
             make_step=self._make_step(training),
-            train_step=self.train_step,
+            train_step=model.strategy.context.trace.timed("compute", self.train_step),
             explain=lambda step: why_not_finite(model.network if model.has_layers else None, step),
             totals=Totals(self.compiled),
         )

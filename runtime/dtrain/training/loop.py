@@ -16,7 +16,7 @@ from dtrain.callbacks import CallbackList, History
 from dtrain.errors import NonFiniteGradientError
 from dtrain.messages import Row, Verdict
 from dtrain.strategies.interface import Leader, Replica, Training
-from dtrain.training.batches import Batch, Part, PartStream
+from dtrain.training.batches import Batch, Part
 from dtrain.training.diagnosis import step_in_work
 from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import Totals
@@ -28,6 +28,8 @@ MAX_REFUSED = 100
 step.
 """
 
+PartOf = Callable[[int], Part]
+"""Reads the part of a number."""
 Validate = Callable[[range], Mapping[str, float | None]]
 
 
@@ -118,7 +120,7 @@ class TrainingLoop:
     pending: bool = False
     warned: bool = False
 
-    def run(self, streams: Sequence[PartStream]) -> None:
+    def run(self, streams: Sequence[PartOf]) -> None:
         """Train until the strategy has finished, each replica on its stream of parts.
 
         The leader, which has a log, also accounts for every epoch.
@@ -145,11 +147,11 @@ class TrainingLoop:
                 advance()
             epoch = reached
 
-    def _way_to_advance(self, streams: Sequence[PartStream]) -> Callable[[], None]:
+    def _way_to_advance(self, streams: Sequence[PartOf]) -> Callable[[], None]:
         """Return what makes the next step: the one replica, several by turns, or only waiting for others."""
         turns = [
-            partial(self._contribute, replica, parts)
-            for replica, parts in zip(self.training.replicas, streams, strict=True)
+            partial(self._contribute, replica, part_of)
+            for replica, part_of in zip(self.training.replicas, streams, strict=True)
         ]
         if len(turns) == 1:
             return turns[0]
@@ -180,11 +182,11 @@ class TrainingLoop:
         ended = max(self.log.rows, default=self.epochs.initial_epoch - 1)
         return min(epoch, ended + 1)
 
-    def _contribute(self, replica: Replica, parts: PartStream) -> None:
+    def _contribute(self, replica: Replica, part_of: PartOf) -> None:
         """Compute one part: a gradient, a verdict. The next part may be the same again (`on_stale`)."""
         clock = self.training.clock
         number = replica.next_batch()
-        part = parts.at(number)
+        part = part_of(number)
         repairs = clock.repairs
         if self.callbacks is not None and not (self.pending or repairs):
             self._call_batch("on_train_batch_begin", clock.global_step + 1, {})

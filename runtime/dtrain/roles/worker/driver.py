@@ -101,6 +101,7 @@ class ReplicaDriver:
         self._aborted: str | None = None
         self._routes = RowRoutes(weights.plan)
         self._outgoing: Sequence[Sequence[Array]] = ()
+        self._say = reporter.trace.timed("send", self._send)
         self.row_gradients: dict[str, SparseRows] = {}
         self.tables: dict[str, Any] = {}
         for spec in weights.plan.variables:
@@ -225,7 +226,7 @@ class ReplicaDriver:
         answers: dict[int, Frame] = {}
         read = False
         for server, message in outgoing:
-            self._send(server, message)
+            self._say(server, message)
         while self.machine.unanswered:
             server = next(iter(self.machine.unanswered))
             frame = answers[server] = self._receive(server)
@@ -238,7 +239,7 @@ class ReplicaDriver:
                 )
             read = read or not isinstance(message, Rows)
             for next_server, answer in self.machine.receive(server, message):
-                self._send(next_server, answer)
+                self._say(next_server, answer)
         self._reporter.waiting(None)
         if read:
             self._weights.join()
@@ -311,4 +312,4 @@ class ReplicaDriver:
                 break
         if self._aborted:
             raise PeerLostError(self._aborted)
-        self._send(server, self.machine.unanswered[server])
+        self._say(server, self.machine.unanswered[server])

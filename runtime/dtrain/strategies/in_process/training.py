@@ -27,6 +27,7 @@ from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.saver import Saver, Tried
 from dtrain.roles.chief.start import Start, fresh
 from dtrain.runs.reporting import Reporter
+from dtrain.runs.trace import NO_TRACE
 from dtrain.strategies.interface import Array, ConfigChange, Leader, Problem, Replica, Training
 
 APPLIED = Outcome(Verdict.ACCEPTED)
@@ -84,6 +85,8 @@ class LocalTraining(Training, Leader):
         )
         self._earlier_rows = start.history
         self._reporter = reporter
+        trace = NO_TRACE if reporter is None else reporter.trace
+        self._apply = trace.timed("apply", self.store.apply)
         self._lineage = start.lineage
         self.global_step = start.version
         self.first_step = start.lineage.first_step
@@ -134,7 +137,7 @@ class LocalTraining(Training, Leader):
             for part in parts:
                 self._dealer.settle(part)
             if finite:
-                self.store.apply(blocks, self.global_step)
+                self._apply(blocks, self.global_step)
                 for each in sums:
                     self._tally.add(self.global_step, each)
                 self.global_step += 1

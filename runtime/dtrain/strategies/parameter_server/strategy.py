@@ -80,6 +80,7 @@ class ParameterServerStrategy(Strategy):
         has_evaluator = assignment.spec.cluster.count(Role.EVALUATOR) > 0
         self._hand_run = HandRun(assignment) if is_leader and not assignment.launched else None
         run_dir = self._hand_run.files.directory if self._hand_run else assignment.run_dir
+        self.reporter = Reporter(replace(assignment, run_dir=run_dir))
         self.context = TaskContext(
             task=task,
             rank=-1 if rank is None else rank,
@@ -91,10 +92,10 @@ class ParameterServerStrategy(Strategy):
             directory=run_dir if assignment.launched else None,
             run_id=assignment.run_id,
             seed=self.training.seed,
+            trace=self.reporter.trace,
         )
         self.evaluations: dict[int, Mapping[str, float]] = {}
         self._patience_s = assignment.spec.wait.server_s
-        self.reporter = Reporter(replace(assignment, run_dir=run_dir))
         self.reporter.introduce()
         if self._hand_run is not None:
             self.reporter.announce(f"leads the run; its files are in {run_dir}")
