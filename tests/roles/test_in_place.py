@@ -9,6 +9,7 @@ from roles.by_hand import Hand
 from dtrain.messages import Heartbeat, Hello, Pull, Push, Verdict
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.roles.parameter_server.driver import ServerHandler
+from dtrain.runs.trace import NO_TRACE
 from dtrain.variables import VariableSpec
 from dtrain.wire.connecting import arrays_to_send
 from dtrain.wire.local import LocalChannel, LocalService
@@ -20,6 +21,8 @@ NBYTES = 4 * (SIZE + 500)
 
 class Silent:
     """A reporter that says nothing."""
+
+    trace = NO_TRACE
 
     class status:
         step = 0

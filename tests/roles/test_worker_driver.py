@@ -14,6 +14,7 @@ from dtrain.parameters import placement
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.roles.worker.machine import Phase, Replica
+from dtrain.runs.trace import NO_TRACE
 from dtrain.wire.frames import Frame
 
 PLAN = placement.plan(VARIABLES, 1)
@@ -21,6 +22,8 @@ PLAN = placement.plan(VARIABLES, 1)
 
 class Silent:
     """A reporter that nobody reads."""
+
+    trace = NO_TRACE
 
     def waiting(self, for_whom):
         pass
