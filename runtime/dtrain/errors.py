@@ -94,7 +94,7 @@ class PeerError(DtrainError):
 
 
 class PeerRefusedError(PeerError):
-    """A peer answered and said no: another run, another plan, a wrong shape, a wrong secret."""
+    """A peer answered with a refusal: another run, another plan, a wrong shape, a wrong secret."""
 
 
 class PeerLostError(PeerError):

@@ -90,7 +90,7 @@ def test_numbers_that_would_need_other_slots_are_refused():
     def give_momentum(epoch, logs=None):
         made.optimizer.momentum = 0.9
 
-    with pytest.raises(InputError, match="it would keep"):
+    with pytest.raises(InputError, match="expected the slots"):
         fit(made, LambdaCallback(on_epoch_begin=give_momentum))
 
 

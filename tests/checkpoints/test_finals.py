@@ -58,5 +58,5 @@ def test_nothing_is_kept_of_nothing_and_a_full_disk_is_named(tmp_path, monkeypat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(finals.shutil, "copytree", full)
-    with pytest.raises(CheckpointError, match=r"cannot keep .*ckpt-5 beside its successor: No space left"):
+    with pytest.raises(CheckpointError, match=r"cannot keep .*ckpt-5 for a late evaluator: No space left"):
         keep_final(tmp_path, 1)

@@ -83,7 +83,7 @@ def test_an_evaluator_without_validation_data_says_so_and_ends(launcher):
     assert launch.end() == 0, launch.err
     assert "result" in launch.log("chief:0")
     [line] = launch.log("evaluator:0").splitlines()
-    assert line == "the evaluator has nothing to do: fit was given no validation_data; it ends here"
+    assert line == "the evaluator ends: fit was given no validation_data to evaluate"
     assert launch.task("evaluator:0")["exit_code"] == 0
     assert launch.task("evaluator:0")["state"] == "succeeded"
     assert "failed" not in launch.err

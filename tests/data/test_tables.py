@@ -82,8 +82,8 @@ def test_text_stays_text(tmp_path):
     ("name", "content", "said"),
     [
         ("a.txt", b"", "ends in .npz, .npy"),
-        ("a.npy", b"", "not a file of numpy arrays"),
-        ("a.npz", b"PK\x03\x04", "not a file of numpy arrays"),
+        ("a.npy", b"", "expected a file of numpy arrays"),
+        ("a.npz", b"PK\x03\x04", "expected a file of numpy arrays"),
         (
             "a.npy",
             OF_OBJECTS,
@@ -92,7 +92,7 @@ def test_text_stays_text(tmp_path):
         ("a.csv", b"", "found none"),
         ("a.csv", b"a,b\n1,2\n3\n", "row 3: expected 2 cells, found 1"),
         ("a.csv", b"a,a\n1,2\n", "twice"),
-        ("a.csv", b"\xff\xfe\x00", "no comma-separated text"),
+        ("a.csv", b"\xff\xfe\x00", "expected comma-separated text"),
         ("a.csv", b"1\n2\n", "beside the target"),
         ("a.tfrecord", b"\x00" * 30, "a.tfrecord"),
     ],

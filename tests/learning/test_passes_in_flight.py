@@ -213,7 +213,7 @@ def test_a_pass_goes_back_once():
     batch = Batch(network, 0)
     run = network.forward(network.initial_values(1), batch.x, batch.rng)
     run.backward([np.array(y) for y in batch.y], arrays(network), None)
-    with pytest.raises(ProgramError, match="has gone back"):
+    with pytest.raises(ProgramError, match="backward was called twice"):
         run.backward([np.array(y) for y in batch.y], arrays(network), None)
 
 

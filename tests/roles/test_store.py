@@ -125,7 +125,7 @@ def test_slots_of_another_optimizer_or_size_are_refused_and_change_nothing():
         (("m",), good[:-1]),
         (("m",), [np.ones(1, np.float32), good[1]]),
     ]:
-        with pytest.raises(InputError, match="the optimizer has \\['m'\\]"):
+        with pytest.raises(InputError, match="expected the optimizer's slots \\['m'\\]"):
             held.restore_slots(names, blocks)
     assert [array.tobytes() for array in everything(held)] == before
 

@@ -176,7 +176,7 @@ def test_a_changed_description_makes_a_model_or_one_message(path, data):
             "unknown loss 'exec'",
         ),
         (lambda d: d["model"]["compiled"]["optimizer"].update(class_name="exec"), "unknown optimizer 'exec'"),
-        (lambda d: d.update(optimizer_step=-5), "its optimizer has kept"),
+        (lambda d: d.update(optimizer_step=-5), "its optimizer state: expected"),
         (lambda d: d.update(optimizer_step="5"), "not one of a model"),
         (lambda d: json.dumps(d).replace('"delta": 1.0', '"delta": NaN'), "not one of a model"),
         (lambda d: "[" * 100_000 + "]" * 100_000, "not one of a model"),

@@ -165,9 +165,7 @@ def test_nothing_is_added_to_the_last_gradients():
         def train_step(self, step):
             return {"loss": step.loss_and_gradients(last=True) + step.loss_and_gradients()}
 
-    with pytest.raises(
-        ProgramError, match=r"gradients after those of loss_and_gradients\(last=True\), which have left"
-    ):
+    with pytest.raises(ProgramError, match=r"gradients were added after loss_and_gradients\(last=True\)"):
         trained(model(TooLate))
 
 
@@ -207,7 +205,7 @@ def test_gradients_may_be_written_in_place_and_add_up():
             ProgramError,
             "expected a dict of numbers with 'loss'",
         ),
-        (lambda self, step: step.backward(np.ones((8, 1))), ProgramError, "needs a forward"),
+        (lambda self, step: step.backward(np.ones((8, 1))), ProgramError, "call forward before"),
         (
             lambda self, step: (step.forward(), step.backward(np.ones((8, 2)))),
             InputError,

@@ -149,7 +149,7 @@ def told(capsys, replicas, folder, examples=10, batch_size=4, **training):
 
 def test_fit_says_once_that_parts_have_no_examples(capsys, tmp_path):
     expected = (
-        "batches of 4 over 3 replicas: 1 of 3 has no examples; gradients are 0.67 of one process's; "
+        "batches of 4 over 3 replicas: 1 of 3 parts has no examples, so gradients are 0.67 times those of one process; "
         "see training.weighting"
     )
     assert told(capsys, 3, tmp_path) == [f"fit: {expected}"]

@@ -40,7 +40,7 @@ def keep_final(directory: Path, fit: int) -> None:
                 DISK.remove(earlier.path)
     except OSError as error:
         raise CheckpointError(
-            f"cannot keep {newest.path} beside its successor: {error.strerror or error}"
+            f"cannot keep {newest.path} for a late evaluator: {error.strerror or error}"
         ) from error
 
 

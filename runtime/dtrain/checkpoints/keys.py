@@ -69,8 +69,8 @@ def _join(name: str, parts: list[tuple[int, Entry]]) -> StoredArray:
             len(parts) > 1 and not entry.shape
         ):
             raise CheckpointError(
-                f"{entry.key} is {entry.dtype}{list(entry.shape)} and does not continue "
-                f"{first.dtype}{list(first.shape)}"
+                f"{entry.key}: expected rows like {first.dtype}{list(first.shape)} before it, "
+                f"found {entry.dtype}{list(entry.shape)}"
             )
         if row_start != rows:
             raise CheckpointError(

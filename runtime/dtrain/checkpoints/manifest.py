@@ -85,7 +85,7 @@ class Manifest:
                 )
             files = {_checked(name): FileRecord(**record) for name, record in fields.pop("files").items()}
             if type(fields["step"]) is not int or type(fields["extra"]) is not dict:
-                raise ValueError("its step is no number, or its extra state no object")
+                raise ValueError("expected a whole number as step and an object as extra")
             return cls(files=files, **fields)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointDamagedError(

@@ -124,7 +124,7 @@ class RemoteCopies:
             return False
 
     def _are_of(self, directory: Path, *, or_refuse: bool) -> bool:
-        """Return whether the copies are this directory's; unclaimed ones are nobody's, and never refused."""
+        """Return whether the copies are this directory's; unclaimed ones are not, nor refused."""
         try:
             owner: bytes = self._files.cat_file(f"{self._root}/{OWNER}")
         except FileNotFoundError:

@@ -80,7 +80,8 @@ def _read_state(directory: Path, now: float) -> tuple[float, set[int]]:
         return now - 1, set()
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"{directory / STATE} is damaged ({error}); remove it, and checkpoints kept for hours may go"
+            f"{directory / STATE} is damaged ({error}); remove it; checkpoints of keep_every_n_hours may "
+            "then be deleted"
         ) from None
 
 

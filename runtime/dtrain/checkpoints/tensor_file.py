@@ -121,7 +121,7 @@ def decode_header(text: bytes, file: str, file_bytes: int) -> list[Entry]:
             position = end
             entries.append(entry)
         if len(text) + position != file_bytes:
-            raise ValueError(f"it describes {len(text) + position} bytes of {file_bytes}")
+            raise ValueError(f"it describes {len(text) + position} bytes, the file has {file_bytes}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointDamagedError(
             f"its header is not one of arrays: {type(error).__name__}: {error}"

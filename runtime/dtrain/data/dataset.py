@@ -14,7 +14,7 @@ from dtrain.data.structure import arrays_of, map_arrays
 from dtrain.errors import InputError
 
 LARGEST_COUNT = 2**62
-"""Where `enumerate` would end."""
+"""The number before which `enumerate` must end."""
 
 
 class Dataset:

@@ -1,4 +1,4 @@
-"""What an input function gets to know of the replicas that it feeds (tf.distribute.InputContext)."""
+"""The replicas of an input function, for that function (tf.distribute.InputContext)."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from dtrain.errors import InputError
 
 @dataclass(frozen=True)
 class InputContext:
-    """Which input pipeline this is, and for how many replicas.
+    """The number of an input pipeline, and of the replicas that share the data.
 
     Attributes:
         num_input_pipelines: how many pipelines there are, one a worker.

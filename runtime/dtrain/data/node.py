@@ -69,7 +69,7 @@ class Node:
 
 
 RowsOf = Callable[[int], range]
-"""Which rows are wanted of a batch of so many."""
+"""A function from the number of a batch's rows to the rows that are wanted."""
 
 
 def rows_of(batch: Element, rows: RowsOf) -> tuple[Element | None, int]:

@@ -144,7 +144,7 @@ def _numpy_columns(path: Path) -> dict[str, Array]:
             {"x": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
         )
     except (ValueError, EOFError, zipfile.BadZipFile, MemoryError, NotImplementedError) as error:
-        raise InputError(f"{path}: not a file of numpy arrays that holds numbers or text: {error}") from None
+        raise InputError(f"{path}: expected a file of numpy arrays of numbers or text: {error}") from None
     return columns
 
 
@@ -154,7 +154,7 @@ def _csv_columns(path: Path) -> dict[str, Array]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if row]
     except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: no comma-separated text: {error}") from None
+        raise InputError(f"{path}: expected comma-separated text: {error}") from None
     if not rows:
         return {}
     named = any(not _is_number(cell) for cell in rows[0])

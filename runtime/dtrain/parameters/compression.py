@@ -118,8 +118,8 @@ class Compression:
             or int(places.max(initial=0)) >= max(1, size)
         ):
             raise InputError(
-                f"{places.size} places, {values.size} numbers ({', '.join(kinds)}) do not lie within {size} "
-                "elements"
+                f"expected places (uint32) below {size} and as many float32 numbers, "
+                f"found {places.size} places and {values.size} numbers ({', '.join(kinds)})"
             )
         gradient = np.zeros(size, np.float32)
         gradient[places] = values

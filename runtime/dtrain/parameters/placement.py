@@ -186,7 +186,7 @@ class Plan:
             return _assemble(variables, rows, servers, data["servers"])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"what was received is no plan of variables: {type(error).__name__}: {error}"
+                f"the plan of variables that was received is malformed: {type(error).__name__}: {error}"
             ) from None
 
 

@@ -117,7 +117,8 @@ class Store:
             blocks, [self._kinds[index] for index in self.trainable] * len(names)
         ):
             raise InputError(
-                f"slots {sorted(names)} in {len(blocks)} blocks; the optimizer has {sorted(self.slots)}"
+                f"expected the optimizer's slots {sorted(self.slots)}, one block for each trainable group; "
+                f"found {sorted(names)} in {len(blocks)} blocks"
             )
         remaining = iter(blocks)
         for name in names:
@@ -142,8 +143,8 @@ class Store:
         names = optimizers.from_config(change.optimizer).initial_slots(np.zeros(0))
         if set(names) != set(self.slots):
             raise InputError(
-                f"a change of the optimizer's numbers: it would keep {sorted(names)}, not "
-                f"{sorted(self.slots)}"
+                f"a change of the optimizer during training: expected the slots {sorted(self.slots)}, found "
+                f"{sorted(names)}; change its numbers, not its kind"
             )
         if change.values and (reason := self._change_mismatch(change.values)):
             raise InputError(reason)
@@ -241,7 +242,7 @@ class Store:
             InputError: there is none.
         """
         if not 0 <= number < len(self.tables):
-            raise InputError(f"table {number} of {len(self.tables)}")
+            raise InputError(f"expected the number of a table below {len(self.tables)}, found {number}")
         return self.tables[number]
 
     @property

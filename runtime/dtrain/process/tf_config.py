@@ -35,7 +35,7 @@ KEYS = (
 TASK_KEYS = ("type", "index", "trial", "cloud")
 ROLES = {**{role.value: role for role in Role}, "master": Role.CHIEF}
 ALONE = (TaskId(Role.WORKER, 0), TaskId(Role.CHIEF, 0))
-"""Who a task may be when there is no cluster: it trains in one process."""
+"""Names of a task without a cluster, which trains in one process."""
 
 
 def write_tf_config(cluster: ClusterSpec, task: TaskId) -> str:

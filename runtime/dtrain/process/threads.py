@@ -14,7 +14,7 @@ from dtrain.process.assignment import TaskAssignment
 USERS_LIMIT = "OMP_NUM_THREADS"
 """The variable by which users limit threads: what it says holds for every library."""
 NUMPY_LIMITS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", USERS_LIMIT)
-"""What numpy's libraries read, the strongest first."""
+"""Variables that numpy's libraries read, the strongest first."""
 THREAD_LIMITS = (
     *NUMPY_LIMITS,
     "BLIS_NUM_THREADS",

@@ -14,9 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 Batches = tuple[int, tuple[int, ...]]
-"""As it travels and is saved: one more than the highest number; the numbers below it that are missing,
-ascending.
-"""
+"""The form that travels and is saved: one more than the highest number; missing ones below it, ascending."""
 
 NONE: Batches = (0, ())
 

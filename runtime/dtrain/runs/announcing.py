@@ -12,7 +12,7 @@ from dtrain.cluster.spec import tasks_text
 from dtrain.process.assignment import TaskAssignment
 
 FIRST_S = 1.0
-"""How old a wait is when it is announced."""
+"""Age of a wait when it is first announced."""
 AGAIN_S = 5.0
 """When it is announced for the second time; after that each pause is twice as long, up to the longest."""
 LONGEST_S = 60.0

@@ -43,7 +43,7 @@ from dtrain.runs.states import FailureKind, RunState, TaskPhase, TaskState
 RUNS_DIR = "DTRAIN_RUNS_DIR"
 RESERVE_BYTES = 64 * 1024
 RESERVES = {"run.json": 1, "failure.json": 3}
-"""How many last words of a name find room on a full disk."""
+"""Number of last records of each name for which a full disk has room."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 READS_MAX = 3
 """A record counts as damaged when so many readings have failed: it may be overwritten during one of them."""

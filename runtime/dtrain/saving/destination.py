@@ -26,7 +26,7 @@ def tell_format(path: FilePath) -> None:
         warnings.warn(
             f"the file is written in the safetensors format although its name ends in {suffix}: "
             "dtrain.load_model and "
-            "load_weights read it, Keras does not; a name that ends in .safetensors says so",
+            "load_weights read it, Keras does not; use a name that ends in .safetensors",
             stacklevel=3,
         )
 

@@ -41,9 +41,7 @@ IMPORTS = (
     "dtrain.training.models",
     "dtrain.training.sequential",
 )
-"""What a task needs; a module that cannot be imported here fails later, in the task, with its own
-traceback.
-"""
+"""Modules that every task needs; one that cannot be imported here fails in the task, with a traceback."""
 
 GRPC_IMPORTS = (
     "dtrain.wire.client",
@@ -51,7 +49,7 @@ GRPC_IMPORTS = (
     "grpc._server",
     "dtrain.roles.parameter_server.driver",
 )
-"""What some need besides."""
+"""Modules that tasks with gRPC need besides."""
 
 _READ_BYTES = 1 << 16
 

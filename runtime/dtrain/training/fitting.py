@@ -84,9 +84,8 @@ class Fit:
             for callback in self.callbacks:
                 if callback.monitors_validation():
                     raise InputError(
-                        f"fit: {type(callback).__name__} monitors numbers of the validation, which come "
-                        "later with "
-                        "training.validation: evaluator; let it monitor others, or let the leader validate"
+                        f"fit: {type(callback).__name__} monitors a val_* number, which the evaluator "
+                        "computes later; monitor another one, or set training.validation: leader"
                     )
 
     def run(self, batches: Batches, epochs: Epochs) -> History:
@@ -253,9 +252,7 @@ class Fit:
         """
         model = self.model
         if self.validation is None:
-            print(
-                "the evaluator has nothing to do: fit was given no validation_data; it ends here", flush=True
-            )
+            print("the evaluator ends: fit was given no validation_data to evaluate", flush=True)
             raise SystemExit(0)  # else the program would continue with an untrained model
         followed = model.strategy.checkpoints(self.validation.pace)
         model.build_for(self.validation.batches)

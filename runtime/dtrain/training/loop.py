@@ -228,8 +228,8 @@ class TrainingLoop:
         has = "has" if part.empty == 1 else "have"
         print(
             f"fit: batches of {part.batch_size} over {part.parts} replicas: {part.empty} of {part.parts} "
-            f"{has} no examples; "
-            f"gradients are {share:.2f} of one process's; see training.weighting",
+            f"parts {has} no examples, so gradients are {share:.2f} times those of one process; "
+            "see training.weighting",
             file=sys.stderr,
             flush=True,
         )

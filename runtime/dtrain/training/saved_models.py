@@ -49,7 +49,7 @@ def load_model(
         ) from error
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise CheckpointError(
-            f"{filepath} cannot be used: what it says of its model makes none: {error!r}"
+            f"{filepath} cannot be used: its description of the model is malformed: {error!r}"
         ) from error
 
 
@@ -104,7 +104,7 @@ def _checked(state: OptimizerState | None, model: Model) -> OptimizerState | Non
     }
     if shapes and (state.step < 0 or found != dict.fromkeys(names, shapes)):
         raise SpecError(
-            f"its optimizer has kept {sorted(found)} of {len(shapes)} variables where {sorted(names)} were "
-            "expected"
+            f"its optimizer state: expected the slots {sorted(names)} of {len(shapes)} variables and a step "
+            f"of at least 0, found {sorted(found)} and step {state.step}"
         )
     return state

@@ -235,7 +235,7 @@ class TrainingStep(EvaluationStep):
             InputError: a gradient does not have its output's shape.
         """
         if self._pass is None:
-            raise ProgramError(f"{self._model.name}: backward needs a forward before it, each time")
+            raise ProgramError(f"{self._model.name}: call forward before each backward")
         run = self._pass
         self._pass = None
         upstream = [
@@ -301,8 +301,8 @@ class TrainingStep(EvaluationStep):
         """
         if self._last:
             raise ProgramError(
-                f"{self._model.name}: train_step: gradients after those of loss_and_gradients(last=True), "
-                "which have left"
+                f"{self._model.name}: train_step: gradients were added after loss_and_gradients(last=True), "
+                "whose gradients may have been sent; leave out last=True"
             )
         if not self._begun:
             self._begun = True

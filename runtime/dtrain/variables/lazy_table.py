@@ -16,7 +16,7 @@ from dtrain.errors import InputError
 Array = np.ndarray[Any, Any]
 
 BLOCK_BYTES = 4 << 20
-"""How much of a table is handled at a time where all of it is read."""
+"""Bytes of a table that are handled at a time where all of it is read."""
 
 
 class LazyTable:
@@ -54,8 +54,7 @@ class LazyTable:
         ids = np.asarray(first)
         if ids.dtype == bool:
             raise InputError(
-                "the rows of a table that lies elsewhere are chosen by number; for a mask take "
-                "np.flatnonzero(mask)"
+                "the rows of this table are chosen by number, found a mask; use np.flatnonzero(mask)"
             )
         return self._gather(ids)[(slice(None),) * ids.ndim + tuple(others)]
 

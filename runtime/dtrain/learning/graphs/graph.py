@@ -66,7 +66,7 @@ class Graph:
             part.label for part in stack[:-1] if isinstance(part, Submodel) and len(part.graph.outputs) > 1
         ]:
             raise SpecError(
-                f"{several[0]}: expected one output of a model on which a stack goes on, found several"
+                f"{several[0]}: expected a model with one output before another layer, found several outputs"
             )
         uses = [Use(part, (Slot(index - 1, 0),) if index else ()) for index, part in enumerate(stack)]
         n_outputs = len(stack[-1].graph.outputs) if isinstance(stack[-1], Submodel) else 1
@@ -136,7 +136,10 @@ class Graph:
             arriving = [self.steps[slot.step].shapes[slot.output] for slot in step.inputs]
             weights = tuple(step.layer.declare(arriving if step.layer.takes_list else arriving[0]))
             if declared.setdefault(step.layer, weights) != weights:
-                raise InputError(f"{step.layer.label}: is used twice, on shapes that need different weights")
+                raise InputError(
+                    f"{step.layer.label}: is used on input shapes that need different weights; "
+                    "make a layer for each"
+                )
             step.weights = tuple((weight, f"{step.path}/{weight.name}") for weight in weights)
             step.trained = tuple((weight, name) for weight, name in step.weights if weight.trainable)
         self.regularized = tuple(

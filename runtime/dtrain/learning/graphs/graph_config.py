@@ -72,7 +72,7 @@ def from_config(config: Mapping[str, Any], cls: type[G], custom_objects: CustomO
             models.append(inner.submodel)
         return _graph_from_data(config, cls, layers, models)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise SpecError(f"the config of a network does not have its form: {error!r}") from error
+        raise SpecError(f"the config of a network is malformed: {error!r}") from error
 
 
 def _layer_from_data(data: Any, custom_objects: CustomObjects) -> Layer:

@@ -129,7 +129,7 @@ class Pass:
             ProgramError: the pass has gone back before, and others use its memory.
         """
         if self._scratch is None:
-            raise ProgramError("this pass has gone back: every backward needs a forward of its own")
+            raise ProgramError("backward was called twice on one pass; call forward before each backward")
         arrived = Arrived(self._values)
         for slot, gradient in zip(self._graph.outputs, upstream, strict=True):
             arrived.add(slot, gradient)

@@ -22,7 +22,7 @@ from dtrain.learning.layers.pooling import MaxPooling1D, MaxPooling2D
 from dtrain.learning.layers.windows import Windows
 
 _PART_BYTES = 384 * 1024
-"""Of the array between convolution and pooling: a second-level cache of 1 MiB holds it beside the windows."""
+"""Size of the array between convolution and pooling, which fits a 1 MiB cache beside the windows."""
 
 
 class PooledConvolution(Layer):

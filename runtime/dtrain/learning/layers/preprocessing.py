@@ -188,9 +188,7 @@ class _Lookup(Layer):
                 f"{self.label}: the vocabulary has a token twice: {Counter(tokens).most_common(1)[0][0]!r}"
             )
         if not set(special).isdisjoint(tokens):
-            raise SpecError(
-                f"{self.label}: the vocabulary may hold {special} in front, all of them, or not at all"
-            )
+            raise SpecError(f"{self.label}: vocabulary: expected all of {special} in front, or none of them")
         self.vocabulary = self._known = list(tokens)
         self._index = {token: self._first + index for index, token in enumerate(tokens)}
 

@@ -55,7 +55,10 @@ class Reshape(_Rearranging):
         known = prod(n for n in target if n != -1)
         free = target.count(-1)
         if free > 1 or (size % known if free else size != known):
-            raise InputError(f"{self.label}: {shape_text(input_shape)} cannot become {shape_text(target)}")
+            raise InputError(
+                f"{self.label}: expected an input with as many elements as {shape_text(target)}, "
+                f"found {shape_text(input_shape)}"
+            )
         return tuple(size // known if n == -1 else n for n in target)
 
 

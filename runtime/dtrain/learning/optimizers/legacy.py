@@ -38,12 +38,12 @@ class Legacy(Optimizer):
 
 @dataclass
 class SGD(Legacy, sgd.SGD):
-    """See `optimizers.SGD`."""
+    """`optimizers.SGD` with `decay`."""
 
 
 @dataclass
 class Adagrad(Legacy, adagrad.Adagrad):
-    """See `optimizers.Adagrad`; epsilon is added to the root."""
+    """`optimizers.Adagrad` with `decay`; epsilon is added to the root."""
 
     def _root(self, accumulator: Array, out: Array) -> Array:
         np.sqrt(accumulator, out=out)
@@ -52,12 +52,12 @@ class Adagrad(Legacy, adagrad.Adagrad):
 
 @dataclass
 class Adadelta(Legacy, adadelta.Adadelta):
-    """See `optimizers.Adadelta`."""
+    """`optimizers.Adadelta` with `decay`."""
 
 
 @dataclass
 class RMSprop(Legacy, rmsprop.RMSprop):
-    """See `optimizers.RMSprop`; without momentum epsilon is added to the root, not under it."""
+    """`optimizers.RMSprop` with `decay`; without momentum epsilon is added to the root, not under it."""
 
     def _root(self, spread: Array, out: Array) -> Array:
         if self.momentum:
@@ -71,7 +71,7 @@ class RMSprop(Legacy, rmsprop.RMSprop):
 
 @dataclass
 class Adam(Legacy, adam.Adam):
-    """See `optimizers.Adam`."""
+    """`optimizers.Adam` with `decay`."""
 
     def _moves_listed_rows_only(self) -> bool:
         return False
@@ -79,12 +79,12 @@ class Adam(Legacy, adam.Adam):
 
 @dataclass
 class Adamax(Legacy, adam.Adamax):
-    """See `optimizers.Adamax`."""
+    """`optimizers.Adamax` with `decay`."""
 
 
 @dataclass
 class Nadam(Legacy, adam.Nadam):
-    """See `optimizers.Nadam`; `decay` is that of the momentum's schedule, and the learning rate stays."""
+    """`optimizers.Nadam`; `decay` is that of the momentum's schedule, and the learning rate stays."""
 
     _: KW_ONLY
     decay: float = 0.004
@@ -110,7 +110,7 @@ class Nadam(Legacy, adam.Nadam):
 
 @dataclass
 class Ftrl(Legacy, ftrl.Ftrl):
-    """See `optimizers.Ftrl`."""
+    """`optimizers.Ftrl` with `decay`."""
 
 
 RULES: dict[str, type[Optimizer]] = {

@@ -67,7 +67,7 @@ class Optimizer(Configurable):
 
     is_legacy_optimizer: ClassVar[bool] = False
     scratch_arrays: ClassVar[int] = 1
-    """How many scratch arrays the rule needs."""
+    """Number of scratch arrays that the rule needs."""
 
     def __post_init__(self) -> None:
         self.name = self.name or type(self).__name__

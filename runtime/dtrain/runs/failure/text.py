@@ -14,7 +14,7 @@ HINTS = {
     ),
     "BdbQuit": "a task has no terminal for breakpoint(): run the program alone, by `python PROGRAM`",
 }
-"""What can be done, by how an error's words begin, where Python does not say it."""
+"""Remedies by the first words of an error, where Python names none."""
 _MARK = re.compile(rf'  File "{re.escape(LEFT_OUT)}", line (\d+), in .*\n')
 _PACKAGE = Path(__file__).parents[2]
 

@@ -67,7 +67,7 @@ CONVERTERS: dict[type[Layer], Converter] = {
     known.StringLookup: lookups.lookup,
     known.IntegerLookup: lookups.lookup,
 }
-"""How each layer is written. `InputLayer` is an input of the graph."""
+"""The converter of each layer. `InputLayer` is an input of the graph."""
 
 
 def onnx_model(graph: Graph, weights: Mapping[str, Array], name: str) -> ModelProto:
