@@ -37,9 +37,7 @@ def modules_are_compiled_once() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def early(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    """A launcher for what a module begins before its other tests: they run while it waits, for a lease or a
-    limit, on its own.
-    """
+    """Yield a launcher for runs that a module begins first, and that wait during its other tests."""
     launcher = Launcher(tmp_path_factory.mktemp("early"))
     yield launcher
     launcher.close()
@@ -47,7 +45,7 @@ def early(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Launcher]:
-    """Launches real clusters below a folder of the test's own; kills whatever a failing test leaves."""
+    """Yield a launcher of real clusters in a folder of the test; it kills what a failing test leaves."""
     launcher = Launcher(tmp_path)
     yield launcher
     launcher.close()

@@ -43,7 +43,7 @@ def tmux(*arguments: str) -> str:
 
 
 def screen_of_run() -> str:
-    """The screen after the run, with its colours."""
+    """Return the screen after the run, with its colours."""
     shell = f"{COMMAND}; tmux wait-for -S {SESSION}; sleep {DEADLINE_S}"
     tmux("new-session", "-d", "-s", SESSION, "-x", str(COLUMNS), "-y", str(ROWS), shell)
     try:

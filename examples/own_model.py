@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 
 def init(rng: np.random.Generator) -> dict[str, Array]:
-    """The first value of every variable."""
+    """Return the initial value of every variable."""
     return {
         "users": rng.normal(0, 0.5, (USERS, FACTORS)),
         "films": rng.normal(0, 0.5, (FILMS, FACTORS)),
@@ -31,7 +31,7 @@ def init(rng: np.random.Generator) -> dict[str, Array]:
 def loss_and_gradients(
     weights: Mapping[str, Array], pairs: Array, ratings: Array
 ) -> tuple[float, dict[str, Array]]:
-    """The mean squared error of a batch of (user, film) and its gradient by every variable."""
+    """Return the mean squared error of a batch of (user, film) and its gradient by every variable."""
     users, films = pairs.T
     u, f = weights["users"][users], weights["films"][films]
     error = np.sum(u * f, axis=1) + weights["mean"] - ratings

@@ -3,6 +3,7 @@ here.
 """
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,25 @@ BANNED_IN_PURE = {"time", "random", "socket", "threading", "logging", "select", 
 # What sees only the strategies' interface: it may not know who carries a strategy out.
 ABOVE_THE_INTERFACE = ("training", "saving", "callbacks", "compat", "integrations", "distribute")
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+# A docstring begins with the verb or the noun that it is about; D401 of ruff holds functions to the imperative.
+BANNED_FIRST_WORDS = {
+    *("who", "whoever", "whose", "whom", "nobody", "somebody", "everybody", "anybody"),
+    *("what", "whatever", "it", "its"),
+}
+# Code and tests cite a page by its path, and a rule by its name and anchor (CONTRIBUTING.md).
+CITED_PAGE = re.compile(r"\bdocs/[\w/]+\.md(?:#[\w-]+)?")
+CITED_BY_NUMBER = re.compile(r"\b[Rr]ules? \d|\bCONTRACT\b|\bFindings?, |\b[PK]-[A-Z]\d+\b")
+CITING = sorted(
+    path
+    for folder in ("runtime", "cli", "tests", "benchmarks", "examples")
+    for path in (ROOT / folder).rglob("*.py")
+    if path != Path(__file__)
+)
+# Rooms whose text is still being rewritten.
+UNREVISED = (
+    *(RUNTIME / name for name in ("config", "messages", "roles", "strategies", "wire")),
+    CLI,
+)
 MAX_FILE_LINES = 460
 MAX_FUNCTION_LINES = 80
 MAX_FILES_IN_A_FOLDER = 19
@@ -181,6 +201,41 @@ def test_names_sizes_and_excepts(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or 0) - node.lineno + 1
             assert lines <= MAX_FUNCTION_LINES, f"{node.name} has {lines} lines"
+
+
+def in_revised_rooms(paths: list[Path]) -> list[Path]:
+    return [path for path in paths if not any(path.is_relative_to(room) for room in UNREVISED)]
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun():
+    riddles = [
+        f"{path.relative_to(ROOT)}:{getattr(node, 'name', '')}: {words[0]} ..."
+        for path in in_revised_rooms(FILES)
+        for node in ast.walk(TREES[path])
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (words := re.findall(r"\w+", ast.get_docstring(node) or ""))
+        and words[0].lower() in BANNED_FIRST_WORDS
+    ]
+    assert not riddles
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_what_is_cited_is_defined_by_a_page_of_the_repository():
+    defined = {str(page.relative_to(ROOT)): anchors(page) for page in (ROOT / "docs").rglob("*.md")}
+    undefined = []
+    for path in in_revised_rooms(CITING):
+        text = path.read_text()
+        for cited in CITED_PAGE.findall(text):
+            page, _, anchor = cited.partition("#")
+            if page not in defined or (anchor and anchor not in defined[page]):
+                undefined.append(f"{path.relative_to(ROOT)}: {cited}")
+        undefined += [f"{path.relative_to(ROOT)}: {number}" for number in CITED_BY_NUMBER.findall(text)]
+    assert not undefined
 
 
 def loaded_by(code: str) -> set[str]:

@@ -198,7 +198,7 @@ def evaluator_restarts(backoff_s: float) -> RunSpec:
 
 
 def test_an_evaluator_that_waits_for_its_restart_still_makes_the_final_evaluation(tmp_path):
-    """CONTRACT: the evaluator is stopped after its final evaluation, and a death by signal is followed by
+    """The evaluator is stopped after its final evaluation, and a death by signal is followed by
     another attempt.
     """
     first, second = Part(4, status=-9), Part(10)

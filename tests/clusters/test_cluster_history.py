@@ -171,9 +171,7 @@ def test_a_stopped_run_goes_on_with_more_replicas_and_one_that_joins(launcher):
 
 
 def test_a_batch_whose_push_a_death_has_halved_counts_once(launcher):
-    """Findings, P-A1: worker:1 dies while its push is at ps:0 and on the way to ps:1, and comes again within
-    its lease.
-    """
+    """worker:1 dies while its push is at ps:0 and on the way to ps:1, and comes again within its lease."""
     link = ("--set", "simulate.network=[{between: [worker:1, ps:1], latency_ms: 100}]")
     faults = (
         "--set",
@@ -189,9 +187,7 @@ def test_a_batch_whose_push_a_death_has_halved_counts_once(launcher):
 
 @pytest.mark.parametrize("too_few", ["wait", "shrink"])
 def test_the_examples_of_a_worker_that_stands_still_for_longer_than_its_lease_count_once(launcher, too_few):
-    """Findings, P-A4: its part comes back, and with `shrink` is computed by others; then its own push comes
-    after all.
-    """
+    """Its part comes back, and with `shrink` is computed by others; then its own push comes after all."""
     options = (
         "--set",
         f"training.too_few={too_few}",
@@ -207,7 +203,7 @@ def test_the_examples_of_a_worker_that_stands_still_for_longer_than_its_lease_co
 
 @pytest.mark.parametrize("run", range(int(os.environ.get("DTRAIN_STALE", "2"))))
 def test_no_asynchronous_training_stops_early_while_its_loss_falls(launcher, run):
-    """Findings, K-D2; DTRAIN_STALE says how many times."""
+    """DTRAIN_STALE says how many times."""
     (launcher.folder / "stale.py").write_text(STALE)
     launch = launcher.start("--workers", "3", "--no-evaluator", "stale.py")
     succeeded(launch)

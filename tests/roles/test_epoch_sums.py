@@ -1,5 +1,5 @@
 """The leader's account of epochs: every answer brings the sums that ps:0 has, and what is recorded belongs to
-a term. Rule 14.
+a term: rule *Aggregated logs* (docs/design/protocol.md#aggregated-logs).
 """
 
 import numpy as np

@@ -1,5 +1,5 @@
-"""An order in a new term: what the servers went back to decides what of it comes again. Findings, P-A9; rules
-11 and 13.
+"""An order in a new term: what the servers went back to decides what of it comes again: rule
+*Configuration changes* (docs/design/protocol.md#configuration-changes).
 """
 
 import pytest

@@ -1,5 +1,5 @@
-"""Which part the servers' answers say is next, and what becomes of a part whose gradient did not count. Rule
-10.
+"""Which part the servers' answers say is next, and what becomes of a part whose gradient did not count:
+rule *One batch a step* (docs/design/protocol.md#one-batch-a-step).
 """
 
 import numpy as np
@@ -139,9 +139,7 @@ def test_a_server_that_comes_back_hears_of_what_was_released():
 
 
 def test_a_contribution_that_never_became_complete_gives_its_part_back_to_the_successor():
-    """Findings, P-A1: the dead process's push had reached ps:0 alone, and its successor is there within the
-    lease.
-    """
+    """The dead process's push had reached ps:0 alone, and its successor is there within the lease."""
     hand = begun(servers=2, updates="sync")
     hand.push("worker:1", part=2)
     hand.now += 1.5
@@ -190,9 +188,7 @@ def test_where_the_predecessors_contribution_was_complete_its_successor_waits_fo
 
 
 def test_a_late_push_of_a_replica_that_stood_still_counts_once_with_what_replaced_it():
-    """Findings, P-A4: its part was dealt to another; the one that is complete first counts, and the other is
-    stale.
-    """
+    """Its part was dealt to another; the one that is complete first counts, and the other is stale."""
     hand = begun(updates="sync", too_few="shrink")
     hand.push("chief:0", part=0)
     hand.push("worker:0", part=1)

@@ -1,5 +1,5 @@
 """Parts that bring no gradient, because they have no examples or it was refused, and replicas fewer than
-parts. Rule 10.
+parts: rule *One batch a step* (docs/design/protocol.md#one-batch-a-step).
 """
 
 from roles.by_hand import TASKS, Hand, lost, sync

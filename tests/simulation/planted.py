@@ -20,7 +20,7 @@ SetAttribute = Callable[[type, str, Any], None]
 
 
 def settles_what_a_dead_process_pushed(set_attribute: SetAttribute) -> None:
-    """P-A1: a contribution of an earlier process that reached some servers only is taken for settled."""
+    """A contribution of an earlier process that reached some servers only is taken for settled."""
     before = SyncStep.members_changed
 
     def members_changed(self: SyncStep, live: Any, anew: Collection[int]) -> None:
@@ -35,13 +35,13 @@ def settles_what_a_dead_process_pushed(set_attribute: SetAttribute) -> None:
 
 
 def forgets_that_a_process_was_started_again(set_attribute: SetAttribute) -> None:
-    """P-A1: parts of an earlier process are not given back."""
+    """Parts of an earlier process are not given back."""
     before = SyncStep.members_changed
     set_attribute(SyncStep, "members_changed", lambda self, live, anew: before(self, live, ()))
 
 
 def adds_up_by_rank(set_attribute: SetAttribute) -> None:
-    """P-A3: contributions are summed in the order of the replicas that have computed them."""
+    """Contributions are summed in the order of the replicas that have computed them."""
     before = SyncDecision.decided
 
     def decided(self: SyncDecision) -> Decided | None:
@@ -52,7 +52,7 @@ def adds_up_by_rank(set_attribute: SetAttribute) -> None:
 
 
 def leaves_due_what_has_come(set_attribute: SetAttribute) -> None:
-    """P-A4: a late push of a replica that was thought lost leaves its part among those that are to be
+    """A late push of a replica that was thought lost leaves its part among those that are to be
     dealt.
     """
 
@@ -80,7 +80,7 @@ def leaves_due_what_has_come(set_attribute: SetAttribute) -> None:
 
 
 def numbers_parts_anew(set_attribute: SetAttribute) -> None:
-    """P-A10: a resumed run takes the part numbers of another cut for its own."""
+    """A resumed run takes the part numbers of another cut for its own."""
     set_attribute(Dealt, "going_on", lambda self, cut, sync: self._replace(parts=cut.parts + bool(self.next)))
 
 
@@ -95,7 +95,7 @@ def cuts_as_the_present_cluster_would(set_attribute: SetAttribute) -> None:
 
 
 def saves_values_that_are_assigned_in_half(set_attribute: SetAttribute) -> None:
-    """P-A9: a checkpoint is taken of servers of which some have the values that were assigned, and some have
+    """A checkpoint is taken of servers of which some have the values that were assigned, and some have
     not.
     """
     before = Cut.accept
@@ -103,7 +103,7 @@ def saves_values_that_are_assigned_in_half(set_attribute: SetAttribute) -> None:
 
 
 def applies_a_batch_again(set_attribute: SetAttribute) -> None:
-    """P-A4 in async: a server does not look whether it has applied a batch."""
+    """A server does not look whether it has applied a batch."""
     before = AppliedBatches.add
 
     def add(self: AppliedBatches, batch: int) -> bool:
@@ -114,7 +114,7 @@ def applies_a_batch_again(set_attribute: SetAttribute) -> None:
 
 
 def leaves_in_half_what_a_death_has_halved(set_attribute: SetAttribute) -> None:
-    """P-A5: a batch that ps:0 has applied is not dealt again, though another server may lack it."""
+    """A batch that ps:0 has applied is not dealt again, though another server may lack it."""
     made = AsyncPushes.of.__func__  # type: ignore[attr-defined]
 
     def of(cls: Any, store: Any, training: Any, **arguments: Any) -> AsyncPushes:
@@ -126,7 +126,7 @@ def leaves_in_half_what_a_death_has_halved(set_attribute: SetAttribute) -> None:
 
 
 def lets_every_server_drop(set_attribute: SetAttribute) -> None:
-    """P-A6: every server judges by its own count what is too stale, and is not asked in turn."""
+    """Every server judges by its own count what is too stale, and is not asked in turn."""
     made, begun = AsyncPushes.of.__func__, Replica.__post_init__  # type: ignore[attr-defined]
 
     def of(cls: Any, store: Any, training: Any, **arguments: Any) -> AsyncPushes:
@@ -143,7 +143,7 @@ def lets_every_server_drop(set_attribute: SetAttribute) -> None:
 
 
 def takes_a_ticket_that_came_back(set_attribute: SetAttribute) -> None:
-    """P-A8: a push is taken though its ticket was given to another replica."""
+    """A push is taken though its ticket was given to another replica."""
     before = AsyncPushes.push
 
     def push(self: AsyncPushes, caller: Any, replica: str, rank: int, message: Push, *others: Any) -> Any:

@@ -1,5 +1,6 @@
 """`deterministic`: whatever happens on the way, weights and slots are the undisturbed run's, bit for bit.
-Rule 3; P-A3.
+
+Rule *Determinism* (docs/design/protocol.md#determinism).
 """
 
 import hashlib

@@ -309,7 +309,7 @@ def test_a_launcher_hands_over_which_keys_were_said(launched, tmp_path):
 
 
 def test_the_program_of_the_first_defect(tmp_path):
-    """K-D11 as findings.md has it: arguments of a second strategy were dropped without a word."""
+    """Arguments of a second strategy were dropped without a word."""
     program = Path(tmp_path, "p.py")
     program.write_text(
         'import dtrain as dt\na = dt.get_strategy()\nb = dt.ParameterServerStrategy(updates="snyc", '

@@ -26,7 +26,6 @@ def _hasty_threads():
 
 @pytest.mark.usefixtures("_hasty_threads")
 def test_a_snapshot_never_has_a_batch_done_that_is_not_in_its_weights():
-    """Findings, P-A2."""
     strategy, found, ended = SingleStrategy(), [], threading.Event()
     with strategy.scope():
         model = dt.Sequential([dt.layers.Dense(1, use_bias=False, input_shape=(4,))])

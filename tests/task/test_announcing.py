@@ -1,4 +1,4 @@
-"""What a task without a launcher says of its waits: CONTRACT section 3, "Standalone"."""
+"""What a task without a launcher says of its waits (docs/guide/cluster.md)."""
 
 from itertools import pairwise
 

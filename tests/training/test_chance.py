@@ -1,6 +1,4 @@
-"""Chance is part of what a step is: it follows from the seed, the call of `fit`, the batch and its part.
-Findings, P-A7.
-"""
+"""Chance is part of what a step is: it follows from the seed, the call of `fit`, the batch and its part."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""The leader's hooks of batches are called once a step, whatever part of it the leader computes. CONTRACT
-section 4.
-"""
+"""The leader's hooks of batches are called once a step, whatever part of it the leader computes."""
 
 import numpy as np
 import pytest

@@ -137,7 +137,7 @@ def followed(session, monitored, validate=None):
 
 
 def test_an_epoch_s_numbers_are_those_of_every_contribution_to_it_and_never_of_another():
-    """Findings K-D2 and K-D3: the leader has a batch of the first epoch only."""
+    """The leader has a batch of the first epoch only."""
     session, history = OthersTrainToo([0, 5, 6]), History()
     session.tally = ((0, sums(1, 2.0)), (0, sums(3, 6.0)), (1, sums(2, 4.0)), (2, sums(2, 1.0)))
     seen = followed(session, history)

@@ -1,4 +1,4 @@
-"""What became of one contribution."""
+"""The outcome of one contribution."""
 
 import msgspec
 
@@ -6,10 +6,11 @@ from dtrain.messages import Verdict
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of one gradient, everywhere together.
+    """The servers' joint judgement of one gradient.
 
     Attributes:
-        verdict: the gravest, where several servers judge; in sync they agree (the rule of one decision).
+        verdict: the gravest, where several servers judge; in sync they agree, by the rule *One decision*
+            (docs/design/protocol.md#one-decision).
         staleness: the largest.
         accepted: contributions of this replica that the last version contains.
         stale: contributions that came too late.

@@ -1,4 +1,7 @@
-"""What tasks print of epochs: sums over what counted. Rule 14."""
+"""The numbers of epochs that tasks print: sums over what counted.
+
+Rule *Aggregated logs* (docs/design/protocol.md#aggregated-logs).
+"""
 
 from collections.abc import Mapping
 from typing import Any
