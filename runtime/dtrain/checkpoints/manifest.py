@@ -45,7 +45,7 @@ class Manifest:
 
     @property
     def state(self) -> RunState:
-        """What a run must remember.
+        """The state of the run besides its arrays.
 
         Raises:
             CheckpointError: a newer version of dtrain wrote it.

@@ -1,5 +1,4 @@
-"""What a run must remember beside its arrays, as every checkpoint holds it: the one place from which a resume
-learns where training goes on.
+"""The state of a run beside its arrays, in every checkpoint: the only place from which a resume goes on.
 
 It stands in the manifest as JSON. A checkpoint of another tool may have none of it; then all is as before the
 first step.

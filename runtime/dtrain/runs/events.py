@@ -1,4 +1,4 @@
-"""What a trace tells: events, which machines emit as actions, by name and with their own fields.
+"""The events of a trace, which machines emit as actions, by name and with their own fields.
 
 The same words are printed by a simulation, logged by `logging.getLogger("dtrain")`, and written to the run
 directory (`dtrain.runs.trace`). Rules in docs/reference/trace.md.

@@ -44,7 +44,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="t
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="span"):
-    """What a task did for a while: input, compute, wait, send or apply.
+    """An activity of a task over a time: input, compute, wait, send or apply.
 
     Attributes:
         whom: for whom it waited.
