@@ -19,13 +19,8 @@ from digits import Examples
 import dtrain as dt
 
 
-<<<<<<< HEAD
 def decay(epoch: int) -> float:
-    """The learning rate of an epoch."""
-=======
-def decay(epoch):
     """Return the learning rate of an epoch."""
->>>>>>> 918d631 (Hold docstrings to the imperative and citations to pages that exist, in the rooms that are rewritten)
     if epoch < 3:
         return 1e-3
     return 1e-4 if epoch < 7 else 1e-5

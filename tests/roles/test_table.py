@@ -190,7 +190,7 @@ def test_what_does_not_fit_is_refused():
         table.load(VALUES, 0, 2, np.zeros(3, np.float32))
     with pytest.raises(InputError, match="no image of part 0"):
         store.read_image(0, VALUES, 0, 1)
-    with pytest.raises(InputError, match="table 1 of 1"):
+    with pytest.raises(InputError, match="number of a table below 1, found 1"):
         store.table(1)
 
 
