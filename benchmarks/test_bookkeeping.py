@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.config import TrainingSection
+from dtrain.config import training_section
 from dtrain.learning import optimizers
 from dtrain.messages import (
     Commit,
@@ -89,7 +89,7 @@ class Servers:
         cluster = ClusterSpec.from_lists(
             worker=[f"w:{i}" for i in range(replicas)], ps=[f"p:{i}" for i in range(servers)]
         )
-        section = TrainingSection(**training)
+        section = training_section(**training)
         self._machines = [ParameterServer(index, cluster, section, 0.0) for index in range(servers)]
         self._plan = placement.plan([VariableSpec(f"v{index}", (2,)) for index in range(servers)], servers)
         self._blocks = [

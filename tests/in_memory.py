@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.config import CheckpointSection, ClusterSection, RunSpec, TrainingSection
+from dtrain.config import CheckpointSection, ClusterSection, RunSpec, training_section
 from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage
 from dtrain.process.assignment import TaskAssignment
@@ -73,7 +73,7 @@ class InMemoryCluster:
         self.folder = folder
         self.cluster = ClusterSpec.from_lists(**names)
         section = ClusterSection(chief=1, worker=replicas - 1, ps=servers)
-        trains = TrainingSection(**{"updates": "sync", **training})
+        trains = training_section(**{"updates": "sync", **training})
         self.spec = RunSpec(cluster=section, training=trains, checkpoint=checkpoint or CheckpointSection())
         self.servers: list[ServerHandler] = []
         self._channels: list[Connection] = []

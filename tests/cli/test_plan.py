@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.config import ClusterSection, RunSpec, TrainingSection
+from dtrain.config import ClusterSection, RunSpec, training_section
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.threads import THREAD_LIMITS
 from dtrain_cli.plan.run_plan import (
@@ -48,7 +48,7 @@ def test_servers_start_first_and_the_evaluator_last():
 def test_only_who_serves_or_goes_through_a_network_needs_grpc(servers, transport, who):
     addresses = ClusterSpec.from_lists(chief=["127.0.0.1:1"], ps=servers)
     spec = RunSpec(
-        cluster=ClusterSection(chief=1, ps=2, evaluator=1), training=TrainingSection(transport=transport)
+        cluster=ClusterSection(chief=1, ps=2, evaluator=1), training=training_section(transport=transport)
     )
     plan = build_plan(spec, addresses, RUN, PROGRAM, MACHINE)
     assert [str(launch.task) for launch in plan.tasks if launch.needs_grpc] == who
@@ -124,7 +124,7 @@ def test_threads_are_the_cores_shared_by_the_tasks_that_train(cores, threads):
 
 
 def test_deterministic_training_uses_one_thread_and_the_users_limits_stay():
-    spec = RunSpec(cluster=SPEC.cluster, training=TrainingSection(deterministic=True))
+    spec = RunSpec(cluster=SPEC.cluster, training=training_section(updates="sync", deterministic=True))
     machine = Machine("python", 64, {"OMP_NUM_THREADS": "7"})
     environment = build_plan(spec, ADDRESSES, RUN, PROGRAM, machine).tasks[0].environment
     assert "OMP_NUM_THREADS" not in environment
@@ -139,7 +139,7 @@ def test_what_is_written_down_masks_the_secret():
 
 
 def test_the_spec_is_resolved_before_it_is_handed_out():
-    spec = RunSpec(cluster=SPEC.cluster, training=TrainingSection(staleness_bound=0))
+    spec = RunSpec(cluster=SPEC.cluster, training=training_section(staleness_bound=0))
     plan = build_plan(spec, ADDRESSES, RUN, PROGRAM, MACHINE)
     assert plan.spec.training.updates == "sync"
     assert TaskAssignment.from_environment(plan.tasks[0].environment).spec == plan.spec

@@ -4,7 +4,7 @@ with.
 
 import pytest
 
-from dtrain.config import ROLES, RunSpec
+from dtrain.config import ROLES, RunSpec, SyncSection
 from dtrain.errors import SpecError
 from dtrain_cli.plan.run_plan import Workload
 from dtrain_cli.spec.file import read_spec
@@ -31,23 +31,21 @@ def mistakes(source, *sets, **shortcuts):
 def test_a_key_was_said_by_the_spec_a_shortcut_or_set_whatever_its_value(spec):
     path = spec(f"{CLUSTER}training: {{seed: 0, staleness_bound: null}}\ncheckpoint: null\n")
     said = read_spec(path, ["training.nan_policy=refuse"], {"updates": "async", "name": "run"}).said
-    assert {key for key in said if not key.startswith("cluster.")} == {
-        "name",
-        "training.nan_policy",
-        "training.seed",
-        "training.staleness_bound",
-        "training.updates",
+    assert said == {
+        "name": "run",
+        "training": {"nan_policy": "refuse", "seed": 0, "staleness_bound": None, "updates": "async"},
     }
 
 
 def test_a_shortcut_alone_is_said_too():
-    assert read_spec(None, (), {"updates": "async"}).said == ("training.updates",)
-    assert read_spec(None).said == ()
+    assert read_spec(None, (), {"updates": "async"}).said == {"training": {"updates": "async"}}
+    assert read_spec(None).said == {}
 
 
 def test_a_bound_of_zero_says_all_that_it_means():
-    spec = read_spec(None, (), {"staleness_bound": 0}).resolved()
-    assert {"training.updates", "training.backup_workers", "training.staleness_bound"} <= set(spec.said)
+    spec = read_spec(None, (), {"staleness_bound": 0})
+    assert spec.said == {"training": {"updates": "sync", "backup_workers": 0, "staleness_bound": 0}}
+    assert isinstance(spec.training, SyncSection)
 
 
 def test_a_spec_cannot_write_what_was_said(spec):
@@ -107,7 +105,7 @@ def test_none_is_no_value_where_something_is_needed(spec):
     ("beside", "reason"),
     [
         ("updates: async", "async applies gradients as they arrive"),
-        ("seed: 0", "async applies gradients as they arrive"),
+        ("staleness_bound: 3", "async applies gradients as they arrive"),
         ("updates: sync, backup_workers: 1", "which replicas are late is chance"),
         ("updates: sync, replicas_to_aggregate: 2", "which 2 of 3 replicas come first is chance"),
     ],
@@ -118,10 +116,17 @@ def test_deterministic_is_refused_where_chance_decides(spec, beside, reason):
     assert reason in line
 
 
-@pytest.mark.parametrize("beside", ["updates: async", "seed: 0", "staleness_bound: 3"])
+@pytest.mark.parametrize("beside", ["updates: async", "updates: async, staleness_bound: 3"])
 def test_weighting_by_examples_is_refused_where_no_mean_is_taken(spec, beside):
     (line,) = mistakes(spec(f"{CLUSTER}training: {{weighting: examples, {beside}}}\n"))
     assert line.startswith("spec:2:12: training.weighting: async applies each gradient by itself")
+
+
+def test_what_a_program_can_complete_is_refused_only_where_no_program_follows(spec):
+    path = spec(f"{CLUSTER}training: {{deterministic: true}}\n")
+    assert read_spec(path).training.deterministic, "its tasks are to compute with one thread"
+    with pytest.raises(SpecError, match="async applies gradients as they arrive"):
+        read_spec(path, foreign=True)
 
 
 @pytest.mark.parametrize("beside", ["updates: sync", "staleness_bound: 0", "strategy: single"])

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from dtrain.cluster import TaskId
-from dtrain.config import ClusterSection, RunSpec, TrainingSection
+from dtrain.config import ClusterSection, RunSpec, training_section
 from dtrain_cli.launch.policies.success_rule import has_succeeded, leader, survives_without
 
 SPEC = RunSpec(cluster=ClusterSection(chief=1, worker=3, ps=1, evaluator=1))
@@ -31,17 +31,17 @@ def test_success_is_the_leaders_or_everybodys():
 @pytest.mark.parametrize(
     ("training", "failed", "survives"),
     [
-        (TrainingSection(), ["worker:0"], True),
-        (TrainingSection(), ["worker:0", "worker:1", "worker:2"], True),
-        (TrainingSection(chief_trains=False), ["worker:0", "worker:1", "worker:2"], False),
-        (TrainingSection(), ["chief:0"], False),
-        (TrainingSection(), ["ps:0"], False),
-        (TrainingSection(), ["evaluator:0"], True),
-        (TrainingSection(strategy="single"), ["worker:0"], False),
-        (TrainingSection(updates="sync"), ["worker:0"], False),
-        (TrainingSection(updates="sync", too_few="shrink"), ["worker:0"], True),
-        (TrainingSection(updates="sync", backup_workers=1), ["worker:0"], True),
-        (TrainingSection(updates="sync", backup_workers=1), ["worker:0", "worker:1"], False),
+        (training_section(), ["worker:0"], True),
+        (training_section(), ["worker:0", "worker:1", "worker:2"], True),
+        (training_section(chief_trains=False), ["worker:0", "worker:1", "worker:2"], False),
+        (training_section(), ["chief:0"], False),
+        (training_section(), ["ps:0"], False),
+        (training_section(), ["evaluator:0"], True),
+        (training_section(strategy="single"), ["worker:0"], False),
+        (training_section(updates="sync"), ["worker:0"], False),
+        (training_section(updates="sync", too_few="shrink"), ["worker:0"], True),
+        (training_section(updates="sync", backup_workers=1), ["worker:0"], True),
+        (training_section(updates="sync", backup_workers=1), ["worker:0", "worker:1"], False),
     ],
 )
 def test_which_failures_a_run_survives(training, failed, survives):

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.config import ClusterSection, RestartSection, RunSpec, TrainingSection
+from dtrain.config import ClusterSection, RestartSection, RunSpec, training_section
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import (
     FailureRecord,
@@ -299,7 +299,7 @@ def test_a_program_that_stays_away_too_long_is_124(tmp_path):
 
 @pytest.mark.parametrize(("updates", "state"), [("sync", "failed"), ("async", "succeeded")])
 def test_whether_a_run_survives_without_a_worker_follows_what_the_program_wished(tmp_path, updates, state):
-    wished = replace(SPEC, training=TrainingSection(updates=updates))
+    wished = replace(SPEC, training=training_section(updates=updates))
     write_record(RunFiles(tmp_path).spec, wished)  # as the leader does when its program has spoken
     _, outcome = perform(tmp_path, Stage({"worker:0": Part(1, status=2), "chief:0": Part(20)}))
     assert outcome.state == state
@@ -373,7 +373,7 @@ def test_a_worker_that_never_trained_has_failed_when_the_others_do(tmp_path):
 
 
 def test_where_every_replica_is_needed_the_run_ends_at_once_when_one_leaves(tmp_path):
-    spec = replace(SPEC, training=TrainingSection(updates="sync"))
+    spec = replace(SPEC, training=training_section(updates="sync"))
     stage = Stage(
         {"worker:1": Part(1, fits=(1, 0)), "worker:0": Part(fits=(1, 0)), "chief:0": Part(fits=(1, 0))}
     )

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.config import TrainingSection, WaitSection
+from dtrain.config import WaitSection, training_section
 from dtrain.learning import optimizers
 from dtrain.messages import Heartbeat, Initialise, Pull, Push, Reply, Values
 from dtrain.parameters import placement
@@ -37,7 +37,7 @@ class Hand:
         wait=None,
         **training,
     ):
-        self.training = TrainingSection(**training)
+        self.training = training_section(**training)
         names = {
             "chief": ["c:0"],
             "worker": [f"w:{i}" for i in range(workers)],
@@ -73,9 +73,10 @@ class Hand:
             max_steps=self.max_steps,
             directory="run-dir",
         )
-        parts = self.training.replicas_needed(self.replicas)
-        even = self.training.updates == "sync" and self.training.has_backups(self.replicas)
-        dealt = (parts if self.training.updates == "sync" else 1, 0, (), even)
+        dealt = (1, 0, (), False)
+        if self.training.updates == "sync":
+            needed = self.training.replicas_needed(self.replicas)
+            dealt = (needed, 0, (), self.training.has_backups(self.replicas))
         return msgspec.structs.replace(message, **{"dealt": dealt, **changes})
 
     def initialise(self, **changes):

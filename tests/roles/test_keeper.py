@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dtrain import checkpoints
-from dtrain.config import CheckpointSection, TrainingSection
+from dtrain.config import CheckpointSection, training_section
 from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.learning import optimizers
 from dtrain.messages import HeartbeatReply, Lineage, SnapshotReply
@@ -101,7 +101,7 @@ def keep(tmp_path, monkeypatch):
         )
         made.append(
             Keeper(
-                place, Generation(1, PLAN, TrainingSection(updates=updates), OPTIMIZER, MAX, BatchCut(MAX))
+                place, Generation(1, PLAN, training_section(updates=updates), OPTIMIZER, MAX, BatchCut(MAX))
             )
         )
         return made[-1], place

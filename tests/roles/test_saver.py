@@ -3,7 +3,7 @@
 import numpy as np
 
 from dtrain import checkpoints
-from dtrain.config import CheckpointSection, TrainingSection
+from dtrain.config import CheckpointSection, training_section
 from dtrain.learning import optimizers
 from dtrain.messages import SnapshotReply
 from dtrain.parameters import placement
@@ -33,7 +33,7 @@ class Servers:
 
 
 def test_what_each_server_has_seen_is_kept_by_itself(tmp_path):
-    generation = Generation(1, PLAN, TrainingSection(updates="async"), OPTIMIZER, 20, UNCUT)
+    generation = Generation(1, PLAN, training_section(updates="async"), OPTIMIZER, 20, UNCUT)
     saver = Saver(Servers(), generation, CheckpointSection(), tmp_path, lambda: 9, print)
     assert saver.save_cut(at_least=10) is None
     assert saver.save_cut(at_least=9) == 9, "ps:0 has reached it"
@@ -47,7 +47,7 @@ def test_what_each_server_has_seen_is_kept_by_itself(tmp_path):
 def test_the_last_step_of_the_fit_before_is_kept_beside_the_beginning_of_the_next(tmp_path):
     values = {"one": np.zeros(2, np.float32), "two": np.ones(3, np.float32)}
     for number in (1, 2):
-        generation = Generation(number, PLAN, TrainingSection(), OPTIMIZER, 20, UNCUT)
+        generation = Generation(number, PLAN, training_section(), OPTIMIZER, 20, UNCUT)
         Saver(None, generation, CheckpointSection(), tmp_path, lambda: 0, print).save_start(
             fresh(PLAN, OPTIMIZER, values)
         )
@@ -70,7 +70,7 @@ def test_a_table_is_written_by_rows(tmp_path):
     plan = placement.plan([VariableSpec("table", (5, 2), trainable=False, sparse=True)], servers=1)
     saver = Saver(
         None,
-        Generation(1, plan, TrainingSection(), OPTIMIZER, 20, UNCUT),
+        Generation(1, plan, training_section(), OPTIMIZER, 20, UNCUT),
         CheckpointSection(),
         tmp_path,
         lambda: 0,

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dtrain.config import CheckpointSection, TrainingSection
+from dtrain.config import CheckpointSection, training_section
 from dtrain.learning import optimizers
 from dtrain.messages import Lineage, Sums
 from dtrain.parameters import placement
@@ -54,7 +54,7 @@ def started():
 @pytest.fixture
 def folder(tmp_path):
     """With a checkpoint of what was started."""
-    generation = Generation(1, PLAN, TrainingSection(), COMPILED, 20, BatchCut(3))
+    generation = Generation(1, PLAN, training_section(), COMPILED, 20, BatchCut(3))
     saver = Saver(None, generation, CheckpointSection(), tmp_path, lambda: 7, print)
     saver.save_start(started())
     return tmp_path

@@ -3,7 +3,6 @@ it.
 """
 
 import threading
-from dataclasses import fields
 
 import msgspec
 import numpy as np
@@ -11,7 +10,8 @@ import pytest
 from roles.by_hand import TASKS, VARIABLES, Hand, lost
 from roles.test_in_place import Silent
 
-from dtrain.config import TrainingSection
+from dtrain.config import training_section
+from dtrain.config.training_section import DEFAULTS
 from dtrain.errors import PeerLostError
 from dtrain.messages import Commit, Complete, Heartbeat, Hello, Initialised, Reply, Subscribe
 from dtrain.roles.parameter_server.actions import Report, Send
@@ -56,7 +56,7 @@ class TwoServers(Hand):
         super().__init__(servers=2, max_steps=100, **started_with)
         self.said = []
         self.newest = {}
-        self.training = TrainingSection(**told)
+        self.training = training_section(**told)
 
     def say(self, task, message, blocks=(), server=0, caller=None):
         actions = super().say(task, message, blocks, server, caller)
@@ -137,7 +137,7 @@ def story(hand):
 
 
 def test_there_is_a_wish_for_every_key():
-    assert set(WISHES) == {field.name for field in fields(TrainingSection)}
+    assert set(WISHES) == set(DEFAULTS)
 
 
 @pytest.mark.parametrize("key", WISHES)
@@ -145,7 +145,7 @@ def test_two_servers_do_what_they_are_told_and_not_what_they_were_started_with(k
     wish = WISHES[key]
     told = TwoServers({}, wish)
     assert story(told) == story(TwoServers(wish, wish))
-    assert [server.held.training for server in told.servers] == [TrainingSection(**wish)] * 2
+    assert [server.held.training for server in told.servers] == [training_section(**wish)] * 2
 
 
 @pytest.mark.parametrize("key", SHOWN)
@@ -177,7 +177,7 @@ def second():
 
 
 def initialise(hand, handler, **training):
-    hand.training = TrainingSection(**training)
+    hand.training = training_section(**training)
     blocks = [np.zeros(group.size, group.dtype) for group in hand.plan.layout(1).groups]
     handler.received(
         GrpcCaller(Hello(run_id="run", cluster_hash="hash", task="chief:0")),
@@ -200,5 +200,5 @@ def test_a_server_of_asynchronous_training_needs_no_decisions(second):
 
 
 def test_what_is_told_is_the_whole_section():
-    told = msgspec.to_builtins(Hand(**WISHES["on_stale"]).training)
-    assert set(told) == set(WISHES)
+    told = [Hand(**WISHES[key]).training for key in ("updates", "on_stale")]
+    assert {key for each in told for key in msgspec.to_builtins(each)} == {*WISHES, "kind"}

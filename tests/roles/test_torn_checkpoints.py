@@ -7,7 +7,7 @@ import pytest
 from roles.by_hand import Hand
 
 from dtrain import checkpoints
-from dtrain.config import CheckpointSection, TrainingSection
+from dtrain.config import CheckpointSection, training_section
 from dtrain.learning import optimizers
 from dtrain.messages import SnapshotReply
 from dtrain.parameters import placement
@@ -46,7 +46,7 @@ class Servers:
 
 
 def save(folder, *contents, number=1):
-    generation = Generation(number, TWO, TrainingSection(updates="async"), OPTIMIZER, MAX, UNCUT)
+    generation = Generation(number, TWO, training_section(updates="async"), OPTIMIZER, MAX, UNCUT)
     saver = Saver(
         Servers(*contents), generation, CheckpointSection(), folder, step=lambda: 0, warn=pytest.fail
     )

@@ -3,9 +3,11 @@
 from dataclasses import dataclass, replace
 from random import Random
 
+import msgspec
 from simulation.data import Data
 
-from dtrain.config import TrainingSection
+from dtrain.config import AsyncSection, SyncSection, TrainingSection, training_section
+from dtrain.config.training_section import DEFAULTS
 
 FAULTS = (
     "break",
@@ -109,8 +111,8 @@ class Scenario:
         return self.resume is None and all(fault.kind in ("break", "slow", "stall") for fault in self.faults)
 
     def __str__(self) -> str:
-        rule, default = self.training, TrainingSection()
-        changed = {name: value for name, value in vars(rule).items() if value != getattr(default, name)}
+        rule, default = msgspec.structs.asdict(self.training), DEFAULTS
+        changed = {name: value for name, value in rule.items() if value != default[name]}
         return (
             f"seed {self.seed}: {self.replicas} replicas, {self.servers} servers, {self.fits} x "
             f"{self.max_steps} steps, {changed}, "
@@ -128,7 +130,7 @@ def draw(seed: int) -> Scenario:
     replicas = random.randint(1, 5)
     training = _draw_sync(random, replicas) if random.random() < 0.6 else _draw_async(random)
     on_stale = random.choice(("skip", "retry_same_batch"))
-    training = replace(training, chief_trains=random.random() < 0.85, on_stale=on_stale)
+    training = msgspec.structs.replace(training, chief_trains=random.random() < 0.85, on_stale=on_stale)
     compute_s = random.choice((0.02, 0.1, 0.5))
     scenario = Scenario(
         seed,
@@ -176,13 +178,13 @@ def _with_changes(random: Random, scenario: Scenario) -> Scenario:
     """
     rule = scenario.training
     names = ["plain", "plain", "momentum", "adagrad", "adam", "schedule", "ema"]
-    if rule.stale_gradients == "scale":
+    if isinstance(rule, AsyncSection) and rule.stale_gradients == "scale":
         names = ["adagrad", "adam"]  # what these remember does not depend on the rate
     length_s = scenario.max_steps * scenario.fits * scenario.compute_s
     joins = tuple(random.uniform(0.0, length_s) for _ in range(random.choice((0, 0, 0, 1, 2))))
     resume = None
     if random.random() < 0.2:
-        fewest = 1 + rule.backup_workers
+        fewest = 1 + (rule.backup_workers if isinstance(rule, SyncSection) else 0)
         replicas = random.choice((scenario.replicas, random.randint(fewest, max(fewest, 5))))
         resume = Resume(random.uniform(0.0, 1.5 * length_s), replicas, random.randint(1, 3))
     return replace(
@@ -200,19 +202,22 @@ def _with_data(random: Random, scenario: Scenario) -> Scenario:
     leases.
     """
     rule = scenario.training
-    parts = rule.replicas_needed(scenario.replicas) if rule.updates == "sync" else 1
+    parts = rule.replicas_needed(scenario.replicas) if isinstance(rule, SyncSection) else 1
     rows = random.choice((parts, 2 * parts, random.randint(1, 3 * parts + 2)))
     faults = list(scenario.faults)
     mortal = _mortal(scenario)
-    if rule.updates == "sync" and rule.too_few == "shrink" and mortal and random.random() < 0.7:
+    if isinstance(rule, SyncSection) and rule.too_few == "shrink" and mortal and random.random() < 0.7:
         at_s = random.uniform(0.0, scenario.max_steps * scenario.fits * scenario.compute_s)
         kind = random.choice(("die", "pause", "partition"))
         faults.append(
             Fault(at_s, kind, random.choice(mortal), random.uniform(5.2, 9.0))
         )  # longer than a lease
+    weighting = random.choice(("replicas", "examples"))
+    if isinstance(rule, SyncSection):
+        rule = msgspec.structs.replace(rule, weighting=weighting)
     return replace(
         scenario,
-        training=replace(rule, weighting=random.choice(("replicas", "examples"))),
+        training=rule,
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
         nan_rate=random.choice((scenario.nan_rate,) * 4 + (0.3,)),
         rows_per_batch=rows,
@@ -232,14 +237,14 @@ def _mortal(scenario: Scenario) -> range:
 def _draw_sync(random: Random, replicas: int) -> TrainingSection:
     too_few = random.choice(("wait", "wait", "shrink", "fail"))
     if random.random() < 0.25:
-        return TrainingSection(
+        return training_section(
             updates="sync", replicas_to_aggregate=random.randint(1, 2 * replicas), too_few=too_few
         )
-    return TrainingSection(updates="sync", backup_workers=random.randint(0, replicas - 1), too_few=too_few)
+    return training_section(updates="sync", backup_workers=random.randint(0, replicas - 1), too_few=too_few)
 
 
 def _draw_async(random: Random) -> TrainingSection:
-    return TrainingSection(
+    return training_section(
         staleness_bound=random.choice((None, None, 1, 2)),
         warmup_steps=random.choice((0, 0, 2)),
         stale_gradients=(policy := random.choice(("apply", "apply", "scale", "drop", "compensate"))),

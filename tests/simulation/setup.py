@@ -23,7 +23,7 @@ class Setup:
         self.replicas = replicas
         self.servers = servers
         self.sync = self.training.updates == "sync"
-        self.by_examples = self.training.weighting == "examples"
+        self.by_examples = self.sync and self.training.weighting == "examples"
         workers = [f"w:{i}" for i in range(replicas - self.training.chief_trains)]
         self.cluster = ClusterSpec.from_lists(
             chief=["c:0"], worker=workers, ps=[f"p:{i}" for i in range(servers)]

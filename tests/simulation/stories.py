@@ -7,7 +7,7 @@ from random import Random
 
 from simulation.scenario import Fault, Resume, Scenario
 
-from dtrain.config import TrainingSection
+from dtrain.config import training_section
 
 
 def _faults(
@@ -30,7 +30,7 @@ def dies_while_it_pushes(seed: int) -> Scenario:
         3,
         3,
         16,
-        TrainingSection(updates="sync"),
+        training_section(updates="sync"),
         mean_delay_s=0.3,
         compute_s=0.5,
         nan_rate=0.0,
@@ -42,7 +42,7 @@ def stands_still(seed: int) -> Scenario:
     """Sync, with and without a backup: replicas are away for longer than a lease, and come back."""
     random = Random(seed)
     too_few, backups = random.choice(("wait", "shrink")), random.choice((0, 0, 1))
-    rule = TrainingSection(
+    rule = training_section(
         updates="sync", too_few=too_few, backup_workers=backups, on_stale="retry_same_batch"
     )
     delay_s, faults = (
@@ -60,7 +60,7 @@ def stands_still_async(seed: int) -> Scenario:
         _faults(random, 3, ["pause", "partition"], (0, 1, 2), (5.0, 8.0)),
     )
     return Scenario(
-        seed, 3, 2, 24, TrainingSection(), mean_delay_s=delay_s, compute_s=1.0, nan_rate=0.0, faults=faults
+        seed, 3, 2, 24, training_section(), mean_delay_s=delay_s, compute_s=1.0, nan_rate=0.0, faults=faults
     )
 
 
@@ -72,7 +72,7 @@ def averages_async(seed: int) -> Scenario:
         3,
         2,
         24,
-        TrainingSection(),
+        training_section(),
         mean_delay_s=0.3,
         compute_s=0.5,
         nan_rate=0.0,
@@ -83,7 +83,7 @@ def averages_async(seed: int) -> Scenario:
 
 def drops(seed: int) -> Scenario:
     """Async, nothing goes wrong; what is too stale is dropped."""
-    rule = TrainingSection(stale_gradients="drop", max_staleness=2)
+    rule = training_section(stale_gradients="drop", max_staleness=2)
     return Scenario(seed, 3, 2, 16, rule, mean_delay_s=0.05, compute_s=0.1, nan_rate=0.0)
 
 
@@ -93,7 +93,7 @@ def assigns(seed: int) -> Scenario:
     """
     random = Random(seed)
     faults = _faults(random, random.randint(0, 4), ["fall", "crash", "crash"], (0,), (0.0, 2.0))
-    rule = TrainingSection(updates="sync")
+    rule = training_section(updates="sync")
     return Scenario(
         seed, 2, 3, 24, rule, mean_delay_s=0.3, compute_s=0.1, nan_rate=0.0, faults=faults, assigns=True
     )
@@ -106,7 +106,7 @@ def resumed(seed: int) -> Scenario:
         random.randint(2, 5),
         Resume(random.uniform(0.5, 1.8), random.randint(2, 5), random.randint(1, 3)),
     )
-    rule = TrainingSection(updates="sync")
+    rule = training_section(updates="sync")
     return Scenario(
         seed,
         replicas,
@@ -124,7 +124,7 @@ def resumed(seed: int) -> Scenario:
 def recut(seed: int) -> Scenario:
     """Sync with backups: killed and resumed with so many replicas that batches are cut otherwise."""
     random = Random(seed)
-    rule = TrainingSection(
+    rule = training_section(
         updates="sync",
         replicas_to_aggregate=random.randint(1, 4),
         too_few="shrink",
@@ -149,5 +149,5 @@ def turns(seed: int) -> Scenario:
     """Sync: workers join, so that more replicas live than a batch has parts."""
     random = Random(seed)
     joins = tuple(random.uniform(0.0, 2.0) for _ in range(2))
-    rule = TrainingSection(updates="sync")
+    rule = training_section(updates="sync")
     return Scenario(seed, 3, 2, 16, rule, mean_delay_s=0.01, compute_s=0.2, nan_rate=0.0, joins=joins)

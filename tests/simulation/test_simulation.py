@@ -10,7 +10,7 @@ import pytest
 from simulation.scenario import Fault, Scenario, draw
 from simulation.world import World, broken_rule, told
 
-from dtrain.config import TrainingSection
+from dtrain.config import training_section
 
 USUAL_SEEDS = "0:1000"
 BATCHES = 10
@@ -33,14 +33,14 @@ def test_safety_after_every_event_and_progress_in_the_end(batch):
 @pytest.mark.parametrize("dies_s", [5.0, 5.05, 5.1, 5.2, 5.3, 5.5, 6.0])
 def test_a_leader_that_dies_while_it_begins_a_term_leaves_the_servers_in_the_one_before(dies_s):
     faults = Fault(4.0, "fall", 1, 0.1), Fault(dies_s, "crash", 0, 0.5)
-    rule = TrainingSection(updates="sync")
+    rule = training_section(updates="sync")
     scenario = Scenario(1, 3, 3, 20, rule, mean_delay_s=0.1, compute_s=0.5, nan_rate=0.0, faults=faults)
     assert broken_rule(scenario) is None, told(scenario)
 
 
 def test_one_who_is_dead_for_good_is_not_waited_for_again_when_ps_0_was_started_again():
     faults = Fault(2.0, "die", 2, 0.0), Fault(12.0, "fall", 0, 1.0)
-    rule = TrainingSection(updates="sync", too_few="shrink")
+    rule = training_section(updates="sync", too_few="shrink")
     world = World(Scenario(1, 3, 2, 40, rule, mean_delay_s=0.005, compute_s=0.5, nan_rate=0.0, faults=faults))
     world.run()
     assert world.clock.now < 60.0, "40 steps of half a second, and two leases"

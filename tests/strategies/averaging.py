@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dtrain.checkpoints import OptimizerState
-from dtrain.config import TrainingSection
+from dtrain.config import SingleSection
 from dtrain.messages import Sums, Verdict
 from dtrain.parameters.means import mean
 from dtrain.protocol.outcome import Outcome
@@ -44,7 +44,7 @@ class AveragingStrategy(Strategy):
 
     def __init__(self, replicas: int) -> None:
         self.context = TaskContext(num_replicas=replicas)
-        self._fits = LocalFits(TrainingSection())
+        self._fits = LocalFits(SingleSection())
 
     @property
     def num_replicas_in_sync(self) -> int:

@@ -5,7 +5,6 @@ has one strategy.
 import os
 import subprocess
 import sys
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_type_hints
 
@@ -13,7 +12,8 @@ import pytest
 
 import dtrain as dt
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.config import ClusterSection, RunSpec, TrainingSection
+from dtrain.config import RunSpec, TrainingSettings, resolve
+from dtrain.config.training_section import DEFAULTS
 from dtrain.config.wishes import LAID_OUT
 from dtrain.distribute import partitioners
 from dtrain.errors import SpecError
@@ -27,7 +27,7 @@ from dtrain.variables.partitioning import Partitioner
 CLUSTER = ClusterSpec.from_lists(
     chief=["127.0.0.1:1"], worker=["127.0.0.1:2", "127.0.0.1:3"], ps=["127.0.0.1:4", "127.0.0.1:5"]
 )
-COUNTS = ClusterSection(chief=1, worker=2, ps=2)
+COUNTS = {"chief": 1, "worker": 2, "ps": 2}
 OTHERS = {
     "updates": "sync",
     "weighting": "examples",
@@ -69,15 +69,11 @@ def launched(monkeypatch, tmp_path):
     """Be a task of a launch whose user said some keys of `training`."""
 
     def be(said=(), task="worker:0", **training):
-        spec = RunSpec(
-            cluster=COUNTS,
-            training=TrainingSection(**training),
-            said=tuple(f"training.{key}" for key in said),
-        )
+        words = {**{key: DEFAULTS[key] for key in said}, **training}
+        spec, problems = resolve({"cluster": COUNTS, "training": words}, lambda spec: ())
+        assert problems == []
         task = TaskId.parse(task)
-        assignment = TaskAssignment(
-            task, CLUSTER, spec.resolved(), "run", run_dir=tmp_path, secret="x", launched=True
-        )
+        assignment = TaskAssignment(task, CLUSTER, spec, "run", run_dir=tmp_path, secret="x", launched=True)
         for name, value in assignment.to_environment(write_tf_config(CLUSTER, task)).items():
             monkeypatch.setenv(name, value)
 
@@ -86,10 +82,9 @@ def launched(monkeypatch, tmp_path):
 
 def test_the_constructor_s_arguments_are_typed_as_the_section_is():
     hints = get_type_hints(TrainingArguments)
-    section = get_type_hints(TrainingSection)
-    fields_of_section = {field.name for field in fields(TrainingSection)}
+    section = get_type_hints(TrainingSettings)
     assert hints.pop("variable_partitioner") == hints["partitioner"]
-    assert hints.keys() == fields_of_section
+    assert hints.keys() == section.keys()
     assert hints.pop("partitioner") == dict[str, int] | Partitioner | None
     assert {name: section[name] for name in hints} == hints
 
@@ -101,17 +96,17 @@ def refused(**wishes) -> str:
 
 
 WRONG = [
-    ({"backup": 1}, "there is no argument 'backup'; do you mean backup_workers?"),
+    ({"backup": 1}, "there is no argument 'backup'; did you mean backup_workers?"),
     ({"nonsense": 1}, "there is no argument 'nonsense'"),
     ({"updates": "snyc"}, "updates: expected sync or async, found 'snyc'"),
-    ({"backup_workers": "1"}, "backup_workers: expected int, found '1'"),
-    ({"seed": True}, "seed: expected int, found True"),
-    ({"deterministic": 1}, "deterministic: expected bool, found 1"),
-    ({"staleness_bound": 1.5}, "staleness_bound: expected int | None, found 1.5"),
-    ({"compression": "bf32"}, "compression: expected "),
+    ({"backup_workers": "1"}, "backup_workers: expected a whole number, found '1'"),
+    ({"seed": True}, "seed: expected a whole number, found True"),
+    ({"deterministic": 1}, "deterministic: expected true or false, found 1"),
+    ({"staleness_bound": 1.5}, "staleness_bound: expected a whole number, found 1.5"),
+    ({"compression": "bf32"}, "compression: expected none, bf16, fp16 or {top_k: fraction}, found 'bf32'"),
     (
         {"partitioner": {"fixed_shards": "2"}},
-        "partitioner: expected dict[str, int] | None, found {'fixed_shards': '2'}",
+        "partitioner.fixed_shards: expected a whole number, found '2'",
     ),
 ]
 
@@ -151,13 +146,13 @@ def test_a_wish_for_determinism_is_refused_where_chance_decides(launched, wishes
 
 
 def test_there_is_a_value_for_every_key():
-    assert set(OTHERS) == {field.name for field in fields(TrainingSection)} - {"strategy"}
+    assert set(OTHERS) == set(DEFAULTS) - {"strategy"}
 
 
 @pytest.mark.parametrize("key", sorted(set(OTHERS) - set(LAID_OUT)))
 def test_a_wish_wins_over_the_default_and_loses_against_what_was_said(launched, key):
     beside = {"updates": "sync"} if key in BELONGS_TO_SYNC else {}
-    default = getattr(TrainingSection(), key)
+    default = DEFAULTS[key]
     launched(**beside)
     assert getattr(dt.ParameterServerStrategy(**{key: OTHERS[key]}).training, key) == OTHERS[key]
     process.close_default()
@@ -165,8 +160,25 @@ def test_a_wish_wins_over_the_default_and_loses_against_what_was_said(launched, 
     assert getattr(dt.ParameterServerStrategy(**{key: OTHERS[key]}).training, key) == default
 
 
+@pytest.mark.parametrize(
+    ("said", "program", "key"),
+    [
+        ({"deterministic": True}, {"updates": "sync"}, "deterministic"),
+        ({"weighting": "examples"}, {"updates": "sync"}, "weighting"),
+        ({"backup_workers": 1}, {"updates": "sync"}, "backup_workers"),
+        ({"stale_gradients": "drop"}, {"max_staleness": 3}, "stale_gradients"),
+    ],
+)
+def test_a_program_completes_what_was_said(launched, said, program, key):
+    launched(**said)
+    assert getattr(dt.ParameterServerStrategy(**program).training, key) == said[key]
+    process.close_default()
+    with pytest.raises(SpecError, match=rf"^dt.get_strategy\(\): {key}: .*the spec or the command line says"):
+        dt.get_strategy()
+
+
 def test_no_staleness_on_the_command_line_stays_synchronous_training(launched):
-    launched(said=["staleness_bound"], staleness_bound=0)
+    launched(staleness_bound=0)
     assert dt.ParameterServerStrategy(updates="async").training.updates == "sync"
 
 
@@ -178,7 +190,7 @@ def test_a_contradiction_names_what_was_said_elsewhere(launched):
 
 
 def test_a_contradiction_names_what_was_said_of_another_key(launched):
-    launched(said=["staleness_bound"], staleness_bound=3)
+    launched(staleness_bound=3)
     message = refused(updates="sync")
     assert "staleness_bound: a staleness bound belongs to updates: async" in message
     assert "(the spec or the command line says staleness_bound: 3)" in message
@@ -246,7 +258,7 @@ def test_wishes_after_a_model_was_made_are_an_error():
 
 
 def test_wishes_that_the_spec_overrules_are_other_wishes_all_the_same(launched):
-    launched(said=["updates"], updates="sync")
+    launched(updates="sync")
     dt.ParameterServerStrategy(updates="sync")
     assert "updates='async'" in refused(updates="async")
 
@@ -305,7 +317,7 @@ def test_a_strategy_that_is_not_built_says_so(launched):
 
 def test_a_launcher_hands_over_which_keys_were_said(launched, tmp_path):
     launched(said=["updates"])
-    assert TaskAssignment.from_environment(os.environ).spec.said == ("training.updates",)
+    assert TaskAssignment.from_environment(os.environ).spec.said == {"training": {"updates": "async"}}
 
 
 def test_the_program_of_the_first_defect(tmp_path):
@@ -328,11 +340,12 @@ def test_the_leader_of_a_launch_writes_down_what_its_program_wished(launched, tm
     launched(task="chief:0", said=["seed"])
     dt.ParameterServerStrategy(updates="sync", seed=5)
     written = read_record(RunFiles(tmp_path).spec, RunSpec)
-    assert (written.training.updates, written.training.seed, written.said) == ("sync", 0, ("training.seed",))
+    assert (written.training.updates, written.training.seed) == ("sync", 0)
+    assert written.said == {"training": {"seed": 0}}
 
 
 def test_a_joined_worker_knows_what_was_said(launched, tmp_path):
     """The run directory's spec, from which a worker joins, has the keys as well."""
     files = RunFiles(tmp_path)
-    write_record(files.spec, replace(RunSpec(cluster=COUNTS), said=("training.seed",)))
-    assert read_record(files.spec, RunSpec).said == ("training.seed",)
+    write_record(files.spec, RunSpec(said={"training": {"seed": 0}}))
+    assert read_record(files.spec, RunSpec).said == {"training": {"seed": 0}}

@@ -13,7 +13,7 @@ from in_memory import InMemoryCluster, step_in_work
 import dtrain as dt
 from dtrain import checkpoints
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.config import RunSpec, TrainingSection
+from dtrain.config import RunSpec, training_section
 from dtrain.process.assignment import TaskAssignment
 from dtrain.strategies.single import SingleStrategy
 
@@ -50,7 +50,7 @@ def train(folder, kind, stop_at=1000, batch=BATCH):
     if kind == "single":
         cluster, spec = (
             ClusterSpec.from_lists(chief=["c:0"]),
-            RunSpec(training=TrainingSection(strategy="single")),
+            RunSpec(training=training_section(strategy="single")),
         )
         strategy = SingleStrategy(
             TaskAssignment(TaskId.parse("chief:0"), cluster, spec, "run", folder, launched=True)

@@ -12,6 +12,7 @@ from roles.by_hand import Hand
 from dtrain.cluster import TaskId
 from dtrain.learning import optimizers
 from dtrain.messages.verdict import Verdict
+from dtrain.runs.trace import NO_TRACE
 from dtrain.strategies.interface import ConfigChange, TaskContext
 from dtrain.strategies.parameter_server.opening import Opening, open_training
 from dtrain.wire.frames import Frame
@@ -72,6 +73,7 @@ class Reporter:
 
     def __init__(self):
         self.status = SimpleNamespace(staleness_mean=None)
+        self.trace = NO_TRACE
 
     def __getattr__(self, name):
         return lambda *arguments: None

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from dtrain import checkpoints
-from dtrain.config import TrainingSection
+from dtrain.config import training_section
 from dtrain.learning import optimizers
 from dtrain.parameters import placement
 from dtrain.protocol.batch_cut import UNCUT
@@ -24,7 +24,7 @@ def test_what_was_dealt_is_not_dealt_again_and_what_is_due_comes_first():
     start = replace(
         fresh(PLAN, OPTIMIZER, {"kernel": np.zeros(2, np.float32)}, version=6), dealt=Dealt(1, 8, (2, 5))
     )
-    training = LocalTraining(Generation(1, PLAN, TrainingSection(), OPTIMIZER, 20, UNCUT), start, None)
+    training = LocalTraining(Generation(1, PLAN, training_section(), OPTIMIZER, 20, UNCUT), start, None)
     replica = SingleReplica(training)
     computed = []
     for _ in range(4):
@@ -37,7 +37,7 @@ def test_what_was_dealt_is_not_dealt_again_and_what_is_due_comes_first():
 
 def test_a_training_is_saved_where_it_is_told_with_the_step_that_it_has_reached(tmp_path):
     start = fresh(PLAN, OPTIMIZER, {"kernel": np.ones(2, np.float32)})
-    training = LocalTraining(Generation(1, PLAN, TrainingSection(), OPTIMIZER, 20, UNCUT), start, None)
+    training = LocalTraining(Generation(1, PLAN, training_section(), OPTIMIZER, 20, UNCUT), start, None)
     replica = SingleReplica(training)
     replica.gradients["kernel"][...] = 5
     replica.commit(0.5, 1, None)

@@ -33,7 +33,7 @@ def train(model, **more):
 
 def alone(**training):
     drawn = []
-    with SingleStrategy(training=dt.config.TrainingSection(**training)).scope():
+    with SingleStrategy(training=dt.config.training_section(**training)).scope():
         model = Drawing(drawn)
     train(model)
     return drawn, model

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dtrain as dt
-from dtrain.config import TrainingSection
+from dtrain.config import training_section
 from dtrain.errors import InputError, ProgramError
 from dtrain.strategies.single import SingleStrategy
 from dtrain.training.batches import Batch
@@ -292,7 +292,7 @@ def test_a_model_of_functions_evaluates_predicts_and_keeps_state():
 
 def test_first_values_of_functions_are_the_seeds():
     assert np.array_equal(linear().get_weights()[0], linear().get_weights()[0])
-    with SingleStrategy(training=TrainingSection(seed=1)).scope():
+    with SingleStrategy(training=training_section(seed=1)).scope():
         other = linear()
     assert not np.array_equal(other.get_weights()[0], linear().get_weights()[0])
 

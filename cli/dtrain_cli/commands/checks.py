@@ -35,12 +35,13 @@ def check(spec: str, foreign: bool, sets: tuple[str, ...], **shortcuts: object) 
 
 
 def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object], foreign: bool) -> None:
+    from dtrain.config import SingleSection
     from dtrain_cli.spec.file import read_spec
 
     spec = read_spec(path, sets, shortcuts, foreign, trains=not foreign)
-    click.echo(
-        f"{path}: no mistakes; {spec.cluster}; {spec.training.strategy}, {spec.resolved().training.updates}"
-    )
+    training = spec.training
+    updates = "" if isinstance(training, SingleSection) else f", {training.updates}"
+    click.echo(f"{path}: no mistakes; {spec.cluster}; {training.strategy}{updates}")
 
 
 def _check_tf_config(foreign: bool) -> None:

@@ -14,7 +14,6 @@ PACKAGES = (
     "numpy",
     "portpicker",
     "psutil",
-    "pydantic",
     "rich",
     "ruamel.yaml",
     "threadpoolctl",

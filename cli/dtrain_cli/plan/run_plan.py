@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
-from dtrain.config import RunSpec
+from dtrain.config import RunSpec, SingleSection
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tf_config import write_tf_config
 from dtrain_cli.plan.task_launch import TaskLaunch
@@ -125,7 +125,6 @@ def build_plan(
         workload: what the tasks run.
         machine: what they run on.
     """
-    spec = spec.resolved()
     tasks = [
         *addresses.tasks(),
         *(TaskId(Role.EVALUATOR, index) for index in range(spec.cluster.count("evaluator"))),
@@ -135,7 +134,7 @@ def build_plan(
     if workload.program is not None:
         command = (machine.python, "-m", "dtrain.task", str(workload.program), *workload.arguments)
     limits = thread_variables(spec, machine.cores, machine.environment)
-    far = spec.training.transport == "grpc" or not all(
+    far = (not isinstance(spec.training, SingleSection) and spec.training.transport == "grpc") or not all(
         address.startswith(LOOPBACK) for address in addresses.servers
     )
     launches = []

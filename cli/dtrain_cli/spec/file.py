@@ -1,22 +1,19 @@
 """The spec of a run: a file, the shortcuts and `--set` on top, checked as a whole before anything starts.
 
 Precedence rises from the file over the shortcuts to `--set`. All mistakes are reported at once, each with its
-place. The embedded default needs neither YAML nor pydantic, which would be a third of a second of every plain
-`dtrain launch PROGRAM.py`.
+place. The embedded default needs no YAML, which would cost every plain `dtrain launch PROGRAM.py` its import.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import EMBEDDED_DEFAULT, Problem, RunSpec
+from dtrain.config import EMBEDDED_DEFAULT, Problem, RunSpec, resolve
 from dtrain.errors import SpecError
 from dtrain_cli.spec.tree import Override, SpecTree, parse_yaml, read_tree
 
-Rules = Callable[[RunSpec], Iterable[Problem]]
-"""Yields what is wrong with a spec beyond types."""
 SHORTCUTS = {
     "workers": ("cluster", "worker"),
     "ps": ("cluster", "ps"),
@@ -53,28 +50,21 @@ def read_spec(
     Raises:
         SpecError: everything that is wrong, a line each.
     """
-    default = replace(
-        EMBEDDED_DEFAULT, cluster=replace(EMBEDDED_DEFAULT.cluster, evaluator=0 if foreign else 1)
-    )
     rules = partial(_problems, foreign=foreign, trains=trains)
+    tree = read_tree(source) if source else _default_tree(foreign)
     given = [_shortcut(name, value) for name, value in (shortcuts or {}).items() if value is not None]
-    if source is None and not sets:
-        return _with_shortcuts(default, given, rules)
-    tree = (
-        read_tree(source)
-        if source
-        else SpecTree("the default spec", {"cluster": dict(vars(default.cluster))})
-    )
     lines = _apply(tree, given, sets)
-
-    from dtrain_cli.spec.checks import check_spec
-
-    spec, problems = check_spec(tree.data, rules)
+    spec, problems = resolve(tree.data, rules, program_follows=not foreign)
     problems.sort(key=lambda problem: tree.position(problem[0]))
     lines += [tree.describe(path, text) for path, text in problems]
     if lines or spec is None:
         raise SpecError("\n".join(lines))
     return spec
+
+
+def _default_tree(foreign: bool) -> SpecTree:
+    cluster = {**asdict(EMBEDDED_DEFAULT.cluster), "evaluator": 0 if foreign else 1}
+    return SpecTree("the default spec", {"cluster": cluster})
 
 
 def _problems(spec: RunSpec, foreign: bool, trains: bool) -> Iterator[Problem]:
@@ -83,21 +73,6 @@ def _problems(spec: RunSpec, foreign: bool, trains: bool) -> Iterator[Problem]:
         yield from spec.command_problems()
     if trains:
         yield from spec.program_problems()
-
-
-def _with_shortcuts(spec: RunSpec, shortcuts: list[Override], rules: Rules) -> RunSpec:
-    """The light way: values that click has already checked, on a default that is known to be right."""
-    for shortcut in shortcuts:
-        *section, name = map(str, shortcut.path)
-        changed: Any = {name: shortcut.value}
-        spec = replace(
-            spec, **({section[0]: replace(getattr(spec, section[0]), **changed)} if section else changed)
-        )
-    tree = SpecTree("the default spec", {}, overrides=shortcuts)
-    lines = [tree.describe(path, text) for path, text in rules(spec)]
-    if lines:
-        raise SpecError("\n".join(lines))
-    return replace(spec, said=tuple(sorted(".".join(map(str, shortcut.path)) for shortcut in shortcuts)))
 
 
 def _shortcut(name: str, value: Any) -> Override:

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import is_none
+from dtrain.config import KeyPath, is_none
 from dtrain.errors import SpecError
 
 BYTES_MAX = 256 * 1024
-
-KeyPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,31 @@
 """The cluster spec without its addresses' meaning: how to train, save, restart and misbehave. CONTRACT
 section 3.
 
-All of it is frozen data. Types say what a field may hold, `problems()` says what types cannot: ranges and
-rules between fields. What reads a spec (the launcher, with file, line and column; a constructor, with the
-argument's name) shows what `problems()` yields; the rules stand nowhere else.
+All of it is frozen data. What somebody wrote (a spec, options, a constructor's arguments) may leave out any
+key; `resolution` lays it over the defaults, checks it, and makes a `RunSpec` of it. Whoever reads a spec (the
+launcher, with file, line and column; a constructor, with the argument's name) shows what the check yields;
+the rules stand nowhere else.
 """
 
 from dtrain.config.checkpoint_section import CheckpointSection
 from dtrain.config.cluster_section import ROLES, ClusterSection, address_problem
-from dtrain.config.nulls import is_none, with_nulls
+from dtrain.config.kinds import KeyPath
+from dtrain.config.nulls import is_none
 from dtrain.config.problems import Problem
+from dtrain.config.resolution import resolve, with_program
 from dtrain.config.restart_section import DEFAULT_RESTART, RestartSection
-from dtrain.config.run_spec import EMBEDDED_DEFAULT, NO_SERVERS, RunSpec
+from dtrain.config.run_spec import EMBEDDED_DEFAULT, NO_SERVERS, RunSpec, WrittenSpec
 from dtrain.config.simulate_section import KillFault, LinkFault, PauseFault, SimulateSection
-from dtrain.config.training_section import TrainingSection
+from dtrain.config.training_section import (
+    AsyncSection,
+    PlainSettings,
+    ServerSection,
+    SingleSection,
+    SyncSection,
+    TrainingSection,
+    TrainingSettings,
+    training_section,
+)
 from dtrain.config.wait_section import WaitSection
 
 __all__ = [
@@ -21,18 +33,28 @@ __all__ = [
     "EMBEDDED_DEFAULT",
     "NO_SERVERS",
     "ROLES",
+    "AsyncSection",
     "CheckpointSection",
     "ClusterSection",
+    "KeyPath",
     "KillFault",
     "LinkFault",
     "PauseFault",
+    "PlainSettings",
     "Problem",
     "RestartSection",
     "RunSpec",
+    "ServerSection",
     "SimulateSection",
+    "SingleSection",
+    "SyncSection",
     "TrainingSection",
+    "TrainingSettings",
     "WaitSection",
+    "WrittenSpec",
     "address_problem",
     "is_none",
-    "with_nulls",
+    "resolve",
+    "training_section",
+    "with_program",
 ]

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
-from dtrain.config.problems import STRICT, Problem, at_least
+from dtrain.config.problems import Problem, at_least
 
 
 @dataclass(frozen=True)
@@ -12,8 +11,6 @@ class CheckpointSection:
     """When checkpoints are written, which are kept, at which URL copies; one is always written at step 0 and
     at the end.
     """
-
-    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     every_s: float | None = 30.0
     every_steps: int | None = None

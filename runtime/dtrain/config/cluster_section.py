@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import dtrain.cluster as clusters
-from dtrain.config.problems import STRICT, Problem
+from dtrain.config.problems import Problem
 
 ROLES = tuple(role.value for role in clusters.Role)
 
@@ -13,8 +12,6 @@ ROLES = tuple(role.value for role in clusters.Role)
 @dataclass(frozen=True)
 class ClusterSection:
     """How many tasks of each role, or at which addresses. A count means: pick ports on this machine."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     chief: int | tuple[str, ...] = 0
     worker: int | tuple[str, ...] = 0

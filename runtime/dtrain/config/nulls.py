@@ -2,9 +2,10 @@
 which one it takes.
 """
 
-from dataclasses import is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
+
+from dtrain.config.kinds import is_section, keys_of
 
 NONE = "none"
 
@@ -29,7 +30,7 @@ def with_nulls(value: Any, kind: Any) -> Any:
         choices = [
             choice for member in members if get_origin(member) is Literal for choice in get_args(member)
         ]
-        if NoneType in members or is_dataclass(kind) or get_origin(kind) is dict:
+        if NoneType in members or is_section(kind) or get_origin(kind) is dict:
             return None
         return NONE if NONE in choices else value
     if isinstance(value, dict):
@@ -46,9 +47,9 @@ def with_nulls(value: Any, kind: Any) -> Any:
 
 
 def _mapping_with_nulls(value: dict[str, Any], members: tuple[Any, ...]) -> dict[str, Any]:
-    section = next((member for member in members if is_dataclass(member)), None)
+    section = next((member for member in members if is_section(member)), None)
     if section is not None:
-        kinds = get_type_hints(section)
+        kinds = keys_of(section)
         return {key: with_nulls(item, kinds.get(key, object)) for key, item in value.items()}
     items = next((get_args(member)[1] for member in members if get_origin(member) is dict), object)
     return {key: with_nulls(item, items) for key, item in value.items()}

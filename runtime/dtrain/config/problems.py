@@ -6,12 +6,17 @@ from typing import Any
 
 Problem = tuple[tuple[str | int, ...], str]
 """Where (the path of keys from the top of the section) and what is wrong, what was expected."""
-STRICT = {"extra": "forbid"}
 
 
 def at_least(section: Any, minimum: float, *names: str) -> Iterator[Problem]:
-    """Which of the numbers are less than they may be; None is none."""
+    """Yield which of the numbers are less than they may be; None is none."""
     for name in names:
-        value = getattr(section, name)
-        if value is not None and not (math.isfinite(value) and value >= minimum):
-            yield (name,), f"expected a number of at least {minimum}, found {value}"
+        if problem := too_little(getattr(section, name), minimum):
+            yield (name,), problem
+
+
+def too_little(value: float | None, minimum: float) -> str | None:
+    """Return what is wrong with a number that may not be less; None is none."""
+    if value is None or (math.isfinite(value) and value >= minimum):
+        return None
+    return f"expected a number of at least {minimum}, found {value}"

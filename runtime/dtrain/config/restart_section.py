@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from dtrain.config.cluster_section import ROLES
-from dtrain.config.problems import STRICT, Problem, at_least
+from dtrain.config.problems import Problem, at_least
 
 
 @dataclass(frozen=True)
@@ -13,8 +13,6 @@ class RestartSection:
     """What happens when a task of one role dies. Backoff doubles; the count is forgotten after 60 healthy
     seconds.
     """
-
-    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     policy: Literal["never", "on_failure", "always"] = "on_failure"
     max: int = 3

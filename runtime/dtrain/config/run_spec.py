@@ -2,15 +2,23 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Any, Literal, TypedDict
 
 import dtrain.cluster as clusters
 from dtrain.config.checkpoint_section import CheckpointSection
 from dtrain.config.cluster_section import ClusterSection
-from dtrain.config.problems import STRICT, Problem
+from dtrain.config.problems import Problem
 from dtrain.config.restart_section import DEFAULT_RESTART, RestartSection
 from dtrain.config.simulate_section import SimulateSection
-from dtrain.config.training_section import TrainingSection
+from dtrain.config.training_rules import replicas_problems
+from dtrain.config.training_section import (
+    AsyncSection,
+    ServerSection,
+    SingleSection,
+    SyncSection,
+    TrainingSection,
+    TrainingSettings,
+)
 from dtrain.config.wait_section import WaitSection
 from dtrain.errors import SpecError
 
@@ -19,31 +27,46 @@ NO_SERVERS = (
     "(`--ps 1`, or `ps: 1` in the spec), or train in one process (`--strategy single`)"
 )
 
+RoleName = Literal["chief", "worker", "ps", "evaluator"]
+
+
+class WrittenSpec(TypedDict, total=False):
+    """A spec as somebody wrote it: a key that is not there is unset."""
+
+    name: str
+    cluster: ClusterSection
+    training: TrainingSettings
+    checkpoint: CheckpointSection
+    success: Literal["leader", "all_workers"]
+    restart: dict[RoleName, RestartSection]
+    wait: WaitSection
+    hold_ports: bool
+    secret_file: str | None
+    simulate: SimulateSection
+
 
 @dataclass(frozen=True)
 class RunSpec:
     """A whole cluster spec. `dtrain.config` knows the rules; who reads the file knows lines and columns.
 
     Attributes:
-        said: which keys the spec file, the shortcuts and `--set` gave, whatever their values: ``name``,
-            ``training.updates``. They win over the program's constructor. A spec file has no such key; in
-            memory, in the environment of a task and in the run directory it goes with the spec.
+        said: the name and the `training` section as the spec file, the shortcuts and `--set` gave them. They
+            win over the program's constructor, whatever their values. A spec file has no such key; in memory,
+            in the environment of a task and in the run directory it goes with the spec.
     """
-
-    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     name: str = "run"
     cluster: ClusterSection = field(default_factory=ClusterSection)
-    training: TrainingSection = field(default_factory=TrainingSection)
+    training: TrainingSection = field(default_factory=AsyncSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     success: Literal["leader", "all_workers"] = "leader"
-    restart: dict[Literal["chief", "worker", "ps", "evaluator"], RestartSection] = field(default_factory=dict)
+    restart: dict[RoleName, RestartSection] = field(default_factory=dict)
     wait: WaitSection = field(default_factory=WaitSection)
     hold_ports: bool = True
     secret_file: str | None = None
     trace: bool = False
     simulate: SimulateSection = field(default_factory=SimulateSection)
-    said: tuple[str, ...] = field(default=(), compare=False)
+    said: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong beyond types, in every section and between sections."""
@@ -54,7 +77,7 @@ class RunSpec:
             )
         elif self.name.startswith((".", "-")):
             yield ("name",), f"expected a letter or digit first, found {self.name!r}"
-        for section in ("cluster", "training", "checkpoint", "wait", "simulate"):
+        for section in ("cluster", "checkpoint", "wait", "simulate"):
             yield from (((section, *path), text) for path, text in getattr(self, section).problems())
         for role, restart in self.restart.items():
             yield from ((("restart", role, *path), text) for path, text in restart.problems())
@@ -72,16 +95,18 @@ class RunSpec:
                     ("simulate", *path),
                     f"the cluster has no {task}: {task.role} is {self.cluster.count(task.role)}",
                 )
-        if self.training.strategy == "parameter_server" and self.training.updates == "sync":
-            yield from (
-                (("training", *path), text) for path, text in self.training.problems_among(self.replicas)
-            )
+        yield from ((("training", *path), text) for path, text in self.training_problems())
+
+    def training_problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with `training` on a cluster of this size."""
+        if isinstance(self.training, SyncSection):
+            yield from replicas_problems(self.training, self.replicas)
 
     def program_problems(self) -> Iterator[Problem]:
         """Yield what is wrong where a program trains on this spec's cluster, and right for any other
         command.
         """
-        if self.training.strategy == "parameter_server" and self.cluster.count("ps") == 0:
+        if not isinstance(self.training, SingleSection) and self.cluster.count("ps") == 0:
             yield ("cluster", "ps"), NO_SERVERS
         if self.training.validation == "evaluator" and self.cluster.count("evaluator") == 0:
             yield (
@@ -105,22 +130,16 @@ class RunSpec:
         given: dict[str, RestartSection] = dict(self.restart.items())
         return given.get(role, DEFAULT_RESTART[role])
 
-    def resolved(self) -> "RunSpec":
-        """The same spec with what follows from it written out.
+    @property
+    def on_servers(self) -> ServerSection:
+        """The `training` section of a run that trains on parameter servers; only such a run asks."""
+        assert not isinstance(self.training, SingleSection), "this run trains in one process"
+        return self.training
 
-        A staleness bound of 0 is synchronous training without backups; the strategy `single` has one task,
-        which leads.
-        """
-        if self.training.strategy == "single":
+    def resolved(self) -> "RunSpec":
+        """Return the same spec with the cluster that its strategy has: `single` has one task, which leads."""
+        if isinstance(self.training, SingleSection):
             return replace(self, cluster=ClusterSection(chief=1))
-        if self.training.updates == "async" and self.training.staleness_bound == 0:
-            training = replace(self.training, updates="sync", staleness_bound=None, backup_workers=0)
-            implied = (
-                ("training.updates", "training.backup_workers")
-                if "training.staleness_bound" in self.said
-                else ()
-            )
-            return replace(self, training=training, said=tuple(sorted({*self.said, *implied})))
         return self
 
 

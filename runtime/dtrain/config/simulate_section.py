@@ -4,10 +4,9 @@ import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import dtrain.cluster as clusters
-from dtrain.config.problems import STRICT, Problem, at_least
+from dtrain.config.problems import Problem, at_least
 from dtrain.errors import SpecError
 
 
@@ -17,8 +16,6 @@ class KillFault:
     between.
     """
 
-    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
-
     task: str
     at_step: int | tuple[int, int] | None = None
     at_s: float | tuple[float, float] | None = None
@@ -27,8 +24,6 @@ class KillFault:
 @dataclass(frozen=True)
 class PauseFault:
     """Stop a task with SIGSTOP once and continue it `for_s` seconds later; when is said as in `KillFault`."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     task: str
     for_s: float
@@ -54,8 +49,6 @@ def _moment_problems(fault: KillFault | PauseFault) -> Iterator[Problem]:
 @dataclass(frozen=True)
 class LinkFault:
     """Make the connection of two tasks slow, on every transport."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     between: tuple[str, str]
     latency_ms: float = 0.0
@@ -95,8 +88,6 @@ def _never_talk(one: clusters.TaskId, other: clusters.TaskId) -> str | None:
 @dataclass(frozen=True)
 class SimulateSection:
     """Make a cluster behave badly on purpose, reproducibly."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     seed: int = 0
     slow: dict[str, float] = field(default_factory=dict)

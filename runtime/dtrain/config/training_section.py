@@ -1,134 +1,139 @@
-"""The `training` section: the strategy and its rules."""
+"""The `training` section: as it is written, flat and with any key left out, and as it is resolved.
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+What is resolved is one of three types, each with the fields that mean something to it, so that no value of
+them can say two things that contradict each other. `training_rules` says why what was written makes none of
+them.
+"""
 
-from dtrain.config.problems import STRICT, Problem, at_least
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
+
+from msgspec import Struct
 
 STRATEGIES = ("parameter_server", "single")
-PARTITIONERS = {"fixed_shards": set(), "min_size": {"max_shards"}, "max_size": {"max_shards"}}
 
 
-@dataclass(frozen=True)
-class TrainingSection:
-    """How the replicas' gradients become new variables. Names and defaults are CONTRACT section 3's."""
+class PlainSettings(TypedDict, total=False):
+    """The keys of `training` that a program writes as a spec does; see `TrainingSettings`."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
+    strategy: str
+    updates: Literal["sync", "async"]
+    backup_workers: int
+    replicas_to_aggregate: int | None
+    weighting: Literal["replicas", "examples"]
+    chief_trains: bool
+    too_few: Literal["wait", "shrink", "fail"]
+    too_few_timeout_s: float
+    staleness_bound: int | None
+    stale_gradients: Literal["apply", "drop", "scale", "compensate"]
+    max_staleness: int | None
+    compensation: float
+    on_stale: Literal["skip", "retry_same_batch"]
+    warmup_steps: int
+    nan_policy: Literal["refuse", "skip", "fail"]
+    deterministic: bool
+    placement: Literal["round_robin", "greedy"]
+    compression: Literal["none", "bf16", "fp16"] | dict[str, float]
+    transport: Literal["auto", "grpc", "local"]
+    validation: Literal["leader", "evaluator"]
+    seed: int
 
-    strategy: str = "parameter_server"
-    updates: Literal["sync", "async"] = "async"
-    backup_workers: int = 0
-    replicas_to_aggregate: int | None = None
-    weighting: Literal["replicas", "examples"] = "replicas"
+
+class TrainingSettings(PlainSettings, total=False):
+    """The section as somebody wrote it: a key that is not there is unset, whatever its default."""
+
+    partitioner: dict[str, int] | None
+
+
+class _EverySection(Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """What every strategy has. `kind` tells the types apart in JSON."""
+
+    nan_policy: Literal["refuse", "skip", "fail"] = "refuse"
+    validation: Literal["leader", "evaluator"] = "leader"
+    seed: int = 0
+
+
+class SingleSection(_EverySection, frozen=True, kw_only=True, tag="single"):
+    """One process, without servers."""
+
+    chief_trains: ClassVar[bool] = True
+    strategy: Literal["single"] = "single"
+    deterministic: bool = False
+
+
+class _ServerSection(_EverySection, frozen=True, kw_only=True):
+    """What both kinds of updates on parameter servers have."""
+
+    strategy: Literal["parameter_server"] = "parameter_server"
     chief_trains: bool = True
     too_few: Literal["wait", "shrink", "fail"] = "wait"
     too_few_timeout_s: float = 60.0
-    staleness_bound: int | None = None
-    stale_gradients: Literal["apply", "drop", "scale", "compensate"] = "apply"
-    max_staleness: int | None = None
-    compensation: float = 0.04
     on_stale: Literal["skip", "retry_same_batch"] = "skip"
-    warmup_steps: int = 0
-    nan_policy: Literal["refuse", "skip", "fail"] = "refuse"
-    deterministic: bool = False
     placement: Literal["round_robin", "greedy"] = "round_robin"
     partitioner: dict[str, int] | None = None
     compression: Literal["none", "bf16", "fp16"] | dict[str, float] = "none"
     transport: Literal["auto", "grpc", "local"] = "auto"
-    validation: Literal["leader", "evaluator"] = "leader"
-    seed: int = 0
 
-    def problems(self) -> Iterator[Problem]:
-        """What is wrong beyond types."""
-        if self.strategy not in STRATEGIES:
-            yield ("strategy",), f"this version has {' and '.join(STRATEGIES)}, found {self.strategy!r}"
-        yield from at_least(
-            self, 0, "backup_workers", "too_few_timeout_s", "staleness_bound", "max_staleness"
-        )
-        yield from at_least(self, 0, "compensation", "warmup_steps", "seed")
-        yield from at_least(self, 1, "replicas_to_aggregate")
-        if self.backup_workers and self.replicas_to_aggregate is not None:
-            yield ("replicas_to_aggregate",), "give either backup_workers or replicas_to_aggregate, not both"
-        if self.updates == "async" and (self.backup_workers or self.replicas_to_aggregate is not None):
-            name = "backup_workers" if self.backup_workers else "replicas_to_aggregate"
-            yield (name,), "backup replicas belong to updates: sync; this spec trains with updates: async"
-        is_async = (
-            self.strategy == "parameter_server" and self.updates == "async" and self.staleness_bound != 0
-        )
-        if is_async and self.weighting == "examples":
-            yield (
-                ("weighting",),
-                "async applies each gradient by itself: expected updates: sync beside examples",
-            )
-        if self.updates == "sync" and self.staleness_bound:
-            yield (
-                ("staleness_bound",),
-                "a staleness bound belongs to updates: async; this spec trains with updates: sync",
-            )
-        if self.deterministic and self.strategy == "parameter_server":
-            yield from self._chance_problems()
-        if self.stale_gradients == "drop" and self.max_staleness is None:
-            yield ("stale_gradients",), "drop needs max_staleness: gradients staler than it are dropped"
-        yield from self._partitioner_problems()
-        if isinstance(self.compression, dict):
-            fraction = self.compression.get("top_k", 0)
-            if set(self.compression) != {"top_k"} or not 0 < fraction <= 1:
-                yield (
-                    ("compression",),
-                    f"expected {{top_k: fraction}} with a fraction between 0 and 1, found {self.compression}",
-                )
 
-    def _chance_problems(self) -> Iterator[Problem]:
-        """What would leave it to chance which contributions count; `RunSpec.problems` sees fewer of them than
-        replicas.
-        """
-        if self.updates == "async" and self.staleness_bound != 0:
-            yield (
-                ("deterministic",),
-                "async applies gradients as they arrive: expected updates: sync beside it",
-            )
-        elif self.backup_workers:
-            yield (
-                ("deterministic",),
-                "which replicas are late is chance: expected no backup_workers beside it",
-            )
+class SyncSection(_ServerSection, frozen=True, kw_only=True, tag="parameter_server_sync"):
+    """N contributions make an update."""
 
-    def _partitioner_problems(self) -> Iterator[Problem]:
-        if self.partitioner is None:
-            return
-        kinds = set(self.partitioner) & set(PARTITIONERS)
-        if len(kinds) != 1 or set(self.partitioner) - kinds - PARTITIONERS[min(kinds)]:
-            expected = (
-                "{fixed_shards: n}, {min_size: bytes, max_shards: n} or {max_size: bytes, max_shards: n}"
-            )
-            yield ("partitioner",), f"expected one of {expected}, found {self.partitioner}"
-        for name, value in self.partitioner.items():
-            if value < 1:
-                yield ("partitioner", name), f"expected at least 1, found {value}"
-
-    def problems_among(self, replicas: int) -> Iterator[Problem]:
-        """What is wrong in synchronous training of so many replicas; 0: their number is not known."""
-        if 0 < replicas <= self.backup_workers:
-            text = (
-                f"of {replicas} replicas at most {replicas - 1} can be backups, found {self.backup_workers}"
-            )
-            yield ("backup_workers",), text
-        if (
-            self.deterministic
-            and self.replicas_to_aggregate is not None
-            and self.replicas_to_aggregate < replicas
-        ):
-            text = (
-                f"which {self.replicas_to_aggregate} of {replicas} replicas come first is chance: "
-                "expected all of them beside it"
-            )
-            yield ("deterministic",), text
+    updates: Literal["sync"] = "sync"
+    backup_workers: int = 0
+    replicas_to_aggregate: int | None = None
+    weighting: Literal["replicas", "examples"] = "replicas"
+    deterministic: bool = False
 
     def replicas_needed(self, replicas: int) -> int:
-        """N of rule 1: how many contributions make one synchronous update when `replicas` train."""
+        """N of rule 1: how many contributions make one update when `replicas` train."""
         return self.replicas_to_aggregate or replicas - self.backup_workers
 
     def has_backups(self, replicas: int) -> bool:
-        """Return whether a synchronous update does not wait for every replica."""
+        """Return whether an update does not wait for every replica."""
         return self.replicas_needed(replicas) < replicas
+
+
+class AsyncSection(_ServerSection, frozen=True, kw_only=True, tag="parameter_server_async"):
+    """Every gradient is an update, applied as it arrives; which comes first is chance."""
+
+    deterministic: ClassVar[bool] = False
+    updates: Literal["async"] = "async"
+    staleness_bound: int | None = None
+    stale_gradients: Literal["apply", "drop", "scale", "compensate"] = "apply"
+    max_staleness: int | None = None
+    compensation: float = 0.04
+    warmup_steps: int = 0
+
+
+ServerSection = SyncSection | AsyncSection
+TrainingSection = SingleSection | SyncSection | AsyncSection
+
+
+def _settings_of(training: TrainingSection) -> dict[str, Any]:
+    return {name: getattr(training, name) for name in training.__struct_fields__}
+
+
+DEFAULTS: dict[str, Any] = {**_settings_of(SyncSection()), **_settings_of(AsyncSection())}
+"""The default of every key."""
+
+
+def training_section(**settings: Unpack[TrainingSettings]) -> TrainingSection:
+    """Return what was written as one of the types, without the keys that mean nothing to it.
+
+    A staleness bound of 0 is synchronous training without backups.
+
+    Args:
+        settings: of the right types; where they contradict each other (`training_rules`) the result has only
+            some of them.
+    """
+    kind: type[SingleSection | SyncSection | AsyncSection] = AsyncSection
+    left_out = {"strategy", "updates"}
+    if settings.get("strategy") == SingleSection().strategy:
+        kind = SingleSection
+    elif settings.get("updates") == SyncSection().updates:
+        kind = SyncSection
+    elif settings.get("staleness_bound") == 0:
+        kind = SyncSection
+        left_out |= {"backup_workers", "replicas_to_aggregate"}
+    names = set(kind.__struct_fields__) - left_out
+    values: dict[str, Any] = {**settings}
+    return kind(**{name: value for name, value in values.items() if name in names})

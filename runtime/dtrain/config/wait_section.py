@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
-from dtrain.config.problems import STRICT, Problem, at_least
+from dtrain.config.problems import Problem, at_least
 
 GRACE_S = {True: 10.0, False: 25.0}
 """Under a launcher, and without one: an engine that stops machines gives their tasks 30 s."""
@@ -20,8 +19,6 @@ class WaitSection:
         leader_s: for the leader to come back, from the end of its lease on; the servers then end.
         grace_s: how long a task may take to end by itself after the order to stop; None: see `grace`.
     """
-
-    __pydantic_config__: ClassVar[dict[str, str]] = STRICT
 
     start_s: float = 60.0
     server_s: float = 60.0

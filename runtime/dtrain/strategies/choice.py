@@ -3,12 +3,13 @@
 import contextlib
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Unpack
 
 from dtrain.cluster import Role
-from dtrain.config import RunSpec
-from dtrain.config.wishes import Wishes, checked_wishes, different_wish, refuse_new_layout, with_wishes
+from dtrain.config import PlainSettings, RunSpec, SingleSection, TrainingSettings, with_program
+from dtrain.config.wishes import checked_wishes, different_wish, refuse_new_layout
 from dtrain.errors import SpecError
 from dtrain.process.allocation import keep_freed_memory
 from dtrain.process.assignment import TaskAssignment
@@ -22,37 +23,13 @@ from dtrain.variables.partitioning import Partitioner, partitioner_config
 CONSTRUCTOR = "ParameterServerStrategy"
 
 
-class TrainingArguments(TypedDict, total=False):
-    """The fields of a spec's `training` section, as a program may give them; `TrainingSection` has their
-    defaults.
-
-    A partitioner, also under TensorFlow's name `variable_partitioner`, may be one of
-    `dt.distribute.partitioners`.
+class TrainingArguments(PlainSettings, total=False):
+    """The fields of a spec's `training` section, as a program may give them; a partitioner, also under
+    TensorFlow's name `variable_partitioner`, may be one of `dt.distribute.partitioners`.
     """
 
-    strategy: str
-    updates: Literal["sync", "async"]
-    backup_workers: int
-    replicas_to_aggregate: int | None
-    weighting: Literal["replicas", "examples"]
-    chief_trains: bool
-    too_few: Literal["wait", "shrink", "fail"]
-    too_few_timeout_s: float
-    staleness_bound: int | None
-    stale_gradients: Literal["apply", "drop", "scale", "compensate"]
-    max_staleness: int | None
-    compensation: float
-    on_stale: Literal["skip", "retry_same_batch"]
-    warmup_steps: int
-    nan_policy: Literal["refuse", "skip", "fail"]
-    deterministic: bool
-    placement: Literal["round_robin", "greedy"]
     partitioner: dict[str, int] | Partitioner | None
     variable_partitioner: dict[str, int] | Partitioner | None
-    compression: Literal["none", "bf16", "fp16"] | dict[str, float]
-    transport: Literal["auto", "grpc", "local"]
-    validation: Literal["leader", "evaluator"]
-    seed: int
 
 
 def get_strategy() -> Strategy:
@@ -89,6 +66,7 @@ class ParameterServerStrategy(Strategy):
     def __new__(cls, **training: Unpack[TrainingArguments]) -> Strategy:  # type: ignore[misc]
         """Return the strategy of this process."""
         wishes = checked_wishes(_with_plain_partitioner(dict(training)), CONSTRUCTOR)
+        said: Mapping[str, object] = wishes
         strategy = current_strategy(lambda: _make(wishes))
         if (name := different_wish(strategy.wishes, wishes)) is not None:
             before = (
@@ -97,7 +75,7 @@ class ParameterServerStrategy(Strategy):
                 else f"{name} left at its default"
             )
             raise SpecError(
-                f"{CONSTRUCTOR}: {name}={wishes[name]!r}, but this process has a strategy already, made "
+                f"{CONSTRUCTOR}: {name}={said[name]!r}, but this process has a strategy already, made "
                 f"with {before}; "
                 "say it where the first is made (dt.get_strategy() makes one, and so does a model outside "
                 "of any scope)"
@@ -108,7 +86,7 @@ class ParameterServerStrategy(Strategy):
 ParameterServerStrategy.register(SingleStrategy)
 
 
-def _with_plain_partitioner(training: Wishes) -> Wishes:
+def _with_plain_partitioner(training: Mapping[str, Any]) -> dict[str, Any]:
     """Name a partitioner as a spec does; TensorFlow's name for the argument is another one."""
     plain = dict(training)
     if "variable_partitioner" in plain:
@@ -120,12 +98,13 @@ def _with_plain_partitioner(training: Wishes) -> Wishes:
     return plain
 
 
-def _make(wishes: Wishes) -> Strategy:
+def _make(wishes: TrainingSettings) -> Strategy:
     """Make the strategy of this process."""
     assignment = TaskAssignment.from_environment(os.environ)
     if assignment is None and (found := read_classic_flags(sys.argv[1:])):
         assignment = TaskAssignment.by_hand(*found)
-    spec = with_wishes(assignment.spec if assignment else RunSpec(), wishes, CONSTRUCTOR)
+    who = CONSTRUCTOR if wishes else "dt.get_strategy()"
+    spec = with_program(assignment.spec if assignment else RunSpec(), wishes, who)
     if assignment is not None and assignment.launched:
         refuse_new_layout(assignment.spec, wishes, CONSTRUCTOR, sys.argv[0])
     if assignment is None:
@@ -139,7 +118,7 @@ def _make(wishes: Wishes) -> Strategy:
     return strategy
 
 
-def _write_down(assignment: TaskAssignment, wishes: Wishes) -> None:
+def _write_down(assignment: TaskAssignment, wishes: TrainingSettings) -> None:
     """Leader of a launch: tell the launcher what the program has wished; a run survives a lost worker by
     that, not by the spec.
     """
@@ -156,7 +135,7 @@ def _write_down(assignment: TaskAssignment, wishes: Wishes) -> None:
 def strategy_of(assignment: TaskAssignment) -> Strategy:
     """Return the strategy of a task; a ``ps`` task serves instead, and then raises SystemExit(0)."""
     training = assignment.spec.training
-    if training.strategy == "single":
+    if isinstance(training, SingleSection):
         share_cores(training, assignment)
         return SingleStrategy(assignment)
     keep_freed_memory()

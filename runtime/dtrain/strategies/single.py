@@ -5,7 +5,7 @@ files.
 """
 
 from dtrain.checkpoints import OptimizerState
-from dtrain.config import TrainingSection
+from dtrain.config import SingleSection, TrainingSection
 from dtrain.messages import Sums
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.outcome import Outcome
@@ -40,7 +40,7 @@ class SingleStrategy(Strategy):
         """Train alone, by `training`; or as the one task of a launch, whose run directory then holds
         checkpoints and status.
         """
-        section = assignment.spec.training if assignment else training or TrainingSection()
+        section = assignment.spec.training if assignment else training or SingleSection()
         self.training = section
         self._fits = LocalFits(section, assignment)
         self.context = TaskContext(

@@ -63,7 +63,7 @@ class Dealing:
         batches = max(map(data.batch_of, rows), default=-1) + 1
         parts = range(batches * term.parts)
         missing = {row for part in parts for row in cut.rows(part) if not counts[row]} - self._refused
-        if term.begun.has_backups or rule.stale_gradients == "drop":
+        if term.begun.has_backups or (not term.begun.sync and rule.stale_gradients == "drop"):
             missing -= self._pushed if rule.on_stale == "skip" else set()
             missing -= {row for part in parts if self._is_under_way(part) for row in cut.rows(part)}
         self._judge.demand(

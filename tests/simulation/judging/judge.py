@@ -234,7 +234,7 @@ class Judge:
             term is None
             or not blocks
             or (not self.sync and not self.scenario.harmless)
-            or self.rule.stale_gradients == "compensate"
+            or (not self.sync and self.rule.stale_gradients == "compensate")
         ):
             return
         possible = term.states(server, held.pushes.version)

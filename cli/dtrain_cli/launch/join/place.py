@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.config import RunSpec
+from dtrain.config import RunSpec, SingleSection
 from dtrain.errors import RunError, SpecError
 from dtrain.process.assignment import SECRET, TaskAssignment
 from dtrain.process.tf_config import read_tf_config
@@ -33,7 +33,7 @@ def joining_worker(run: KnownRun, environment: Mapping[str, str]) -> TaskAssignm
     if offer is None:
         raise RunError(f"run {name} takes no workers: it runs a command that is not a dtrain program")
     spec = read_record(files.spec, RunSpec)
-    if spec is None or spec.training.strategy != "parameter_server":
+    if spec is None or isinstance(spec.training, SingleSection):
         raise SpecError(f"run {name} does not train on parameter servers; only such a run can be joined")
     cluster, _ = read_tf_config(msgspec.json.encode({"cluster": offer.cluster}).decode())
     return TaskAssignment(

@@ -7,7 +7,7 @@ good ends the run, except of the evaluator, and of a replica on parameter server
 from collections.abc import Mapping
 
 from dtrain.cluster import Role, TaskId
-from dtrain.config import RunSpec
+from dtrain.config import RunSpec, SingleSection, SyncSection
 from dtrain_cli.runs.report import ENDED
 
 
@@ -32,12 +32,13 @@ def survives_without(spec: RunSpec, lost: TaskId, states: Mapping[TaskId, str], 
         return True
     if lost.role is not Role.WORKER or foreign or lost == leader(spec):
         return False
-    if spec.success == "all_workers" or spec.training.strategy != "parameter_server":
+    training = spec.training
+    if spec.success == "all_workers" or isinstance(training, SingleSection):
         return False
     live = [task for task, state in states.items() if _is_replica(spec, task) and state not in ENDED]
     needed = 1
-    if spec.training.updates == "sync" and spec.training.too_few != "shrink":
-        needed = min(spec.replicas, spec.training.replicas_needed(spec.replicas))
+    if isinstance(training, SyncSection) and training.too_few != "shrink":
+        needed = min(spec.replicas, training.replicas_needed(spec.replicas))
     return len(live) >= needed
 
 

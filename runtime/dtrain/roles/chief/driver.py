@@ -88,7 +88,7 @@ class Leader:
             PeerRefusedError: a server will not have it.
         """
         plan = generation.plan
-        contents = start.contents if generation.training.updates == "async" else ()
+        contents = () if generation.sync else start.contents
         repairs = tuple(lacking([each.batches for each in contents]))
         values = cut(plan, start.values)
         slots = {name: cut(plan, by_variable) for name, by_variable in start.slots.items()}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dtrain.config import TrainingSection
+from dtrain.config import SyncSection, TrainingSection
 from dtrain.parameters.placement import Plan
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.feed import UNKNOWN, Feed
@@ -36,4 +36,4 @@ class Generation:
     @property
     def sync(self) -> bool:
         """Whether it trains synchronously, on parameter servers."""
-        return self.training.strategy == "parameter_server" and self.training.updates == "sync"
+        return isinstance(self.training, SyncSection)

@@ -126,7 +126,7 @@ class Saver:
             CheckpointError: the servers do not agree on a version, or the disk is full or failing.
             PeerError: a server is gone, or is in another term.
         """
-        attempt = Cut(self.generation.training.updates == "sync", term)
+        attempt = Cut(self.generation.sync, term)
         with self._turn:
             for _ in range(CUT_ATTEMPTS):
                 last = self.generation.max_steps if self.until is None else self.until

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.config import TrainingSection
+from dtrain.config import AsyncSection
 from dtrain.messages import Push, Refusal, RefusalKind, Reply, Verdict
 from dtrain.parameters.store import Store
 from dtrain.protocol.applied_batches import AppliedBatches
@@ -75,7 +75,7 @@ class AsyncPushes:
     def of(
         cls,
         store: Store,
-        training: TrainingSection,
+        training: AsyncSection,
         *,
         version: int,
         max_steps: int,

@@ -13,6 +13,7 @@ from functools import cache, partial
 import msgspec
 
 from dtrain.cluster import Role, TaskId
+from dtrain.config import AsyncSection, SyncSection
 from dtrain.errors import DtrainError, PeerError, PeerLostError, PeerRefusedError
 from dtrain.messages import (
     AnyMessage,
@@ -108,7 +109,7 @@ class ServerHandler:
     @property
     def answers_at_once(self) -> bool:
         """In async every push is; in sync it waits for the others."""
-        return self.machine.training.updates == "async"
+        return isinstance(self.machine.training, AsyncSection)
 
     def refuse(self, hello: Hello) -> str | None:
         """See `Handler.refuse`."""
@@ -144,7 +145,7 @@ class ServerHandler:
             self.link is None
             and self._to_first is not None
             and held is not None
-            and held.training.updates == "sync"
+            and isinstance(held.training, SyncSection)
         ):
             self.link = DecisionLink(self, self._to_first, self.clock)
 
@@ -311,11 +312,11 @@ def serve(assignment: TaskAssignment) -> None:
     spec, now_s = assignment.spec, time.monotonic()
     evaluators = spec.cluster.count(Role.EVALUATOR)
     machine = ParameterServer(
-        assignment.task.index, assignment.cluster, spec.training, now_s, evaluators, spec.wait
+        assignment.task.index, assignment.cluster, spec.on_servers, now_s, evaluators, spec.wait
     )
-    by_grpc = assignment.spec.training.transport == "grpc"
+    by_grpc = assignment.spec.on_servers.transport == "grpc"
     connect_by = partial(_connect_to_first, assignment, hello, reporter)
-    to_first = partial(connect_by, assignment.spec.training.transport) if machine.index > 0 else None
+    to_first = partial(connect_by, assignment.spec.on_servers.transport) if machine.index > 0 else None
     handler = ServerHandler(machine, hello, reporter, local=not by_grpc, to_first=to_first)
     local = None if by_grpc else LocalService(handler, socket_name(str(assignment.task), hello))
     service = GrpcService(
@@ -361,7 +362,7 @@ def _connect_to_first(
 
 
 def _join_first_server(assignment: TaskAssignment, hello: Hello, reporter: Reporter) -> HeartbeatLink:
-    transport = heartbeat_transport(assignment.spec.training.transport, assignment.cluster.servers[0])
+    transport = heartbeat_transport(assignment.spec.on_servers.transport, assignment.cluster.servers[0])
     try:
         heart = partial(_connect_to_first, assignment, hello, reporter, transport)
         return HeartbeatLink(heart, reporter, connect_s=assignment.connect_s, patience_s=float("inf"))

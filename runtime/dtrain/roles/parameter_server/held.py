@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from dtrain.cluster import ClusterSpec, Role
-from dtrain.config import TrainingSection
+from dtrain.config import AsyncSection, ServerSection, SyncSection
 from dtrain.errors import InputError
 from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.messages import Initialise, Lineage, Marked, Push, Reply, Row, Verdict
@@ -46,7 +46,7 @@ class Held:
     term: int
     lineage: Lineage
     plan: Plan
-    training: TrainingSection
+    training: ServerSection
     max_steps: int
     directory: str
     store: Store
@@ -73,7 +73,8 @@ class Held:
         Raises:
             DtrainError, msgspec.ValidationError: plan, optimizer and blocks do not fit together.
         """
-        plan, training = Plan.from_dict(message.plan), msgspec.convert(message.training, TrainingSection)
+        plan = Plan.from_dict(message.plan)
+        training: ServerSection = msgspec.convert(message.training, ServerSection)
         servers = cluster.count(Role.PS)
         if plan.servers != servers:
             raise InputError(f"a plan for {plan.servers} servers, and the cluster has {servers}")
@@ -226,12 +227,12 @@ class Held:
         return reply, () if row.verdict is Verdict.PENDING else self.pushes.values_for(rank)
 
 
-def _dealer(message: Initialise, training: TrainingSection) -> PartDealer:
+def _dealer(message: Initialise, training: ServerSection) -> PartDealer:
     """Deal whole batches where no replica was a backup when the fit began, however many replicas there are
     now.
     """
     dealt = Dealt(*message.dealt)
-    return PartDealer.of(dealt, whole=training.updates == "sync" and not dealt.even)
+    return PartDealer.of(dealt, whole=isinstance(training, SyncSection) and not dealt.even)
 
 
 def _tally(message: Initialise) -> Tally:
@@ -245,7 +246,7 @@ def _tally(message: Initialise) -> Tally:
 def _rule(
     message: Initialise,
     store: Store,
-    training: TrainingSection,
+    training: ServerSection,
     cluster: ClusterSpec,
     server: int,
     subscribers: Sequence[Caller],
@@ -253,7 +254,7 @@ def _rule(
     tally: Tally | None,
 ) -> SyncPushes | AsyncPushes:
     leader = cluster.rank(cluster.leader, training.chief_trains) if cluster.leader else None
-    if training.updates == "async":
+    if isinstance(training, AsyncSection):
         return AsyncPushes.of(
             store,
             training,

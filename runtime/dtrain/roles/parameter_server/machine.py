@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.config import TrainingSection, WaitSection
+from dtrain.config import ServerSection, WaitSection
 from dtrain.errors import DtrainError, InputError
 from dtrain.messages import (
     AnyMessage,
@@ -82,7 +82,7 @@ class ParameterServer:
 
     index: int
     cluster: ClusterSpec
-    training: TrainingSection
+    training: ServerSection
     now: float
     evaluators: int = 0
     wait: WaitSection = field(default_factory=WaitSection)

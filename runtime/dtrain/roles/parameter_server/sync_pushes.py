@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.config import TrainingSection
+from dtrain.config import SyncSection
 from dtrain.messages import Commit, Complete, Push, Refusal, RefusalKind, Release, Reply, Subscribe, Verdict
 from dtrain.parameters.means import mean
 from dtrain.parameters.store import Store
@@ -57,7 +57,7 @@ class SyncPushes:
     def __init__(
         self,
         store: Store,
-        training: TrainingSection,
+        training: SyncSection,
         subscribers: Sequence[Caller],
         step: SyncStep | None,
         *,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from dtrain.config import TrainingSection
+from dtrain.config import AsyncSection, ServerSection, SyncSection
 from dtrain.parameters.compression import Compression
 from dtrain.parameters.packing import CompressedPacking, Packing
 from dtrain.parameters.placement import Plan
@@ -48,7 +48,7 @@ class Opening:
     number: int
     plan: Plan
     context: TaskContext
-    section: TrainingSection
+    section: ServerSection
     link: HeartbeatLink
     keeper: Keeper | None
     connect: Connect
@@ -110,7 +110,7 @@ def open_training(parts: Opening) -> ServerTraining:
         leader,
         reporter,
         cut=machine.cut,
-        weighs_examples=section.weighting == "examples",
+        weighs_examples=isinstance(section, SyncSection) and section.weighting == "examples",
         on_close=parts.on_close,
     )
 
@@ -129,11 +129,11 @@ def _driver(parts: Opening) -> tuple[ReplicaDriver, ReplicaMemory]:
         parts.number,
         parts.link.incarnation,
         plan.hash,
-        section.updates == "sync",
+        isinstance(section, SyncSection),
         trains,
         saves=parts.keeper is not None,
         nan_policy=section.nan_policy,
-        first_judges=section.updates == "async" and section.max_staleness is not None,
+        first_judges=isinstance(section, AsyncSection) and section.max_staleness is not None,
         sequence=parts.sequence,
     )
     driver = ReplicaDriver(

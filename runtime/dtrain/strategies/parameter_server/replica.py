@@ -2,7 +2,7 @@
 the next values.
 """
 
-from dtrain.config import TrainingSection
+from dtrain.config import ServerSection
 from dtrain.errors import DtrainError
 from dtrain.learning.graphs.passes import OnGradients
 from dtrain.messages import Sums, Verdict
@@ -25,7 +25,7 @@ class ServerReplica(Replica, Overlaps):
         driver: ReplicaDriver,
         gradients: ReplicaMemory,
         weights: dict[str, Array],
-        section: TrainingSection,
+        section: ServerSection,
         reporter: Reporter,
         failures: Failures,
         leader: ServerLeader | None,

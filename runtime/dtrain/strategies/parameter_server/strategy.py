@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.cluster import Role, TaskId
-from dtrain.config import NO_SERVERS
+from dtrain.config import NO_SERVERS, AsyncSection, SyncSection
 from dtrain.errors import SpecError
 from dtrain.messages import HeartbeatReply, Row
 from dtrain.parameters import placement
@@ -73,7 +73,7 @@ class ParameterServerStrategy(Strategy):
         if not assignment.cluster.servers:
             raise SpecError(NO_SERVERS)
         self.assignment = assignment
-        self.training = assignment.spec.training
+        self.training = assignment.spec.on_servers
         task, cluster = assignment.task, assignment.cluster
         rank = cluster.rank(task, self.training.chief_trains)
         is_leader = task == cluster.leader
@@ -118,7 +118,7 @@ class ParameterServerStrategy(Strategy):
     @property
     def num_replicas_in_sync(self) -> int:
         """N in synchronous training, as it was when the run began; else 1."""
-        if self.training.updates != "sync":
+        if not isinstance(self.training, SyncSection):
             return 1
         return self._begun_with or self.training.replicas_needed(self.context.num_replicas)
 
@@ -291,16 +291,15 @@ class ParameterServerStrategy(Strategy):
         lineage = self._heartbeats[0].reply.lineage if start is None else start.lineage
         self._owner = problem.owner
         max_steps = lineage.first_step + problem.max_steps
+        training = self.training
+        even = isinstance(training, SyncSection) and training.has_backups(self.context.num_replicas)
         generation = Generation(
             self._generation,
             plan,
             self.training,
             problem.optimizer,
             max_steps,
-            BatchCut(
-                self.num_replicas_in_sync,
-                self.training.updates == "sync" and self.training.has_backups(self.context.num_replicas),
-            ),
+            BatchCut(self.num_replicas_in_sync, even),
             problem.model,
             problem.steps_per_epoch,
             problem.first_epoch,
@@ -321,19 +320,16 @@ class ParameterServerStrategy(Strategy):
 
     def _start(self, found: Beginning, plan: Plan, problem: Problem) -> Start:
         directory, optimizer = self._checkpoint_folder, problem.optimizer
+        by_server = isinstance(self.training, AsyncSection)
         if found is Beginning.RESTORE:
-            return restored(
-                directory, plan, optimizer, problem.feed, by_server=self.training.updates == "async"
-            )
+            return restored(directory, plan, optimizer, problem.feed, by_server=by_server)
         if self._generation > 1:
             same_owner = problem.owner is self._owner
             return continued(
                 directory, plan, optimizer, problem.initial_values(), problem.state, same_owner=same_owner
             )
         if problem.resume_from is not None:
-            return restored(
-                problem.resume_from, plan, optimizer, problem.feed, by_server=self.training.updates == "async"
-            )
+            return restored(problem.resume_from, plan, optimizer, problem.feed, by_server=by_server)
         return fresh(plan, optimizer, problem.initial_values(), state=problem.state)
 
     @property

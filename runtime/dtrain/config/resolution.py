@@ -1,0 +1,136 @@
+"""Where the words about a run meet: the later of these wins, whatever its value.
+
+    default  <  the program's constructor  <  spec  <  shortcut  <  --set
+
+Whoever reads a spec lays its last three over each other and calls `resolve`; a task adds what its program
+says with `with_program`. Both check everything here, and nothing is checked anywhere else.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from typing import Any, cast
+
+import msgspec
+
+from dtrain.config.kinds import KeyPath, keys_of, mistakes
+from dtrain.config.nulls import with_nulls
+from dtrain.config.problems import Problem
+from dtrain.config.restart_section import DEFAULT_RESTART
+from dtrain.config.run_spec import RunSpec, WrittenSpec
+from dtrain.config.training_rules import problems as training_problems
+from dtrain.config.training_rules import what_the_program_must_say
+from dtrain.config.training_section import TrainingSettings, training_section
+from dtrain.errors import SpecError
+
+_ANY_CLUSTER = {"chief": 1, "worker": 10**6, "ps": 10**6, "evaluator": 1}
+"""Has every task that a spec may name: it stands in for a cluster section that cannot be read."""
+_FIELD_DEPTH = {"restart": 3}
+"""How many keys lead to a field where they are not two: the section's and the field's."""
+
+
+def resolve(
+    written: dict[str, Any], rules: Callable[[RunSpec], Iterable[Problem]], program_follows: bool = True
+) -> tuple[RunSpec | None, list[Problem]]:
+    """Check what a spec and the options say, and lay it over the defaults.
+
+    Args:
+        written: plain data in which the options already lie over the spec.
+        rules: yields what is wrong beyond types and beyond the `training` section.
+        program_follows: whether a program may still say what `training` lacks to make sense.
+
+    Returns:
+        The spec, or None if it cannot be used, and everything that is wrong with it. A field whose type is
+        wrong is left out when the rules are looked at, so that one mistake is not reported as three.
+    """
+    said = {key: value for key, value in with_nulls(written, WrittenSpec).items() if value is not None}
+    problems = list(mistakes(said, WrittenSpec, show=_as_json))
+    broken = {path[: _FIELD_DEPTH.get(str(path[0]), 2)] for path, _ in problems}
+    sound = _without(said, broken) if broken else said
+    training = cast(TrainingSettings, sound.get("training", {}))
+    program = what_the_program_must_say(training) if program_follows else None
+    spec = _built(sound, {**(program or {}), **training})
+    ruled = [(("training", *path), text) for path, text in training_problems({**(program or {}), **training})]
+    problems += [each for each in [*ruled, *rules(spec)] if not broken or not _follows_from(each, broken)]
+    return (None if problems else spec), problems
+
+
+def with_program(spec: RunSpec, program: TrainingSettings, who: str) -> RunSpec:
+    """Return the spec of a task whose program has said something of `training`; what the spec's user said
+    wins.
+
+    Args:
+        spec: as `resolve` gave it, also through JSON.
+        program: checked; empty where the program leaves everything to the spec.
+        who: the constructor, for messages.
+
+    Raises:
+        SpecError: together they make no sense.
+    """
+    said = spec.said.get("training", {})
+    settings = cast(TrainingSettings, {**program, **said})
+    merged = replace(spec, training=training_section(**settings))
+    ruled = [*training_problems(settings), *merged.training_problems()]
+    for path, problem in ruled:
+        overruled = [name for name in program if name in said]
+        concerned = dict.fromkeys([*overruled, str(path[0])])
+        note = ", ".join(
+            f"{name}: {_as_json(said[name]).strip(chr(34))}" for name in concerned if name in said
+        )
+        where = f" (the spec or the command line says {note})" if note else ""
+        raise SpecError(f"{who}: {'.'.join(map(str, path))}: {problem}{where}")
+    return merged.resolved()
+
+
+def _built(sound: dict[str, Any], settings: TrainingSettings) -> RunSpec:
+    """Return the spec that sound data describe."""
+    kinds = keys_of(WrittenSpec)
+    sections = {key: value for key, value in sound.items() if key != "training"}
+    if "restart" in sections:
+        sections["restart"] = {
+            role: {**asdict(DEFAULT_RESTART[role]), **rule} for role, rule in sections["restart"].items()
+        }
+    fields = {key: msgspec.convert(value, kinds[key]) for key, value in sections.items()}
+    said: dict[str, Any] = {key: sound[key] for key in ("name", "training") if key in sound}
+    return RunSpec(**fields, training=training_section(**settings), said=_with_implied(said))
+
+
+def _with_implied(said: dict[str, Any]) -> dict[str, Any]:
+    """Add what follows from the words themselves: no staleness is synchronous training without backups."""
+    training = said.get("training", {})
+    if training.get("staleness_bound") != 0 or training.get("updates") == "sync":
+        return said
+    return {**said, "training": {**training, "updates": "sync", "backup_workers": 0}}
+
+
+def _without(data: dict[str, Any], broken: set[KeyPath]) -> dict[str, Any]:
+    """Return the sound fields of every section; a broken cluster has all tasks instead."""
+    sound = _pruned(data, broken)
+    if any(path[0] == "cluster" for path in broken):
+        sound["cluster"] = {**_ANY_CLUSTER, **sound.get("cluster", {})}
+    return sound
+
+
+def _pruned(data: dict[str, Any], broken: set[KeyPath]) -> dict[str, Any]:
+    """Return the data without what lies at these paths."""
+    kept = {key: value for key, value in data.items() if (key,) not in broken}
+    for key in kept.keys() & {str(path[0]) for path in broken}:
+        kept[key] = _pruned(kept[key], {path[1:] for path in broken if path[0] == key})
+    return kept
+
+
+def _follows_from(problem: Problem, broken: set[KeyPath]) -> bool:
+    """Return whether a rule may be broken only because a field that it speaks of was left out."""
+    path, text = problem
+    words = re.findall(r"\w+", text)
+    if "replicas" in words and any(left_out[0] == "cluster" for left_out in broken):
+        return True
+    return any(
+        left_out[:1] == path[:1] and (len(left_out) == 1 or left_out[-1] in (*path[1:], *words))
+        for left_out in broken
+    )
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, default=str, ensure_ascii=False)
