@@ -196,15 +196,15 @@ LEADER = [
 ]
 
 REPLICA = [
-    bug(WORKER, "Replica._begin_again", "not self.unanswered", "True"),
+    bug(WORKER, "Replica._begin_again", "self.unanswered", "False"),
     bug(
         WORKER,
         "Replica._settle",
-        "[s for s, v in enumerate(self.versions) if v < newest] if self.sync else []",
+        "[s for s, v in enumerate(self.versions) if v < newest]",
         "[]",
     ),
     bug(
-        WORKER, "Replica._settle", "self.phase is Phase.CLOSING and self.saves", "self.phase is Phase.CLOSING"
+        WORKER, "Replica._close", "self.phase is Phase.CLOSING and self.saves", "self.phase is Phase.CLOSING"
     ),
     bug(
         WORKER,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ class Batch:
             )
         return cls(*element)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of examples."""
         first = self.x

@@ -18,6 +18,7 @@ on every strategy:
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -194,22 +195,27 @@ class TrainingStep(EvaluationStep):
         complete = None
         if self._overlap is not None and last and not self._begun:
             complete = self._overlap.complete
-        result = self.write_gradients(
-            lambda gradients: network.loss_and_gradients(
-                self._arriving(),
-                x,
-                y,
-                loss or self.loss,
-                gradients,
-                sample_weight=weight,
-                rng=self._drawn_from,
-                on_gradients=complete,
-                scale=self._scale,
-            )
+        compute = partial(
+            network.loss_and_gradients,
+            self._weights if self._overlap is None else self._overlap.arriving,
+            x,
+            y,
+            loss or self.loss,
+            sample_weight=weight,
+            rng=self._drawn_from,
+            on_gradients=complete,
+            scale=self._scale,
         )
+        if self._begun:
+            result = self.write_gradients(lambda places: compute(gradients=places))
+        else:
+            self._begun = True
+            self._replica.rows.clear()
+            result = compute(gradients=self._replica.gradients)
         self._last = last
         self._noted(result)
-        self._add_rows(result.row_gradients)
+        if result.row_gradients:
+            self._add_rows(result.row_gradients)
         self.updates.update(result.state_updates)
         return result.loss
 
@@ -219,9 +225,8 @@ class TrainingStep(EvaluationStep):
         Other calls may come between.
         """
         self._pass = None  # the memory of a pass that did not go back is free
-        self._pass = self._model.network.forward(
-            self._arriving(), self.x if x is None else x, self._drawn_from
-        )
+        weights = self._weights if self._overlap is None else self._overlap.arriving
+        self._pass = self._model.network.forward(weights, self.x if x is None else x, self._drawn_from)
         outputs = [np.array(output) for output in self._pass.outputs]
         self.outputs = outputs[0] if len(outputs) == 1 else outputs
         self.updates.update(self._pass.state_updates())
@@ -325,7 +330,7 @@ class TrainingStep(EvaluationStep):
                 f"{self._model.name}: train_step: expected gradients (loss_and_gradients, backward), found "
                 "none"
             )
-        if not isinstance(logs, Mapping) or "loss" not in logs:
+        if not isinstance(logs, dict | Mapping) or "loss" not in logs:
             raise ProgramError(
                 f"{self._model.name}: train_step: expected a dict of numbers with 'loss' in it, found "
                 f"{logs!r}"
@@ -333,10 +338,6 @@ class TrainingStep(EvaluationStep):
         for name, array in self._replica.updates.items():
             array[...] = self.updates.get(name, self.weights[name])
         return float(logs["loss"])
-
-    def _arriving(self) -> Weights:
-        """Return the weights for a pass, which reads them in its own order."""
-        return self._weights if self._overlap is None else self._overlap.arriving
 
     def _add_rows(self, more: Mapping[str, SparseRows]) -> None:
         for name, rows in more.items():

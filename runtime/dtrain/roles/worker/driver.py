@@ -144,7 +144,8 @@ class ReplicaDriver:
         finite = True
         self._outgoing = self._nothing
         if examples:
-            self._gradients.split()
+            if not self._packing.in_place:
+                self._gradients.split()
             rows = self._routes.blocks(self.row_gradients) if self.tables else ()
             finite = not any_non_finite(chain(self._gradients.buffers.values(), *rows))
             self._outgoing = self._packing.pack(rows, self.machine.term)
@@ -231,17 +232,18 @@ class ReplicaDriver:
             server = next(iter(self.machine.unanswered))
             frame = answers[server] = self._receive(server)
             message = frame.message
-            if isinstance(message, Reply) and self._outgoing[server]:
-                self._packing.judged(server, message.verdict)
-            elif isinstance(message, NotReady) and self.machine.phase is Phase.FINISHED:
+            if type(message) is Reply:
+                if self._outgoing[server] and not self._packing.in_place:
+                    self._packing.judged(server, message.verdict)
+            elif type(message) is NotReady and self.machine.phase is Phase.FINISHED:
                 raise PeerLostError(
                     f"ps:{server} has lost what was trained: read it from the last checkpoint"
                 )
-            read = read or not isinstance(message, Rows)
+            read = read or type(message) is not Rows
             for next_server, answer in self.machine.receive(server, message):
                 self._say(next_server, answer)
         self._reporter.waiting(None)
-        if read:
+        if read and not self._packing.in_place:
             self._weights.join()
         if self.machine.phase is not Phase.READY:
             self.arrive()  # there is no step that could begin
@@ -251,11 +253,10 @@ class ReplicaDriver:
 
     def _send(self, server: int, message: AnyMessage) -> None:
         """A push that is said again is the same, to the bit."""
-        channel, blocks = (
-            self._channels[server],
-            self._outgoing[server] if isinstance(message, WITH_BLOCKS) else (),
-        )
-        ahead = self._departing.ahead(server, channel) if isinstance(message, Push) else None
+        channel = self._channels[server]
+        blocks = self._outgoing[server] if type(message) in WITH_BLOCKS else ()
+        left = self.overlaps and type(message) is Push
+        ahead = self._departing.ahead(server, channel) if left else None
         if ahead is None:
             channel.send(message, blocks)
         else:
@@ -266,7 +267,7 @@ class ReplicaDriver:
         opened_s, deadline = -math.inf, 0.0
         while True:
             try:
-                lookup = isinstance(self.machine.unanswered[server], Lookup)
+                lookup = type(self.machine.unanswered[server]) is Lookup
                 offered, early = (
                     ((), False)
                     if lookup
@@ -278,7 +279,10 @@ class ReplicaDriver:
                 if frame.arriving is not None:
                     self.arriving.begin(server, frame.arriving)
                 if frame.blocks and not lookup:
-                    self._weights.read_at(server, self._packing.unpack(server, frame.blocks))
+                    blocks = frame.blocks
+                    if not self._packing.in_place:
+                        blocks = self._packing.unpack(server, blocks)
+                    self._weights.read_at(server, blocks)
                 return frame
             except PeerLostError as error:
                 # Breaking again and again without an answer, it has no more time than if it were away.

@@ -21,11 +21,11 @@ is given the batch again, to repair it. Where gradients may be too stale, ps:0 j
 are sent a push when ps:0 has accepted it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dtrain.errors import NonFiniteGradientError, PeerRefusedError, TooFewReplicasError
+from dtrain.errors import DtrainError, NonFiniteGradientError, PeerRefusedError, TooFewReplicasError
 from dtrain.messages import (
     AnyMessage,
     Conclude,
@@ -136,28 +136,28 @@ class Replica:
         """Whether the last step is done."""
         return self.phase is Phase.FINISHED
 
-    def start(self) -> Iterator[Outgoing]:
+    def start(self) -> list[Outgoing]:
         """Ask ps:0 for its values and permission to begin; the other servers are asked once it has said
         yes.
         """
         self.phase, self._void, self._replies, self._for_others = Phase.PULLING, False, {}, []
         self._contributed_to, self._ticket, self._refresh, self._final_pulls = -1, True, True, 0
         self.versions = [0] * self.servers
-        yield self._ask(0, at_least=0)
+        return [self._ask(0, at_least=0)]
 
-    def wait_for(self, version: int) -> Iterator[Outgoing]:
+    def wait_for(self, version: int) -> list[Outgoing]:
         """Look again when this version has been made, or the last one."""
         self.phase, self._refresh, self.awaited = Phase.PULLING, True, min(version, self.max_steps)
-        yield self._ask(0, self.awaited)
+        return [self._ask(0, self.awaited)]
 
-    def fetch_again(self, server: int) -> Iterator[Outgoing]:
+    def fetch_again(self, server: int) -> list[Outgoing]:
         """The values at hand from this server have not come whole: get them again, or newer ones."""
         self.phase = Phase.PULLING
-        yield self._ask(server, self.versions[server])
+        return [self._ask(server, self.versions[server])]
 
     def push(
         self, finite: bool = True, *, examples: int = 1, empty: int = 0, sums: Sums | None = None
-    ) -> Iterator[Outgoing]:
+    ) -> list[Outgoing]:
         """Contribute the gradient from the values at hand; other arguments as in `Push`.
 
         Args:
@@ -171,8 +171,10 @@ class Replica:
         if self.held:
             raise AssertionError("a leader whose order is waited for may not push")
         self.phase, self.sequence, self._replies = Phase.PUSHING, self.sequence + 1, {}
-        if self._contributed_to != self.global_step:
-            self._contributed_to, self._ordinal = self.global_step, 0
+        step = self.versions[0]
+        if self._contributed_to != step:
+            self._contributed_to, self._ordinal = step, 0
+        outgoing: list[Outgoing] = []
         for server, version in enumerate(self.versions):
             message = Push(
                 generation=self.generation,
@@ -192,19 +194,22 @@ class Replica:
                 self._for_others.append((server, message))
             else:
                 self.unanswered[server] = message
-                yield server, message
+                outgoing += [(server, message)]
+        return outgoing
 
-    def look_up(self, tables: Mapping[int, tuple[int, ...]]) -> Iterator[Outgoing]:
+    def look_up(self, tables: Mapping[int, tuple[int, ...]]) -> list[Outgoing]:
         """Rows are needed: by server, the numbers of tables. If what is heard is a new term, that begins with
         values instead.
         """
-        for server, numbers in tables.items():
-            yield self._repeat(
+        return [
+            self._repeat(
                 server,
                 Lookup(generation=self.generation, tables=numbers, wait_s=self.patience_s, term=self.term),
             )
+            for server, numbers in tables.items()
+        ]
 
-    def receive(self, server: int, message: AnyMessage) -> Iterator[Outgoing]:
+    def receive(self, server: int, message: AnyMessage) -> list[Outgoing]:
         """A server has answered.
 
         Raises:
@@ -213,46 +218,36 @@ class Replica:
             NonFiniteGradientError: the gradient held NaN and the policy is ``fail``.
         """
         asked = self.unanswered.pop(server, None)
-        if self._in_later_term(message):
-            yield from self._begin_again()
-            return
-        match message:
-            case Reply():
-                yield from self._reply(server, message)
-            case Values() if message.generation > self.generation:
-                yield from self._end(server)
-            case Conclude():
-                self.phase, self.rows = Phase.FINISHED, message.rows
-            case Values():
-                yield from self._values(server, message)
-            case Rows() if isinstance(asked, Lookup):
-                pass
-            case NotReady() if asked is not None:
-                yield (
-                    self._ask(server, at_least=0) if isinstance(asked, Push) else self._repeat(server, asked)
-                )
-            case Refusal(reason=reason, kind=RefusalKind.TOO_FEW_REPLICAS):
-                raise TooFewReplicasError(reason)
-            case Refusal(reason=reason):
-                raise PeerRefusedError(reason)
-            case _:
-                raise PeerRefusedError(
-                    f"ps:{server} answered {type(asked).__name__} with {type(message).__name__}"
-                )
-
-    def _in_later_term(self, message: AnyMessage) -> bool:
-        """Whether the servers have begun a new term since the open questions were asked."""
-        if isinstance(message, Values) and message.generation == self.generation:
+        if type(message) is Values and message.generation == self.generation:
             self._void |= 0 < self.term < message.term
             self.term = max(self.term, message.term)
-        return self._void and isinstance(message, Values | Reply | Rows | NotReady)
+        if self._void and isinstance(message, Values | Reply | Rows | NotReady):
+            return self._begin_again()
+        match message:
+            case Reply():
+                return self._reply(server, message)
+            case Values() if message.generation > self.generation:
+                return self._end(server)
+            case Conclude():
+                self.phase, self.rows = Phase.FINISHED, message.rows
+                return []
+            case Values():
+                return self._values(server, message)
+            case Rows() if isinstance(asked, Lookup):
+                return []
+            case NotReady() if asked is not None:
+                again = isinstance(asked, Push)
+                return [self._ask(server, at_least=0) if again else self._repeat(server, asked)]
+            case _:
+                raise _refused(server, asked, message)
 
-    def _begin_again(self) -> Iterator[Outgoing]:
+    def _begin_again(self) -> list[Outgoing]:
         """Pull, when every server has answered what was asked in the earlier term."""
-        if not self.unanswered:
-            self.outcome = Outcome(Verdict.VOID, 0, 0, 0)
-            self.awaited = 0  # a leader that waits for a version has to repeat its order first
-            yield from self.start()
+        if self.unanswered:
+            return []
+        self.outcome = Outcome(Verdict.VOID)
+        self.awaited = 0  # a leader that waits for a version has to repeat its order first
+        return self.start()
 
     def _ask(self, server: int, at_least: int, concluded: bool = False) -> Outgoing:
         return self._repeat(
@@ -271,24 +266,24 @@ class Replica:
         self.unanswered[server] = message
         return server, message
 
-    def _end(self, server: int) -> Iterator[Outgoing]:
+    def _end(self, server: int) -> list[Outgoing]:
         """End without having seen the end: the servers train the next generation, and ps:0 still knows what
         came of this one.
         """
         known = self.phase is Phase.FINISHED
         self.phase, self.outcome = (
             Phase.FINISHED if known else Phase.CLOSING,
-            Outcome(Verdict.FINISHED, 0, 0, 0),
+            Outcome(Verdict.FINISHED),
         )
         self.versions = [self.max_steps] * self.servers
         asked = self.unanswered.get(0)
         self.unanswered.clear()
         if asked is not None and server > 0:
             self.unanswered[0] = asked  # its answer is on the way
-        elif not known:
-            yield self._ask(0, 0, concluded=True)
+            return []
+        return [] if known else [self._ask(0, 0, concluded=True)]
 
-    def _values(self, server: int, message: Values) -> Iterator[Outgoing]:
+    def _values(self, server: int, message: Values) -> list[Outgoing]:
         self.versions[server] = message.version
         self._ended_early |= 0 < message.max_steps < self.max_steps
         self.max_steps, self.first_step = message.max_steps, message.first_step
@@ -300,10 +295,9 @@ class Replica:
             )
             self.cut, self.tally = BatchCut(message.parts, message.even), message.tally
             self.repairs, self._settled = message.repairs, message.settled
-        if not self.unanswered:
-            yield from self._settle()
+        return [] if self.unanswered else self._settle()
 
-    def _reply(self, server: int, reply: Reply) -> Iterator[Outgoing]:
+    def _reply(self, server: int, reply: Reply) -> list[Outgoing]:
         self._replies[server] = reply
         if reply.verdict is not Verdict.PENDING:
             self.versions[server] = reply.version
@@ -314,78 +308,100 @@ class Replica:
                 self.tally = reply.tally
             if reply.verdict is Verdict.FINISHED:
                 self.max_steps = min(self.max_steps, reply.version)  # the leader may have ended training
-            if self._for_others:
-                yield from self._pass_on(reply.verdict)
+            if self._for_others and (outgoing := self._pass_on(reply.verdict)):
+                return outgoing
         if self.unanswered:
-            return
+            return []
         self._answered = 0 if self.sync else self.sequence
         self.outcome = outcome = _together(list(self._replies.values()))
         if outcome.verdict is Verdict.REFUSED and self.nan_policy == "fail":
             raise NonFiniteGradientError(outcome.reason or "a gradient was refused")
         self._ordinal += outcome.verdict is Verdict.PENDING
-        yield from self._settle()
+        return self._settle()
 
-    def _pass_on(self, verdict: Verdict) -> Iterator[Outgoing]:
+    def _pass_on(self, verdict: Verdict) -> list[Outgoing]:
         """Send the other servers what ps:0 has judged; where it was not accepted they have only newer values
         to give.
         """
         outgoing, self._for_others = self._for_others, []
         self._refresh |= verdict is not Verdict.ACCEPTED
-        for server, message in outgoing if verdict is Verdict.ACCEPTED else ():
-            yield self._repeat(server, message)
+        accepted = verdict is Verdict.ACCEPTED
+        return [self._repeat(server, message) for server, message in outgoing] if accepted else []
 
-    def _settle(self) -> Iterator[Outgoing]:
+    def _settle(self) -> list[Outgoing]:
         """Every server has answered: ready, finished, or some must be asked (again)."""
-        newest, over = max(self.versions), self.versions[0] >= self.max_steps
+        first = self.versions[0]
+        newest = max(self.versions)
+        over = first >= self.max_steps
         if over and not (self._settled or self.repairs):
             self._refresh = True
-            yield from self._pull([0], self.max_steps)
-        elif (over and not self.repairs) or (self.sync and newest >= self.max_steps):
-            # Where the leader has ended training it may also have changed the last version, after it was
-            # answered with.
-            old = [
-                s for s, v in enumerate(self.versions) if v < self.max_steps or (self._ended_early and s > 0)
-            ]
-            behind = old if self._final_pulls == 0 else []
-            self._final_pulls += 1
-            yield from self._pull(behind, self.max_steps, then=Phase.CLOSING)
-            if self.phase is Phase.CLOSING and self.saves:
-                self.phase = Phase.FINISHED
-            elif self.phase is Phase.CLOSING:
-                yield self._ask(0, self.max_steps, concluded=True)
-        elif self.versions[0] < self.awaited or not (self.trains or self._settled):
+            return self._pull([0], self.max_steps)
+        if (over and not self.repairs) or (self.sync and newest >= self.max_steps):
+            return self._close()
+        if first < self.awaited or not (self.trains or self._settled):
             self._refresh = True
-            yield from self._pull([0], self.awaited)
-        elif self.trains and not (self._ticket or self.held):
+            return self._pull([0], self.awaited)
+        if self.trains and not (self._ticket or self.held):
             self._refresh = True
-            yield from self._pull([0], 0)
-        elif self._refresh:
+            return self._pull([0], 0)
+        if self._refresh:
             # The other servers' values have aged while ps:0 made us wait.
             self._refresh = False
-            yield from self._pull(
-                range(1, self.servers), newest if self.sync else self.versions[0] if self.held else 0
-            )
-        else:
-            behind = [s for s, v in enumerate(self.versions) if v < newest] if self.sync else []
-            yield from self._pull(behind, newest)
+            return self._pull(range(1, self.servers), newest if self.sync else first if self.held else 0)
+        if self.sync and self.versions.count(newest) != self.servers:
+            return self._pull([s for s, v in enumerate(self.versions) if v < newest], newest)
+        self.phase = Phase.READY
+        return []
 
-    def _pull(self, behind: Sequence[int], at_least: int, then: Phase = Phase.READY) -> Iterator[Outgoing]:
+    def _close(self) -> list[Outgoing]:
+        """Get the final values, and wait until they are saved.
+
+        Where the leader has ended training it may also have changed the last version, after it was answered
+        with.
+        """
+        old = [s for s, v in enumerate(self.versions) if v < self.max_steps or (self._ended_early and s > 0)]
+        behind = old if self._final_pulls == 0 else []
+        self._final_pulls += 1
+        outgoing = self._pull(behind, self.max_steps, then=Phase.CLOSING)
+        if self.phase is Phase.CLOSING and self.saves:
+            self.phase = Phase.FINISHED
+        elif self.phase is Phase.CLOSING:
+            outgoing += [self._ask(0, self.max_steps, concluded=True)]
+        return outgoing
+
+    def _pull(self, behind: Sequence[int], at_least: int, then: Phase = Phase.READY) -> list[Outgoing]:
         self.phase = Phase.PULLING if behind else then
-        for server in behind:
-            yield self._ask(server, at_least)
+        return [self._ask(server, at_least) for server in behind]
+
+
+def _refused(server: int, asked: AnyMessage | None, message: AnyMessage) -> DtrainError:
+    """Return the error for an answer that ends this replica's part in the training."""
+    match message:
+        case Refusal(reason=reason, kind=RefusalKind.TOO_FEW_REPLICAS):
+            return TooFewReplicasError(reason)
+        case Refusal(reason=reason):
+            return PeerRefusedError(reason)
+        case _:
+            return PeerRefusedError(
+                f"ps:{server} answered {type(asked).__name__} with {type(message).__name__}"
+            )
 
 
 def _together(replies: Sequence[Reply]) -> Outcome:
     """Return what the servers' answers to one push come to."""
-    gravest, staleness, accepted, stale = replies[0], 0, replies[0].accepted, 0
-    for reply in replies:
+    gravest, *others = replies
+    staleness = gravest.staleness
+    accepted = gravest.accepted
+    stale = gravest.stale
+    for reply in others:
         if reply.verdict is not gravest.verdict and SEVERITY.index(reply.verdict) > SEVERITY.index(
             gravest.verdict
         ):
             gravest = reply
-        staleness, accepted, stale = (
-            max(staleness, reply.staleness),
-            min(accepted, reply.accepted),
-            max(stale, reply.stale),
-        )
+        if reply.staleness > staleness:
+            staleness = reply.staleness
+        if reply.accepted < accepted:
+            accepted = reply.accepted
+        if reply.stale > stale:
+            stale = reply.stale
     return Outcome(gravest.verdict, staleness, accepted, stale, gravest.reason)

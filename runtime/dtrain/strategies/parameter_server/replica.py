@@ -79,15 +79,16 @@ class ServerReplica(Replica, Overlaps):
             TrainingError: the rules of the spec end training.
         """
         reporter = self._reporter
-        reporter.slow_down(self._begun_s)
+        if self._begun_s is not None:
+            reporter.slow_down(self._begun_s)
         try:
             outcome = self._driver.push(examples, empty, sums)
             if self._leader is not None:
                 self._leader.keep_changes()
         except DtrainError as error:
             raise self._failures.reason_of(error) from None
-        if outcome.verdict is not Verdict.VOID:
-            reporter.progress(self._machine.global_step, loss if examples else None, examples)
+        reporter.progress(self._machine.global_step, loss if examples else None, examples)
+        if outcome.stale or self._staleness is not None or outcome.verdict is Verdict.REFUSED:
             self._account_for(outcome)
         self._begun_s = reporter.begins()
         return outcome
