@@ -71,6 +71,8 @@ class Keeper:
 class Reporter:
     """Says nothing."""
 
+    trace = NO_TRACE
+
     def __init__(self):
         self.status = SimpleNamespace(staleness_mean=None)
         self.trace = NO_TRACE
