@@ -5,7 +5,7 @@ harmless ones.
 from mutant import bug
 
 START = "roles/chief/start.py"
-KEEPER = "roles/chief/keeper.py"
+KEEPING = "roles/chief/keeper/machine.py"
 STORE = "parameters/store.py"
 LEADER = "strategies/parameter_server/leader.py"
 OPENING = "strategies/parameter_server/opening.py"
@@ -37,20 +37,17 @@ LIVED = [
     ),
     bug(LEADER, "ServerLeader.keep_changes", "*", says="drop repeat_in"),
     bug(
-        KEEPER,
+        "roles/chief/keeper/driver.py",
         "Keeper._begin_term",
-        (
-            "place.leader.initialise(self.generation, told, self._watch.term, directory, start.version, "
-            "heard_of)"
-        ),
-        "place.leader.initialise(self.generation, told, self._watch.term, directory, None, heard_of)",
+        "leader.initialise(self.generation, told, action.term, directory, action.until, action.heard_of)",
+        "leader.initialise(self.generation, told, action.term, directory, None, action.heard_of)",
         says="a term begins without a limit (once: drop self._until = start.version)",
     ),
     bug(
-        KEEPER,
-        "Keeper._begin_term",
-        "rolled_back_steps=before + max(0, reached - start.version)",
-        "max(0, reached - start.version)",
+        KEEPING,
+        "Keeping._rolled_back",
+        "self.rolled_back_steps + max(0, reached - self._given)",
+        "max(0, reached - self._given)",
     ),
     bug(IN_PROCESS, "LocalTraining.__init__", "start.dealt.cut_into(parts)", "type(start.dealt)(parts)"),
     bug(STORE, "Store.apply", "if step + 1 == self.max_steps:\n    table.finalize()"),

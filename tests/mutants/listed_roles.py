@@ -10,7 +10,7 @@ ATTENDANCE = "roles/parameter_server/attendance.py"
 MACHINE = "roles/parameter_server/machine.py"
 STORE = "parameters/store.py"
 RECOVERY = "roles/chief/recovery.py"
-KEEPER = "roles/chief/keeper.py"
+KEEPING = "roles/chief/keeper/machine.py"
 CHIEF = "roles/chief/machine.py"
 WORKER = "roles/worker/machine.py"
 WRITER = "checkpoints/writer.py"
@@ -176,15 +176,14 @@ LEADER = [
         "self.control is not None and self.control.stop",
     ),
     bug(
-        KEEPER,
-        "Keeper._save_last",
-        "reached = self._saver.save_cut(self._watch.term, final=True, at_least=self.generation.max_steps)",
-        "self._place.leader.conclude(self.generation.number, self._saver.rows)\n"
-        "reached = self._saver.save_cut(self._watch.term, final=True, at_least=self.generation.max_steps)",
+        KEEPING,
+        "Keeping.look",
+        "[Save(Reason.LAST, self.term, self.step, at_least=self.max_steps)]",
+        "[Conclude(), Save(Reason.LAST, self.term, self.step, at_least=self.max_steps)]",
         says="conclude before save_cut",
     ),
-    bug(KEEPER, "Keeper.begin", "self._saver.save_start(start)"),
-    bug(KEEPER, "Keeper._save_last", "at_least=self.generation.max_steps"),
+    bug(KEEPING, "Keeping.begin", "return [Save(Reason.START, 0, version)]", "return self._next_term()"),
+    bug(KEEPING, "Keeping.look", "at_least=self.max_steps"),
     bug(CHIEF, "Cut.accept", "*", "return True"),
     bug(CHIEF, "Cut.whole", "*", "return True"),
     bug(

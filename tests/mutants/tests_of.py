@@ -26,7 +26,8 @@ MIRRORED = {
         "roles/test_parts.py",
         "roles/test_sync_pushes.py",
     ],
-    "roles/chief/keeper.py": ["roles/test_keeper.py"],
+    "roles/chief/keeper/driver.py": ["roles/test_keeper.py"],
+    "roles/chief/keeper/machine.py": ["roles/test_keeper_machine.py", "roles/test_keeper.py"],
     "roles/chief/machine.py": ["roles/test_chief.py"],
     "roles/chief/order.py": ["roles/test_order.py"],
     "roles/chief/recovery.py": ["roles/test_recovery.py"],
@@ -105,7 +106,8 @@ WIDER = [
 CLUSTERS = ["clusters/test_cluster_deaths.py", "clusters/test_cluster_history.py"]
 SLOW = {
     "roles/worker/driver.py": CLUSTERS,
-    "roles/chief/keeper.py": CLUSTERS,
+    "roles/chief/keeper/driver.py": CLUSTERS,
+    "roles/chief/keeper/machine.py": CLUSTERS,
     "roles/chief/saver.py": CLUSTERS,
     "roles/chief/start.py": CLUSTERS,
     "strategies/parameter_server/leader.py": CLUSTERS,

@@ -15,9 +15,9 @@ from dtrain.learning import optimizers
 from dtrain.messages import HeartbeatReply, Lineage, SnapshotReply
 from dtrain.parameters import placement
 from dtrain.protocol.batch_cut import BatchCut
-from dtrain.roles.chief import keeper as keeper_module
 from dtrain.roles.chief.generation import Generation
-from dtrain.roles.chief.keeper import Keeper, Place
+from dtrain.roles.chief.keeper import machine as keeper_machine
+from dtrain.roles.chief.keeper.driver import Keeper, Place
 from dtrain.roles.chief.start import fresh
 from dtrain.variables import VariableSpec
 
@@ -87,7 +87,7 @@ class Links:
 
 @pytest.fixture
 def keep(tmp_path, monkeypatch):
-    monkeypatch.setattr(keeper_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(keeper_machine, "LOOK_S", 0.01)
     made = []
 
     def keep(servers, links, updates="async"):

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+LOOK_S = 0.5
+
 
 class Event(Protocol):
     """A flag that threads wait for; see `threading.Event`."""
@@ -55,6 +57,20 @@ class Clock(Protocol):
         """Run a function in a thread of its own, which does not keep the process alive."""
 
 
+class SystemEvent(threading.Event):
+    """A flag; waiting for it lets signal handlers run."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """See `Event.wait`. A signal that comes just before a wait for ever would be heard when the wait
+        ends.
+        """
+        if timeout is not None:
+            return super().wait(timeout)
+        while not super().wait(LOOK_S):
+            pass
+        return True
+
+
 class SystemThread(threading.Thread):
     """A thread that does not keep the process alive."""
 
@@ -70,7 +86,7 @@ class SystemClock:
     now = staticmethod(time.monotonic)
     wall = staticmethod(time.time)
     sleep = staticmethod(time.sleep)
-    event = staticmethod(threading.Event)
+    event = staticmethod(SystemEvent)
 
     @staticmethod
     def start(run: Callable[[], None], name: str) -> SystemThread:

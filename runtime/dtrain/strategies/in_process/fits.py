@@ -8,9 +8,12 @@ from dtrain.checkpoints import OptimizerState
 from dtrain.config import TrainingSection
 from dtrain.parameters import placement
 from dtrain.process.assignment import TaskAssignment
+from dtrain.process.clock import SYSTEM
 from dtrain.protocol.batch_cut import BatchCut
-from dtrain.roles.chief.checkpoint_thread import CheckpointThread
 from dtrain.roles.chief.generation import Generation
+from dtrain.roles.chief.keeper.machine import Keeping
+from dtrain.roles.chief.keeper.thread import KeeperThread
+from dtrain.roles.chief.machine import CheckpointSchedule
 from dtrain.roles.chief.recovery import Beginning, beginning
 from dtrain.roles.chief.start import Start, fetch_newest, fresh, restored, saved_generation
 from dtrain.runs.files import RunFiles
@@ -119,8 +122,9 @@ class LocalFits:
         ]:
             reporter.warn(text)
         saver = training.saver_into(self._folder, section, reporter.warn, reporter.tried_to_save)
-        training.saver = CheckpointThread(saver, section, reporter.warn)
-        training.saver.save_first(start)
+        keeping = Keeping(CheckpointSchedule(section, SYSTEM.now(), -1), max_steps=0)
+        training.saver = KeeperThread(keeping, saver, reporter.warn)
+        training.saver.begin(start, save=True)
         reporter.status.max_steps = max_steps
         reporter.progress(training.global_step)
         reporter.fit_begins()

@@ -1,7 +1,7 @@
 """One call of `fit` whose variables lie in this process: the same rules as a server's, without a server."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.protocol.tally import Open, Tally
-from dtrain.roles.chief.checkpoint_thread import CheckpointThread, Warn
 from dtrain.roles.chief.generation import Generation
+from dtrain.roles.chief.keeper.thread import KeeperThread
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.saver import Saver, Tried
 from dtrain.roles.chief.start import Start, fresh
@@ -90,7 +90,7 @@ class LocalTraining(Training, Leader):
         self._lineage = start.lineage
         self.global_step = start.version
         self.first_step = start.lineage.first_step
-        self.saver: CheckpointThread | None = None
+        self.saver: KeeperThread | None = None
 
     # How far it has come
 
@@ -210,7 +210,7 @@ class LocalTraining(Training, Leader):
         self,
         directory: Path,
         section: CheckpointSection,
-        warn: Warn,
+        warn: Callable[[str], None],
         tried: Tried = lambda step, failure: None,
     ) -> Saver:
         """Return what saves this training, never while another one does."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dtrain.errors import DtrainError
-from dtrain.roles.chief.keeper import Keeper
+from dtrain.roles.chief.keeper.driver import Keeper
 from dtrain.roles.heartbeat import HeartbeatLink
 
 

@@ -11,7 +11,7 @@ from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import cut
 from dtrain.parameters.row_routes import RowRoutes
 from dtrain.protocol.tally import Open
-from dtrain.roles.chief.keeper import Keeper
+from dtrain.roles.chief.keeper.driver import Keeper
 from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.runs.reporting import Reporter

@@ -10,7 +10,7 @@ from dtrain.parameters.compression import Compression
 from dtrain.parameters.packing import CompressedPacking, Packing
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import ReplicaMemory
-from dtrain.roles.chief.keeper import Keeper
+from dtrain.roles.chief.keeper.driver import Keeper
 from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.arriving_values import overlaps_layers

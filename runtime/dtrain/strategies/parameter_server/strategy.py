@@ -19,7 +19,7 @@ from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.chief.driver import Leader, server_name
 from dtrain.roles.chief.generation import Generation
-from dtrain.roles.chief.keeper import Keeper, Place
+from dtrain.roles.chief.keeper.driver import Keeper, Place
 from dtrain.roles.chief.kill_request import request_kill
 from dtrain.roles.chief.recovery import Beginning, beginning
 from dtrain.roles.chief.start import (

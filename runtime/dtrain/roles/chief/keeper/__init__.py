@@ -1,0 +1,1 @@
+"""What the leader does beside training: saves, gives servers back what they lost, saves the last step."""

@@ -1,0 +1,176 @@
+"""The leader's thread: saves a generation on its schedule, gives it back to servers that lost it, saves the
+last step. It decides nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from dtrain import checkpoints
+from dtrain.config import CheckpointSection
+from dtrain.process.clock import SYSTEM, Clock
+from dtrain.roles.chief.driver import Leader
+from dtrain.roles.chief.generation import Generation
+from dtrain.roles.chief.keeper.machine import Action, BeginTerm, Conclude, Keeping, Request, Restore
+from dtrain.roles.chief.keeper.thread import KeeperThread
+from dtrain.roles.chief.machine import CheckpointSchedule
+from dtrain.roles.chief.recovery import TermWatch
+from dtrain.roles.chief.saver import Saver
+from dtrain.roles.chief.start import restored
+from dtrain.roles.heartbeat import HeartbeatLink
+from dtrain.runs.files import RunFiles
+from dtrain.runs.reporting import Reporter
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a leader works: its ways to the servers, and what it keeps.
+
+    Attributes:
+        server_s: how long it waits for a server that is lost.
+    """
+
+    leader: Leader
+    links: Sequence[HeartbeatLink]
+    reporter: Reporter
+    run_dir: Path
+    section: CheckpointSection
+    server_s: float
+    clock: Clock = SYSTEM
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return RunFiles(self.run_dir).checkpoints
+
+
+class Keeper(KeeperThread):
+    """Keeps one generation on the servers and on the disk.
+
+    Attributes:
+        generation: what is kept.
+        busy: a term is being begun: servers may be slow to answer.
+        own_step: the term and step of the leader's own replica, which knows sooner than a heartbeat says.
+    """
+
+    def __init__(self, place: Place, generation: Generation) -> None:
+        self._place = place
+        self.generation = generation
+        clock, reporter = place.clock, place.reporter
+        schedule = CheckpointSchedule(place.section, clock.now(), -1)
+        watch = TermWatch(generation.number, 0, 0.0)
+        machine = Keeping(schedule, generation.max_steps, place.server_s, watch)
+        saver = Saver(
+            place.leader,
+            generation,
+            place.section,
+            place.checkpoints,
+            self._newest_step,
+            reporter.warn,
+            tried=reporter.tried_to_save,
+        )
+        super().__init__(machine, saver, reporter.warn, clock)
+        self.busy = False
+        self.own_step: Callable[[], tuple[int, int]] = lambda: (0, 0)
+
+    @property
+    def first_version(self) -> int:
+        """Return the version at which the present term began, or was found."""
+        return self._machine.first_version
+
+    # In the program's own thread
+
+    def attach(self) -> None:
+        """Go on in the background with what the servers train already."""
+        self._hear()
+        lineage = self._saver.lineage = self._place.links[0].reply.lineage
+        # A leader that was started by hand has begun another directory.
+        empty = not checkpoints.list_checkpoints(self._place.checkpoints)
+        found = self._machine.attach(lineage.rolled_back_steps, nothing_saved=empty, now=self._clock.now())
+        self._carry_out(found)
+        self._report_lineage()
+        self._go_on()
+
+    def ordered(self, until: int | None, end: int | None) -> None:
+        """Note that the servers have had an order: to make no version beyond `until` before the next one,
+        or to end at `end`.
+        """
+        self._saver.until = until
+        if end is not None:
+            self.generation = self._saver.generation = replace(self.generation, max_steps=end)
+            self._machine.max_steps = end
+
+    def give_back(self) -> None:
+        """Give every server the newest checkpoint again: what an earlier process of the leader assigned has
+        reached some only.
+
+        Raises:
+            DtrainError: the keeper has given up.
+        """
+        self._ask(Request.GIVE_BACK)
+
+    # In the background
+
+    def _hear(self) -> None:
+        self._machine.answers = [link.answer for link in self._place.links]
+        self._machine.own_step = self.own_step()
+
+    def _newest_step(self) -> int:
+        self._hear()
+        return self._machine.step
+
+    def _away(self) -> Sequence[int]:
+        return [server for server, link in enumerate(self._place.links) if link.away]
+
+    def _look(self) -> Sequence[Action]:
+        for link in self._place.links:
+            if link.failure is not None:
+                return self._machine.failed(None, link.failure, self._clock.now())
+        return super()._look()
+
+    def _do(self, action: Action) -> Sequence[Action]:
+        match action:
+            case Restore():
+                return self._restore()
+            case BeginTerm():
+                return self._begin_term(action)
+            case Conclude():
+                self._place.leader.conclude(self.generation.number, self._saver.rows)
+                return self._machine.concluded()
+        return super()._do(action)
+
+    def _restore(self) -> Sequence[Action]:
+        generation = self.generation
+        start = restored(self._place.checkpoints, generation.plan, generation.optimizer, generation.feed)
+        if start.warning:
+            self._place.reporter.warn(start.warning)
+        self._start = start
+        return self._machine.restored(start.version, start.lineage.rolled_back_steps)
+
+    def _begin_term(self, action: BeginTerm) -> Sequence[Action]:
+        """On every server; nothing is made before the leader's order, its first or the one in force."""
+        start, leader = self._start, self._place.leader
+        assert start is not None
+        if action.again:
+            leader.reconnect()
+        lineage = msgspec.structs.replace(start.lineage, rolled_back_steps=action.rolled_back_steps)
+        told, directory = replace(start, lineage=lineage), str(self._place.run_dir)
+        self.busy = True
+        try:
+            given_up = leader.initialise(
+                self.generation, told, action.term, directory, action.until, action.heard_of
+            )
+        finally:
+            self.busy = False
+        following = self._machine.begun(given_up, self._clock.now())
+        self._start = None
+        self._saver.lineage = start.lineage
+        self._report_lineage()
+        return following
+
+    def _report_lineage(self) -> None:
+        lost = self._machine.rolled_back_steps
+        self._saver.lineage = msgspec.structs.replace(self._saver.lineage, rolled_back_steps=lost)
+        self._place.reporter.status.rolled_back_steps = lost

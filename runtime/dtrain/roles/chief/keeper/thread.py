@@ -1,0 +1,174 @@
+"""Runs a `Keeping` in a thread of its own, beside training. It decides nothing.
+
+Of a process that trains alone this is all; in a cluster `driver` adds what is done with servers.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from dtrain.errors import DtrainError
+from dtrain.process.clock import SYSTEM, Clock, Event, Running
+from dtrain.roles.chief.keeper.machine import Action, GiveUp, Keeping, Reason, Request, Save, Tell, Warn
+from dtrain.roles.chief.saver import Saver
+from dtrain.roles.chief.start import Start
+
+STOP_S = 5.0
+"""How long what is under way may take to end when the thread is stopped."""
+
+
+class KeeperThread:
+    """Carries out what the machine wants, one action at a time, in the background.
+
+    Attributes:
+        on_failure: called with the reason when it has given up; `failure` is set before.
+    """
+
+    def __init__(
+        self, machine: Keeping, saver: Saver, warn: Callable[[str], None], clock: Clock = SYSTEM
+    ) -> None:
+        """Begin nothing yet; `warn` tells the user."""
+        self._machine = machine
+        self._saver = saver
+        self._warn = warn
+        self._clock = clock
+        self._wake = clock.event()
+        self._awaited: dict[Request, Event] = {}
+        self._outcomes: dict[Request, bool] = {}
+        self._start: Start | None = None
+        self._thread: Running | None = None
+        self.on_failure: Callable[[str], None] = lambda reason: None
+
+    @property
+    def failure(self) -> DtrainError | None:
+        """Why it has given up."""
+        return self._machine.failure
+
+    # In the program's own thread
+
+    def begin(self, start: Start, *, save: bool) -> None:
+        """Begin with this, and go on in the background; with `save` no checkpoint knows it yet, and one is
+        written.
+
+        Raises:
+            CheckpointError: it cannot be saved.
+            PeerError: a server is gone for good, or refuses it.
+        """
+        self._start, self._saver.lineage = start, start.lineage
+        lost = start.lineage.rolled_back_steps
+        self._hear()
+        self._carry_out(self._machine.begin(start.version, lost, save=save, now=self._clock.now()))
+        self._start = None
+        self._go_on()
+
+    def finish(self) -> bool:
+        """Save the last step. False if the servers had to go back before that: training goes on.
+
+        Raises:
+            DtrainError: it cannot be saved.
+        """
+        return self._ask(Request.FINISH)
+
+    def save_now(self) -> None:
+        """Write a checkpoint out of turn, unless the last one is written.
+
+        Raises:
+            DtrainError: the keeper has given up.
+        """
+        self._ask(Request.SAVE)
+
+    def stop(self, *, save: bool = False) -> None:
+        """Do nothing more in the background; with `save` write one last checkpoint of what there is.
+
+        Raises:
+            DtrainError: it cannot be written.
+        """
+        last = self._machine.stop(self._away(), save=save)
+        self._wake.set()
+        if self._thread is not None and any(isinstance(action, Save) for action in last):
+            self._thread.join(STOP_S)
+            if self._thread.is_alive():
+                return
+        before = self._machine.failure
+        self._carry_out(last)
+        if self._machine.failure is not before:
+            self._raise_failure()
+
+    def _ask(self, request: Request) -> bool:
+        self._raise_failure()
+        done = self._awaited[request] = self._clock.event()
+        self._carry_out(self._machine.ask(request, self._clock.now()))
+        self._wake.set()
+        if self._machine.failure is None:
+            done.wait()
+        self._raise_failure()
+        return self._outcomes[request]
+
+    def _raise_failure(self) -> None:
+        if self._machine.failure is not None:
+            raise self._machine.failure
+
+    # In the background
+
+    def _go_on(self) -> None:
+        self._raise_failure()
+        self._thread = self._clock.start(self._run, "keeper")
+
+    def _run(self) -> None:
+        machine, now = self._machine, self._clock.now
+        try:
+            while not machine.stopped and machine.failure is None:
+                self._wake.wait(machine.wait_s(now()))
+                self._wake.clear()
+                self._carry_out(self._look())
+        except Exception as error:  # else the program would wait for this thread for ever, and not know why
+            reason = DtrainError(f"nothing can be saved any more: {type(error).__name__}: {error}")
+            self._carry_out(machine.failed(None, reason, now()))
+            raise
+
+    def _look(self) -> Sequence[Action]:
+        """Return what the machine wants now."""
+        self._hear()
+        return self._machine.look(self._clock.now())
+
+    def _hear(self) -> None:
+        """Tell the machine how far training is."""
+        self._machine.own_step = 0, self._saver.step()
+
+    def _away(self) -> Sequence[int]:
+        """Return the servers that cannot be reached."""
+        return ()
+
+    def _carry_out(self, actions: Sequence[Action]) -> None:
+        waiting = deque(actions)
+        while waiting:
+            action = waiting.popleft()
+            try:
+                following = self._do(action)
+            except DtrainError as error:
+                following = self._machine.failed(action, error, self._clock.now())
+            waiting.extend(following)
+
+    def _do(self, action: Action) -> Sequence[Action]:
+        """Carry one action out; return what follows."""
+        match action:
+            case Save():
+                return self._save(action)
+            case Tell(request, done):
+                self._outcomes[request] = done
+                self._awaited[request].set()
+            case Warn(text):
+                self._warn(text)
+            case GiveUp(error):
+                self.on_failure(str(error))
+                for event in list(self._awaited.values()):
+                    event.set()
+        return ()
+
+    def _save(self, action: Save) -> Sequence[Action]:
+        if action.reason is Reason.START:
+            assert self._start is not None
+            self._saver.save_start(self._start)
+            reached: int | None = self._start.version
+        else:
+            reached = self._saver.save_cut(action.term, final=action.final, at_least=action.at_least)
+        return self._machine.saved(action, reached, whole=self._saver.whole, now=self._clock.now())
