@@ -195,7 +195,7 @@ DATA = [
     bug(
         "training/chance.py",
         "chance_of",
-        "np.random.default_rng([seed, batch, part, session.first_step, STEPS])",
+        "np.random.default_rng([seed, batch, part, first_step, STEPS])",
         "np.random.default_rng()",
         says="a void step that is computed again draws other numbers (once: take_back does nothing)",
     ),

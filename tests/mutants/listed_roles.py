@@ -98,7 +98,7 @@ SERVER = [
     bug(
         MACHINE,
         "ParameterServer._on_initialise",
-        "before is not None and (message.generation, message.term) <= (before.generation, before.term)",
+        "latest is not None and (message.generation, message.term) <= (latest.generation, latest.term)",
         "False",
     ),
     bug(MACHINE, "ParameterServer._begin", "yield moved_on(waiting, held)"),

@@ -33,6 +33,7 @@ class Servers:
     """The leader's connections: what was given to the servers, and how far they are."""
 
     version: int = 0
+    term: int = 0
     terms: list[int] = field(default_factory=list)
     given: list[object] = field(default_factory=list)
     limits: list[int | None] = field(default_factory=list)
@@ -44,6 +45,7 @@ class Servers:
     def initialise(self, generation, start, term, directory, until, heard_of):
         with self.changed:
             self.terms.append(term)
+            self.term = term
             self.given.append(start)
             self.limits.append(until)
             self.changed.notify_all()
@@ -175,6 +177,13 @@ def test_steps_that_are_lost_again_are_counted_with_those_lost_before(keep):
     finish(keeper)
     with checkpoints.open_checkpoint(place.checkpoints) as checkpoint:
         assert checkpoint.state.lineage.rolled_back_steps == 13 + 4
+
+
+def test_a_second_fit_begins_a_later_term_also_where_no_heartbeat_has_told_of_the_first_one(keep):
+    _, _, servers, links = begun(keep)
+    keeper, _ = keep(servers, links)
+    keeper.begin(fresh(PLAN, OPTIMIZER, VALUES), save=True)
+    assert servers.terms == [101, 102]
 
 
 def test_in_no_term_a_step_is_made_before_the_leader_has_given_its_order(keep):

@@ -58,6 +58,16 @@ def loaded(**training):
     return made
 
 
+def test_a_term_that_arrives_late_does_not_take_the_place_of_a_later_one_that_is_being_loaded():
+    made = hand()
+    assert made.initialise(term=5, drawn=DRAWN, loads=True) == [Initialised()]
+    [answer] = made.initialise(term=4, drawn=DRAWN, loads=True)
+    assert isinstance(answer, Refusal)
+    rows = Load(term=5, table=0, array="", start=0, stop=ROWS, last=True)
+    assert only(made.say("chief:0", rows)) == Loaded()
+    assert made.servers[0].held.term == 5
+
+
 def push(made, task, ids, sequence=1, base=0, value=1.0, **more):
     rows = np.full(2 * len(ids), value, np.float32)
     blocks = [*made.blocks(), np.array(ids, np.int64), rows]

@@ -1,35 +1,25 @@
-"""A virtual clock, and connections between tasks that delay, lose, repeat late and break, all drawn from one
-seed.
+"""Connections between tasks that delay, lose, repeat late and break, all drawn from one seed; and the client end
+of each as drivers have it (`dtrain.wire.channel.Channel`).
 """
 
-import heapq
+from collections import deque
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from random import Random
 from typing import Any
 
-from dtrain.messages import AnyMessage
+from simulation.clock import Clock, Life
+
+from dtrain.errors import PeerLostError, WaitTimeoutError
+from dtrain.messages import AnyMessage, Conclude, Hello, Recorded, SnapshotReply
+from dtrain.wire.frames import Frame, Payload
 
 Blocks = Sequence[Any]
 
-
-class Clock:
-    """Events in the order of their virtual time."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._scheduled = 0
-
-    def later(self, delay_s: float, act: Callable[..., None], *arguments: Any) -> None:
-        self._scheduled += 1
-        heapq.heappush(self._events, (self.now + delay_s, self._scheduled, act, arguments))
-
-    def next_event(self) -> Callable[[], None] | None:
-        """The next thing to do; the clock stands at its time."""
-        if not self._events:
-            return None
-        self.now, _, act, arguments = heapq.heappop(self._events)
-        return lambda: act(*arguments)
+LOOK_S = 0.5
+RETRY_S = 0.1
+CHANGING = (SnapshotReply, Recorded, Conclude)
+"""Messages that hold what a server goes on changing."""
 
 
 class Wire:
@@ -40,16 +30,18 @@ class Wire:
     break later still.
     """
 
-    def __init__(self, network: "Network", task: str, kind: str, server: Any, client: Any) -> None:
+    def __init__(self, network: "Network", task: str, kind: str, server: Any, life: Life) -> None:
         self.network = network
         self.task = task
         self.kind = kind
         self.server = server
         self.server_life = server.life
-        self.client = client
+        self.life = life
         self.open = True
         self.breakable = True
         self.asked: tuple[Any, Blocks] = None, ()
+        self.caller = Caller(self)
+        self.channel = VirtualChannel(self)
         self._arrives_s = [0.0, 0.0]
         self._sent = 0
         self._heard = 0
@@ -83,8 +75,8 @@ class Wire:
             self.server.heard(self, message, blocks)
 
     def _return(self, message: AnyMessage, blocks: Blocks) -> None:
-        if self.open:
-            self.client.answered(self, message, blocks)
+        if self.open and not self.life.not_now(self._return, message, blocks):
+            self.channel.arrived(message, blocks)
 
     def cut(self) -> None:
         """The connection breaks now: the task knows at once, the server after what still arrives."""
@@ -93,13 +85,85 @@ class Wire:
             self._lost_from = self.network.random.randint(self._heard + 1, self._sent + 1)
             self.network.wires.discard(self)
             self.network.clock.later(self._arrival(0), self.server.hung_up, self)
+            self.channel.changed()
 
     def breaks(self) -> None:
-        """As `cut`, and the task, which did not want it, reacts."""
+        """As `cut`, and it was not the task's own will."""
         if self.open:
             self.network.say(f"{self} breaks")
             self.cut()
-            self.client.broken(self)
+
+
+class Caller:
+    """The serving end; see `dtrain.wire.channel.Caller`."""
+
+    reading: Blocks = ()
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.hello = Hello(run_id="run", cluster_hash="cluster", task=wire.task)
+
+    def has_read(self) -> None:
+        """Nothing is read in place."""
+
+    def send(self, message: AnyMessage, blocks: Blocks = (), payload: Payload | None = None) -> None:
+        self.wire.answer(self.wire.network.as_it_is(message), [block.copy() for block in blocks])
+
+
+class VirtualChannel:
+    """The client end; see `dtrain.wire.channel.Channel`."""
+
+    bytes_sent = bytes_received = 0
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.peer = wire.server.name
+        self._clock = wire.network.clock
+        self._inbox: deque[Frame] = deque()
+        self._reason: str | None = None
+        self._waiting: Any = None
+
+    @property
+    def lost(self) -> bool:
+        return not (self.wire.open or self._inbox)
+
+    def ahead(self, block: Any, start: int, stop: int) -> bool:
+        return False
+
+    def send(self, message: AnyMessage, blocks: Blocks = (), *, ahead: int | None = None) -> None:
+        self.wire.send(message, [block.copy() for block in blocks])
+
+    def receive(
+        self, into: Blocks = (), *, early: bool = False, meanwhile: Callable[[], None] | None = None
+    ) -> Frame:
+        clock = self._clock
+        while not self._inbox or self._reason:
+            if self._reason or not self.wire.open:
+                raise PeerLostError(self._reason or f"lost {self.peer}")
+            self._waiting = clock.current
+            clock.park(None if meanwhile is None else clock.now + LOOK_S)
+            if meanwhile is not None:
+                meanwhile()
+        return self._inbox.popleft()
+
+    def arrived(self, message: AnyMessage, blocks: Blocks) -> None:
+        """A message has come."""
+        self._inbox.append(Frame(message, blocks))
+        self.changed()
+
+    def changed(self) -> None:
+        """Whoever waits may look again."""
+        if self._waiting is not None:
+            self._clock.wake(self._waiting)
+
+    def abort(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        self.wire.cut()
+        self.changed()
+
+    def close(self) -> None:
+        self._reason = self._reason or f"the connection to {self.peer} is closed"
+        self.wire.cut()
 
 
 class Network:
@@ -117,20 +181,33 @@ class Network:
 
     def delay_s(self) -> float:
         """Mostly the usual, sometimes ten times as long, never so long that a lease runs out by it alone."""
-        return min(
-            1.0,
-            self.random.expovariate(1.0)
-            * self._mean_delay_s
-            * (10.0 if self.random.random() < 0.05 else 1.0),
-        )
+        random = self.random
+        often = 10.0 if random.random() < 0.05 else 1.0
+        return min(1.0, random.expovariate(1.0) * self._mean_delay_s * often)
 
-    def connect(self, task: str, kind: str, server: Any, client: Any) -> Wire | None:
-        """A new connection; None while the server cannot be reached."""
-        if server.ended or server.down:
-            return None
-        wire = Wire(self, task, kind, server, client)
+    def connect(self, task: str, kind: str, server: Any, life: Life, timeout_s: float, there: Any) -> Any:
+        """A new connection, waited for; `there` says whether the network lets the task through.
+
+        Raises:
+            WaitTimeoutError: the server cannot be reached in time.
+        """
+        until = self.clock.now + timeout_s
+        while server.ended or server.down or not there():
+            if self.clock.now >= until:
+                raise WaitTimeoutError(f"{server.name} is not there")
+            self.clock.park(min(until, self.clock.now + RETRY_S))
+        wire = Wire(self, task, kind, server, life)
         self.wires.add(wire)
-        return wire
+        return wire.channel
+
+    def hang_up(self, life: Life) -> None:
+        """A life has ended: so have its connections."""
+        for wire in sorted((wire for wire in self.wires if wire.life is life), key=repr):
+            wire.cut()
+
+    def as_it_is(self, message: AnyMessage) -> AnyMessage:
+        """A message as it is now: what it holds may change before it arrives."""
+        return deepcopy(message) if isinstance(message, CHANGING) else message
 
     def say(self, text: str) -> None:
         """Tell the story, if somebody listens."""

@@ -1,23 +1,26 @@
-"""A simulated chief or worker: its life, its connections, and one call of `fit` after the other."""
+"""A simulated chief or worker: its life, and its connections."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from simulation.disk import Disk
-from simulation.keeper import Keeper
-from simulation.lease import RECONNECT_S, Lease
-from simulation.network import Blocks, Network, Wire
-from simulation.orders import Commander
+from simulation.clock import Life
+from simulation.network import Network
+from simulation.program import Program
 from simulation.servers import Server
 from simulation.setup import Setup
-from simulation.training import Trainee
 
-from dtrain.messages import AnyMessage, HeartbeatReply, Row
+from dtrain.errors import DtrainError
 from dtrain.roles.worker.machine import Replica
 
 
 class Process:
-    """One life of a task: heartbeats; for each fit the variables (the chief) and training; goodbye."""
+    """One life of a task.
+
+    Attributes:
+        finished: its program has come to its end.
+        failure: why it has not.
+        slowness: factor of what a step takes.
+    """
 
     def __init__(
         self,
@@ -26,7 +29,6 @@ class Process:
         setup: Setup,
         servers: Sequence[Server],
         network: Network,
-        disk: Disk,
         kill: Callable[[Server], None],
     ) -> None:
         self.task = task
@@ -34,174 +36,78 @@ class Process:
         self.setup = setup
         self.servers = servers
         self.network = network
-        self.disk = disk
-        self.alive = True
         self.finished = False
         self.failure: str | None = None
         self.slowness = 1.0
-        self.generation = 1
-        leads = task == "chief:0"
-        self.keeper = Keeper(self) if leads else None
-        self.commander = Commander(self) if leads else None
-        self.lease = Lease(self, len(servers) if leads else 1)
-        self.trainee = Trainee(self)
+        self.life = Life(network.clock)
         self._kill = kill
-        self._clock = network.clock
-        self._paused_until_s = 0.0
         self._unreachable_until_s = 0.0
-        self._wires: dict[tuple[str, int], Wire | None] = {}
         network.say(f"{task} starts")
-        if leads:
+        self.program = Program(self)
+        if self.program.leads:
             network.judge.leader_starts()
-        self.lease.begin()
+        self.life.start(self._run)
+
+    @property
+    def alive(self) -> bool:
+        return self.life.alive
 
     @property
     def machine(self) -> Replica | None:
-        return self.trainee.machine
+        fit = self.program.fit
+        return fit.driver.machine if fit is not None and fit.driver is not None else None
 
-    @property
-    def answers(self) -> Mapping[int, tuple[float, HeartbeatReply]]:
-        return self.lease.answers
-
-    @property
-    def incarnation(self) -> int:
-        return self.lease.incarnation
-
-    @property
-    def max_steps(self) -> int:
-        """Where this call of `fit` ends."""
-        newest = self.disk.newest
-        return (newest.lineage.first_step if newest else 0) + self.setup.scenario.max_steps
+    def _run(self) -> None:
+        try:
+            self.program.run()
+        except DtrainError as error:
+            self.stop(str(error))
+        else:
+            self.stop(None)
 
     # What happens to it
 
     def crash(self) -> None:
-        """Gone, with all its connections."""
+        """Be gone, with all connections."""
         self.network.say(f"{self.task} crashes")
-        self.alive = False
-        self._hang_up()
+        self._end()
 
     def pause(self, for_s: float) -> None:
-        """Stands still; what arrives meanwhile waits."""
+        """Stand still; what arrives meanwhile waits."""
         self.network.say(f"{self.task} is paused for {for_s:.3f} s")
-        self._paused_until_s = self._clock.now + for_s
+        self.life.pause(for_s)
 
     def isolate(self, for_s: float) -> None:
-        """Cannot reach anybody."""
+        """Reach nobody."""
         self.network.say(f"{self.task} is cut off for {for_s:.3f} s")
-        self._unreachable_until_s = self._clock.now + for_s
-        for wire in sorted((wire for wire in self.network.wires if wire.client is self), key=repr):
+        self._unreachable_until_s = self.network.clock.now + for_s
+        for wire in sorted((wire for wire in self.network.wires if wire.life is self.life), key=repr):
             wire.breaks()
 
     def stop(self, failure: str | None) -> None:
+        """End, perhaps for this reason."""
         self.network.say(f"{self.task} ends {failure or ''}")
-        self.alive, self.failure = False, failure
-        self._hang_up()
+        self.failure = failure
+        self._end()
 
-    def _hang_up(self) -> None:
-        for wire in self._wires.values():
-            if wire is not None:
-                wire.cut()
-        self._wires.clear()
-        if self.keeper is not None:
-            self.keeper.hang_up()
-        if self.commander is not None:
-            self.commander.hang_up()
-
-    def not_now(self, act: Any, *arguments: Any) -> bool:
-        """Whether the process stands still; then `act` comes later."""
-        if self.alive and self._clock.now < self._paused_until_s:
-            self._clock.later(self._paused_until_s - self._clock.now, act, *arguments)
-            return True
-        return not self.alive
-
-    def tell_silent(self, server: int) -> None:
-        """A server does not answer heartbeats: the chief has it killed."""
-        if self.keeper is not None:
-            self._kill(self.servers[server])
+    def _end(self) -> None:
+        self.life.end()
+        self.network.hang_up(self.life)
 
     # Connections
 
-    def connect(self, kind: str, server: int) -> Wire | None:
-        """A new connection, if the server can be reached."""
-        if self._clock.now < self._unreachable_until_s:
-            return None
-        return self.network.connect(self.task, kind, self.servers[server], self)
+    def connect_to(self, kind: str, server: int, timeout_s: float) -> Any:
+        """Open a connection of a kind to a server."""
+        return self.connect(kind, server, timeout_s)
 
-    def wire(self, kind: str, server: int) -> Wire | None:
-        """The connection of a kind, opened again if that is needed and possible."""
-        if self._wires.get((kind, server)) is None:
-            self._wires[kind, server] = self.connect(kind, server)
-        return self._wires[kind, server]
+    def connect(self, kind: str, server: int, timeout_s: float) -> Any:
+        """The same."""
+        target = self.servers[server]
+        return self.network.connect(self.task, kind, target, self.life, timeout_s, self._is_connected)
 
-    def open_wire(self, kind: str, server: int) -> Wire | None:
-        """The connection of a kind, if it is open."""
-        return self._wires.get((kind, server))
+    def _is_connected(self) -> bool:
+        return self.network.clock.now >= self._unreachable_until_s
 
-    def broken(self, wire: Wire) -> None:
-        if wire.kind == "control":
-            assert self.keeper is not None
-            self.keeper.broken(wire)
-            return
-        if wire.kind == "orders":
-            assert self.commander is not None
-            self.commander.broken(wire)
-            return
-        kind, server = next(place for place, mine in self._wires.items() if mine is wire)
-        self._wires[kind, server] = None
-        if kind == "heartbeat":
-            self._clock.later(RECONNECT_S, self.lease.beat, server)
-        else:
-            self.trainee.reconnect_later(server)
-
-    def answered(self, wire: Wire, message: AnyMessage, blocks: Blocks) -> None:
-        if self.not_now(self.answered, wire, message, blocks) or not wire.open:
-            return
-        server = self.servers.index(wire.server)
-        if wire.kind == "heartbeat":
-            self.lease.answered(server, message)
-        elif wire.kind == "control":
-            assert self.keeper is not None
-            self.keeper.answered(wire, message, blocks)
-        elif wire.kind == "orders":
-            assert self.commander is not None
-            self.commander.answered(wire, message)
-        else:
-            self.trainee.answered(server, message, blocks)
-
-    # One fit after the other
-
-    def begin_fit(self) -> None:
-        if self.keeper is not None:
-            self.keeper.begin()
-        else:
-            self.trainee.begin()
-
-    def fit_returns(self, rows: Mapping[int, Row]) -> None:
-        """The program has these numbers of epochs, and goes on when the last step is saved."""
-        self.network.judge.printed(self.task, self.generation, rows)
-
-    def next_fit(self) -> None:
-        """On to the next one, on new connections; after the last one, goodbye."""
-        if self.generation == self.setup.scenario.fits:
-            self.finished = True
-            if self.keeper is not None:
-                self.keeper.farewell()
-            else:
-                self.leave()
-            return
-        self.generation, self.trainee.machine = self.generation + 1, None
-        for server in range(len(self.servers)):
-            if (wire := self._wires.pop(("data", server), None)) is not None:
-                wire.cut()
-        self.begin_fit()
-
-    def leave(self) -> None:
-        for (kind, _), wire in self._wires.items():
-            if kind == "heartbeat" and wire is not None:
-                self.lease.leave(wire)
-        self._clock.later(0.2, self._gone)
-
-    def _gone(self) -> None:
-        if self.alive and not self.not_now(self._gone):
-            self.stop(None)
+    def tell_silent(self, server: int) -> None:
+        """A server does not answer heartbeats: the launcher kills it."""
+        self._kill(self.servers[server])

@@ -26,14 +26,14 @@ PLANTED = [
     (
         planted.leaves_in_half_what_a_death_has_halved,
         stories.averages_async,
-        (2,),
+        (12, 23),
         {"SAME", "STEP", "AVERAGES"},
     ),
     (planted.lets_every_server_drop, stories.drops, (0, 1, 2), {"SAME", "STEP"}),
     (
         planted.takes_a_ticket_that_came_back,
         stories.stands_still_async,
-        (1,),
+        (3, 4, 7),
         {"ONCE", "ALL", "SAME", "STEP", HANGS},
     ),
     (planted.numbers_parts_anew, stories.resumed, (4, 5, 6), {"ONCE", "ALL"}),

@@ -4,9 +4,10 @@ import traceback
 from dataclasses import replace
 from random import Random
 
-from simulation.disk import Disk
+from simulation.clock import Clock
+from simulation.disk import FOLDER, Disk, Written
 from simulation.judging.judge import Judge
-from simulation.network import Clock, Network
+from simulation.network import Network
 from simulation.process import Process
 from simulation.scenario import Fault, Resume, Scenario
 from simulation.servers import Server
@@ -36,9 +37,12 @@ class World:
     ) -> None:
         self.scenario = scenario
         self.clock = Clock()
+        self._stopping = False
         self.judge = judge or Judge(scenario)
         self.network = Network(self.clock, Random(scenario.seed), scenario.mean_delay_s, self.judge, story)
-        self.disk = Disk(look=self.judge.written)
+        self.disk = Disk()
+        self.disk.written = self._written
+        self.disk.restored = self._restored
         self._begin(Setup(scenario, scenario.replicas, scenario.servers))
         for fault in scenario.faults:
             self.clock.later(fault.at_s, self._befall, fault)
@@ -50,7 +54,7 @@ class World:
     def _begin(self, setup: Setup) -> None:
         """Start every task of a cluster."""
         self.setup = setup
-        self.judge.begins(setup, self.disk.newest)
+        self.judge.begins(setup)
         self.servers: list[Server] = []
         for index in range(setup.servers):
             self.servers.append(Server(index, setup, self.network, self.servers[0] if index else None))
@@ -75,10 +79,15 @@ class World:
             server.end()
         for wire in sorted(self.network.wires, key=repr):
             wire.cut()
-        begun = self.setup if self.disk.newest else None
+        begun = self.setup if self.disk.list_checkpoints(FOLDER) else None
         after = Setup(self.scenario, resume.replicas, resume.servers, begun)
-        self.disk.move(self.setup.model, after.model)
         self._begin(after)
+
+    def _written(self, checkpoint: Written) -> None:
+        self.judge.written(checkpoint.on(self.setup.model))
+
+    def _restored(self, checkpoint: Written) -> None:
+        self.judge.restored(checkpoint.on(self.setup.model))
 
     def _join(self, number: int) -> None:
         """A worker comes that the cluster does not name."""
@@ -95,9 +104,7 @@ class World:
         if chief is None or chief.alive or not chief.finished:
             rank = setup.cluster.rank(TaskId.parse(task), setup.training.chief_trains)
             rank = -1 if rank is None else rank
-            self.processes[task] = Process(
-                task, rank, setup, self.servers, self.network, self.disk, self._kill
-            )
+            self.processes[task] = Process(task, rank, setup, self.servers, self.network, self._kill)
 
     def _kill(self, server: Server) -> None:
         """The launcher kills a server on the chief's order, and starts it again."""
@@ -140,16 +147,9 @@ class World:
 
     def run(self) -> None:
         """To the end; raises AssertionError if a rule is broken or it does not come."""
-        stopping = False
-        while (
-            self.clock.now < LIMIT_S and (event := self.clock.next_event()) is not None and not self._over()
-        ):
-            event()
-            chief = self.processes.get(self.tasks[0])
-            if not stopping and chief is not None and not chief.alive and (chief.finished or chief.failure):
-                stopping = True
-                self.clock.later(ORDERED_STOP_S, self._stop_the_others)
-        assert self._over(), f"no end after {self.clock.now:.0f} s: {self._waiting()}"
+        with self.disk.mounted():
+            self.clock.run(self._over)
+        assert self._ended(), f"no end after {self.clock.now:.0f} s: {self._waiting()}"
         chief = self.processes[self.tasks[0]]
         failures = {process.failure for process in self.processes.values() if process.failure}
         if failures and not chief.finished:
@@ -159,6 +159,16 @@ class World:
             self.judge.check_end()
 
     def _over(self) -> bool:
+        chief = self.processes.get(self.tasks[0])
+        if chief is not None and not chief.alive:
+            if not self._stopping and (chief.finished or chief.failure):
+                self._stopping = True
+                self.clock.later(ORDERED_STOP_S, self._stop_the_others)
+            if self._ended():
+                return True
+        return self.clock.now >= LIMIT_S
+
+    def _ended(self) -> bool:
         return not self.starting and not any(process.alive for process in self.processes.values())
 
     def _waiting(self) -> str:

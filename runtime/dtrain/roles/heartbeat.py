@@ -6,9 +6,9 @@ another process in this task's place, `failure` says so and the callback breaks 
 The leader, which has a link to every server, hears of each that has been silent for a lease.
 """
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import msgspec
 
@@ -120,7 +120,7 @@ class HeartbeatLink:
             self._channel = self._connect(INTERVAL_S)
         status = msgspec.to_builtins(self._reporter.current(), str_keys=True)
         asked_s = self._clock.now()
-        with _answered_within(LEASE_S, self._channel):
+        with _answered_within(LEASE_S, self._channel, self._clock):
             self._channel.send(
                 Heartbeat(process=self._process, incarnation=incarnation, status=status, leaving=leaving)
             )
@@ -195,13 +195,12 @@ class HeartbeatLink:
 
 
 @contextmanager
-def _answered_within(limit_s: float, channel: Channel) -> Iterator[None]:
+def _answered_within(limit_s: float, channel: Channel, clock: Clock) -> Iterator[None]:
     """Break the connection when there is no answer in time: a process that stands still keeps its connections
     open.
     """
-    patience = threading.Timer(limit_s, channel.abort, [f"{channel.peer} did not answer for {limit_s:g} s"])
-    patience.daemon = True
-    patience.start()
+    reason = f"{channel.peer} did not answer for {limit_s:g} s"
+    patience = clock.after(limit_s, partial(channel.abort, reason))
     try:
         yield
     finally:

@@ -50,9 +50,9 @@ class Judge:
         if not kept and (self._kind, promise) not in self._open:
             raise Broken(f"{promise.name}: {promise.value}: {text}")
 
-    def begins(self, setup: Setup, saved: Saved | None) -> None:
-        """The run begins, or is resumed on another cluster from this checkpoint."""
-        self._setup, self._disk = setup, saved
+    def begins(self, setup: Setup) -> None:
+        """The run begins, or is resumed on another cluster."""
+        self._setup = setup
 
     # What travels
 
@@ -271,6 +271,10 @@ class Judge:
         self._assignments.written(term, saved)
         if saved.final:
             self._check_final(term, saved, found)
+
+    def restored(self, saved: Saved) -> None:
+        """A checkpoint was read, to be given to the servers."""
+        self._disk = saved
 
     def _counts_of(self, term: TermSeen, saved: Saved) -> list[Counts]:
         return [term.units.in_state(server, state)[0] for server, state in enumerate(saved.states)]

@@ -5,8 +5,8 @@ On connections of its own, beside those of training; the `keeper` uses it to sav
 """
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import count, zip_longest
 from typing import Any, TypeVar, cast
 
@@ -61,6 +61,8 @@ class Leader:
             WaitTimeoutError: one is not there within `connect_s`.
         """
         self._connect = connect
+        self.term = 0
+        self._clock = clock
         self._aborted = False
         self._answers_open = False
         self._numbers = count(int(clock.wall() * 1e9))
@@ -87,6 +89,7 @@ class Leader:
             PeerLostError: a server is gone: whoever has the term must be given another one.
             PeerRefusedError: a server will not have it.
         """
+        self.term = term
         plan = generation.plan
         contents = () if generation.sync else start.contents
         repairs = tuple(lacking([each.batches for each in contents]))
@@ -233,8 +236,7 @@ class Leader:
         A server has heard it when it has answered: closing the connection would drop what is still under way.
         """
         message = Farewell(rows={fit: dict(epochs) for fit, epochs in (rows or {}).items()})
-        patience = threading.Timer(FAREWELL_S, self.abort, ["a server did not hear the farewell"])
-        patience.start()
+        patience = self._clock.after(FAREWELL_S, partial(self.abort, "a server did not hear the farewell"))
         for channel in self._channels:
             with contextlib.suppress(PeerError):  # whoever is gone needs no farewell
                 channel.send(message)

@@ -132,12 +132,15 @@ class ParameterServer:
         self, caller: Caller, sender: TaskId, message: Initialise, blocks: Blocks, now: float
     ) -> Actions:
         before = self.held
-        if before is not None and (message.generation, message.term) <= (before.generation, before.term):
+        # One that was sent before its connection broke may arrive after its repetition, while tables are
+        # loaded.
+        latest = self._loading or before
+        if latest is not None and (message.generation, message.term) <= (latest.generation, latest.term):
             yield Send(
                 caller,
                 Refusal(
-                    reason=f"ps:{self.index} holds term {before.term} of generation "
-                    f"{before.generation} already"
+                    reason=f"ps:{self.index} holds term {latest.term} of generation "
+                    f"{latest.generation} already"
                 ),
             )
             return

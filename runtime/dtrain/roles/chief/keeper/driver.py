@@ -60,7 +60,7 @@ class Keeper(KeeperThread):
         self.generation = generation
         clock, reporter = place.clock, place.reporter
         schedule = CheckpointSchedule(place.section, clock.now(), -1)
-        watch = TermWatch(generation.number, 0, 0.0)
+        watch = TermWatch(generation.number, place.leader.term, 0.0)
         machine = Keeping(schedule, generation.max_steps, place.server_s, watch)
         saver = Saver(
             place.leader,
