@@ -10,12 +10,13 @@ from dtrain.runs.claims import claim
 
 
 class CSVLogger(Callback):
-    """One row an epoch: its number, then every number of the logs by name. See
-    `tf.keras.callbacks.CSVLogger`.
+    """One row an epoch: its number, then every number of the logs by name.
+
+    See `tf.keras.callbacks.CSVLogger`.
 
     Args:
         separator: between columns.
-        append: to what is there; by default the file is replaced.
+        append: to an existing file; by default it is replaced.
 
     Raises:
         DtrainError: when training begins, or later: the file cannot be written, or another run writes it.

@@ -6,9 +6,7 @@ from dtrain.callbacks.callback import HOOKS, Callback
 
 
 class LambdaCallback(Callback):
-    """``LambdaCallback(on_epoch_end=lambda epoch, logs: print(epoch, logs))``. See
-    `tf.keras.callbacks.LambdaCallback`.
-    """
+    """A callback of functions: ``LambdaCallback(on_epoch_end=lambda epoch, logs: print(epoch, logs))``."""
 
     def __init__(
         self,

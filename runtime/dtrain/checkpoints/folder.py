@@ -93,9 +93,8 @@ def sweep(directory: Path, disk: FileOperations) -> None:
             disk.rename(checkpoint.path, checkpoint_path(directory, checkpoint.step))
     garbage = [aside.path for aside in _asides(directory) if not is_read(aside.path)]
     if garbage:
-        disk.sync_directory(
-            directory
-        )  # else a crash could undo the move that made it garbage, and not its removal
+        # else a crash could undo the move that made it garbage, and not its removal
+        disk.sync_directory(directory)
     for path in garbage:
         disk.remove(path)
 

@@ -105,9 +105,8 @@ def read_manifest(path: Path) -> Manifest:
 
 def _with_checksum(fields: dict[str, Any]) -> bytes:
     """Return the fields as text behind its checksum; the same bytes for fields that were read from it."""
-    plain = json.loads(
-        json.dumps(fields)
-    )  # tuples, enums and keys that are numbers become what they are in JSON
+    # tuples, enums and keys that are numbers become what they are in JSON
+    plain = json.loads(json.dumps(fields))
     checksum = zlib.crc32(json.dumps(plain).encode())
     return json.dumps({"crc32": checksum, **plain}, indent=1).encode()
 

@@ -39,9 +39,7 @@ BLOCK_BYTES = 1 << 20
 
 
 class DataFile:
-    """One file of arrays while it is being written: the bytes of its entries, in their order, in blocks of
-    any size.
-    """
+    """A file of arrays while it is being written: its entries' bytes, in order, in blocks of any size."""
 
     def __init__(self, file: BinaryIO, expected_bytes: int, disk: FileOperations) -> None:
         self._file = file
@@ -51,8 +49,7 @@ class DataFile:
         self._crc32 = 0
 
     def write(self, block: Array | bytes | memoryview) -> None:
-        """Append a block: bytes, or an array of any layout, whose elements are written little-endian in C
-        order.
+        """Append a block: bytes, or the elements of an array of any layout, little-endian in C order.
 
         Raises:
             CheckpointError: the disk is full or failing.
@@ -110,15 +107,13 @@ class CheckpointWriter:
 
     def __enter__(self) -> "CheckpointWriter":
         with self._explained("write"):
-            if not list_checkpoints(
-                self._directory
-            ):  # a process that was killed may have made it without syncing its name
+            # a process that was killed may have made it without syncing its name
+            if not list_checkpoints(self._directory):
                 self._disk.make_directory(self._directory)
                 self._disk.sync_directory(self._directory.parent)
-                with suppress(PermissionError):  # a folder of others, in which nothing was made for this run
-                    self._disk.sync_directory(
-                        self._directory.parent.parent
-                    )  # the run directory has just been made in it
+                with suppress(PermissionError):  # a folder of others, nothing in it was made for this run
+                    # the run directory has just been made in it
+                    self._disk.sync_directory(self._directory.parent.parent)
             sweep(self._directory, self._disk)
             path = free_name(self._directory, WRITTEN, self._step)
             self._disk.make_directory(path)

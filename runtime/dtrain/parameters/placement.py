@@ -40,8 +40,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Rows `row_start` to `row_stop` of one variable, and the server that holds them. A scalar counts as one
-    row.
+    """Rows `row_start` to `row_stop` of one variable, and their server. A scalar counts as one row.
 
     Attributes:
         variable: position of the variable in the plan.
@@ -72,9 +71,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Group:
-    """All shards of one server with the same dtype and trainability, as one flat array; `shards` are in its
-    order.
-    """
+    """One flat array of all `shards` of one server with the same dtype and trainability, in their order."""
 
     dtype: str
     trainable: bool

@@ -18,8 +18,7 @@ TASK_TYPES = ("chief", "worker", "evaluator", "ps", None)
 
 
 class TFClusterSpec:
-    """`tf.train.ClusterSpec`: job names to tasks; a job is a list, or, sparse, a mapping from index to
-    address.
+    """`tf.train.ClusterSpec`: jobs by name, each a list of addresses or, sparse, a mapping from index.
 
     Raises:
         TypeError: not a mapping of lists or mappings of texts.

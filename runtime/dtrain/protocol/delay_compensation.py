@@ -24,8 +24,7 @@ BLOCK = 1 << 15
 
 @dataclass
 class DelayCompensation:
-    """One server's copies of the weights that each replica has: of the trained groups, and of table rows
-    read.
+    """One server's copies of the weights that each replica has: of trained groups, and of table rows read.
 
     Attributes:
         strength: of the correction, lambda in the paper.

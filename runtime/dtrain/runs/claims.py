@@ -119,9 +119,8 @@ def _leave(pid: int) -> None:
         return
     for directory, descriptor in _held.descriptors.items():
         try:
-            fcntl.lockf(
-                descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # fails if another process holds a byte of it
+            # fails if another process holds a byte of it
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), (directory / NAME).stat()):
                 (directory / NAME).unlink()
         except OSError:

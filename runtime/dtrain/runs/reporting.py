@@ -183,10 +183,8 @@ class Reporter:
     def write(self) -> None:
         """Replace the status file now."""
         if self._path is not None:
-            with (
-                self._writing,
-                contextlib.suppress(OSError),
-            ):  # a full disk must not stop training; the heartbeat's age shows it
+            # a full disk must not stop training; the heartbeat's age shows it
+            with self._writing, contextlib.suppress(OSError):
                 write_record(self._path, self.current())
 
     def close(self) -> None:

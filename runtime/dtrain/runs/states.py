@@ -4,9 +4,7 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """The state of a run. `STALE` is never written: it is the state of a run whose launcher died without a
-    word.
-    """
+    """The state of a run. `STALE`, for a run whose launcher died silently, is never written."""
 
     PENDING = "pending"
     STARTING = "starting"

@@ -50,9 +50,8 @@ def close(error: BaseException) -> None:
 
 
 def _check_that_dtrain_was_used(program: str) -> None:
-    strategy = sys.modules.get(
-        "dtrain.strategies.interface"
-    )  # a program that has used dtrain has imported it
+    # a program that has used dtrain has imported it
+    strategy = sys.modules.get("dtrain.strategies.interface")
     if strategy is None or not strategy.was_used():
         raise ProgramError(
             f"{program} has ended without ever having called dtrain: this task did nothing for the cluster. "

@@ -205,8 +205,7 @@ class Architecture:
         }
 
     def save_weights(self, filepath: FilePath, overwrite: bool = True) -> None:
-        """Write every variable to a safetensors file, whatever its name ends in; see
-        `tf.keras.Model.save_weights`.
+        """Write every variable to a safetensors file, whatever its name; see `tf.keras.Model.save_weights`.
 
         Raises:
             CheckpointError: it cannot be written.

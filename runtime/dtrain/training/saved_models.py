@@ -62,11 +62,12 @@ def _model(saved: SavedModel, custom_objects: CustomObjects, where: str, *, comp
     model: Model = known[name].from_config(description["config"], custom_objects)
     if not (model.built and model.network.output_shapes):
         raise InputError("the shapes of its variables are unknown")
+    # else an unknown class would be noticed only in training
     for (
         _,
         weight,
         _,
-    ) in model.network.graph.weights():  # else an unknown class would be noticed only in training
+    ) in model.network.graph.weights():
         initializers.get(weight.initializer)
         regularizers.get(weight.regularizer)
     model.weights = fitted(dict(saved.weights), model.variables, where)

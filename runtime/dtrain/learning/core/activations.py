@@ -129,9 +129,8 @@ def _selu(x: Array) -> Array:
 
 
 def _selu_derivative(x: Array, y: Array, dy: Array) -> Array:
-    return dy * np.where(
-        y < 0, y + np.float32(_SELU_SCALE * _SELU_ALPHA), np.float32(_SELU_SCALE)
-    )  # at 0 the derivative from the right, as in TensorFlow
+    # at 0 the derivative from the right, as in TensorFlow
+    return dy * np.where(y < 0, y + np.float32(_SELU_SCALE * _SELU_ALPHA), np.float32(_SELU_SCALE))
 
 
 def _softplus(x: Array) -> Array:

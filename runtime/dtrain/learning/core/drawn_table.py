@@ -68,9 +68,8 @@ class DrawnTable(LazyTable):
 
     def _draw(self, ids: Array) -> Array:
         if isinstance(self._initializer, initializers.Zeros | initializers.Ones | initializers.Constant):
-            return self._initializer.draw(
-                (len(ids), *self.shape[1:]), np.random.default_rng(0)
-            )  # constant, no generator needed
+            # constant, no generator needed
+            return self._initializer.draw((len(ids), *self.shape[1:]), np.random.default_rng(0))
         rows = np.empty((len(ids), *self.shape[1:]), np.float32)
         blocks, firsts = np.unique(ids // BLOCK_ROWS, return_index=True)
         for block, first, end in zip(blocks.tolist(), firsts, [*firsts[1:], len(ids)], strict=True):

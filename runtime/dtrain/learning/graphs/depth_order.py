@@ -33,9 +33,7 @@ def by_depth(uses: Sequence[Use], inputs: Sequence[int], outputs: Sequence[Slot]
 
 
 def _walk(uses: Sequence[Use], outputs: Sequence[Slot]) -> tuple[list[int], dict[Part, int]]:
-    """Return the uses in the order in which a walk back from the outputs leaves them, and the first visit of
-    parts.
-    """
+    """Return the uses in the order in which a walk back from the outputs leaves them, and first visits."""
     left: list[int] = []
     met: dict[Part, int] = {}
     seen: set[int] = set()

@@ -61,9 +61,7 @@ class Submodel:
         return [SymbolicTensor(node, index, shape) for index, shape in enumerate(shapes)]
 
     def check(self, shapes: Sequence[Shape]) -> None:
-        """Raise an `InputError` unless examples of these shapes fit the model's inputs, as far as they are
-        known.
-        """
+        """Raise an `InputError` unless shapes of examples fit the model's inputs, as far as known."""
         entrances = self.graph.inputs
         if len(shapes) != len(entrances):
             raise InputError(f"{self.name}: expected {len(entrances)} inputs, found {len(shapes)}")

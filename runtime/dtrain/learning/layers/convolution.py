@@ -142,9 +142,7 @@ class Conv2D(_Convolution):
 
 @dataclass(eq=False)
 class Conv2DTranspose(_Convolution):
-    """The transpose of a convolution: every input place adds kernel times its value to a window of the
-    output.
-    """
+    """The transpose of a convolution: each input place adds kernel times its value to an output window."""
 
     RANK: ClassVar[int] = 2
 
@@ -203,9 +201,7 @@ class Conv2DTranspose(_Convolution):
 
 @dataclass(eq=False)
 class DepthwiseConv2D(Layer):
-    """Each channel convolved by itself with `depth_multiplier` filters; output channel ``c * depth_multiplier
-    + m``.
-    """
+    """Each channel convolved with `depth_multiplier` filters: output ``c * depth_multiplier + m``."""
 
     kernel_size: Lengths
     strides: Lengths = 1
@@ -307,9 +303,8 @@ def rows_of(
         some = gathered[part]
         n_rows = len(some) * count
         n_columns = width + with_ones
-        if (
-            inner[-1] == 1
-        ):  # with one channel a column is a copy of long runs of an image, a row of short ones
+        # with one channel a column is a copy of long runs of an image, a row of short ones
+        if inner[-1] == 1:
             rows = call.scratch("rows", (n_columns, n_rows)).T
         else:
             rows = call.scratch("rows", (n_rows, n_columns))

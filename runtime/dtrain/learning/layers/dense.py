@@ -178,9 +178,7 @@ class ELU(Layer):
 
 @dataclass(eq=False)
 class PReLU(Layer):
-    """x where positive, ``alpha * x`` elsewhere, with one learned alpha for every element (none along
-    `shared_axes`).
-    """
+    """x where positive, ``alpha * x`` elsewhere, alpha learned by element (one along `shared_axes`)."""
 
     alpha_initializer: InitializerLike = "zeros"
     alpha_regularizer: RegularizerLike = None

@@ -290,9 +290,7 @@ class StringLookup(_Lookup):
 
 @dataclass(eq=False)
 class IntegerLookup(_Lookup):
-    """Integers to integers; with several `num_oov_indices` an unknown one goes to the place of its
-    remainder.
-    """
+    """Integers to integers; of several `num_oov_indices` an unknown one gets that of its remainder."""
 
     oov_token: Any = -1
 

@@ -1,5 +1,6 @@
-"""Losses: `losses.MeanSquaredError()`, `losses.get("mse")`; each has `loss(y_true, y_pred)` and
-`value_and_gradient`.
+"""Losses: `losses.MeanSquaredError()`, `losses.get("mse")`.
+
+Each has `loss(y_true, y_pred)` and `value_and_gradient`.
 """
 
 from collections.abc import Mapping

@@ -11,8 +11,7 @@ from dtrain.learning.optimizers.optimizer import Optimizer, Slots, move_towards
 
 @dataclass
 class Adadelta(Optimizer):
-    """a is a moving mean of g², d one of steps²; step = g · √(d + epsilon) / √(a + epsilon); w -= rate ·
-    step.
+    """a is a moving mean of g², d of step²; step = g · √(d + epsilon) / √(a + epsilon); w -= rate · step.
 
     Slots: `accumulated_grad` (a), `accumulated_delta_var` (d).
     """

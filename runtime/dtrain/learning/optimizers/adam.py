@@ -1,6 +1,4 @@
-"""Adam and its relatives: a mean of gradients over the root of a mean of their squares (Kingma and Ba,
-2014).
-"""
+"""Adam and its relatives: a mean of gradients over the root of a mean of squares (Kingma and Ba, 2014)."""
 
 import math
 from dataclasses import dataclass
@@ -14,8 +12,7 @@ from dtrain.learning.optimizers.optimizer import Optimizer, Slots, move_towards
 
 @dataclass
 class Adam(Optimizer):
-    """m and v are moving means of g and g²; w -= rate · m̂ / (√v̂ + epsilon), their bias towards zero taken
-    out.
+    """m and v are moving means of g and g², made unbiased (m̂, v̂); w -= rate · m̂ / (√v̂ + epsilon).
 
     Slots: `m`, `v`; with `amsgrad` also `vhat`, the largest v so far, which then stands in v's place.
     """
@@ -55,8 +52,9 @@ class AdamW(Adam):
 
 @dataclass
 class Adamax(Optimizer):
-    """m is a moving mean of g, u a decaying maximum of |g|; w -= rate · m̂ / (u + epsilon). Slots: `m`,
-    `u`.
+    """m is a moving mean of g, u a decaying maximum of |g|; w -= rate · m̂ / (u + epsilon).
+
+    Slots: `m`, `u`.
     """
 
     beta_1: float = 0.9

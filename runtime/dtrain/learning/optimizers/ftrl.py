@@ -11,8 +11,7 @@ from dtrain.learning.optimizers.optimizer import Optimizer, Slots
 
 @dataclass
 class Ftrl(Optimizer):
-    """a' = a + g²; z += g - (a'^p - a^p) / rate · w; w = (z limited to ±l1, minus z) / (a'^p / rate + 2 ·
-    l2).
+    """a' = a + g²; z += g - (a'^p - a^p) / rate · w; w = (z limited to ±l1 - z) / (a'^p / rate + 2 · l2).
 
     p is minus `learning_rate_power`. Slots: `accumulator` (a), `linear` (z).
     """

@@ -234,9 +234,8 @@ class Optimizer(Configurable):
             raise InputError(
                 f"{self.name}: expected row numbers in [0, {len(value)}), found {ids[0]} to {ids[-1]}."
             )
-        rule = (
-            self if self.clipvalue is None else replace(self, clipvalue=None)
-        )  # `clip` has limited the elements
+        # `clip` has limited the elements
+        rule = self if self.clipvalue is None else replace(self, clipvalue=None)
         if self.touches_listed_rows_only:
             listed = value[ids]
             listed_slots = {name: slot[ids] for name, slot in slots.items()}

@@ -66,9 +66,7 @@ class PiecewiseConstantDecay(LearningRateSchedule):
 
 @dataclass
 class PolynomialDecay(LearningRateSchedule):
-    """From the initial rate to the end rate over `decay_steps`, along (1 - fraction)^power; with `cycle`
-    again and again.
-    """
+    """From the initial to the end rate over `decay_steps`, by (1 - fraction)^power; repeatedly if `cycle`."""
 
     initial_learning_rate: float
     decay_steps: float
@@ -106,9 +104,7 @@ class InverseTimeDecay(LearningRateSchedule):
 
 @dataclass
 class CosineDecay(LearningRateSchedule):
-    """Linear from initial rate to `warmup_target` over `warmup_steps`, then half a cosine down to alpha times
-    the peak.
-    """
+    """Linear to `warmup_target` over `warmup_steps`, then half a cosine down to alpha times the peak."""
 
     initial_learning_rate: float
     decay_steps: float

@@ -113,8 +113,7 @@ def _margins(windows: Windows, use: Use) -> dict[str, Sequence[int]]:
                 f"{use.label}: padding 'same' with strides needs known lengths to be exported, found "
                 f"{lengths}"
             )
-        known = tuple(
-            length or max(windows.extent) for length in lengths
-        )  # without strides the margins are those of any length
+        # without strides the margins are those of any length
+        known = tuple(length or max(windows.extent) for length in lengths)
     margins = windows.margins(known)
     return {"pads": [*(before for before, _ in margins), *(after for _, after in margins)]}
