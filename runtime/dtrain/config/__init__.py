@@ -1,5 +1,5 @@
-"""The cluster spec without its addresses' meaning: how to train, save, restart and misbehave. CONTRACT
-section 3.
+"""The cluster spec without its addresses' meaning: how to train, save, restart and misbehave. See
+docs/reference/spec.md.
 
 All of it is frozen data. What somebody wrote (a spec, options, a constructor's arguments) may leave out any
 key; `resolution` lays it over the defaults, checks it, and makes a `RunSpec` of it. Whoever reads a spec (the

@@ -8,8 +8,9 @@ from dtrain.config.problems import Problem, at_least
 
 @dataclass(frozen=True)
 class CheckpointSection:
-    """When checkpoints are written, which are kept, at which URL copies; one is always written at step 0 and
-    at the end.
+    """The schedule of checkpoints, the number that is kept, the URL of copies.
+
+    One is always written at step 0 and at the end.
     """
 
     every_s: float | None = 30.0
@@ -19,7 +20,7 @@ class CheckpointSection:
     remote: str | None = None
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong beyond types."""
+        """Yield the mistakes that types do not exclude."""
         if self.remote is not None and "://" not in self.remote:
             yield ("remote",), f"expected a URL such as s3://bucket/run, found {self.remote!r}"
         yield from at_least(self, 0.1, "every_s")

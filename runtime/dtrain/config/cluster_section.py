@@ -11,7 +11,7 @@ ROLES = tuple(role.value for role in clusters.Role)
 
 @dataclass(frozen=True)
 class ClusterSection:
-    """How many tasks of each role, or at which addresses. A count means: pick ports on this machine."""
+    """The tasks of each role: a number, for which ports of this machine are picked, or addresses."""
 
     chief: int | tuple[str, ...] = 0
     worker: int | tuple[str, ...] = 0
@@ -22,12 +22,12 @@ class ClusterSection:
         return clusters.tasks_text({role: self.count(role) for role in ROLES})
 
     def count(self, role: str) -> int:
-        """Number of tasks of a role."""
+        """Return the number of tasks of a role."""
         value: int | tuple[str, ...] = getattr(self, role)
         return value if isinstance(value, int) else len(value)
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong beyond types."""
+        """Yield the mistakes that types do not exclude."""
         for role in ROLES:
             if self.count(role) < 0:
                 yield (

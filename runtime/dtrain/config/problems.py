@@ -1,4 +1,4 @@
-"""What can be wrong with a section, and where."""
+"""The mistakes in a section, and their places."""
 
 import math
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ Problem = tuple[tuple[str | int, ...], str]
 
 
 def at_least(section: Any, minimum: float, *names: str) -> Iterator[Problem]:
-    """Yield which of the numbers are less than they may be; None is none."""
+    """Yield a problem for each number that is below its minimum; None is no number."""
     for name in names:
         if problem := too_little(getattr(section, name), minimum):
             yield (name,), problem

@@ -10,16 +10,14 @@ from dtrain.config.problems import Problem, at_least
 
 @dataclass(frozen=True)
 class RestartSection:
-    """What happens when a task of one role dies. Backoff doubles; the count is forgotten after 60 healthy
-    seconds.
-    """
+    """The restarts of tasks of one role. The pause doubles; 60 healthy seconds reset the count."""
 
     policy: Literal["never", "on_failure", "always"] = "on_failure"
     max: int = 3
     backoff_s: float = 1.0
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong beyond types."""
+        """Yield the mistakes that types do not exclude."""
         yield from at_least(self, 0, "max", "backoff_s")
 
 

@@ -69,7 +69,7 @@ class RunSpec:
     said: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong beyond types, in every section and between sections."""
+        """Yield the mistakes that types do not exclude, in every section and between sections."""
         if not self.name or len(self.name) > 100 or not all(c.isalnum() or c in "._-" for c in self.name):
             yield (
                 ("name",),
@@ -120,13 +120,13 @@ class RunSpec:
 
     @property
     def replicas(self) -> int:
-        """T of rule 1: how many tasks train."""
+        """T: the number of tasks that train."""
         return self.cluster.count("worker") + (
             self.cluster.count("chief") if self.training.chief_trains else 0
         )
 
     def restart_of(self, role: str) -> RestartSection:
-        """The restart rule of a role: the spec's, else CONTRACT's default."""
+        """Return the restart rule of a role: the spec's, else the default of docs/reference/spec.md."""
         given: dict[str, RestartSection] = dict(self.restart.items())
         return given.get(role, DEFAULT_RESTART[role])
 
@@ -137,7 +137,11 @@ class RunSpec:
         return self.training
 
     def resolved(self) -> "RunSpec":
-        """Return the same spec with the cluster that its strategy has: `single` has one task, which leads."""
+        """Return the same spec with its consequences written out.
+
+        A staleness bound of 0 is synchronous training without backups; the strategy `single` has one task,
+        which leads.
+        """
         if isinstance(self.training, SingleSection):
             return replace(self, cluster=ClusterSection(chief=1))
         return self

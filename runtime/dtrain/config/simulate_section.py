@@ -55,7 +55,7 @@ class LinkFault:
     bandwidth_mbit_s: float | None = None
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong beyond types, and apart from which tasks exist."""
+        """Yield the mistakes that types do not exclude, apart from which tasks exist."""
         yield from at_least(self, 0, "latency_ms")
         bandwidth = self.bandwidth_mbit_s
         if bandwidth is not None and not (math.isfinite(bandwidth) and bandwidth > 0):
@@ -96,7 +96,7 @@ class SimulateSection:
     network: tuple[LinkFault, ...] = ()
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong beyond types, and apart from which tasks exist (see `RunSpec.problems`)."""
+        """Yield the mistakes that types do not exclude; `RunSpec.problems` checks which tasks exist."""
         for task, factor in self.slow.items():
             if not (math.isfinite(factor) and factor >= 1):
                 yield ("slow", task), f"expected a factor of at least 1, found {factor}"
@@ -116,9 +116,7 @@ class SimulateSection:
                     )
 
     def foreign_problems(self) -> Iterator[Problem]:
-        """What cannot be done to a foreign command: dtrain sees neither its steps nor its computation nor its
-        messages.
-        """
+        """Yield what cannot be done to a foreign command, whose steps, work and messages are unseen."""
         moments = [
             (kind, index, "at_step")
             for kind in ("kill", "pause")
@@ -133,13 +131,13 @@ class SimulateSection:
             yield path, "this needs a PROGRAM.py; a command after -- can be killed and paused, by at_s"
 
     def slowness(self, task: clusters.TaskId) -> float:
-        """How many times as long a task's own computation takes; 1 where nothing is said of it."""
+        """Return the factor by which a task's own computation is slowed down; 1 without one."""
         return next(
             (factor for name, factor in self.slow.items() if clusters.TaskId.parse(name) == task), 1.0
         )
 
     def link(self, one: str, other: str) -> LinkFault | None:
-        """What makes the connection of two tasks slow; None: nothing."""
+        """Return the fault of the connection of two tasks; None if there is none."""
         ends = {clusters.TaskId.parse(one), clusters.TaskId.parse(other)}
         return next((link for link in self.network if set(link.ends) == ends), None)
 

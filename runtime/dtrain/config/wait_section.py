@@ -26,7 +26,7 @@ class WaitSection:
     grace_s: float | None = None
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong beyond types."""
+        """Yield the mistakes that types do not exclude."""
         yield from at_least(self, 0, "start_s", "server_s", "leader_s", "grace_s")
 
     def grace(self, launched: bool) -> float:

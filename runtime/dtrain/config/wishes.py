@@ -1,4 +1,4 @@
-"""What a program says of `training` in its strategy's constructor."""
+"""The settings of `training` in a program's strategy constructor."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What travels between tasks: plain data, without the way it travels.
+"""The messages between tasks: plain data, without the transport that carries it.
 
 A message may be accompanied by *blocks*: one-dimensional contiguous arrays, one for each group of the
 receiving server's layout (see `protocol.placement`), which the transport carries beside it without looking

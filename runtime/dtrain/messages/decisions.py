@@ -1,10 +1,10 @@
-"""Between servers: one decision for all of them. Rule 2."""
+"""Messages between servers, by the rule *One decision* (docs/design/protocol.md#one-decision)."""
 
 from dtrain.messages.message import Message
 
 
 class Complete(Message, frozen=True, gc=False, kw_only=True):
-    """ps:i to ps:0: I hold this contribution whole. Rule 2."""
+    """ps:i to ps:0: this server holds the contribution whole."""
 
     generation: int
     rank: int
@@ -23,10 +23,10 @@ class Subscribe(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Commit(Message, frozen=True, gc=False, kw_only=True):
-    """ps:0 to ps:i: these contributions, in the order of their parts, make `version + 1`. Idempotent. Rule 2.
+    """ps:0 to ps:i: these contributions, in the order of their parts, make `version + 1`. Idempotent.
 
     `parts` is the divisor of their mean: also the parts of the batch that have no examples count (`weighting:
-        replicas`).
+    replicas`).
     """
 
     generation: int
@@ -37,9 +37,7 @@ class Commit(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Release(Message, frozen=True, gc=False, kw_only=True):
-    """ps:0 to ps:i: the replica of this contribution has another part to compute for `version`: answer it
-    now. Idempotent.
-    """
+    """ps:0 to ps:i: answer this contribution's replica now, which has another part to compute. Idempotent."""
 
     generation: int
     version: int

@@ -1,4 +1,8 @@
-"""Who is there, how the run stands, and how everybody leaves. Rules 6 and 12."""
+"""Messages of membership: heartbeats, the state of the run, and the end.
+
+Rules *No silent wait* (docs/design/protocol.md#no-silent-wait) and *Orderly end*
+(docs/design/protocol.md#orderly-end).
+"""
 
 from typing import Any
 
@@ -9,7 +13,7 @@ from dtrain.messages.opening import Lineage, Row
 
 
 class Heartbeat(Message, frozen=True, gc=False, kw_only=True):
-    """Anybody to ps:0 (the leader to every server): I am alive, and this is how I am doing.
+    """Every task to ps:0 (the leader to every server): it is alive, and its status.
 
     Attributes:
         process: which process speaks: the attempt and when it began (seconds); a later one is larger.

@@ -1,4 +1,4 @@
-"""How a run begins: who talks, about which run, and which variables the servers hold."""
+"""Messages that open a connection and a term: the task and run of a sender, the variables of the servers."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 class Hello(Message, frozen=True, gc=False, kw_only=True):
-    """Opens every connection: the task that wants to talk, and the run that it belongs to. Rule 7.
+    """The opening of every connection: the task that wants to talk, and the run that it belongs to.
 
     Attributes:
         version: of the sender's protocol. It is the first field in every version, so that builds of different
@@ -32,7 +32,7 @@ class Hello(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Lineage(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the variables of a term come from.
+    """The origin of the variables of a term.
 
     Attributes:
         first_step: the version at which this generation began.
@@ -57,11 +57,11 @@ class Initialise(Message, frozen=True, gc=False, kw_only=True):
         plan: of `protocol.placement`, as a dict.
         training: the `training` section of the spec, as the leader resolved it with its program's
             constructor.
-        optimizer: name and numbers, never code (rule 8).
+        optimizer: name and numbers, never code.
         version: of the values: 0, or the step of the checkpoint that they come from, as this server counted.
         directory: of the run, where the leader saves; for the evaluator.
         slots: names of the slots that follow as blocks; empty for a fresh start.
-        seen: the table of rule 5 from a checkpoint.
+        seen: the table of pushes from a checkpoint; see `protocol.exactly_once`.
         dealt: into how many parts batches are cut and which of them have been dealt; see
             `protocol.part_dealer`.
         applied: async: the batches that the values contain, if they are not those that have been dealt and

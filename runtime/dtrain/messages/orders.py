@@ -1,4 +1,7 @@
-"""The leader's orders: other numbers, other values, an end. Rule 13."""
+"""The leader's orders: other numbers, other values, an end.
+
+Rule *Configuration changes* (docs/design/protocol.md#configuration-changes).
+"""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""The state of the servers for a checkpoint. Rule 11.
+"""The state of the servers for a checkpoint.
+
+Rule *Consistent checkpoints* (docs/design/protocol.md#consistent-checkpoints).
 
 The leader reads it block by block after the servers have answered, while training goes on; see `roles.image`.
 """
@@ -60,7 +62,7 @@ class SnapshotReply(Message, frozen=True, gc=False, kw_only=True):
 
     Attributes:
         slots: names of the optimizer's slots.
-        seen: the table of rule 5.
+        seen: the table of pushes; see `protocol.exactly_once`.
         dealt: which parts have been dealt; see `protocol.part_dealer`. This and the following are told by
             ps:0 alone.
         tally: the sums of epochs that have not ended.

@@ -1,4 +1,4 @@
-"""What a replica and a server say to each other at every step. Rules 1-5 and 8."""
+"""The messages between a replica and a server at every step (docs/design/protocol.md)."""
 
 import msgspec
 
@@ -7,7 +7,9 @@ from dtrain.messages.verdict import Verdict
 
 
 class Sums(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
-    """What examples add to the loss and metrics of their epoch; sums of the same names add up. Rule 14.
+    """The share of examples in the loss and metrics of their epoch; sums of the same names add up.
+
+    Rule *Aggregated logs* (docs/design/protocol.md#aggregated-logs).
 
     Attributes:
         names: of the numbers that a training step returned.
@@ -80,7 +82,7 @@ class Push(Message, frozen=True, gc=False, kw_only=True):
     these rows, flat.
 
     `sequence` counts the replica's pushes; `ordinal` those to `base_version` (sync with quotas). `finite`
-    speaks of the whole gradient, so that every server refuses one whose NaN lies on another server (rule 2).
+    speaks of the whole gradient, so that every server refuses one whose NaN lies on another server.
 
     Attributes:
         part: the one that ps:0 gave; see `protocol.part_dealer`.

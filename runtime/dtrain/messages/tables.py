@@ -26,7 +26,7 @@ class Loaded(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Lookup(Message, frozen=True, gc=False, kw_only=True):
-    """Anybody to server: rows of the tables with these numbers in the layout. Blocks: row numbers in each
+    """Any task to server: rows of the tables with these numbers in the layout. Blocks: row numbers in each
     shard, ascending.
 
     The server answers after `wait_s` at the latest.

@@ -1,10 +1,10 @@
-"""What becomes of a push."""
+"""The verdict on a push."""
 
 from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """What became of a push."""
+    """The verdict on a push."""
 
     ACCEPTED = "accepted"
     """It is part of a version."""

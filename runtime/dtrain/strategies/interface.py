@@ -1,4 +1,4 @@
-"""What `fit` sees of every way to train.
+"""The interface of `fit` to every strategy.
 
     strategy = dt.get_strategy()
     training = strategy.open(problem)            # one call of `fit` in this task; the variables exist
@@ -43,7 +43,7 @@ Weights = Mapping[str, Array]
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What is to be trained, without the data.
+    """The training of one call of `fit`, without the data.
 
     Attributes:
         variables: in the order of creation, which is also the order of placement.
@@ -77,7 +77,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class ConfigChange:
-    """What the leader wants from the next step on; see `Leader.control`.
+    """The leader's changes from the next step on; see `Leader.control`.
 
     Attributes:
         optimizer: as `optimizers.serialize` makes it: the same rule, perhaps with other numbers.
@@ -116,7 +116,7 @@ class StepClock(Protocol):
 
 
 class Overlaps(Protocol):
-    """What a replica has besides, where a step begins and ends layer by layer: values that come late,
+    """The further members of a replica whose step begins and ends layer by layer: values that come late,
     gradients that leave early.
 
     Attributes:
@@ -173,7 +173,7 @@ class Replica(Protocol):
 
 
 class Leader(Protocol):
-    """What one task of a training does for all of them."""
+    """The work of one task of a training for all of them."""
 
     @property
     def optimizer(self) -> dict[str, Any]:
@@ -343,10 +343,9 @@ class Strategy(Protocol):
         return None
 
     def checkpoints(self, pace: Pace) -> Iterator[EvaluatedCheckpoint]:
-        """Evaluator: each newest checkpoint of the next call of `fit`, at this pace, until it has ended and
-        the final one was seen.
+        """Yield, in the evaluator, each newest checkpoint of the next `fit` at this pace, and the final one.
 
-        To be called once for every call of `fit`. There is none where no task evaluates.
+        Call it once for every call of `fit`. There is none where no task evaluates.
         """
         return iter(())
 
@@ -360,7 +359,7 @@ class Strategy(Protocol):
 
 @dataclass
 class _Process:
-    """What is true of this process as a whole: its strategy is built once, and the innermost scope rules."""
+    """The state of this process as a whole: its strategy is built once, and the innermost scope rules."""
 
     used: threading.Event = field(default_factory=threading.Event)
     default: Strategy | None = None
@@ -371,19 +370,17 @@ _process = _Process()
 
 
 def mark_used() -> None:
-    """The program has called dtrain."""
+    """Record that the program has called dtrain."""
     _process.used.set()
 
 
 def was_used() -> bool:
-    """Whether the program has ever called dtrain (one that has not gets an error that says so: CONTRACT
-    section 4).
-    """
+    """Return whether the program has ever called dtrain; one that never does has failed."""
     return _process.used.is_set()
 
 
 def current_strategy(make_default: Callable[[], Strategy]) -> Strategy:
-    """The strategy of the innermost `scope`, else this process's own, made at the first call."""
+    """Return the strategy of the innermost `scope`, else this process's own, made at the first call."""
     mark_used()
     if _process.scopes:
         return _process.scopes[-1]
@@ -408,7 +405,7 @@ def _scope_of(strategy: S) -> Iterator[S]:
 
 
 def close_default(error: BaseException | None = None) -> None:
-    """The program has ended, or failed with `error`: close the strategy that it got, if any."""
+    """Close the strategy of a program that has ended, or failed with `error`."""
     strategy, _process.default = _process.default, None
     if strategy is not None:
         strategy.close(error or getattr(sys, "last_value", None))  # what plain Python has just shown

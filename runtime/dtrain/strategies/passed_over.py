@@ -67,7 +67,7 @@ class PassedOverTraining(Training, Leader):
 
 
 def _weights(problem: Problem, fit: int, directory: Path) -> Mapping[str, Array] | None:
-    """The last of that call of `fit`; else the newest of it; else the newest that fits."""
+    """Return the last weights of that call of `fit`; else its newest; else the newest that fit."""
     expected = {spec.name: spec.shape for spec in problem.variables}
     newest: Mapping[str, Array] | None = None
     kept = checkpoints.final_of(directory, fit)

@@ -1,4 +1,4 @@
-"""How messages travel. Alone here grpc is imported; no code above this room knows what carries a message.
+"""The transports of messages. Only this room imports grpc; no code above it knows what carries a message.
 
 `channel` is the interface of both ends, `memory` its twin without sockets for tests, `client` and `service`
 the gRPC ends, `frames` the bytes, `handshake` who is let in.

@@ -54,10 +54,10 @@ class BlockAhead:
         return self._block[ahead.start : stop]
 
     def take(self, announced: Sequence[tuple[str, int]]) -> Array:
-        """The whole block, for a message that brings what is announced: of its first block the beginning.
+        """Return the whole block, for a message that brings the beginning of its first block.
 
         Raises:
-            PeerRefusedError: that and what has come do not make up a block.
+            PeerRefusedError: the beginning and the elements that came ahead do not make up a block.
         """
         block, start = self._block, self._start
         if start < 0 or list(announced[:1]) != [(block.dtype.name, start)]:

@@ -1,4 +1,4 @@
-"""How much of a message is there, while the rest of it is still on its way."""
+"""The state of a message that is still arriving."""
 
 import queue
 from collections.abc import Sequence

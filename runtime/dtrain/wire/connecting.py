@@ -96,9 +96,7 @@ def _by_grpc(peer: str, address: str, hello: Hello, timeout_s: float, transport:
 
 
 def heartbeat_transport(transport: str, address: str) -> str:
-    """The way for heartbeats: through the network if there is one in between, so that they show whether it is
-    there.
-    """
+    """Return the transport for heartbeats: the network where there is one, so that they test it."""
     return "auto" if transport != "grpc" and _is_loopback(address) else "grpc"
 
 
@@ -110,8 +108,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _met(peer: str, address: str, hello: Hello, timeout_s: float, tell: Tell) -> Channel | None:
-    """A connection to a server on this host by the name that its run knows; None if it is up and has no such
-    socket for us.
+    """Return a connection to a server on this host by its socket's name; None if it has no such socket.
 
     Raises:
         WaitTimeoutError: no process answers within `timeout_s`.
@@ -133,10 +130,9 @@ def _met(peer: str, address: str, hello: Hello, timeout_s: float, tell: Tell) ->
 
 
 def arrays_to_send(transport: str, described: Sequence[tuple[str, int]]) -> list[Array]:
-    """New arrays of zeros, one of each (dtype, elements), for what is sent again and again.
+    """Return new arrays of zeros, one of each (dtype, elements), for data that is sent again and again.
 
-    They lie in shared memory where that may save copies, so that a peer on this host reads what is written
-    here.
+    They lie in shared memory where that may save copies, so that a peer on this host reads them in place.
     """
     if transport != "grpc" and sum(DTYPE_BYTES[dtype] * size for dtype, size in described) > SMALL_BYTES:
         with contextlib.suppress(SharedMemoryError):  # the way over gRPC is left

@@ -67,7 +67,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 def padded(nbytes: int) -> int:
-    """The next multiple of 8."""
+    """Return the next multiple of 8."""
     return (nbytes + 7) & ~7
 
 
@@ -93,7 +93,7 @@ def encode_ahead(block: Array, start: int, stop: int) -> Iterator[bytes]:
 def with_payload(
     message: AnyMessage | Ahead, blocks: Sequence[Array], payload: Iterable[bytes], ahead: bool = False
 ) -> Iterator[bytes]:
-    """The chunks of a message, the payload's among them."""
+    """Yield the chunks of a message, the payload's among them."""
     header = _encode((message, described(blocks), True) if ahead else (message, described(blocks)))
     start = _LENGTH.pack(len(header)) + header
     if sum(block.nbytes for block in blocks) <= SMALL_BYTES:
@@ -104,7 +104,7 @@ def with_payload(
 
 
 def payload_chunks(blocks: Sequence[Array]) -> Iterator[bytes]:
-    """The bytes of the blocks, copied chunk by chunk as they are taken."""
+    """Yield the bytes of the blocks, copied chunk by chunk as they are taken."""
     return (_chunk(*place) for place in _places(blocks))
 
 
@@ -168,7 +168,7 @@ def check(announced: Sequence[tuple[str, int]], limit_bytes: int) -> None:
 
 
 def written(blocks: Sequence[Array], into: Sequence[Array]) -> Sequence[Array]:
-    """The blocks in the arrays that the receiver offers, if they fit."""
+    """Return the blocks in the arrays that the receiver offers, if they fit."""
     if len(into) != len(blocks):
         return blocks
     for array, block in zip(into, blocks, strict=True):
@@ -253,9 +253,7 @@ class FrameDecoder:
         return Frame(cast(AnyMessage, header.message), blocks, arriving), part
 
     def _places(self, header: _Header) -> tuple[list[Array], list[Array]]:
-        """The blocks of a message, and where the payload is to be written: they are the same unless something
-        comes ahead.
-        """
+        """Return a message's blocks, and the arrays for its payload, which differ if some came ahead."""
         message, announced = header.message, header.blocks
         check(announced, self.limit_bytes)
         if isinstance(message, Ahead):

@@ -1,4 +1,4 @@
-"""What both gRPC ends agree on: the methods, the metadata key, and the channel options with their reasons."""
+"""The methods, the metadata key and the channel options of both gRPC ends, with their reasons."""
 
 METHOD_SERVICE = "dtrain.Task"
 TALK = "Talk"

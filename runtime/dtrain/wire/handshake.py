@@ -1,5 +1,6 @@
-"""The rules by which a server lets a task in. Rule 7: a stranger gets a plain refusal, and two runs on one
-machine can never mix.
+"""The rules by which a server lets a task in: rule *Authentication* (docs/design/protocol.md#authentication).
+
+A stranger is refused, and two runs on one machine never mix.
 """
 
 import hmac

@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 def in_own_thread(call: Callable[[], Result], name: str) -> Result:
-    """The result of a call, or its exception; waiting for it may be interrupted, the call goes on."""
+    """Return the result of a call, or raise its exception; the wait may be interrupted, the call goes on."""
     results: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:

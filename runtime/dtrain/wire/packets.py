@@ -1,4 +1,4 @@
-"""What travels on a Unix socket between two tasks of one host: packets of at most 64 KiB, and file
+"""The traffic on a Unix socket between two tasks of one host: packets of at most 64 KiB, and file
 descriptors of memory.
 
     packet:        header length (u32) | header | padding to 8 | the small blocks, each padded to 8
@@ -102,7 +102,7 @@ class PacketSocket:
         self.bytes_sent += len(head) + nbytes
 
     def _place(self, blocks: Sequence[Array]) -> Place | None:
-        """Where blocks lie in a memory that the peer can map; None if they do not lie in one."""
+        """Return the place of blocks in a memory that the peer can map; None if they do not lie in one."""
         memory = memory_of(blocks[0])
         if memory is None or any(memory_of(block) is not memory for block in blocks):
             return None
@@ -110,7 +110,7 @@ class PacketSocket:
         return self._announced_number(memory), [address(block) - start for block in blocks]
 
     def _announced_number(self, memory: SharedMemory) -> int:
-        """The number by which the peer knows a memory; one that is gone leaves its number to another."""
+        """Return the number by which the peer knows a memory; that of a freed memory is used again."""
         known = [reference() for reference in self._announced]
         if memory in known:
             return 1 + known.index(memory)
@@ -227,7 +227,7 @@ class _Layout(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _layout(kinds: Kinds) -> _Layout:
-    """A peer sends the same few kinds again and again.
+    """Return the layout of blocks of these kinds, cached: a peer sends the same few again and again.
 
     Raises:
         PeerRefusedError: no memory may be taken for them, however much is allowed.

@@ -42,10 +42,10 @@ class SharedMemory(mmap.mmap):
 
     @classmethod
     def make(cls, nbytes: int) -> Self:
-        """New memory, zeros.
+        """Make new memory, zeros.
 
         Raises:
-            SharedMemoryError: the machine, or this process's limits, have not got that much.
+            SharedMemoryError: the machine, or this process's limits, have not that much.
         """
         fd = -1
         try:
@@ -83,7 +83,7 @@ class SharedMemory(mmap.mmap):
 
     @cached_property
     def address(self) -> int:
-        """Where it begins in this process."""
+        """Address of its first byte in this process."""
         return address(np.frombuffer(self, np.uint8))
 
     def __del__(self) -> None:
@@ -101,16 +101,12 @@ def _short(reason: str) -> SharedMemoryError:
 
 
 def shared_bytes(nbytes: int) -> Array:
-    """New memory as an array of bytes, zeros; its views are sent without a copy. Errors as
-    `SharedMemory.make`.
-    """
+    """Return new shared memory as bytes, zeros, whose views are sent uncopied; see `SharedMemory.make`."""
     return np.frombuffer(SharedMemory.make(nbytes), np.uint8)
 
 
 def shared_arrays(described: Sequence[tuple[str, int]]) -> list[Array]:
-    """New arrays, one of each (dtype, elements), side by side in one shared memory. Errors as
-    `SharedMemory.make`.
-    """
+    """Return new arrays, one of each (dtype, elements), in one shared memory; see `SharedMemory.make`."""
     sizes = [np.dtype(dtype).itemsize * size for dtype, size in described]
     starts = list(accumulate([nbytes + -nbytes % _ALIGNED_BYTES for nbytes in sizes], initial=0))
     memory = shared_bytes(starts.pop())
@@ -121,7 +117,7 @@ def shared_arrays(described: Sequence[tuple[str, int]]) -> list[Array]:
 
 
 def memory_of(array: Array) -> SharedMemory | None:
-    """The memory made by this process that an array is a view of, if it is."""
+    """Return the memory of this process of which an array is a view, if any."""
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -131,6 +127,6 @@ def memory_of(array: Array) -> SharedMemory | None:
 
 
 def address(array: Array) -> int:
-    """Where an array begins in this process."""
+    """Return the address of an array's first byte in this process."""
     start: int = array.__array_interface__["data"][0]
     return start

@@ -51,11 +51,11 @@ class Turn:
             self.taken = self._held or stalled
 
     def moved(self) -> None:
-        """A chunk of this connection's has been moved."""
+        """Record that a chunk of this connection's has been moved."""
         self._traffic.moved += self._held
 
     def give_back(self) -> None:
-        """The transfer is over; giving back what was not taken changes nothing."""
+        """End the transfer; without effect if none was taken."""
         if self._held:
             self._lock.release()
         self._held = self.taken = False

@@ -43,7 +43,7 @@ class CopiesThread:
         return None if remote is None else cls(remote, directory, warn)
 
     def copy(self) -> None:
-        """The directory has changed; returns at once."""
+        """Ask for copies of the directory's changes; return at once."""
         with self._changed:
             self._asked += 1
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""What one call of `fit` trains."""
+"""The subject of one call of `fit`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from dtrain.protocol.feed import UNKNOWN, Feed
 
 @dataclass(frozen=True)
 class Generation:
-    """What one call of `fit` trains, as the servers are told.
+    """The subject of one call of `fit`, as the servers are told.
 
     Attributes:
         optimizer: as the program says it.
@@ -35,5 +35,5 @@ class Generation:
 
     @property
     def sync(self) -> bool:
-        """Whether it trains synchronously, on parameter servers."""
+        """True if it trains synchronously, on parameter servers."""
         return isinstance(self.training, SyncSection)

@@ -1,5 +1,6 @@
-"""A server that is past its lease is killed by the launcher, on the leader's order; the restart rule starts
-it again. Rule 6.
+"""The leader's request to kill a server that is past its lease; the launcher does it, and starts it again.
+
+Rule *No silent wait* (docs/design/protocol.md#no-silent-wait).
 """
 
 import contextlib

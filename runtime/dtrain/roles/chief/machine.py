@@ -27,8 +27,9 @@ MARK_S = 2.0
 
 @dataclass
 class CheckpointSchedule:
-    """When to save: every so many seconds or steps, whichever comes first; step 0 and the end are not its
-    business.
+    """A schedule of checkpoints: every so many seconds or steps, whichever comes first.
+
+    Step 0 and the end are saved besides.
     """
 
     section: CheckpointSection
@@ -36,7 +37,7 @@ class CheckpointSchedule:
     last_step: int
 
     def due(self, step: int, now: float) -> bool:
-        """Whether a checkpoint of `step` should be written now. Never twice of the same step."""
+        """Return whether a checkpoint of `step` should be written now, never twice of the same step."""
         if step <= self.last_step:
             return False
         by_time = self.section.every_s is not None and now - self.last_s >= self.section.every_s
@@ -44,11 +45,11 @@ class CheckpointSchedule:
         return by_time or by_steps
 
     def saved(self, step: int, now: float) -> None:
-        """A checkpoint of `step` has been written."""
+        """Record that a checkpoint of `step` has been written."""
         self.last_s, self.last_step = now, step
 
     def wait_s(self, now: float) -> float:
-        """How long it is sensible to sleep before asking again."""
+        """Return how long to sleep before asking again."""
         if self.section.every_steps is not None:
             return 0.05
         until = self.last_s + self.section.every_s - now if self.section.every_s is not None else 1.0
@@ -86,11 +87,11 @@ class Cut:
         return Snapshot(at_least=0, wait_s=ARRIVAL_S, term=self.term, covers=covers, settled=first.settled)
 
     def whole(self, replies: Sequence[SnapshotReply]) -> bool:
-        """Whether the answers make one cut: in async, that all servers have applied the same batches."""
+        """Return whether the answers make one cut: in async, equal batches applied on all servers."""
         return self.sync or len({reply.applied for reply in replies}) == 1
 
     def accept(self, versions: Sequence[int], assigned: Sequence[tuple[int, int]] = ()) -> bool:
-        """Whether the answers make a checkpoint; if not, the next question looks further ahead.
+        """Return whether the answers make a checkpoint; if not, the next question looks further ahead.
 
         Args:
             versions: of the servers.

@@ -1,5 +1,6 @@
-"""The leader's machine: where it begins, and when the servers must be given their variables again. Pure. Rule
-6.
+"""The leader's machine: where it begins, and when the servers must be given their variables again. Pure.
+
+Rule *Terms* (docs/design/protocol.md#terms):
 
 1. All servers hold the same term of the same generation. One that says otherwise was started again and has
   lost its memory.
@@ -24,7 +25,7 @@ Answer = tuple[float, HeartbeatReply]
 
 
 class Beginning(Enum):
-    """How a leader begins a call of `fit`."""
+    """The way in which a leader begins a call of `fit`."""
 
     PASS_OVER = "pass over"
     """It has ended before this process was started."""
@@ -37,11 +38,11 @@ class Beginning(Enum):
 
 
 def beginning(fit: int, servers: Sequence[HeartbeatReply], saved: int) -> Beginning:
-    """What the leader finds.
+    """Return how the leader begins.
 
     Args:
         fit: which call of `fit` of the program this is, from 1.
-        servers: what each server says of itself.
+        servers: each server's report.
         saved: the generation of the newest checkpoint; 0 without one.
     """
     reached = max([saved, *(reply.generation for reply in servers)])
@@ -54,10 +55,10 @@ def beginning(fit: int, servers: Sequence[HeartbeatReply], saved: int) -> Beginn
 
 
 def next_term(servers: Iterable[HeartbeatReply], own: int, incarnation: int) -> int:
-    """A term later than all that were begun before.
+    """Return a term later than all that were begun before.
 
     Args:
-        servers: what each says of itself.
+        servers: each server's report.
         own: the last term that this leader has begun, or tried to.
         incarnation: of the leader, which rises from process to process.
     """
@@ -79,7 +80,7 @@ class TermWatch:
     heard_of: tuple[str, ...] = ()
 
     def lost(self, answers: Sequence[Answer]) -> list[int]:
-        """The servers that do not hold the term, of the newest answers."""
+        """Return the servers that do not hold the term, by the newest answers."""
         term, first = (self.generation, self.term), answers[0][1]
         if (first.generation, first.term) == term:
             self.heard_of = first.heard_of

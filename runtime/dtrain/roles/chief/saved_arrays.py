@@ -1,4 +1,4 @@
-"""What the leader reads of a server for a checkpoint, and in which order. Pure."""
+"""The arrays of a server that the leader reads for a checkpoint, and their order. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

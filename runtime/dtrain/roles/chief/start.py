@@ -40,7 +40,7 @@ class Start:
             not shipped.
         slots: by slot name, then by variable.
         optimizer: the rule in force: the program's, with numbers that may have changed since.
-        seen: for each server, the table of rule 5; empty where it is not known.
+        seen: for each server, its table of pushes (`protocol.exactly_once`); empty where it is not known.
         contents: for each server, which batches its part contains; empty where all contain what `dealt` says.
         warning: what is to be said about the checkpoint.
         dealt: which parts have been used up; see `protocol.part_dealer`.
@@ -64,7 +64,7 @@ class Start:
 
     @property
     def optimizer_state(self) -> OptimizerState:
-        """How far the optimizer has come."""
+        """Return the state of the optimizer."""
         return OptimizerState(self.version - self.lineage.origin, self.slots)
 
     def where(self, max_steps: int) -> list[str]:
@@ -95,9 +95,7 @@ def fresh(
     version: int = 0,
     state: OptimizerState | None = None,
 ) -> Start:
-    """The given values, and an optimizer that has seen nothing, or what `state` says; what `state` does not
-    know begins anew.
-    """
+    """Return a start from given values, and a new optimizer or one in the state `state`."""
     state = state or OptimizerState(0, {})
     rule = optimizers.from_config(optimizer)
     slots: dict[str, dict[str, Any]] = {}
@@ -130,11 +128,11 @@ def _fresh_slots(rule: optimizers.Optimizer, spec: VariableSpec, value: Any) -> 
 def restored(
     directory: Path, plan: Plan, optimizer: Mapping[str, Any], feed: Feed = UNKNOWN, *, by_server: bool = True
 ) -> Start:
-    """The newest valid checkpoint of a folder.
+    """Return a start from the newest valid checkpoint of a folder.
 
-    Where the program still says the same `optimizer`, what became of it in training goes on: its learning
-    rate, for example. It begins anew with variables that were not trained there. Where `feed` is another than
-    then, it goes on at the same example.
+    If the program has the same `optimizer` as then, its state in training goes on: its learning rate, for
+    example. It begins anew with variables that were not trained there. If `feed` is another than then,
+    training goes on at the same example.
 
     Args:
         directory: the folder.
@@ -240,8 +238,9 @@ def continued(
     *,
     same_owner: bool,
 ) -> Start:
-    """Where the `fit` before ended, with the values that the model has now; a new optimizer, or another
-    model's, starts afresh.
+    """Return a start from the end of the `fit` before, with the model's present values.
+
+    A new optimizer, or another model's, starts afresh.
     """
     values = dict(values)
     with checkpoints.open_checkpoint(directory) as checkpoint:
@@ -270,7 +269,7 @@ def saved_rows(directory: Path, fit: int) -> dict[int, Row]:
 
 
 def saved_generation(directory: Path) -> int:
-    """Which call of `fit` the newest sound checkpoint of a folder belongs to; 0 without one."""
+    """Return the call of `fit` of a folder's newest sound checkpoint; 0 without one."""
     if not checkpoints.list_checkpoints(directory):
         return 0
     with checkpoints.open_checkpoint(directory) as checkpoint:

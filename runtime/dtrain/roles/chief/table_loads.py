@@ -1,6 +1,4 @@
-"""How the tables of a term come to a server: part by part, none of which keeps it from answering others for
-long. Pure.
-"""
+"""The loading of a term's tables on a server in parts that never keep it from others for long. Pure."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -24,7 +22,7 @@ Part = tuple[Load, Callable[[], list[Array]]]
 
 
 def descriptions(tables: Tables) -> dict[str, dict[str, dict[str, Any]]]:
-    """How the arrays are drawn that are not shipped; see `Initialise.drawn`."""
+    """Return how the arrays that are not shipped are drawn; see `Initialise.drawn`."""
     return {
         name: {array: source.describe() for array, source in arrays.items() if isinstance(source, DrawnTable)}
         for name, arrays in tables.items()

@@ -93,8 +93,7 @@ def read_weights(checkpoint: checkpoints.Checkpoint) -> dict[str, Any]:
 def newest_of(
     found: Sequence[checkpoints.CheckpointPath], fit: int
 ) -> tuple[checkpoints.CheckpointPath | None, bool, bool]:
-    """The newest checkpoint of a call of `fit`, whether it is the final one, and whether there are later ones
-    of another.
+    """Return the newest checkpoint of a `fit`, whether it is final, and whether another `fit` has later ones.
 
     One that is damaged or has vanished is taken for one of this `fit`: opening it tells more.
     """
@@ -112,9 +111,7 @@ def newest_of(
 
 
 def _manifest(path: Path) -> tuple[int, bool] | None:
-    """Which call of `fit` a checkpoint belongs to, and whether it is the final one; None where that cannot be
-    read.
-    """
+    """Return a checkpoint's call of `fit`, and whether it is the final one; None if it cannot be read."""
     try:
         manifest = checkpoints.read_manifest(path)
         return manifest.state.generation, manifest.final

@@ -1,4 +1,4 @@
-"""Where an evaluator finds the checkpoints of a run."""
+"""The checkpoints of a run, as an evaluator finds them."""
 
 import time
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class FollowedRun:
         self._next_s = 0.0
 
     def __call__(self, ended: bool) -> Path | str | None:
-        """The directory to look into; what was copied before the end is in it."""
+        """Return the directory of checkpoints; copies from before the end of training are in it."""
         known = self._visible()
         if self._own is None or known is None or RunFiles(Path(known)).checkpoints.is_dir():
             return known

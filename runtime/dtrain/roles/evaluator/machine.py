@@ -1,4 +1,6 @@
-"""The evaluator's machine: which checkpoint to evaluate next, and when to end. Pure. Rule 12.
+"""The evaluator's machine: which checkpoint to evaluate next, and when to end. Pure.
+
+Rule *Orderly end* (docs/design/protocol.md#orderly-end).
 
 Always the newest that was not evaluated yet; the final one in any case. It ends when the final checkpoint has
 been evaluated, or when training has ended without one (the leader died for good) and everything that is there
@@ -12,7 +14,7 @@ from dtrain.checkpoints import Pace
 
 
 class Next(Enum):
-    """What to do when there is nothing to evaluate."""
+    """The decision when there is nothing to evaluate."""
 
     WAIT = "wait"
     DONE = "done"
@@ -28,7 +30,7 @@ class EvaluationSchedule:
     begun_s: float | None = None
 
     def next(self, newest: int | None, final: bool, training_ended: bool, now_s: float = 0.0) -> int | Next:
-        """The step of the checkpoint to evaluate, or what else to do.
+        """Return the step of the checkpoint to evaluate, or the decision to wait or end.
 
         Args:
             newest: the newest checkpoint's step; None if there is none.
@@ -49,5 +51,5 @@ class EvaluationSchedule:
         return Next.DONE if training_ended else Next.WAIT
 
     def done(self, step: int, final: bool) -> None:
-        """A checkpoint was evaluated."""
+        """Record that a checkpoint was evaluated."""
         self.evaluated, self.final_done = step, final

@@ -1,5 +1,6 @@
-"""Who takes part in a run, who of them is alive, and who may go: rules 6, 7 and 12, as one server sees it.
-Machine.
+"""The members of a run as one server sees them: membership, liveness and the end. Machine.
+
+Rules *No silent wait*, *Authentication* and *Orderly end* (docs/design/protocol.md#orderly-end).
 """
 
 from collections.abc import Collection, Iterator, Set
@@ -72,7 +73,7 @@ class Attendance:
         self._names = {rank: name for name, rank in self.ranks.items()}
 
     def let_join(self, sender: TaskId) -> None:
-        """A worker that the cluster does not name has been let in by the handshake: it joins."""
+        """Add a worker that the cluster does not name, and that the handshake has let in."""
         if (
             sender.role is Role.WORKER
             and sender.index >= self.cluster.first_joined
@@ -82,10 +83,10 @@ class Attendance:
             self.rank(self.chief_trains)
 
     def heard(self, task: str, message: Heartbeat, now: float) -> tuple[int | None, bool]:
-        """A task is alive: its incarnation from now on (None: another process has taken its place).
+        """Record a sign of life; return the task's incarnation, None if another process has replaced it.
 
-        And whether it was not waited for before, or is no longer, or is another process: one that is expected
-        is waited for as one that is alive.
+        Return also whether the replicas that count have changed: the task was lost, or has another process.
+        An expected task counts as alive.
         """
         before, known_as = self.membership.state(task), self.membership.incarnation(task)
         incarnation = self.membership.heartbeat(task, message.process, message.incarnation, now)
@@ -101,7 +102,7 @@ class Attendance:
         return incarnation, message.leaving or anew or before not in (MemberState.LIVE, MemberState.EXPECTED)
 
     def report(self, sender: TaskId, incarnation: int, held: Held | None) -> HeartbeatReply:
-        """How the run stands, for one who is alive."""
+        """Return the state of the run, for a living task."""
         leads = sender == self.cluster.leader
         return HeartbeatReply(
             incarnation=incarnation,
@@ -121,7 +122,7 @@ class Attendance:
         )
 
     def awaited(self, held: Held | None) -> str | None:
-        """Who has to do something before a replica can go on."""
+        """Return the tasks that must act before a replica can go on."""
         ended = held is not None and held.finished and not self.concluded(held.generation)
         if held is None or ended or held.pushes.held_back:
             return self.leader
@@ -170,7 +171,7 @@ class Attendance:
         self.rows[message.generation] = message.rows
 
     def concluded(self, generation: int) -> bool:
-        """Whether the replicas of a generation may go."""
+        """Return whether the replicas of a generation may go."""
         return self.farewell or self.concluded_generation >= generation
 
     def latecomers(self, held: Held | None) -> list[str]:
@@ -188,11 +189,12 @@ class Attendance:
         ]
 
     def end(self, held: Held | None, now: float, connections: int) -> Iterator[Action]:
-        """The server ends when no task will talk to it any more: after the farewell, or long after the leader
-        was lost. Rule 12.
+        """End the server when no task will talk to it: after the farewell, or long after the leader was lost.
+
+        The rule *Orderly end* (docs/design/protocol.md#orderly-end).
 
         Args:
-            held: what it holds.
+            held: the server's variables.
             now: seconds.
             connections: of all others to this server; on ps:0, which the other servers follow, theirs do not
                 count, and with them the one that is open to ps:0 counts as well.

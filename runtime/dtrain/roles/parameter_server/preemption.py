@@ -39,8 +39,7 @@ class Preemption:
     _slices: int | None = None
 
     def look(self, waited_s: float, slices: int, now: float) -> bool:
-        """Whether it interrupts from now on. The first look only takes the account: while all start,
-        everybody waits.
+        """Return whether the server interrupts other threads from now on; the first look only takes readings.
 
         Args:
             waited_s: how long it has waited for a core so far, ready to run.

@@ -13,7 +13,8 @@ before, and begins again by pulling; its pushes go on with the next number, so t
 Until its last step is saved it may be needed again, so it stays.
 
 A connection that broke is opened again by the driver, which then repeats what is unanswered: `unanswered`. A
-push that was applied before the break is answered as a duplicate (rule 5), so repeating is always right.
+push that was applied before the break is answered as a duplicate, so repeating is always right
+(docs/design/protocol.md#exactly-once).
 
 In async a pull tells ps:0 which push all servers have answered. Until then ps:0 takes the batch for one that
 others may lack, and neither ends training nor lets the leader end an epoch; if the replica dies, another one
@@ -54,7 +55,7 @@ SEVERITY = (Verdict.PENDING, Verdict.ACCEPTED, Verdict.STALE, Verdict.FINISHED, 
 
 
 class Phase(Enum):
-    """Where a replica stands."""
+    """The phase of a replica."""
 
     PULLING = "pulling"
     READY = "ready"
@@ -128,12 +129,12 @@ class Replica:
 
     @property
     def global_step(self) -> int:
-        """As ps:0 counts (rule 10)."""
+        """The global step, by ps:0's count."""
         return self.versions[0]
 
     @property
     def finished(self) -> bool:
-        """Whether the last step is done."""
+        """True if the last step is done."""
         return self.phase is Phase.FINISHED
 
     def start(self) -> list[Outgoing]:
@@ -151,7 +152,7 @@ class Replica:
         return [self._ask(0, self.awaited)]
 
     def fetch_again(self, server: int) -> list[Outgoing]:
-        """The values at hand from this server have not come whole: get them again, or newer ones."""
+        """Get the values of this server again, or newer ones: those at hand have not come whole."""
         self.phase = Phase.PULLING
         return [self._ask(server, self.versions[server])]
 
@@ -210,7 +211,7 @@ class Replica:
         ]
 
     def receive(self, server: int, message: AnyMessage) -> list[Outgoing]:
-        """A server has answered.
+        """Take a server's answer.
 
         Raises:
             PeerRefusedError: it will not talk to this replica (another plan, another model).

@@ -26,7 +26,7 @@ MakeReplicas = Callable[[LocalTraining], Sequence[Replica]]
 
 
 class LocalFits:
-    """What one process keeps from one `fit` to the next.
+    """The state that one process keeps from one `fit` to the next.
 
     Attributes:
         reporter: None where no launcher asks how training stands.

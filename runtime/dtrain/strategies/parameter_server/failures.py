@@ -9,7 +9,7 @@ from dtrain.roles.heartbeat import HeartbeatLink
 
 
 class Failures:
-    """What the heartbeat and the keeper know says more than the connection that broke."""
+    """The failures that heartbeat and keeper know, which explain a broken connection."""
 
     def __init__(self, link: HeartbeatLink, keeper: Keeper | None) -> None:
         self._link = link
