@@ -246,7 +246,12 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9
         ("a: 1\n---\nb: 2\n", "spec:2:1: not YAML that a spec can use"),
         ("name: \0", "spec: not YAML that a spec can use: unacceptable character #x0000"),
         ("name: 2001-13-45", "spec: not YAML that a spec can use"),
-        ("[" * 1000, "spec: nested too deeply"),
+        ("[" * 5000, "spec:1:34: not YAML that a spec can use: nested too deeply; expected at most 32 lists"),
+        (
+            "cluster: {chief: 1}\nname: " + "{a: " * 5000,
+            "spec:2:136: not YAML that a spec can use: nested too deeply",
+        ),
+        ("- " * 5000, "spec: nested too deeply"),
         (b"name: \xff\xfe", "spec: expected UTF-8 text, found byte 0xff at 6"),
         (b"#" * 10_000_000, "spec: expected a spec of at most 256 KiB, found a larger file"),
         ("", "spec: cluster: no task trains"),

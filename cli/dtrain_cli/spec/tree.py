@@ -16,6 +16,9 @@ from dtrain.config import KeyPath, is_none
 from dtrain.errors import SpecError
 
 BYTES_MAX = 256 * 1024
+DEPTH_MAX = 32
+"""Levels of lists and mappings. No key of a spec lies deeper than six, and deep nesting is slow to scan."""
+TOO_DEEP = f"nested too deeply; expected at most {DEPTH_MAX} lists and mappings within each other"
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ def parse_toml(text: str, source: str) -> SpecTree:
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{source}: not TOML: {error}") from None
     except RecursionError:
-        raise SpecError(f"{source}: nested too deeply") from None
+        raise SpecError(f"{source}: {TOO_DEEP}") from None
 
 
 def parse_yaml_tree(text: str, source: str) -> SpecTree:
@@ -168,6 +171,13 @@ def parse_yaml(text: str, source: str, positions: dict[KeyPath, tuple[int, int]]
     from ruamel.yaml.composer import Composer
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
     from ruamel.yaml.events import AliasEvent
+    from ruamel.yaml.scanner import RoundTripScanner
+
+    class ShallowScanner(RoundTripScanner):
+        def fetch_more_tokens(self) -> Any:
+            if self.flow_level > DEPTH_MAX:
+                raise MarkedYAMLError(problem=TOO_DEEP, problem_mark=self.reader.get_mark())
+            return super().fetch_more_tokens()
 
     class PlainComposer(Composer):
         def compose_node(self, parent: Any, index: Any) -> Any:
@@ -179,6 +189,7 @@ def parse_yaml(text: str, source: str, positions: dict[KeyPath, tuple[int, int]]
             return super().compose_node(parent, index)
 
     yaml = YAML()
+    yaml.Scanner = ShallowScanner
     yaml.Composer = PlainComposer
     try:
         plain = _plain(yaml.load(text), (), {} if positions is None else positions)
@@ -189,7 +200,7 @@ def parse_yaml(text: str, source: str, positions: dict[KeyPath, tuple[int, int]]
     except (YAMLError, ValueError) as error:
         raise SpecError(f"{source}: not YAML that a spec can use: {str(error).splitlines()[0]}") from None
     except RecursionError:
-        raise SpecError(f"{source}: nested too deeply") from None
+        raise SpecError(f"{source}: {TOO_DEEP}") from None
     return plain
 
 
