@@ -131,9 +131,7 @@ def _say(message: str) -> None:
 
 
 def _drop_unread_output() -> None:
-    """A reader that has gone away (`dtrain status | head`) must not make the interpreter complain while it
-    ends.
-    """
+    """Drop output whose reader has gone (`dtrain status | head`), about which Python would complain."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

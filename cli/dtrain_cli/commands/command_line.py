@@ -85,7 +85,7 @@ def check_program_file(program: Path) -> None:
 
 
 def _instead(path: Path) -> str:
-    """What to write where something else than a Python program is named."""
+    """Return the words to write where something else than a Python program is named."""
     if path.is_dir():
         return ", found a directory"
     if path.exists() and not os.access(path, os.X_OK):
@@ -212,7 +212,7 @@ class ProgramCommand(click.Command):
         return [] if words.program or words.foreign else super().shell_complete(ctx, incomplete)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """The grammar in one line."""
+        """Return the grammar in one line."""
         return (
             ["[OPTIONS]", "[SPEC]", "PROGRAM.py|--", "..."]
             if self._takes_spec

@@ -110,9 +110,7 @@ def plan(
 
 
 def _checked(words: Words) -> Words:
-    """The words, where they name something that can be run; behind a program no option of launch stands, as
-    none of plan's.
-    """
+    """Return the words, if they name something that can be run, with no options of launch behind it."""
     words.check_program()
     assert isinstance(launch, ProgramCommand)
     return launch.check_arguments(words)

@@ -101,7 +101,7 @@ def evaluate(metrics: tuple[str, ...], **order: Any) -> NoReturn:
     help="Write them there: .npy, .npz, .csv, .json or .jsonl.",
 )
 def predict(**order: Any) -> NoReturn:
-    """The outputs of a trained model."""
+    """Print or write the outputs of a trained model."""
     _become("predict", **order)
 
 
@@ -116,7 +116,7 @@ def predict(**order: Any) -> NoReturn:
 @_model_options
 @click.argument("output", required=False, type=click.Path(), metavar="[FILE.onnx]")
 def export(**order: Any) -> NoReturn:
-    """A trained model for other runtimes."""
+    """Write a trained model for other runtimes."""
     _become("export", **order)
 
 
@@ -129,7 +129,7 @@ def _become(action: str, *, model: str, runs_dir: Path | None, **order: Any) -> 
 
 
 def _located(model: str, runs_dir: Path | None) -> Path:
-    """The file or folder of that name, else the run's."""
+    """Return the file or folder of that name, else the run's."""
     if Path(model).exists():
         return Path(model)
     try:

@@ -1,8 +1,8 @@
-"""What a shell is offered after a Tab: runs, their tasks, and in bash words with a colon such as `worker:0`.
+"""The completions of a shell: runs, their tasks, and in bash words with a colon such as `worker:0`.
 
 bash cuts words at colons (COMP_WORDBREAKS), so that click's own script never sees `worker:0` as one word.
-Ours hands over the line up to the cursor, and takes from each answer what stands before the last colon
-already.
+This script hands over the line up to the cursor, and removes from each answer its part before the last colon,
+which is there.
 """
 
 import os
@@ -44,7 +44,7 @@ class BashWithColons(BashComplete):
     source_template = _BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The words before the cursor's, and what there is of that one."""
+        """Return the words before the cursor's, and the beginning of that one."""
         line = os.environ["COMP_WORDS"]
         words = split_arg_string(line)
         begun = words.pop() if line and not line[-1].isspace() else ""
@@ -57,7 +57,7 @@ def install() -> None:
 
 
 def complete_run(context: click.Context, _parameter: click.Parameter, begin: str) -> list[str]:
-    """The ids and names of runs."""
+    """Return the ids and names of runs."""
     from dtrain_cli.runs.index import known_runs
 
     words = {word for run in known_runs(_runs_dir(context)) for word in (run.record.run, run.record.name)}
@@ -65,12 +65,12 @@ def complete_run(context: click.Context, _parameter: click.Parameter, begin: str
 
 
 def complete_task(context: click.Context, _parameter: click.Parameter, begin: str) -> list[str]:
-    """The tasks of the run that stands before, or of the newest."""
+    """Return the tasks of the run that stands before, or of the newest."""
     return _tasks(context, context.params.get("run"), begin)
 
 
 def complete_run_or_task(context: click.Context, parameter: click.Parameter, begin: str) -> list[str]:
-    """The tasks of the run that is the first word, or of the newest; as the first word a run as well."""
+    """Return runs for the first word, and tasks of the run that it names, else of the newest one."""
     words = context.params.get("run_and_tasks") or ()
     runs = complete_run(context, parameter, begin) if not words else []
     return runs + _tasks(context, words[0] if words and ":" not in words[0] else None, begin)

@@ -23,7 +23,7 @@ class Seconds(click.FloatRange):
     name = "number of seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """A number of seconds."""
+        """Return a number of seconds."""
         seconds = super().convert(value, param, ctx)
         return self.fail(f"{value!r} is not a valid {self.name}.", param, ctx) if isnan(seconds) else seconds
 

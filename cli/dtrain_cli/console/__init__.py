@@ -1,1 +1,1 @@
-"""What people read on a terminal."""
+"""The output for people on a terminal."""

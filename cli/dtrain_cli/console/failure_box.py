@@ -85,7 +85,7 @@ def _cut(line: str) -> str:
 
 
 def _shorten(lines: list[str]) -> str:
-    """The beginning and the end of what is too long for a box."""
+    """Return the beginning and the end of a text that is too long for a box."""
     lines = [_cut(line) for line in lines if not _MARKS.fullmatch(line)]
     if len(lines) <= LINES_MAX:
         return "\n".join(lines)

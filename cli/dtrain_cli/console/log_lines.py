@@ -40,8 +40,7 @@ class LogTail:
     _partial: bytearray = field(default_factory=bytearray, repr=False)
 
     def read(self, to_the_end: bool = False) -> list[str]:
-        """The lines that have become complete, at most some hundred thousand bytes of them, or one that is
-        longer.
+        """Return the lines that are now complete: about a hundred thousand bytes at most, or one longer one.
 
         If the reader of the console is too slow, most are left out, and the first line says how many.
 
@@ -103,9 +102,7 @@ class LogTail:
 
 
 def _text(line: bytes, bytes_max: int | None) -> str:
-    """A line as a terminal would show it in the end: after the last carriage return, without anything that
-    moves the cursor.
-    """
+    """Return a line as a terminal shows it at the end: what follows the last carriage return, plainly."""
     shown = line.rstrip(b"\r").rpartition(b"\r")[2]
     cut = (
         f" ... ({len(shown) - bytes_max} bytes more)"

@@ -59,7 +59,7 @@ class Outlet:
         self.write_bytes(text.encode(errors="replace"))
 
     def write_bytes(self, data: bytes) -> None:
-        """The same, of what is not to be changed."""
+        """Write bytes as they are."""
         if not self.closed:
             self._pending += data
             self.flush()

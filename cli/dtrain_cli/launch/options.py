@@ -1,4 +1,4 @@
-"""What the user asked of `dtrain launch`, as the command line said it: nothing is read or checked yet."""
+"""The options of `dtrain launch` as the command line gives them: nothing is read or checked yet."""
 
 import shlex
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class LaunchOptions:
     given: tuple[str, ...] = ()
 
     def line_to_resume(self, run_id: str) -> str:
-        """The command line that goes on with a run which this one has started."""
+        """Return the command line that resumes a run which this one has started."""
         kept = list(self.given)
         if self.resume is not None:
             kept.remove(f"--resume={self.resume}")

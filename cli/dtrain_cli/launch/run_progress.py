@@ -15,7 +15,7 @@ class RunProgress:
         self._lives = lives
 
     def rows(self) -> list[Row]:
-        """What the live table shows."""
+        """Return the rows of the live table."""
         lives = sorted(self._lives.values(), key=lambda life: life.task)
         return [Row(life.task, life.state, life.restarts, life.status) for life in lives]
 

@@ -1,1 +1,1 @@
-"""What a run starts: tasks, their ports and their environments."""
+"""The contents of a run: tasks, their ports and their environments."""

@@ -40,7 +40,7 @@ def place_of_tf_config(environment: Mapping[str, str]) -> TaskAssignment:
 
 @dataclass(frozen=True)
 class StandaloneStart:
-    """What the user said on the command line of `dtrain worker` and its like.
+    """The command line of `dtrain worker` and its like.
 
     Attributes:
         role: the command's name.
@@ -90,7 +90,7 @@ class StandaloneStart:
         return self._with_spec(_by_hand(*found)) if found else None
 
     def _by_spec(self) -> TaskAssignment | None:
-        """The place that the spec gives, if it writes addresses."""
+        """Return the place that the spec gives, if it writes addresses."""
         if self.spec is None:
             return None
         spec = read_spec(self.spec, self.sets)
@@ -120,7 +120,7 @@ class StandaloneStart:
         return None
 
     def _with_spec(self, found: TaskAssignment) -> TaskAssignment:
-        """A place that does not come from the spec, with everything else that the user's spec says."""
+        """Return a place that does not come from the spec, with the rest of the user's spec."""
         if self.spec is None and not self.sets:
             return found
         counts = [

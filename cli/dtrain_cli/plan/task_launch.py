@@ -46,7 +46,7 @@ class TaskLaunch:
         return RunFiles(self.run_dir).log(self.task, self.attempt)
 
     def for_attempt(self, attempt: int) -> "TaskLaunch":
-        """The same launch as another attempt, with that attempt's environment and log."""
+        """Return the same launch as another attempt, with that attempt's environment and log."""
         return replace(self, attempt=attempt, environment={**self.environment, ATTEMPT: str(attempt)})
 
     def to_dict(self, mask_secret: bool = True) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def check_fit(files: RunFiles) -> None:
 
 
 def _strange(files: RunFiles) -> str | None:
-    """What makes an existing directory unfit for a run; None: nothing, or it is not there."""
+    """Return why an existing directory is unfit for a run; None: it is fit, or not there."""
     try:
         facts = files.directory.stat()
     except OSError:  # why it cannot be had is said when it is made

@@ -42,8 +42,7 @@ def known_runs(runs_dir: Path) -> list[KnownRun]:
 
 
 def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
-    """The run that is meant by an id, a name (its newest run), a unique prefix of an id, or a path; None is
-    the newest.
+    """Return the run of an id, a name (the newest), a unique prefix of an id, or a path; None: the newest.
 
     Raises:
         RunNotFoundError: there is none, or more than one begins so.

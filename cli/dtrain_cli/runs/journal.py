@@ -1,6 +1,4 @@
-"""What a launch leaves for readers: the event journal, and run.json, the state of the run and its
-processes.
-"""
+"""The files of a launch for readers: the event journal, and run.json, the state of run and processes."""
 
 import json
 import time
@@ -12,7 +10,7 @@ from dtrain.runs.files import RunFiles, RunRecord, write_record
 
 
 def now_text() -> str:
-    """The time of day in ISO 8601."""
+    """Return the time of day in ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 

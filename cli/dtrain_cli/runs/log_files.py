@@ -45,11 +45,11 @@ class TaskOutput:
                 return
 
     def blocks(self) -> Iterator[bytes]:
-        """What has been written since the last call, as it is."""
+        """Yield the output since the last call, as it is."""
         yield from (block for _, block in self._new())
 
     def lines(self, ended: bool) -> Iterator[bytes]:
-        """The lines that have become complete since the last call, each with its newline.
+        """Yield the lines that have become complete since the last call, each with its newline.
 
         Args:
             ended: whether nothing more can come, so that a last line without a newline is complete too.
@@ -65,7 +65,7 @@ class TaskOutput:
             self._partial = b""
 
     def _new(self) -> Iterator[tuple[bool, bytes]]:
-        """New blocks, each with whether it is the first of its attempt."""
+        """Yield new blocks, each with whether it is the first of its attempt."""
         for attempt in self.files.attempts(self.task):
             if attempt < self._attempt:
                 continue

@@ -101,7 +101,7 @@ def _locked(run: KnownRun) -> Iterator[None]:
 
 
 def _parts(files: RunFiles, runs_dir: Path) -> list[Path]:
-    """What goes, in this order."""
+    """Return the parts to remove, in order."""
     own_place = files.directory.parent == runs_dir.resolve()
     paths = [path for path in files.directory.iterdir() if own_place or files.is_own(path.name)]
     return sorted(paths, key=lambda path: path.name in _LAST and 1 + _LAST.index(path.name))

@@ -1,4 +1,4 @@
-"""What is wrong with settings of `training` beyond their types: ranges, forms, and what contradicts what."""
+"""The mistakes in settings of `training` beyond their types: ranges, forms, and contradictions."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -32,7 +32,7 @@ class FaultSchedule:
         self._paused: list[tuple[float, TaskId]] = []
 
     def due(self, elapsed_s: float, step: int | None, there: Container[TaskId] | None = None) -> list[Fault]:
-        """What to do now.
+        """Return the faults that are due now.
 
         Args:
             elapsed_s: since the start of the run.
@@ -56,7 +56,7 @@ class FaultSchedule:
         return faults
 
     def missed(self) -> list[str]:
-        """What has not been done to whom: for the end of a run that was over before."""
+        """Return the faults that have not happened by the end of the run, with their tasks."""
         return [
             f"{fault.task} was not {'paused' if isinstance(fault, PauseFault) else 'killed'}"
             for fault in self._waiting
@@ -64,7 +64,7 @@ class FaultSchedule:
 
 
 def _at_one_moment(fault: AnyFault, chance: random.Random) -> AnyFault:
-    """The fault at the step or second that the seed draws between the two that the spec gives."""
+    """Return the fault at the step or second that the seed draws between the two that the spec gives."""
     if isinstance(fault.at_step, tuple):
         return replace(fault, at_step=chance.randint(*fault.at_step))
     return replace(fault, at_s=chance.uniform(*fault.at_s)) if isinstance(fault.at_s, tuple) else fault

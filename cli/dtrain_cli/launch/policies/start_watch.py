@@ -25,7 +25,7 @@ class StartWatch:
         self._next_word_s = FIRST_WORD_S
 
     def word(self, missing: Mapping[TaskId, str | None], now_s: float) -> str | None:
-        """What to print now, if anything: ``waiting 2 s for worker:2 (waits for ps:0)``.
+        """Return the line that is due, if any: ``waiting 2 s for worker:2 (waits for ps:0)``.
 
         Args:
             missing: the tasks that are not up, with what each says it is waiting for.

@@ -1,1 +1,1 @@
-"""What the launcher knows of each task of a run: its life, why it failed, where it stood."""
+"""The launcher's knowledge of each task of a run: its life, its failures, its place in training."""
