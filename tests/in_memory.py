@@ -91,6 +91,8 @@ class InMemoryCluster:
         """Let a server die with all that it held, and start it again."""
         dead, self.servers[index] = self.servers[index], self._server(index)
         dead.ended.set()
+        if dead.link is not None:
+            dead.link.close()
         for channel in self._channels:
             if channel.peer == f"ps:{index}":
                 channel.abort(f"ps:{index} has died")
@@ -107,7 +109,7 @@ class InMemoryCluster:
         """
         if self._given_up is not None:
             raise PeerRefusedError(self._given_up)
-        channel = Connection(f"ps:{server}", self.servers[server], assignment.hello(), END_S)
+        channel = Connection(f"ps:{server}", self.servers[server], assignment.hello())
         self._channels.append(channel)
         return channel
 

@@ -34,7 +34,7 @@ class Line(Whole):
 
     early = False
 
-    def receive(self, into=(), *, early=False, meanwhile=None):
+    def receive(self, into=(), deadline=None, *, early=False):
         frame = super().receive(into)
         self.early = early
         if not early:
@@ -117,8 +117,8 @@ def test_after_the_last_step_everything_is_there():
     first.arriving.reached(10_000)
     receive = first.receive
 
-    def break_off(into=(), *, early=False, meanwhile=None):
-        frame = receive(into, early=early, meanwhile=meanwhile)
+    def break_off(into=(), deadline=None, *, early=False):
+        frame = receive(into, deadline, early=early)
         first.arriving.broken(LOST)
         return frame
 

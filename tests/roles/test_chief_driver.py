@@ -28,7 +28,7 @@ class Line:
             message = msgspec.structs.replace(message, number=0)
         self.sent.append(message)
 
-    def receive(self, into=(), *, early=False, meanwhile=None):
+    def receive(self, into=(), deadline=None, *, early=False):
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -48,7 +48,14 @@ def reply(version):
 def leader(*lines):
     """A leader of two servers that is connected to the first two lines, and to the others later."""
     waiting = list(lines)
-    return Leader(2, lambda server, timeout_s: waiting.pop(0), 1.0)
+
+    def connect(server, timeout_s):
+        line = waiting.pop(0)
+        if isinstance(line, Exception):
+            raise line
+        return line
+
+    return Leader(2, connect, 1.0)
 
 
 def versions(chief, cut=None):
@@ -95,10 +102,8 @@ def test_after_giving_up_nothing_is_opened_again():
 
 
 def test_a_server_that_does_not_come_back_is_lost_by_name():
-    chief = leader(Line(PeerLostError("lost ps:0")), Line(reply(3)))
-    chief._connect = lambda server, timeout_s: (_ for _ in ()).throw(
-        WaitTimeoutError("ps:0 did not accept a connection")
-    )
+    away = WaitTimeoutError("ps:0 did not accept a connection")
+    chief = leader(Line(PeerLostError("lost ps:0")), Line(reply(3)), away)
     with pytest.raises(WaitTimeoutError, match="ps:0"):
         versions(chief)
 

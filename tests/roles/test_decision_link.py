@@ -93,13 +93,33 @@ def connect(address):
 
 @pytest.fixture
 def second():
-    second = SecondServer()
-    yield second
-    second.ended.set()
+    return SecondServer()
 
 
-def test_it_subscribes_reports_what_is_held_and_hears_decisions(first, second, connect):
-    link = DecisionLink(second, connect)
+@pytest.fixture
+def follow(second, connect):
+    def follow():
+        follow.links.append(DecisionLink(second, connect))
+        return follow.links[-1]
+
+    follow.links = []
+    follow.before = threading.enumerate()
+    yield follow
+    for link in follow.links:
+        link.close()
+
+
+def ended(follow):
+    """Wait for the end of the threads that have been started since."""
+    threads = [each for each in threading.enumerate() if each.name in ("commits", "reports")]
+    for thread in set(threads) - set(follow.before):
+        thread.join(TIMEOUT_S)
+        assert not thread.is_alive()
+    return True
+
+
+def test_it_subscribes_reports_what_is_held_and_hears_decisions(first, second, follow):
+    link = follow()
     first.until(lambda: Subscribe(generation=1, version=7) in first.heard and HELD in first.heard)
     link.report(Complete(generation=1, rank=0, incarnation=1, version=7, ordinal=0))
     first.until(lambda: Complete(generation=1, rank=0, incarnation=1, version=7, ordinal=0) in first.heard)
@@ -108,36 +128,44 @@ def test_it_subscribes_reports_what_is_held_and_hears_decisions(first, second, c
     assert second.decisions == [Commit(generation=1, version=7, contributors=((2, 1, 0),))]
 
 
-def test_when_only_the_reports_connection_breaks_all_is_told_again(first, second, connect):
-    link = DecisionLink(second, connect)
+def test_when_only_the_reports_connection_breaks_all_that_is_held_is_told_again(first, follow):
+    link = follow()
     first.until(lambda: HELD in first.heard and first.subscribers)
-    link._reports._requests.put(iter([b"not a message: the server ends this connection"]))
-    first.until(lambda: first.heard.count(HELD) >= 2 and len(first.subscribers) >= 2)
+    link._reports.channel._requests.put(iter([b"not a message: the server ends this connection"]))
+    first.until(lambda: first.heard.count(HELD) >= 2)
+    assert len(first.subscribers) == 1, "the other connection is a good one"
 
 
-def test_when_the_commits_connection_breaks_all_is_told_again(first, second, connect):
-    DecisionLink(second, connect)
+def test_when_the_commits_connection_breaks_it_subscribes_again_from_where_it_stands(first, follow):
+    follow()
     first.until(lambda: HELD in first.heard and first.subscribers)
     first.subscribers[0].hang_up()
-    first.until(lambda: first.heard.count(HELD) >= 2 and len(first.subscribers) >= 2)
+    first.until(lambda: len(first.subscribers) >= 2)
+    assert first.heard.count(Subscribe(generation=1, version=7)) == 2
 
 
-def test_what_is_no_decision_is_not_obeyed_and_all_is_told_again(first, second, connect):
-    DecisionLink(second, connect)
+def test_what_is_no_decision_is_not_obeyed_and_it_subscribes_again(first, second, follow):
+    follow()
     first.until(lambda: HELD in first.heard and first.subscribers)
     first.subscribers[0].send(Refusal(reason="not now"))
-    first.until(lambda: first.heard.count(HELD) >= 2 and len(first.subscribers) >= 2)
+    first.until(lambda: len(first.subscribers) >= 2)
     assert second.decisions == []
 
 
+def test_after_its_end_neither_connection_is_opened_again(first, follow):
+    link = follow()
+    first.until(lambda: HELD in first.heard and first.subscribers)
+    link.close()
+    assert ended(follow)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_decision_that_cannot_be_carried_out_ends_the_server_by_name(first, second, connect):
+def test_a_decision_that_cannot_be_carried_out_ends_the_server_by_name(first, second, follow):
     second.impossible = True
-    DecisionLink(second, connect)
+    follow()
     first.until(lambda: first.subscribers)
     first.subscribers[0].send(Commit(generation=1, version=7, contributors=((2, 1, 0),)))
     assert second.ended.wait(TIMEOUT_S)
     assert second.failure == "the decisions of ps:0 cannot be followed: KeyError: 'no such contribution'"
-    for thread in threading.enumerate():
-        if thread.name == "commits":
-            thread.join(TIMEOUT_S)  # what it dies of is warned about in this test, and in no other
+    follow.links[0].close()
+    assert ended(follow)  # what it dies of is warned about in this test, and in no other

@@ -51,7 +51,7 @@ class Server:
             self.beats.append(message)
             self.changed.notify_all()
 
-    def receive(self, into=(), *, early=False, meanwhile=None):
+    def receive(self, into=(), deadline=None, *, early=False):
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -78,7 +78,9 @@ def link():
     links = []
 
     def link(server, patience_s=60.0, **more):
-        links.append(HeartbeatLink(server.connect, Someone(), connect_s=0.1, patience_s=patience_s, **more))
+        links.append(
+            HeartbeatLink("ps:0", server.connect, Someone(), connect_s=0.1, patience_s=patience_s, **more)
+        )
         return links[-1]
 
     yield link
@@ -157,20 +159,13 @@ def test_what_it_was_told_last_stands_beside_when_it_asked(link):
 
 
 class Frozen(Server):
-    """Does not answer any more until it is given up."""
+    """Does not answer any more."""
 
-    def __init__(self, *answers):
-        super().__init__(*answers)
-        self.aborted = threading.Event()
-
-    def receive(self, into=(), *, early=False, meanwhile=None):
+    def receive(self, into=(), deadline=None, *, early=False):
         if len(self.answers) > 1:
-            return super().receive(into, early=early, meanwhile=meanwhile)
-        assert self.aborted.wait(TIMEOUT_S)
-        raise PeerLostError("ps:0 did not answer")
-
-    def abort(self, reason):
-        self.aborted.set()
+            return super().receive(into, deadline, early=early)
+        time.sleep(max(0.0, deadline - time.monotonic()))
+        raise WaitTimeoutError("ps:0 did not answer in time")
 
 
 def test_a_server_that_stands_still_is_silent(link, monkeypatch):

@@ -261,16 +261,6 @@ class Flag:
         return self._set
 
 
-class Alarm:
-    """As `dtrain.process.clock.Alarm`."""
-
-    def __init__(self) -> None:
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
 class Life:
     """One life of a task: its threads, and the clock that its drivers have (`dtrain.process.clock.Clock`).
 
@@ -320,12 +310,3 @@ class Life:
         fiber = self._clock.start(self, run)
         self._fibers.append(fiber)
         return fiber
-
-    def after(self, seconds: float, act: Callable[[], None]) -> Alarm:
-        alarm = Alarm()
-        self._clock.later(seconds, partial(self._ring, alarm, act))
-        return alarm
-
-    def _ring(self, alarm: Alarm, act: Callable[[], None]) -> None:
-        if not alarm.cancelled and not self.not_now(self._ring, alarm, act):
-            act()

@@ -16,7 +16,6 @@ from dtrain.wire.frames import Frame, Payload
 
 Blocks = Sequence[Any]
 
-LOOK_S = 0.5
 RETRY_S = 0.1
 CHANGING = (SnapshotReply, Recorded, Conclude)
 """Messages that hold what a server goes on changing."""
@@ -85,7 +84,7 @@ class Wire:
             self._lost_from = self.network.random.randint(self._heard + 1, self._sent + 1)
             self.network.wires.discard(self)
             self.network.clock.later(self._arrival(0), self.server.hung_up, self)
-            self.channel.changed()
+            self.channel.wire_is_cut()
 
     def breaks(self) -> None:
         """As `cut`, and it was not the task's own will."""
@@ -122,10 +121,16 @@ class VirtualChannel:
         self._inbox: deque[Frame] = deque()
         self._reason: str | None = None
         self._waiting: Any = None
+        self._tell_loss: Callable[[], None] = lambda: None
 
     @property
-    def lost(self) -> bool:
+    def is_gone(self) -> bool:
         return not (self.wire.open or self._inbox)
+
+    def watch(self, lost: Callable[[], None]) -> None:
+        self._tell_loss = lost
+        if not self.wire.open:
+            self.wire_is_cut()
 
     def ahead(self, block: Any, start: int, stop: int) -> bool:
         return False
@@ -133,23 +138,27 @@ class VirtualChannel:
     def send(self, message: AnyMessage, blocks: Blocks = (), *, ahead: int | None = None) -> None:
         self.wire.send(message, [block.copy() for block in blocks])
 
-    def receive(
-        self, into: Blocks = (), *, early: bool = False, meanwhile: Callable[[], None] | None = None
-    ) -> Frame:
+    def receive(self, into: Blocks = (), deadline: float | None = None, *, early: bool = False) -> Frame:
         clock = self._clock
         while not self._inbox or self._reason:
             if self._reason or not self.wire.open:
                 raise PeerLostError(self._reason or f"lost {self.peer}")
+            if deadline is not None and clock.now >= deadline:
+                raise WaitTimeoutError(f"{self.peer} did not answer in time")
             self._waiting = clock.current
-            clock.park(None if meanwhile is None else clock.now + LOOK_S)
-            if meanwhile is not None:
-                meanwhile()
+            clock.park(deadline)
         return self._inbox.popleft()
 
     def arrived(self, message: AnyMessage, blocks: Blocks) -> None:
         """A message has come."""
         self._inbox.append(Frame(message, blocks))
         self.changed()
+
+    def wire_is_cut(self) -> None:
+        """The connection is gone, and the task, unless it stands still, knows."""
+        if not self.wire.life.not_now(self.wire_is_cut):
+            self._tell_loss()
+            self.changed()
 
     def changed(self) -> None:
         """Whoever waits may look again."""

@@ -67,6 +67,7 @@ class Program:
         process, servers = self.process, range(self.setup.servers)
         for server in servers if self.leads else servers[:1]:
             link = HeartbeatLink(
+                f"ps:{server}",
                 partial(process.connect, "heartbeat", server),
                 self.reporter,
                 connect_s=CONNECT_S,
@@ -333,8 +334,8 @@ class Fit:
     def _values_may_break_off(self) -> None:
         """A connection broke while values came with which the step has begun."""
         assert self.driver is not None
-        for server, channel in enumerate(self.driver._channels):
-            if channel.lost and self.process.network.random.random() < 0.5:
+        for server, peer in enumerate(self.driver._peers):
+            if (peer.channel is None or peer.channel.is_gone) and self.process.network.random.random() < 0.5:
                 self.driver.fetch_again(server)
 
     def _cut(self) -> Cut:

@@ -51,7 +51,7 @@ class Server:
         if self._first is not None:
             heart = partial(self._connect, life, "heartbeat")
             handler.first = HeartbeatLink(
-                heart, Reporter(), connect_s=START_S, patience_s=float("inf"), clock=life
+                "ps:0", heart, Reporter(), connect_s=START_S, patience_s=float("inf"), clock=life
             )
         while not handler.ended.wait(TICK_S):
             handler.tick()

@@ -41,7 +41,7 @@ class Line:
         for action in actions:
             action.caller.arrived.append(Frame(action.message, [block.copy() for block in action.blocks]))
 
-    def receive(self, into=(), *, early=False, meanwhile=None):
+    def receive(self, into=(), deadline=None, *, early=False):
         for _ in range(100):
             if self.arrived:
                 return self.arrived.pop(0)

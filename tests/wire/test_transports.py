@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -121,6 +122,31 @@ def test_8_mb_both_ways_into_the_arrays_that_are_there(connect):
         assert np.array_equal(frame.blocks[0], sent)
         assert frame.blocks[0] is into or not frame.blocks[0].flags.writeable
     assert channel.bytes_sent == channel.bytes_received > 16_000_000
+
+
+def test_a_wait_ends_at_its_deadline_and_the_connection_stays_as_it_is(connect, room):
+    channel = connect()
+    channel.send(Pull(generation=1, at_least=0, wait_s=0.0))
+    for wait_s in (0.05, 0.0, -1.0):
+        deadline = time.monotonic() + wait_s
+        with pytest.raises(WaitTimeoutError, match="ps:0 did not answer in time"):
+            channel.receive(deadline=deadline)
+        assert time.monotonic() >= deadline
+    room.until(lambda: room.waiting)
+    room.open_door()
+    answer = channel.receive(deadline=time.monotonic() + TIMEOUT_S).message
+    assert answer == Pull(generation=1, at_least=0, wait_s=0.0)
+
+
+def test_a_wait_with_a_deadline_is_ended_by_an_abort_as_well(connect, room):
+    channel = connect()
+    channel.send(Pull(generation=1, at_least=0, wait_s=0.0))
+    room.until(lambda: room.waiting)
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(channel.receive, deadline=time.monotonic() + 10 * TIMEOUT_S)
+        channel.abort("the run has ended")
+        with pytest.raises(PeerLostError, match="the run has ended"):
+            waits.result(TIMEOUT_S)
 
 
 def test_a_large_message_is_returned_when_it_begins_and_is_whole_when_it_was_waited_for(connect):

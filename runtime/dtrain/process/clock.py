@@ -38,13 +38,6 @@ class Running(Protocol):
         """Wait for the thread's end, at most so many seconds; not at all in the thread itself."""
 
 
-class Alarm(Protocol):
-    """Something that is done later; see `threading.Timer`."""
-
-    def cancel(self) -> None:
-        """Do it not."""
-
-
 class Clock(Protocol):
     """The time, and what waits for it."""
 
@@ -62,9 +55,6 @@ class Clock(Protocol):
 
     def start(self, run: Callable[[], None], name: str) -> Running:
         """Run a function in a thread of its own, which does not keep the process alive."""
-
-    def after(self, seconds: float, act: Callable[[], None]) -> Alarm:
-        """Do something after so much time, in a thread of its own, unless it is cancelled."""
 
 
 class SystemEvent(threading.Event):
@@ -104,14 +94,6 @@ class SystemClock:
         thread = SystemThread(target=run, name=name, daemon=True)
         thread.start()
         return thread
-
-    @staticmethod
-    def after(seconds: float, act: Callable[[], None]) -> threading.Timer:
-        """See `Clock.after`."""
-        alarm = threading.Timer(seconds, act)
-        alarm.daemon = True
-        alarm.start()
-        return alarm
 
 
 SYSTEM = SystemClock()

@@ -6,9 +6,9 @@ another process in this task's place, `failure` says so and the callback breaks 
 The leader, which has a link to every server, hears of each that has been silent for a lease.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+import contextlib
+import math
+from collections.abc import Callable
 
 import msgspec
 
@@ -17,15 +17,11 @@ from dtrain.messages import Heartbeat, HeartbeatReply, Refusal, RefusalKind
 from dtrain.process.clock import SYSTEM, Clock, Running
 from dtrain.protocol.membership import LEASE_S
 from dtrain.runs.reporting import Reporter
-from dtrain.wire.channel import Channel
+from dtrain.wire.peer import Connect, Peer
 
 INTERVAL_S = 1.0
-RETRY_S = 0.05
 CLOCK_BITS = 42
 """Enough for milliseconds since 1970 until 2109."""
-
-Connect = Callable[[float], Channel]
-"""Opens a connection to the server, waiting at most the given seconds."""
 
 
 class HeartbeatLink:
@@ -33,6 +29,7 @@ class HeartbeatLink:
 
     def __init__(
         self,
+        server: str,
         connect: Connect,
         reporter: Reporter,
         *,
@@ -44,6 +41,7 @@ class HeartbeatLink:
         """Connect, and renew the lease once, so that `reply` is there.
 
         Args:
+            server: its name, for messages.
             connect: opens the connection.
             reporter: whose status is carried along.
             connect_s: how long the server may take to be there at first.
@@ -55,12 +53,11 @@ class HeartbeatLink:
             PeerLostError: no server answers within `connect_s`; a WaitTimeoutError if none is there at all.
             PeerRefusedError: the server does not want this task.
         """
-        self._connect = connect
         self._clock = clock
+        self._peer = Peer(server, connect, patience_s=math.inf, clock=clock)
         self._reporter = reporter
         self._patience_s = patience_s
         self._process = (reporter.status.attempt, clock.wall())
-        self._channel: Channel | None = None
         self._stopped = clock.event()
         self._wake = clock.event()
         self.on_failure: Callable[[str], None] = lambda reason: None
@@ -82,7 +79,7 @@ class HeartbeatLink:
     @property
     def away(self) -> bool:
         """Whether the server did not answer the last time."""
-        return self._channel is None
+        return self._peer.channel is None
 
     @property
     def incarnation(self) -> int:
@@ -94,58 +91,52 @@ class HeartbeatLink:
         self._wake.set()
 
     def _first_beat(self, incarnation: int, connect_s: float) -> tuple[float, HeartbeatReply]:
-        """A server that dies between the connection and its answer is waited for like one that is not there
+        """Wait for the first answer. A server that dies before it is waited for like one that is not there
         yet.
         """
         began_s = told_s = self._clock.now()
         while True:
             try:
-                self._channel = self._connect(
-                    max(RETRY_S, min(LEASE_S, began_s + connect_s - self._clock.now()))
-                )
-                return self._beat(incarnation)
+                return self._beat(incarnation, min(LEASE_S, began_s + connect_s - self._clock.now()))
             except (PeerLostError, WaitTimeoutError) as error:
-                self._drop_channel()
                 now_s = self._clock.now()
                 if now_s - began_s >= connect_s:
                     raise type(error)(f"{error}; waited {connect_s:g} s in all") from None
                 if now_s - told_s >= LEASE_S:
                     told_s = now_s
                     self._on_silence()
-                self._stopped.wait(RETRY_S)
 
-    def _beat(self, incarnation: int, leaving: bool = False) -> tuple[float, HeartbeatReply]:
-        """When the question was asked, and its answer."""
-        if self._channel is None:
-            self._channel = self._connect(INTERVAL_S)
+    def _beat(self, incarnation: int, within_s: float, leaving: bool = False) -> tuple[float, HeartbeatReply]:
+        """Return when the question was asked, and its answer."""
         status = msgspec.to_builtins(self._reporter.current(), str_keys=True)
         asked_s = self._clock.now()
-        with _answered_within(LEASE_S, self._channel, self._clock):
-            self._channel.send(
-                Heartbeat(process=self._process, incarnation=incarnation, status=status, leaving=leaving)
-            )
-            answer = self._channel.receive().message
+        beat = Heartbeat(process=self._process, incarnation=incarnation, status=status, leaving=leaving)
+        if leaving:
+            self._peer.tell(beat)
+            answer = self._peer.receive(deadline=asked_s + within_s).message
+        else:
+            answer = self._peer.ask(beat, asked_s + within_s).message
         if isinstance(answer, HeartbeatReply):
-            self._reporter.behind(self._channel.peer, answer.waiting_for)
+            self._reporter.behind(self._peer.name, answer.waiting_for)
             return asked_s, answer
         raise PeerRefusedError(
-            answer.reason if isinstance(answer, Refusal) else f"{self._channel.peer} answered {answer}"
+            answer.reason if isinstance(answer, Refusal) else f"{self._peer.name} answered {answer}"
         )
 
     def _run(self) -> None:
         last_heard_s = told_s = self._clock.now()
         while True:
-            self._wake.wait(INTERVAL_S if self._channel is not None else RETRY_S)
+            if not self.away:
+                self._wake.wait(INTERVAL_S)
             self._wake.clear()
             if self._stopped.is_set():
                 return
             try:
-                self.answer = self._beat(self.reply.incarnation)
+                self.answer = self._beat(self.reply.incarnation, min(LEASE_S, self._patience_s))
             except PeerRefusedError as error:
                 self._fail(error)
                 return
             except DtrainError as error:
-                self._drop_channel()
                 silent_s = self._clock.now() - last_heard_s
                 if silent_s >= self._patience_s:
                     self._fail(PeerLostError(f"{error}; it has been away for {self._patience_s:g} s"))
@@ -170,11 +161,6 @@ class HeartbeatLink:
             self.failure = error
             self.on_failure(str(error))
 
-    def _drop_channel(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-
     def close(self, *, patient: bool = True) -> None:
         """Say goodbye, if the server is still there, and stop; one that is away is waited for a moment if
         `patient`.
@@ -183,25 +169,9 @@ class HeartbeatLink:
         self._wake.set()
         self._thread.join(timeout=2 * INTERVAL_S if patient or not self.away else 0)
         if self._thread.is_alive():
-            self._drop_channel()
+            self._peer.abort("the task ends")
             return
-        try:
-            if self.failure is None and self._channel is not None:
-                self.on_reply(self._beat(self.reply.incarnation, leaving=True)[1])
-        except DtrainError:
-            pass  # a server that is gone needs no goodbye
-        finally:
-            self._drop_channel()
-
-
-@contextmanager
-def _answered_within(limit_s: float, channel: Channel, clock: Clock) -> Iterator[None]:
-    """Break the connection when there is no answer in time: a process that stands still keeps its connections
-    open.
-    """
-    reason = f"{channel.peer} did not answer for {limit_s:g} s"
-    patience = clock.after(limit_s, partial(channel.abort, reason))
-    try:
-        yield
-    finally:
-        patience.cancel()
+        with contextlib.suppress(DtrainError):  # a server that is gone needs no goodbye
+            if self.failure is None and not self.away:
+                self.on_reply(self._beat(self.reply.incarnation, LEASE_S, leaving=True)[1])
+        self._peer.close()

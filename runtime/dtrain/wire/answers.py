@@ -1,24 +1,28 @@
-"""What a thread has received for another one, which looks after other things as long as nothing comes."""
+"""The one wait of all transports. It wakes now and then, so that a signal is heard."""
 
 import queue
-from collections.abc import Callable
+import time
 from typing import TypeVar
 
 LOOK_S = 0.5
+"""How long Python may be away from its signal handlers: a signal that comes just before a wait for ever would
+be heard when the wait ends.
+"""
 
-Meanwhile = Callable[[], None] | None
 Item = TypeVar("Item")
 
 
-def next_of(answers: "queue.SimpleQueue[Item]", meanwhile: Meanwhile = None) -> Item:
-    """The next item; until there is one, `meanwhile` is called every `LOOK_S`.
+def next_of(answers: "queue.SimpleQueue[Item]", deadline: float | None = None) -> Item:
+    """Return the next item that another thread puts there.
 
-    Python, too, has its turn then: a signal that comes just before a wait for ever is heard when the wait
-        ends.
+    Raises:
+        queue.Empty: none has come by the deadline, in seconds of `time.monotonic`.
     """
     while True:
         try:
-            return answers.get(timeout=LOOK_S)
+            if deadline is None:
+                return answers.get(timeout=LOOK_S)
+            return answers.get(timeout=max(0.0, min(LOOK_S, deadline - time.monotonic())))
         except queue.Empty:
-            if meanwhile is not None:
-                meanwhile()
+            if deadline is not None and time.monotonic() >= deadline:
+                raise

@@ -5,12 +5,12 @@ Messages keep their order on a connection; most are answered by exactly one mess
 sockets in `memory`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from dtrain.errors import WaitTimeoutError
 from dtrain.messages import AnyMessage, Hello
-from dtrain.wire.answers import Meanwhile
 from dtrain.wire.frames import Array, Frame, Payload
 
 
@@ -28,10 +28,6 @@ class Channel(Protocol):
     """The client end. One thread uses it; `abort` alone may come from another."""
 
     peer: str
-
-    @property
-    def lost(self) -> bool:
-        """Whether the connection is known to be gone and nothing is left to receive."""
 
     @property
     def bytes_sent(self) -> int:
@@ -59,21 +55,24 @@ class Channel(Protocol):
         """
 
     def receive(
-        self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None
+        self, into: Sequence[Array] = (), deadline: float | None = None, *, early: bool = False
     ) -> Frame:
         """Wait for the next message; blocks that fit `into` (dtypes and sizes) are written there.
-
-        With `early` a transport may return a large message when it begins to come: see `Frame.arriving`.
-        Through a network, where a connection may break while its peer lives, `meanwhile` is called again and
-        again while nothing comes.
 
         So are those of later messages, until other arrays are offered. Or they lie where the server wrote
         them: they cannot be written, and stay as they are until the next message with blocks, unless that is
         `Rows`.
 
-        It waits as long as the peer lives; a thread that knows better calls `abort`.
+        With `early` a transport may return a large message when it begins to come: see `Frame.arriving`.
+
+        Args:
+            into: arrays of the caller, which belong to the channel until others are offered.
+            deadline: in seconds of the channel's clock (`time.monotonic`, where it is a real one); None: wait
+                as long as the peer lives, unless another thread calls `abort`.
+            early: as above.
 
         Raises:
+            WaitTimeoutError: no message has come by the deadline. The connection stays as it is.
             PeerLostError: the connection is gone, or was aborted.
             PeerRefusedError: the server does not want this connection; the message says why.
         """
@@ -83,6 +82,19 @@ class Channel(Protocol):
 
     def close(self) -> None:
         """Give the connection up. Never raises."""
+
+
+@runtime_checkable
+class NoticesLoss(Protocol):
+    """A channel whose transport learns of a loss also while no thread waits for an answer."""
+
+    def watch(self, lost: Callable[[], None]) -> None:
+        """Have `lost` called, from any thread, once the connection is gone; at once if it is gone already."""
+
+
+def silent(peer: str) -> WaitTimeoutError:
+    """Return the error of a wait that has reached its deadline."""
+    return WaitTimeoutError(f"{peer} did not answer in time")
 
 
 class Caller(Protocol):

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -10,7 +10,8 @@ import msgspec
 
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import AnyMessage, Hello, Rows
-from dtrain.wire.answers import Meanwhile, next_of
+from dtrain.wire.answers import next_of
+from dtrain.wire.channel import silent
 from dtrain.wire.frames import Array, Frame, FrameDecoder, encode, encode_ahead
 from dtrain.wire.grpc_options import CLIENT, HELLO_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.own_thread import in_own_thread
@@ -40,6 +41,7 @@ class GrpcChannel:
         self.bytes_received = 0
         self._aborted: str | None = None
         self._ended = False
+        self._tell_loss: Callable[[], None] = lambda: None
         self._into: Sequence[Array] = ()
         self._channel = in_own_thread(lambda: _open(peer, address, timeout_s), "connecting")
         self._requests: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
@@ -71,11 +73,15 @@ class GrpcChannel:
         self._requests.put(encode(message, blocks, ahead))
 
     def receive(
-        self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None
+        self, into: Sequence[Array] = (), deadline: float | None = None, *, early: bool = False
     ) -> Frame:
         """See `Channel.receive`."""
-        self._into, self._decoder.early = into, early
-        answer = next_of(self._answers, meanwhile)
+        self._into = into
+        self._decoder.early = early
+        try:
+            answer = next_of(self._answers, deadline)
+        except queue.Empty:
+            raise silent(self.peer) from None
         if isinstance(answer, Frame):
             if answer.arriving is not None and not early:
                 answer.arriving.wait()
@@ -83,10 +89,11 @@ class GrpcChannel:
         self._answers.put(answer)  # the next call hears it again
         raise self._explained(answer)
 
-    @property
-    def lost(self) -> bool:
-        """See `Channel.lost`."""
-        return self._ended and self._answers.qsize() == 1  # why it has ended
+    def watch(self, lost: Callable[[], None]) -> None:
+        """See `NoticesLoss.watch`."""
+        self._tell_loss = lost
+        if self._ended:
+            lost()
 
     def _explained(self, error: Exception) -> Exception:
         if self._aborted:
@@ -108,6 +115,7 @@ class GrpcChannel:
             self._decoder.broken(self._explained(error))
             self._answers.put(error)
             self._ended = True
+            self._tell_loss()
 
     def abort(self, reason: str) -> None:
         """See `Channel.abort`."""

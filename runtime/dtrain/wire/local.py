@@ -13,6 +13,7 @@ import select
 import socket
 import struct
 import threading
+import time
 import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,8 +21,8 @@ from typing import NamedTuple
 from dtrain.errors import PeerError, PeerLostError, PeerRefusedError, SharedMemoryError
 from dtrain.messages import PROTOCOL_VERSION, AnyMessage, Hello, Refusal
 from dtrain.wire import shared_memory
-from dtrain.wire.answers import LOOK_S, Meanwhile
-from dtrain.wire.channel import Handler
+from dtrain.wire.answers import LOOK_S
+from dtrain.wire.channel import Handler, silent
 from dtrain.wire.frames import Array, Frame, Payload, written
 from dtrain.wire.handshake import only_version, other_version
 from dtrain.wire.packets import SMALL_BYTES, PacketSocket
@@ -101,39 +102,42 @@ class LocalChannel:
             self.abort(str(self._lost(error)))
 
     def receive(
-        self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None
+        self, into: Sequence[Array] = (), deadline: float | None = None, *, early: bool = False
     ) -> Frame:
         """See `Channel.receive`; large blocks are left where the server wrote them."""
-        try:
-            frame = self._next_frame()
-        except OSError as error:
-            raise self._lost(error) from None
+        while True:
+            if deadline is not None:
+                self._wait_until(deadline)
+            try:
+                frame = self._packets.receive(_LIMIT_BYTES)
+                break
+            except BlockingIOError:  # each `LOOK_S`, see there
+                continue
+            except OSError as error:
+                raise self._lost(error) from None
         if frame is None:
             raise self._lost(None)
         if not frame.blocks or sum([block.nbytes for block in frame.blocks]) > SMALL_BYTES:
             return frame
         return Frame(frame.message, written(frame.blocks, into))
 
-    def _next_frame(self) -> Frame | None:
-        """Wait for it with a pause each `LOOK_S`: a signal that comes just before a wait for ever is heard
-        when the wait ends.
-        """
-        while True:
-            try:
-                return self._packets.receive(_LIMIT_BYTES)
-            except BlockingIOError:
-                continue
+    def _wait_until(self, deadline: float) -> None:
+        """Wait until there is something to receive, by the deadline at the latest."""
+        if self._socket.fileno() < 0:
+            return  # it has been closed, which `receive` notices
+        ready = select.poll()
+        ready.register(self._socket, select.POLLIN)
+        left_s = deadline - time.monotonic()
+        while not ready.poll(1000 * max(0.0, min(LOOK_S, left_s))):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise silent(self.peer)
 
     def _lost(self, error: Exception | None) -> PeerLostError:
         why = (
             error.strerror or error if isinstance(error, OSError) else error or "it has ended the connection"
         )
         return PeerLostError(self._aborted or f"lost {self.peer} on this host ({why})")
-
-    @property
-    def lost(self) -> bool:
-        """See `Channel.lost`: it is not gone before its peer is."""
-        return False
 
     def abort(self, reason: str) -> None:
         """See `Channel.abort`."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage, Hello
-from dtrain.wire.answers import Meanwhile
-from dtrain.wire.channel import Answer, Handler
+from dtrain.wire.answers import next_of
+from dtrain.wire.channel import Answer, Handler, silent
 from dtrain.wire.frames import Array, Frame, FrameDecoder, Payload, encode, with_payload
 
 
@@ -32,14 +32,13 @@ class MemoryCaller:
 class MemoryChannel:
     """The client end, joined to a handler in the same process. Opening it is the handshake."""
 
-    def __init__(self, peer: str, handler: Handler, hello: Hello, timeout_s: float = 30.0) -> None:
+    def __init__(self, peer: str, handler: Handler, hello: Hello) -> None:
         if reason := handler.refuse(hello):
             raise PeerRefusedError(f"{peer} refused {hello.task}: {reason}")
         self.peer = peer
         self.bytes_sent = 0
         self.bytes_received = 0
         self._handler = handler
-        self._timeout_s = timeout_s
         self._caller = MemoryCaller(hello)
         self._requests = FrameDecoder(limit_bytes=1 << 40)
         self._lost: str | None = None
@@ -59,15 +58,15 @@ class MemoryChannel:
                 return
 
     def receive(
-        self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None
+        self, into: Sequence[Array] = (), deadline: float | None = None, *, early: bool = False
     ) -> Frame:
         """See `Channel.receive`."""
         try:
-            chunks = None if self._lost else self._caller.outbox.get(timeout=self._timeout_s)
+            chunks = None if self._lost else next_of(self._caller.outbox, deadline)
         except queue.Empty:
-            chunks = None
+            raise silent(self.peer) from None
         if chunks is None:
-            raise PeerLostError(self._lost or f"{self.peer} did not answer within {self._timeout_s:g} s")
+            raise PeerLostError(self._lost or f"the connection to {self.peer} is closed")
         decoder = FrameDecoder(limit_bytes=1 << 40, offer=lambda _: into)
         frame = None
         for chunk in chunks:
@@ -76,11 +75,6 @@ class MemoryChannel:
         if frame is None:
             raise AssertionError("a sender's chunks make one whole frame")
         return frame
-
-    @property
-    def lost(self) -> bool:
-        """See `Channel.lost`: it is not gone before its peer is."""
-        return False
 
     def abort(self, reason: str) -> None:
         """See `Channel.abort`."""

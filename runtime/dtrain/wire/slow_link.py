@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from dtrain.config import LinkFault, SimulateSection
 from dtrain.errors import PeerLostError
 from dtrain.messages import AnyMessage
-from dtrain.wire.answers import Meanwhile, next_of
-from dtrain.wire.channel import Channel
+from dtrain.wire.answers import next_of
+from dtrain.wire.channel import Channel, NoticesLoss, silent
 from dtrain.wire.frames import Array, Frame, written
 
 
@@ -88,10 +88,13 @@ class SlowChannel:
         self._outbox.put((self._out.arrival_s(self._clock(), blocks), message, blocks))
 
     def receive(
-        self, into: Sequence[Array] = (), *, early: bool = False, meanwhile: Meanwhile = None
+        self, into: Sequence[Array] = (), deadline: float | None = None, *, early: bool = False
     ) -> Frame:
-        """See `Channel.receive`."""
-        item = next_of(self._inbox, meanwhile)
+        """See `Channel.receive`; what is late by the link alone is waited for beyond the deadline."""
+        try:
+            item = next_of(self._inbox, deadline)
+        except queue.Empty:
+            raise silent(self.peer) from None
         if isinstance(item, Exception):
             self._inbox.put(item)  # the next call hears it again
             raise item
@@ -102,10 +105,10 @@ class SlowChannel:
         self.bytes_sent, self.bytes_received = self._channel.bytes_sent, self._channel.bytes_received
         return Frame(frame.message, written(frame.blocks, into))
 
-    @property
-    def lost(self) -> bool:
-        """See `Channel.lost`."""
-        return self._channel.lost and self._inbox.qsize() == 1  # the reason
+    def watch(self, lost: Callable[[], None]) -> None:
+        """See `NoticesLoss.watch`."""
+        if isinstance(self._channel, NoticesLoss):
+            self._channel.watch(lost)
 
     def abort(self, reason: str) -> None:
         """See `Channel.abort`."""

@@ -40,6 +40,7 @@ from dtrain.roles.chief.start import Start
 from dtrain.roles.chief.table_loads import descriptions, loads
 from dtrain.wire.channel import Channel
 from dtrain.wire.frames import Frame
+from dtrain.wire.peer import Peer
 
 Array = np.ndarray[Any, Any]
 Answer = TypeVar("Answer", Marked, SnapshotReply)
@@ -60,14 +61,17 @@ class Leader:
         Raises:
             WaitTimeoutError: one is not there within `connect_s`.
         """
-        self._connect = connect
-        self.term = 0
         self._clock = clock
-        self._aborted = False
+        self.term = 0
         self._answers_open = False
         self._numbers = count(int(clock.wall() * 1e9))
         self._number = [0] * servers
-        self._channels = [connect(server, connect_s) for server in range(servers)]
+        self._peers = [
+            Peer(server_name(server), partial(connect, server), patience_s=RECONNECT_S, clock=clock)
+            for server in range(servers)
+        ]
+        for peer in self._peers:
+            peer.open(connect_s)
 
     def initialise(
         self,
@@ -98,7 +102,7 @@ class Leader:
         tables = {spec.name: start.table(spec.name) for spec in plan.variables if spec.sparse}
         parts = [loads(plan, server, tables, term) for server in range(plan.servers)]
         with self._asking():
-            for server, channel in enumerate(self._channels):
+            for server, peer in enumerate(self._peers):
                 trainable = [i for i, group in enumerate(plan.layout(server).groups) if group.trainable]
                 message = Initialise(
                     generation=generation.number,
@@ -125,21 +129,19 @@ class Leader:
                     applied=contents[server].batches if contents else None,
                     repairs=repairs if server == 0 else (),
                 )
-                channel.send(
+                peer.tell(
                     message, [*values[server], *(slots[name][server][i] for name in slots for i in trainable)]
                 )
-            frames = [channel.receive() for channel in self._channels]
+            frames = [peer.receive() for peer in self._peers]
             answers = [_expect(Initialised, frame).message for frame in frames]
             for together in zip_longest(*parts):
                 asked = [
-                    (channel, part)
-                    for channel, part in zip(self._channels, together, strict=True)
-                    if part is not None
+                    (peer, part) for peer, part in zip(self._peers, together, strict=True) if part is not None
                 ]
-                for channel, (load, source) in asked:
-                    channel.send(load, source())
-                for channel, _ in asked:
-                    _expect(Loaded, channel.receive())
+                for peer, (load, source) in asked:
+                    peer.tell(load, source())
+                for peer, _ in asked:
+                    _expect(Loaded, peer.receive())
         return max(answer.given_up for answer in answers if isinstance(answer, Initialised))
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
@@ -164,9 +166,9 @@ class Leader:
     def _ask(self, question: AnyMessage, kind: type[Answer]) -> list[Answer]:
         """Every server, before the first answer is awaited."""
         with self._asking():
-            for server in range(len(self._channels)):
+            for server in range(len(self._peers)):
                 self._say(server, question)
-            frames = [self._hear(server, question) for server in range(len(self._channels))]
+            frames = [self._hear(server, question) for server in range(len(self._peers))]
         return [cast(Answer, _expect(kind, frame).message) for frame in frames]
 
     def conclude(self, generation: int, rows: Mapping[int, Row]) -> None:
@@ -178,7 +180,7 @@ class Leader:
         """
         question = Conclude(generation=generation, rows=dict(rows))
         with self._asking():
-            self._channels[0].send(question)
+            self._say(0, question)
             frame = self._hear(0, question)
         _expect(Conclude, frame)
 
@@ -201,18 +203,17 @@ class Leader:
             self._number[server] = next(self._numbers)
         if isinstance(question, Snapshot | SnapshotRows):
             question = msgspec.structs.replace(question, number=self._number[server])
-        self._channels[server].send(question)
+        self._peers[server].tell(question)
 
     def _hear(self, server: int, question: AnyMessage) -> Frame:
-        """A server's answer; if the connection is broken, on a new one."""
+        """Return a server's answer; if the connection is broken, that to another question on a new one."""
+        peer = self._peers[server]
         try:
-            return self._channels[server].receive()
+            return peer.receive()
         except PeerLostError:
-            if self._aborted:
-                raise
-        self._reconnect(server)
+            peer.open(RECONNECT_S)
         self._say(server, question)
-        return self._channels[server].receive()
+        return peer.receive()
 
     def reconnect(self) -> None:
         """Open every connection again.
@@ -220,15 +221,9 @@ class Leader:
         Raises:
             WaitTimeoutError: a server is not there.
         """
-        for server in range(len(self._channels)):
-            self._reconnect(server)
+        for peer in self._peers:
+            peer.open(RECONNECT_S)
         self._answers_open = False
-
-    def _reconnect(self, server: int) -> None:
-        self._channels[server].close()
-        self._channels[server] = self._connect(server, RECONNECT_S)
-        if self._aborted:
-            raise PeerLostError("given up while a connection was being opened again")
 
     def farewell(self, rows: Mapping[int, Mapping[int, Row]] | None = None) -> None:
         """Tell every server that no task will train any more, and the numbers of epochs by call of `fit`.
@@ -236,31 +231,28 @@ class Leader:
         A server has heard it when it has answered: closing the connection would drop what is still under way.
         """
         message = Farewell(rows={fit: dict(epochs) for fit, epochs in (rows or {}).items()})
-        patience = self._clock.after(FAREWELL_S, partial(self.abort, "a server did not hear the farewell"))
-        for channel in self._channels:
-            with contextlib.suppress(PeerError):  # whoever is gone needs no farewell
-                channel.send(message)
-        for channel in self._channels:
-            with contextlib.suppress(PeerError):
-                channel.receive()
-        patience.cancel()
+        deadline = self._clock.now() + FAREWELL_S
+        for peer in self._peers:
+            peer.tell(message)
+        for peer in self._peers:
+            with contextlib.suppress(PeerError):  # a server that is gone needs no farewell
+                peer.receive(deadline=deadline)
 
     def abort(self, reason: str) -> None:
         """From another thread: give up whatever is being waited for."""
-        self._aborted = True
-        for channel in self._channels:
-            channel.abort(reason)
+        for peer in self._peers:
+            peer.abort(reason)
 
     def break_with(self, server: int, reason: str) -> None:
         """From another thread: a server does not answer; what is being asked of it is asked again on a new
         connection.
         """
-        self._channels[server].abort(reason)
+        self._peers[server].break_with(reason)
 
     def close(self) -> None:
         """Close the connections."""
-        for channel in self._channels:
-            channel.close()
+        for peer in self._peers:
+            peer.close()
 
 
 def _expect(kind: type[AnyMessage], frame: Frame) -> Frame:

@@ -1,18 +1,20 @@
 """Gives the leader's orders, on connections of its own, in the training thread; `order` decides how."""
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
+from dtrain.cluster import Role, TaskId
+from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage, Control, Holding, NotReady, Record, Recorded, Refusal, Row
 from dtrain.parameters.change import Values, laid_over
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.chief.order import Order
 from dtrain.wire.channel import Channel
+from dtrain.wire.peer import Peer
 
 PAUSE_S = 0.05
 
@@ -58,10 +60,12 @@ class OrderDriver:
         self._clock = clock
         self._generation = generation
         self._number = (incarnation, 0)
-        self._connect = connect
         self._patience_s = patience_s
         self._aborted: str | None = None
-        self._channels: list[Channel | None] = [None] * servers
+        self._peers = [
+            Peer(str(TaskId(Role.PS, server)), partial(connect, server), patience_s=patience_s, clock=clock)
+            for server in range(servers)
+        ]
         self._in_force: InForce | None = None
         self._ends_at: int | None = None
         self._rows_term = 0
@@ -169,8 +173,8 @@ class OrderDriver:
     def _ask_first(self, message: Record) -> Recorded:
         deadline = self._clock.now() + self._patience_s
         while True:
-            self._send(0, message, deadline)
-            answer = self._answer(0, message, deadline)
+            self._peers[0].send(message)
+            answer = self._peers[0].receive().message
             match answer:
                 case Recorded():
                     return answer
@@ -187,7 +191,7 @@ class OrderDriver:
         self, control: Control | None, *, term: int = 0, since: int = 0, assigns: bool = False
     ) -> Order:
         self._number = (self._number[0], self._number[1] + 1)
-        servers = len(self._channels)
+        servers = len(self._peers)
         return Order(servers, self._generation, self._number, control, term, since, assigns)
 
     def _give(self, order: Order, values: Sequence[Values]) -> None:
@@ -199,50 +203,29 @@ class OrderDriver:
         deadline = self._clock.now() + self._patience_s
         while not order.done:
             for server, message in order.start():
-                self._send(server, message, deadline)
+                self._send(server, message, order, values)
             while order.unanswered:
-                server, asked = next(iter(order.unanswered.items()))
-                answer = self._answer(server, asked, deadline, values[server] if order.brings_values else ())
+                server = next(iter(order.unanswered))
+                answer = self._peers[server].receive().message
                 for next_server, message in order.receive(server, answer):
-                    blocks = values[next_server] if order.brings_values else ()
-                    self._send(next_server, message, deadline, blocks)
+                    self._send(next_server, message, order, values)
             if not order.done:
                 self._pause(deadline, "the servers are not all in one term")
 
     def abort(self, reason: str) -> None:
         """From another thread: give up whatever is being waited for."""
         self._aborted = reason
-        for channel in self._channels:
-            if channel is not None:
-                channel.abort(reason)
+        for peer in self._peers:
+            peer.abort(reason)
 
     def close(self) -> None:
         """Close the connections."""
-        for channel in self._channels:
-            if channel is not None:
-                channel.close()
+        for peer in self._peers:
+            peer.close()
 
-    def _send(self, server: int, message: AnyMessage, deadline: float, blocks: Values = ()) -> None:
-        while (channel := self._channels[server]) is None:
-            with contextlib.suppress(WaitTimeoutError):
-                self._channels[server] = self._connect(
-                    server, min(1.0, max(0.0, deadline - self._clock.now()))
-                )
-                continue
-            self._pause(deadline, f"ps:{server} cannot be reached")
-        channel.send(message, blocks if isinstance(message, Control) else ())
-
-    def _answer(self, server: int, asked: AnyMessage, deadline: float, blocks: Values = ()) -> AnyMessage:
-        while True:
-            channel = self._channels[server]
-            assert channel is not None
-            try:
-                return channel.receive().message
-            except PeerLostError as error:
-                channel.close()
-                self._channels[server] = None
-                self._pause(deadline, str(error))
-                self._send(server, asked, deadline, blocks)
+    def _send(self, server: int, message: AnyMessage, order: Order, values: Sequence[Values]) -> None:
+        brings = isinstance(message, Control) and order.brings_values
+        self._peers[server].send(message, values[server] if brings else ())
 
     def _pause(self, deadline: float, why: str) -> None:
         if self._aborted or self._clock.now() >= deadline:

@@ -4,6 +4,7 @@ One lock is held while the machine takes a message and while what it answered is
 one version of every shard, never a mixture (rule 8), and a push is applied whole or not at all.
 """
 
+import math
 import resource
 import threading
 import time
@@ -14,7 +15,7 @@ import msgspec
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import AsyncSection, SyncSection
-from dtrain.errors import DtrainError, PeerError, PeerLostError, PeerRefusedError
+from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError
 from dtrain.messages import (
     AnyMessage,
     Commit,
@@ -30,7 +31,7 @@ from dtrain.messages import (
 from dtrain.parameters.shared_room import ReadRoom, SharedRoom
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.clock import SYSTEM, Clock
-from dtrain.roles.heartbeat import Connect, HeartbeatLink
+from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.parameter_server.actions import Action, End, Report, Send
 from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.roles.parameter_server.preemption import ThreadPolicy
@@ -41,15 +42,13 @@ from dtrain.wire.frames import Frame, Payload
 from dtrain.wire.handshake import refusal
 from dtrain.wire.local import LocalService, socket_name
 from dtrain.wire.own_thread import in_own_thread
+from dtrain.wire.peer import Connect, Peer
 from dtrain.wire.reaching import wait_for_name
 from dtrain.wire.service import GrpcService
 from dtrain.wire.slow_link import through_link
 
 TICK_S = 0.5
 """How late a lease or a deadline may be noticed; the end is noticed at once."""
-PEER_CONNECT_S = 60.0
-"""How long one attempt may take to follow ps:0; there is another one after it."""
-RECONNECT_PAUSE_S = 0.05
 UNINITIALISED_LIMIT_BYTES = 1 << 37
 MESSAGE_LIMIT_BYTES = 1 << 20
 
@@ -235,62 +234,46 @@ class DecisionLink:
     """ps:i's way to ps:0: reports of complete contributions go out on one connection, commits come in on
     another. Rule 2.
 
-    When either breaks, both are opened again, and what ps:0 may have missed is sent again.
+    When either breaks it is opened again, and what ps:0 may have missed, or has decided since, is said again.
     """
 
     def __init__(self, handler: ServerHandler, connect: Connect, clock: Clock = SYSTEM) -> None:
+        """Follow ps:0 in two threads of their own until `close`."""
         self._handler = handler
-        self._connect = connect
-        self._reports: Channel | None = None
-        self._clock = clock
-        clock.start(self._run, "commits")
+        new = partial(Peer, "ps:0", connect, patience_s=math.inf, clock=clock)
+        self._commits = new(greeting=lambda: [handler.position()[0]])
+        self._reports = new(greeting=lambda: handler.position()[1])
+        for peer, name in ((self._commits, "commits"), (self._reports, "reports")):
+            clock.start(partial(self._follow, peer), name)
 
     def report(self, message: AnyMessage) -> None:
         """Send it to ps:0, if that is there; else it is sent on reconnecting."""
-        if (reports := self._reports) is not None:
-            reports.send(message)
+        self._reports.tell(message)
 
-    def _run(self) -> None:
+    def close(self) -> None:
+        """From any thread: end both threads."""
+        for peer in (self._commits, self._reports):
+            peer.abort("this server ends")
+
+    def _follow(self, peer: Peer) -> None:
+        """Carry out what comes. On the connection of reports nothing does: it is only opened again."""
         try:
-            while not self._handler.ended.is_set():
+            while True:
                 try:
-                    self._follow()
-                except PeerError:
-                    self._handler.ended.wait(RECONNECT_PAUSE_S)
+                    match peer.receive().message:
+                        case Commit() | Release() as said:
+                            self._handler.decided(said)
+                            continue
+                except PeerRefusedError:
+                    pass
+                peer.close()  # what is no decision is not obeyed: ask again, from where this server stands
+        except PeerLostError:
+            pass  # the patience is endless: `close` was called
         except (
             Exception
         ) as error:  # without decisions every task would wait for this server, and none would know why
             self._handler.fail(f"the decisions of ps:0 cannot be followed: {type(error).__name__}: {error}")
             raise
-
-    def _follow(self) -> None:
-        commits, reports = self._connect(PEER_CONNECT_S), self._connect(PEER_CONNECT_S)
-        self._clock.start(partial(_break_with, reports, commits), "reports")
-        try:
-            commits.send(self._handler.position()[0])
-            # From here on new reports go out; what was held before is sent again, which changes nothing if it
-            # was heard.
-            self._reports = reports
-            for message in self._handler.position()[1]:
-                reports.send(message)
-            while True:
-                match commits.receive().message:
-                    case Commit() | Release() as said:
-                        self._handler.decided(said)
-                    case answer:
-                        raise PeerRefusedError(f"ps:0 answered {answer}")
-        finally:
-            self._reports = None
-            commits.close()
-            reports.close()
-
-
-def _break_with(reports: Channel, commits: Channel) -> None:
-    """Wait for the end of one connection, on which nothing is ever answered, and end the other one too."""
-    try:
-        reports.receive()
-    except PeerError as error:
-        commits.abort(str(error))
 
 
 def serve(assignment: TaskAssignment) -> None:
@@ -338,6 +321,8 @@ def serve(assignment: TaskAssignment) -> None:
                 policy.look(time.monotonic())
     finally:
         try:
+            if handler.link is not None:
+                handler.link.close()
             if handler.first is not None:
                 handler.first.close(
                     patient=not machine.attendance.farewell
@@ -365,7 +350,7 @@ def _join_first_server(assignment: TaskAssignment, hello: Hello, reporter: Repor
     transport = heartbeat_transport(assignment.spec.on_servers.transport, assignment.cluster.servers[0])
     try:
         heart = partial(_connect_to_first, assignment, hello, reporter, transport)
-        return HeartbeatLink(heart, reporter, connect_s=assignment.connect_s, patience_s=float("inf"))
+        return HeartbeatLink("ps:0", heart, reporter, connect_s=assignment.connect_s, patience_s=float("inf"))
     except DtrainError as error:
         raise type(error)(f"{assignment.task} cannot join the run: {error}") from None
 

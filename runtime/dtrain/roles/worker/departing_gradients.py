@@ -40,7 +40,7 @@ class DepartingGradients:
         self._complete: set[str] = set()
         self._sent: dict[int, tuple[Channel, int]] = {}
 
-    def complete(self, names: Sequence[str], channels: Sequence[Channel]) -> None:
+    def complete(self, names: Sequence[str], channels: Sequence[Channel | None]) -> None:
         """These variables' gradients will not change any more."""
         self._complete.update(names)
         for server, (block, shards) in enumerate(zip(self._blocks, self._shards, strict=True)):
@@ -53,10 +53,15 @@ class DepartingGradients:
                     break
                 start = min(start, offset)
             enough = (stop - start) * block.itemsize >= CHUNK_BYTES
-            if enough and channel is channels[server] and channel.ahead(block, start, stop):
+            if (
+                enough
+                and channel is not None
+                and channel is channels[server]
+                and channel.ahead(block, start, stop)
+            ):
                 self._sent[server] = channel, start
 
-    def ahead(self, server: int, channel: Channel) -> int | None:
+    def ahead(self, server: int, channel: Channel | None) -> int | None:
         """From where on this connection has brought the elements of the server's first block; None: it has
         not.
         """

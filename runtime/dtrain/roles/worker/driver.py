@@ -1,11 +1,9 @@
 """Runs a `Replica`: one connection to each server, in the training loop's own thread. It decides nothing.
 
 A connection that breaks is opened again and what was unanswered is said again, until the server has been away
-for too long.
+for too long; see `wire.peer`.
 """
 
-import contextlib
-import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
@@ -14,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.cluster import Role, TaskId
-from dtrain.errors import PeerLostError, ProgramError, WaitTimeoutError
+from dtrain.errors import PeerLostError, ProgramError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Reply, Rows, Sums, Verdict
 from dtrain.parameters.packing import Packing
@@ -31,10 +29,8 @@ from dtrain.variables import VariableSpec
 from dtrain.variables.lazy_table import LazyTable
 from dtrain.wire.channel import Channel
 from dtrain.wire.frames import Frame
+from dtrain.wire.peer import Peer
 
-RECONNECT_PAUSE_S = 0.05
-STEADY_S = 1.0
-"""A connection that has lasted so long was a good one."""
 VOID = Outcome(Verdict.VOID)
 WITH_BLOCKS = (Push, Lookup)
 """What a replica says with blocks of its own."""
@@ -91,14 +87,10 @@ class ReplicaDriver:
             WaitTimeoutError: a server is not there in time.
         """
         self.machine = machine
-        self._clock = clock
         self._weights = weights
         self._gradients = gradients
         self._packing = packing or Packing(weights, gradients)
-        self._connect = connect
         self._reporter = reporter
-        self._patience_s = patience_s
-        self._aborted: str | None = None
         self._routes = RowRoutes(weights.plan)
         self._outgoing: Sequence[Sequence[Array]] = ()
         self._say = reporter.trace.timed("send", self._send)
@@ -115,10 +107,14 @@ class ReplicaDriver:
         self._departing = DepartingGradients(gradients)
         self.overtaken = False
         self._names = [str(TaskId(Role.PS, server)) for server in range(machine.servers)]
-        self._channels: list[Channel] = []
-        for server in range(machine.servers):
-            reporter.waiting(self._names[server])
-            self._channels.append(connect(server, connect_s))
+        self._peers = [
+            Peer(name, partial(connect, server), patience_s=patience_s, clock=clock)
+            for server, name in enumerate(self._names)
+        ]
+        Peer.together(self._peers)
+        for peer in self._peers:
+            reporter.waiting(peer.name)
+            peer.open(connect_s)
         reporter.waiting(None)
 
     def start(self) -> None:
@@ -166,7 +162,7 @@ class ReplicaDriver:
 
     def complete(self, names: tuple[str, ...]) -> None:
         """These variables' gradients in memory will not change any more: they may leave."""
-        self._departing.complete(names, self._channels)
+        self._departing.complete(names, [peer.channel for peer in self._peers])
 
     def arrive(self) -> None:
         """Wait until all values are there."""
@@ -209,18 +205,18 @@ class ReplicaDriver:
     @property
     def bytes_moved(self) -> tuple[int, int]:
         """Bytes sent and received on the connections that are open now."""
-        return sum(c.bytes_sent for c in self._channels), sum(c.bytes_received for c in self._channels)
+        channels = [peer.channel for peer in self._peers if peer.channel is not None]
+        return sum(each.bytes_sent for each in channels), sum(each.bytes_received for each in channels)
 
     def abort(self, reason: str) -> None:
         """From another thread: give up whatever is being waited for."""
-        self._aborted = reason
-        for channel in self._channels:
-            channel.abort(reason)
+        for peer in self._peers:
+            peer.abort(reason)
 
     def close(self) -> None:
         """Close every connection."""
-        for channel in self._channels:
-            channel.close()
+        for peer in self._peers:
+            peer.close()
 
     def _exchange(self, outgoing: Iterable[Outgoing]) -> dict[int, Frame]:
         """Ask, and hear answers until nothing is open; returns each server's last one."""
@@ -252,68 +248,27 @@ class ReplicaDriver:
         return answers
 
     def _send(self, server: int, message: AnyMessage) -> None:
-        """A push that is said again is the same, to the bit."""
-        channel = self._channels[server]
+        peer = self._peers[server]
         blocks = self._outgoing[server] if type(message) in WITH_BLOCKS else ()
-        left = self.overlaps and type(message) is Push
-        ahead = self._departing.ahead(server, channel) if left else None
-        if ahead is None:
-            channel.send(message, blocks)
+        if self.overlaps and type(message) is Push:
+            peer.send(message, blocks, ahead=self._departing.ahead(server, peer.channel))
         else:
-            channel.send(message, blocks, ahead=ahead)
+            peer.send(message, blocks)
 
     def _receive(self, server: int) -> Frame:
         self._reporter.waiting(self._names[server])
-        opened_s, deadline = -math.inf, 0.0
-        while True:
-            try:
-                lookup = type(self.machine.unanswered[server]) is Lookup
-                offered, early = (
-                    ((), False)
-                    if lookup
-                    else (self._packing.offered[server], self.overlaps and self.arriving.may_be_late(server))
-                )
-                frame = self._channels[server].receive(
-                    offered, early=early, meanwhile=self._look_after_others
-                )
-                if frame.arriving is not None:
-                    self.arriving.begin(server, frame.arriving)
-                if frame.blocks and not lookup:
-                    blocks = frame.blocks
-                    if not self._packing.in_place:
-                        blocks = self._packing.unpack(server, blocks)
-                    self._weights.read_at(server, blocks)
-                return frame
-            except PeerLostError as error:
-                # Breaking again and again without an answer, it has no more time than if it were away.
-                if self._clock.now() - opened_s >= STEADY_S:
-                    deadline = self._clock.now() + self._patience_s
-                self._reconnect(server, error, deadline)
-                opened_s = self._clock.now()
-
-    def _look_after_others(self) -> None:
-        """What broke while another server's answer is waited for is opened again: that answer may wait for
-        what was not heard.
-        """
-        for server in self.machine.unanswered:
-            if self._channels[server].lost:
-                lost = PeerLostError(f"lost {self._names[server]}")
-                self._reconnect(server, lost, self._clock.now() + self._patience_s)
+        if type(self.machine.unanswered[server]) is Lookup:
+            return self._peers[server].receive()
+        early = self.overlaps and self.arriving.may_be_late(server)
+        frame = self._peers[server].receive(self._packing.offered[server], early=early)
+        if frame.arriving is not None:
+            self.arriving.begin(server, frame.arriving)
+        if frame.blocks:
+            blocks = frame.blocks
+            if not self._packing.in_place:
+                blocks = self._packing.unpack(server, blocks)
+            self._weights.read_at(server, blocks)
+        return frame
 
     def _waiting(self, server: int | None) -> None:
         self._reporter.waiting(None if server is None else self._names[server])
-
-    def _reconnect(self, server: int, lost: PeerLostError, deadline: float) -> None:
-        self._channels[server].close()
-        while not self._aborted:
-            if self._clock.now() >= deadline:
-                raise PeerLostError(f"{lost}; it did not come back within {self._patience_s:g} s")
-            self._clock.sleep(RECONNECT_PAUSE_S)
-            with contextlib.suppress(WaitTimeoutError):
-                self._channels[server] = self._connect(
-                    server, min(1.0, max(0.0, deadline - self._clock.now()))
-                )
-                break
-        if self._aborted:
-            raise PeerLostError(self._aborted)
-        self._say(server, self.machine.unanswered[server])

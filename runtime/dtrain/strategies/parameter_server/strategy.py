@@ -231,6 +231,7 @@ class ParameterServerStrategy(Strategy):
             heart = partial(self._connect_heart, server)
             on_silence = partial(self._server_is_silent, server) if self.is_leader else lambda: None
             link = HeartbeatLink(
+                server_name(server),
                 heart,
                 self.reporter,
                 connect_s=self._connect_s,
