@@ -9,7 +9,6 @@ import heapq
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 ENOUGH_S = 1e9
