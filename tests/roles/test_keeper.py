@@ -19,6 +19,7 @@ from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.keeper import machine as keeper_machine
 from dtrain.roles.chief.keeper.driver import Keeper, Place
 from dtrain.roles.chief.start import fresh
+from dtrain.runs.trace import NO_TRACE
 from dtrain.variables import VariableSpec
 
 PLAN = placement.plan([VariableSpec("one", (2,)), VariableSpec("two", (3,))], servers=2)
@@ -96,7 +97,7 @@ def keep(tmp_path, monkeypatch):
         said = []
         status = SimpleNamespace(rolled_back_steps=0)
         reporter = SimpleNamespace(
-            status=status, warn=said.append, said=said, tried_to_save=lambda step, error: None
+            trace=NO_TRACE, status=status, warn=said.append, said=said, tried_to_save=lambda step, error: None
         )
         place = Place(
             servers, links.links, reporter, tmp_path, CheckpointSection(every_s=None), server_s=60.0

@@ -10,6 +10,7 @@ from dtrain.roles.chief.keeper.machine import (
     Conclude,
     GiveUp,
     Keeping,
+    Note,
     Reason,
     Request,
     Restore,
@@ -45,6 +46,7 @@ class History:
         watch = TermWatch(1, 0, 0.0) if servers else None
         self.machine = Keeping(schedule, LAST_STEP if servers else 0, PATIENCE_S, watch)
         self.now = 0.0
+        self.events = []
         self.said = [_said() for _ in range(servers)]
         self.hear()
 
@@ -64,13 +66,18 @@ class History:
         return self.machine.ask(request, self.now)
 
     def begun(self, given_up=-1):
-        return self.machine.begun(given_up, self.now)
+        return self.noted(self.machine.begun(given_up, self.now))
+
+    def noted(self, actions):
+        """What is to be done besides keeping events in the trace."""
+        self.events += [str(action.event) for action in actions if isinstance(action, Note)]
+        return [action for action in actions if not isinstance(action, Note)]
 
     def fails(self, action, error):
         return self.machine.failed(action, error, self.now)
 
     def saved(self, save, reached, whole=True):
-        return self.machine.saved(save, reached, whole=whole, now=self.now)
+        return self.noted(self.machine.saved(save, reached, whole=whole, now=self.now))
 
     def at(self, version):
         for server in range(len(self.said)):
@@ -375,3 +382,14 @@ def test_a_process_alone_saves_its_start_its_schedule_and_its_last_step():
     assert (last.reason, last.final, last.at_least) == (Reason.LAST, True, 0)
     assert history.saved(last, 8) == [Tell(Request.FINISH)]
     assert machine.stopped
+
+
+def test_what_happened_is_kept_in_the_trace():
+    history = training(every_steps=3)
+    history.at(3)
+    [save] = history.look()
+    history.saved(save, 3)
+    assert history.events == [
+        f"term begun: term {INCARNATION + 1}, step 0",
+        "saved: step 3, why the schedule",
+    ]

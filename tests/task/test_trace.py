@@ -38,7 +38,7 @@ def test_events_and_spans_have_their_times_and_fields(tmp_path):
     trace = Trace(path, Clock())
     trace.begin(HEADER)
     assert trace.timed("compute", lambda x, *, y: x + y)(1, y=2) == 3
-    trace.event(ConfigChanged(order=1, step=20))
+    trace.event(ConfigChanged(step=20, stops=False))
     trace.span("wait", 3.0, 4.5, "ps:0")
     trace.flush()
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
@@ -52,7 +52,7 @@ def test_events_and_spans_have_their_times_and_fields(tmp_path):
             "wall_s": 1000.0,
         },
         {"line": "span", "name": "compute", "at_s": 10.5, "for_s": 0.5, "whom": None},
-        {"line": "event", "at_s": 11.5, "what": {"event": "config changed", "order": 1, "step": 20}},
+        {"line": "event", "at_s": 11.5, "what": {"event": "config changed", "step": 20, "stops": False}},
         {"line": "span", "name": "wait", "at_s": 3.0, "for_s": 1.5, "whom": "ps:0"},
     ]
 

@@ -90,23 +90,23 @@ class Saved(TraceEvent, frozen=True, tag="saved"):
     """A checkpoint is complete on disk.
 
     Attributes:
-        seconds: from the order to the last rename.
+        why: it was written.
     """
 
     step: int
-    seconds: float
+    why: str
 
 
 class ConfigChanged(TraceEvent, frozen=True, tag="config changed"):
     """An order of the leader (a learning rate, assigned values, an end) has a step from which it holds.
 
     Attributes:
-        order: its number.
-        step: the first global step that is made by it.
+        step: the version of the variables from which it holds.
+        stops: whether no further version is made.
     """
 
-    order: int
     step: int
+    stops: bool
 
 
 AnyEvent: TypeAlias = (

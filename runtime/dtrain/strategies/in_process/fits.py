@@ -123,7 +123,7 @@ class LocalFits:
             reporter.warn(text)
         saver = training.saver_into(self._folder, section, reporter.warn, reporter.tried_to_save)
         keeping = Keeping(CheckpointSchedule(section, SYSTEM.now(), -1), max_steps=0)
-        training.saver = KeeperThread(keeping, saver, reporter.warn)
+        training.saver = KeeperThread(keeping, saver, reporter.warn, reporter.trace)
         training.saver.begin(start, save=True)
         reporter.status.max_steps = max_steps
         reporter.progress(training.global_step)

@@ -14,6 +14,7 @@ from dtrain.protocol.tally import Open
 from dtrain.roles.chief.keeper.driver import Keeper
 from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.roles.worker.driver import ReplicaDriver
+from dtrain.runs.events import ConfigChanged
 from dtrain.runs.reporting import Reporter
 from dtrain.strategies.interface import Array, ConfigChange, Leader, Weights
 from dtrain.strategies.parameter_server.failures import Failures
@@ -121,6 +122,7 @@ class ServerLeader(Leader):
                 until=change.until,
                 values=values,
             )
+            self._reporter.trace.event(ConfigChanged(step=version, stops=stops))
             self._keeper.ordered(change.until, end=version if stops else None)
             for name in new.keys() - self._driver.tables.keys():
                 self._weights[name][...] = new[name]

@@ -71,7 +71,7 @@ class Keeper(KeeperThread):
             reporter.warn,
             tried=reporter.tried_to_save,
         )
-        super().__init__(machine, saver, reporter.warn, clock)
+        super().__init__(machine, saver, reporter.warn, reporter.trace, clock)
         self.busy = False
         self.own_step: Callable[[], tuple[int, int]] = lambda: (0, 0)
 

@@ -26,6 +26,7 @@ from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError, WaitTime
 from dtrain.messages import HeartbeatReply
 from dtrain.roles.chief.machine import CheckpointSchedule
 from dtrain.roles.chief.recovery import Answer, TermWatch, next_term
+from dtrain.runs.events import AnyEvent, Saved, TermBegun
 
 LOOK_S = 0.2
 
@@ -114,13 +115,20 @@ class Warn:
 
 
 @dataclass(frozen=True)
+class Note:
+    """Keep an event in the trace."""
+
+    event: AnyEvent
+
+
+@dataclass(frozen=True)
 class GiveUp:
     """End training with this error."""
 
     error: DtrainError
 
 
-Action = Save | Restore | BeginTerm | Conclude | Tell | Warn | GiveUp
+Action = Save | Restore | BeginTerm | Conclude | Tell | Warn | Note | GiveUp
 GONE = (PeerLostError, WaitTimeoutError)
 """Errors of a server that may come back."""
 
@@ -238,12 +246,15 @@ class Keeping:
         """Go on after a checkpoint of `reached`; None: ps:0 was not at the last step, and none was
         written.
         """
+        if reached is None:
+            return self._told(Request.FINISH, done=False)
+        return [Note(Saved(step=reached, why=save.reason.value)), *self._after(save, whole=whole, now=now)]
+
+    def _after(self, save: Save, *, whole: bool, now: float) -> list[Action]:
         if save.reason is Reason.START:
             self.schedule.saved(save.step, now)
             return self._next_term()
         if save.reason is Reason.LAST:
-            if reached is None:
-                return self._told(Request.FINISH, done=False)
             return [Conclude()] if self.watch is not None else self.concluded()
         if save.reason not in (Reason.SCHEDULE, Reason.REQUEST):
             return []
@@ -276,7 +287,8 @@ class Keeping:
             why = "the leader died while it assigned values"
         back = f"{why}: every server goes back from step {reached} to the checkpoint of step {given}"
         warning = [Warn(back)] if reached > given else []
-        return [*warning, *self._told(Request.FINISH, done=False), *self._told(Request.GIVE_BACK)]
+        begun = Note(TermBegun(term=self.watch.term, step=given))
+        return [begun, *warning, *self._told(Request.FINISH, done=False), *self._told(Request.GIVE_BACK)]
 
     def failed(self, action: Action | None, error: DtrainError, now: float) -> list[Action]:
         """Go on after an action that could not be carried out; None: a server is gone for good."""

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 
 from dtrain.errors import DtrainError
 from dtrain.process.clock import SYSTEM, Clock, Event, Running
-from dtrain.roles.chief.keeper.machine import Action, GiveUp, Keeping, Reason, Request, Save, Tell, Warn
+from dtrain.roles.chief.keeper.machine import Action, GiveUp, Keeping, Note, Reason, Request, Save, Tell, Warn
 from dtrain.roles.chief.saver import Saver
 from dtrain.roles.chief.start import Start
+from dtrain.runs.trace import Trace
 
 STOP_S = 5.0
 """How long what is under way may take to end when the thread is stopped."""
@@ -24,12 +25,18 @@ class KeeperThread:
     """
 
     def __init__(
-        self, machine: Keeping, saver: Saver, warn: Callable[[str], None], clock: Clock = SYSTEM
+        self,
+        machine: Keeping,
+        saver: Saver,
+        warn: Callable[[str], None],
+        trace: Trace,
+        clock: Clock = SYSTEM,
     ) -> None:
         """Begin nothing yet; `warn` tells the user."""
         self._machine = machine
         self._saver = saver
         self._warn = warn
+        self._trace = trace
         self._clock = clock
         self._wake = clock.event()
         self._awaited: dict[Request, Event] = {}
@@ -158,6 +165,8 @@ class KeeperThread:
                 self._awaited[request].set()
             case Warn(text):
                 self._warn(text)
+            case Note(happened):
+                self._trace.event(happened)
             case GiveUp(error):
                 self.on_failure(str(error))
                 for event in list(self._awaited.values()):
