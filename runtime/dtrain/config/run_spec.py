@@ -42,6 +42,7 @@ class WrittenSpec(TypedDict, total=False):
     wait: WaitSection
     hold_ports: bool
     secret_file: str | None
+    trace: bool
     simulate: SimulateSection
 
 
