@@ -3,6 +3,7 @@
 import ast
 import re
 import tomllib
+from itertools import pairwise
 
 import pytest
 from docs.pages import ROOT, anchors
@@ -59,7 +60,8 @@ def test_every_test_that_the_protocol_names_exists():
         assert (ROOT / path).exists(), path
 
 
-WALK = re.findall(r"^\| `([\w/.]+\.py)` \| `([\w.]+)` \|", text_of("design/architecture.md"), re.MULTILINE)
+WALKED = r"^\| `([\w/.]+\.py)` \| `([\w.]+)` \|"
+WALK = re.findall(WALKED, text_of("design/architecture.md"), re.MULTILINE)
 
 
 @pytest.mark.parametrize("path", sorted({path for path, _ in WALK}))
@@ -72,6 +74,12 @@ def test_every_function_of_the_two_walks_exists(path):
         elif isinstance(node, ast.FunctionDef):
             there.add(node.name)
     assert not {function for each, function in WALK if each == path} - there
+
+
+def test_a_spec_goes_from_the_command_to_the_task_in_few_stays():
+    walk = text_of("design/architecture.md").partition("## A spec's walk")[2].partition("`with_program`")[0]
+    folders = [path.rpartition("/")[0] for path, _ in re.findall(WALKED, walk, re.MULTILINE)]
+    assert 10 < 1 + sum(one != next_one for one, next_one in pairwise(folders)) <= 25
 
 
 def test_both_walks_are_there():

@@ -70,7 +70,7 @@ def launched(monkeypatch, tmp_path):
 
     def be(said=(), task="worker:0", **training):
         words = {**{key: DEFAULTS[key] for key in said}, **training}
-        spec, problems = resolve({"cluster": COUNTS, "training": words}, lambda spec: ())
+        spec, problems = resolve({"cluster": COUNTS, "training": words})
         assert problems == []
         task = TaskId.parse(task)
         assignment = TaskAssignment(task, CLUSTER, spec, "run", run_dir=tmp_path, secret="x", launched=True)

@@ -134,9 +134,7 @@ def _example_plan(
     from dtrain_cli.spec.file import read_spec
 
     workload = Workload(words.program, words.arguments, Path.cwd())
-    spec = workload.named(
-        read_spec(words.spec, sets, shortcuts, words.foreign, trains=not words.foreign).resolved()
-    )
+    spec = workload.named(read_spec(words.spec, sets, shortcuts, words.foreign, trains=not words.foreign))
     run_id = new_run_id(spec.name, datetime.now())
     directory = run_dir or (runs_dir or default_runs_dir()) / run_id
     machine = Machine(

@@ -57,7 +57,6 @@ def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) 
     spec = read_spec(
         options.spec, options.sets, options.shortcuts, options.foreign, trains=not options.foreign
     )
-    spec = spec.resolved()
     directory, resume = _directory(options, workload.named(spec))
     with locked_run_directory(directory, resume) as files:
         earlier = read_record(files.run, RunRecord)

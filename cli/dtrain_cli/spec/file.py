@@ -4,13 +4,12 @@ Precedence rises from the file over the shortcuts to `--set`. All mistakes are r
 place. The embedded default needs no YAML, which would cost every plain `dtrain launch PROGRAM.py` its import.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import EMBEDDED_DEFAULT, Problem, RunSpec, resolve
+from dtrain.config import EMBEDDED_DEFAULT, RunSpec, resolve
 from dtrain.errors import SpecError
 from dtrain_cli.spec.tree import Override, SpecTree, parse_yaml, read_tree
 
@@ -45,16 +44,16 @@ def read_spec(
         shortcuts: values by the names of `SHORTCUTS`; those that are None were not given.
         foreign: whether it is for `-- COMMAND`: the default has no evaluator, and less can be simulated.
         trains: whether a program is to train on the cluster that it describes, which must have what that
-            needs; a spec beside a TF_CONFIG may leave the cluster to that.
+            needs, and is then what its strategy makes of it; a spec beside a TF_CONFIG may leave the cluster
+            to that.
 
     Raises:
         SpecError: everything that is wrong, a line each.
     """
-    rules = partial(_problems, foreign=foreign, trains=trains)
     tree = read_tree(source) if source else _default_tree(foreign)
     given = [_shortcut(name, value) for name, value in (shortcuts or {}).items() if value is not None]
     lines = _apply(tree, given, sets)
-    spec, problems = resolve(tree.data, rules, program_follows=not foreign)
+    spec, problems = resolve(tree.data, foreign, trains)
     problems.sort(key=lambda problem: tree.position(problem[0]))
     lines += [tree.describe(path, text) for path, text in problems]
     if lines or spec is None:
@@ -65,14 +64,6 @@ def read_spec(
 def _default_tree(foreign: bool) -> SpecTree:
     cluster = {**asdict(EMBEDDED_DEFAULT.cluster), "evaluator": 0 if foreign else 1}
     return SpecTree("the default spec", {"cluster": cluster})
-
-
-def _problems(spec: RunSpec, foreign: bool, trains: bool) -> Iterator[Problem]:
-    yield from spec.problems()
-    if foreign:
-        yield from spec.command_problems()
-    if trains:
-        yield from spec.program_problems()
 
 
 def _shortcut(name: str, value: Any) -> Override:

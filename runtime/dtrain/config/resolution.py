@@ -8,7 +8,6 @@ says with `with_program`. Both check everything here, and nothing is checked any
 
 import json
 import re
-from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -31,14 +30,15 @@ _FIELD_DEPTH = {"restart": 3}
 
 
 def resolve(
-    written: dict[str, Any], rules: Callable[[RunSpec], Iterable[Problem]], program_follows: bool = True
+    written: dict[str, Any], foreign: bool = False, trains: bool = False
 ) -> tuple[RunSpec | None, list[Problem]]:
     """Check what a spec and the options say, and lay it over the defaults.
 
     Args:
         written: plain data in which the options already lie over the spec.
-        rules: yields what is wrong beyond types and beyond the `training` section.
-        program_follows: whether a program may still say what `training` lacks to make sense.
+        foreign: whether a command that knows nothing of dtrain runs on the cluster: no program then says what
+            `training` lacks to make sense, and less can be simulated.
+        trains: whether a program is to train on the cluster, which must have what that needs.
 
     Returns:
         The spec, or None if it cannot be used, and everything that is wrong with it. A field whose type is
@@ -49,11 +49,17 @@ def resolve(
     broken = {path[: _FIELD_DEPTH.get(str(path[0]), 2)] for path, _ in problems}
     sound = _without(said, broken) if broken else said
     training = cast(TrainingSettings, sound.get("training", {}))
-    program = what_the_program_must_say(training) if program_follows else None
-    spec = _built(sound, {**(program or {}), **training})
-    ruled = [(("training", *path), text) for path, text in training_problems({**(program or {}), **training})]
-    problems += [each for each in [*ruled, *rules(spec)] if not broken or not _follows_from(each, broken)]
-    return (None if problems else spec), problems
+    program = None if foreign else what_the_program_must_say(training)
+    settings = cast(TrainingSettings, {**(program or {}), **training})
+    spec = _built(sound, settings)
+    ruled = [(("training", *path), text) for path, text in training_problems(settings)]
+    ruled += spec.problems()
+    ruled += spec.command_problems() if foreign else ()
+    ruled += spec.program_problems() if trains else ()
+    problems += [each for each in ruled if not broken or not _follows_from(each, broken)]
+    if problems:
+        return None, problems
+    return spec.resolved() if foreign or trains else spec, []
 
 
 def with_program(spec: RunSpec, program: TrainingSettings, who: str) -> RunSpec:
