@@ -71,7 +71,7 @@ class SpecTree:
         self.overrides.append(override)
 
     def describe(self, path: KeyPath, problem: str) -> str:
-        """A problem with its place: ``file:line:col: field.path: problem``, or ``--set KEY=VALUE:
+        """Return a problem with its place: ``file:line:col: field.path: problem``, or ``--set KEY=VALUE:
         problem``.
         """
         dotted = ".".join(map(str, path))
@@ -91,7 +91,7 @@ class SpecTree:
         return 0, 0
 
     def _override_of(self, path: KeyPath) -> Override | None:
-        """The option that brought this field about, if it was not the file."""
+        """Return the option that set this field, if it was not the file."""
         names = tuple(map(str, path))
         for override in reversed(self.overrides):
             given = tuple(map(str, override.path))
@@ -101,7 +101,7 @@ class SpecTree:
 
 
 def _child(node: Any, key: str | int) -> Any:
-    """The value below a key, for going further down; an absent or empty one becomes a section."""
+    """Return the value below a key, for going further down; an absent or empty one becomes a section."""
     if isinstance(node, list):
         return node[int(key)] if str(key).isdecimal() and int(key) < len(node) else None
     if is_none(node.get(key)):

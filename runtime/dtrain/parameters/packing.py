@@ -22,8 +22,8 @@ class Packing:
     """Blocks as they lie in memory, without compression.
 
     Attributes:
-        offered: `[server][group]`, arrays of the layout's dtypes and sizes into which a server's values are
-            best received; they belong to the replica's memory.
+        offered: `[server][block]`, arrays into which a server's values are best received; here views of the
+            replica's memory of weights, with compression arrays of this object's own.
         in_place: True if values that are received there need not be copied.
     """
 

@@ -1,1 +1,1 @@
-"""What the leader does beside training: saves, gives servers back what they lost, saves the last step."""
+"""The leader's work beside training: saving, giving servers back what they lost, saving the last step."""
