@@ -35,7 +35,7 @@ _BAR_MIN, _BAR_MAX = 10, 30
 
 @dataclass(frozen=True)
 class Row:
-    """What the table shows of one task."""
+    """The contents of the table for one task."""
 
     task: TaskId
     state: str
@@ -56,7 +56,7 @@ class LiveTable:
         self._first: tuple[float, int] | None = None
 
     def render(self, rows: list[Row], width: int, height: int, colour: bool) -> str:
-        """The table as text with escape codes.
+        """Return the table as text with escape codes.
 
         Args:
             rows: the tasks, in the order of display.
@@ -142,7 +142,7 @@ def evaluation_text(evaluation: Mapping[str, float], step: int | None) -> str:
 
 
 def sparkline(values: list[float]) -> str:
-    """A line of bars from the least to the greatest finite value; a space where there is no number."""
+    """Return a line of bars from the least to the greatest finite value; a space where there is no number."""
     finite = [value for value in values if abs(value) < float("inf")]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     span = (high - low) or 1.0
@@ -203,7 +203,7 @@ def _step(row: Row) -> int:
 
 
 def _cells(row: Row, slowness: float | None) -> dict[str, str]:
-    """What the table says of a task, by column."""
+    """Return the table's text on a task, by column."""
     status = row.status or TaskStatus(str(row.task), 0, "")
     values = (status.step, status.loss, status.examples_per_s, status.staleness_mean)
     forms = NUMBERS | ({} if status.loss is None or 1e-3 <= abs(status.loss) < 1e3 else {"loss": _SMALL_LOSS})

@@ -1,4 +1,4 @@
-"""What the person who launched a run sees of it while it runs.
+"""The user's view of a run while it runs.
 
 The tasks' lines go to stdout, everything of dtrain's own to stderr. On a terminal a live table stands under
 the lines (unless another program shows them there), and lines that several tasks print at once are shown
@@ -55,7 +55,7 @@ class Console:
         self._tails.setdefault(task, []).append(LogTail(task, log, line_bytes_max=line_bytes_max))
 
     def say(self, text: str) -> None:
-        """A word of dtrain's own, after what the tasks have printed before it."""
+        """Print a line of dtrain's own, after the tasks' earlier output."""
         self._show_lines(until_s=0.0)
         self._erase_table()
         self._err.write(self._between_words(f"dtrain: {text}") + "\n")
@@ -141,7 +141,7 @@ class Console:
         return more
 
     def _read(self, task: TaskId, to_the_end: bool) -> list[str]:
-        """New lines of a task; the log of an earlier attempt is read to its end first."""
+        """Return new lines of a task; the log of an earlier attempt is read to its end first."""
         tails = self._tails[task]
         while not (lines := tails[0].read(to_the_end or len(tails) > 1)) and len(tails) > 1:
             del tails[0]

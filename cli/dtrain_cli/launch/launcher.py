@@ -90,7 +90,7 @@ def _allow_open_files(spec: RunSpec) -> None:
 
 
 def _directory(options: LaunchOptions, spec: RunSpec) -> tuple[Path, bool]:
-    """The run's directory, and whether an earlier launch's run in it is resumed."""
+    """Return the run's directory, and whether an earlier launch's run in it is resumed."""
     if options.run_dir is not None:
         return options.run_dir.absolute(), options.resume is not None
     runs_dir = _runs_dir(options)
@@ -106,7 +106,7 @@ def _runs_dir(options: LaunchOptions) -> Path:
 def _identity(
     options: LaunchOptions, spec: RunSpec, files: RunFiles, earlier: RunRecord | None
 ) -> RunIdentity:
-    """The run's id (a resumed run keeps its own) and a new secret; a directory elsewhere is made known."""
+    """Return the run's id (a resumed run keeps its own) and a new secret; register a directory elsewhere."""
     run_id = files.directory.name if options.run_dir is None else new_run_id(spec.name, datetime.now())
     run_id = earlier.run if earlier else run_id
     if options.run_dir is not None:

@@ -1,4 +1,4 @@
-"""What follows from the end of a task's process: success, failure, a stop, or another attempt."""
+"""The consequence of the end of a task's process: success, failure, a stop, or another attempt."""
 
 import contextlib
 import time
@@ -24,7 +24,7 @@ TOLD_TO_STOP = 143
 
 @dataclass(frozen=True)
 class Judgement:
-    """What follows from the end of a process.
+    """The consequence of the end of a process.
 
     Attributes:
         state: the task's from now on.

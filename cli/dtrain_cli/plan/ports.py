@@ -147,8 +147,9 @@ def hold_ports(count: int) -> HeldPorts:
 
 
 def pick_master_port() -> int:
-    """A port for MASTER_PORT, which cannot be held because its server does not share it: free now, and never
-    given to a client.
+    """Return a port for MASTER_PORT, which is free now and never given to a client.
+
+    It cannot be held, because its server does not share it.
 
     Raises:
         RunError: there is none, or no socket can be opened.
@@ -160,7 +161,7 @@ def pick_master_port() -> int:
 
 
 def pick_port() -> int:
-    """A port that is free now and not held.
+    """Return a port that is free now and not held.
 
     Raises:
         RunError: there is none, or no socket can be opened.

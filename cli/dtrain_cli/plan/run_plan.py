@@ -1,9 +1,9 @@
-"""What a launch starts: from a spec and addresses to one `TaskLaunch` per task. Pure; `dtrain plan` prints
+"""The plan of a launch: from a spec and addresses to one `TaskLaunch` per task. Pure; `dtrain plan` prints
 it.
 
-A program's task learns who it is from TF_CONFIG and dtrain's own variables (`dtrain.process.assignment`). A
-foreign command gets the same and what other frameworks read: RANK and its kin for the training tasks (the
-chief is 0; servers have the ranks behind them), TF_GRPC_REUSE_PORT because the launcher holds the ports.
+A program's task reads its identity from TF_CONFIG and dtrain's own variables (`dtrain.process.assignment`). A
+foreign command gets the same and the variables of other frameworks: RANK and its kin for the training tasks
+(the chief is 0; servers have the ranks behind them), TF_GRPC_REUSE_PORT because the launcher holds the ports.
 Thread limits are set for every task and never replace the user's.
 """
 
@@ -42,7 +42,7 @@ class RunIdentity:
 
 @dataclass(frozen=True)
 class Workload:
-    """What every task runs: a Python program with its arguments, or (`program` is None) a foreign command."""
+    """The program of every task: Python with its arguments, or (`program` is None) a foreign command."""
 
     program: Path | None
     arguments: tuple[str, ...]
@@ -69,7 +69,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the plan must know of this machine.
+    """The properties of this machine on which the plan depends.
 
     Attributes:
         python: the interpreter that runs programs.
@@ -168,7 +168,7 @@ def build_plan(
 
 
 def _foreign_variables(task: TaskId, addresses: ClusterSpec, machine: Machine) -> dict[str, str]:
-    """What TensorFlow, PyTorch and plain Python programs read."""
+    """Return the variables that TensorFlow, PyTorch and plain Python programs read."""
     variables = {"TF_GRPC_REUSE_PORT": "true", "PYTHONUNBUFFERED": "1"}
     training = list(addresses.tasks(*TRAINING_ROLES))
     ranks = [*training, *addresses.tasks(Role.PS)]

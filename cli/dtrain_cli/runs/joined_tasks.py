@@ -41,16 +41,14 @@ def joined_records(files: RunFiles) -> list[JoinedRecord]:
 
 
 def joined_record(files: RunFiles, task: TaskId) -> JoinedRecord | None:
-    """A record that is damaged belongs to no launcher, and must not end the one that looks for it."""
+    """Return the record of a joined worker; None for a damaged one, which must not end its reader."""
     with contextlib.suppress(RunError, OSError):
         return read_record(files.joined(task), JoinedRecord)
     return None
 
 
 def with_joined(files: RunFiles, tasks: Iterable[TaskRecord]) -> list[TaskRecord]:
-    """The tasks of a run and those that have joined it, of which their own commands know more than anybody
-    else.
-    """
+    """Return the tasks of a run and those that have joined it, whose own commands know them best."""
     joined = {record.task.task: record.task for record in joined_records(files)}
     return [*(task for task in tasks if task.task not in joined), *joined.values()]
 

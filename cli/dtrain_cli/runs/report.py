@@ -28,9 +28,7 @@ EXIT_CODES = {"failed": 1, "stale": 1, "stopped": 4}
 
 @dataclass(frozen=True)
 class ProcessUsage:
-    """What a process uses: per cent of one core, and bytes of memory that are its own (PSS: shared pages
-    count in part).
-    """
+    """The usage of a process: per cent of one core, and bytes of its own memory (PSS)."""
 
     cpu_percent: float | None
     memory_bytes: int | None

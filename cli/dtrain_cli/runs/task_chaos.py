@@ -95,9 +95,7 @@ class RunningTask:
         raise SpecError(f"run {self._run.run} has no {self.task}; it has {names}")
 
     def _check_identity(self) -> None:
-        """A number in a file may by now be a stranger's: only the leader of a session below its owner is
-        meant.
-        """
+        """Refuse a pid that does not lead a session below its owner: another process may have it by now."""
         import psutil
 
         try:

@@ -71,7 +71,7 @@ class SpecTree:
         self.overrides.append(override)
 
     def describe(self, path: KeyPath, problem: str) -> str:
-        """Return a problem with its place: ``file:line:col: field.path: problem``, or ``--set KEY=VALUE:
+        """Return a problem and its place: ``file:line:col: field.path: problem``, ``--set KEY=VALUE:
         problem``.
         """
         dotted = ".".join(map(str, path))

@@ -84,7 +84,7 @@ class ForkServer:
                 left = left[self._socket.send(left) :]
 
     def reports(self) -> list[start_protocol.Report]:
-        """What has arrived."""
+        """Return the reports that have arrived."""
         self._hear()
         heard, self._heard = self._heard, []
         return heard

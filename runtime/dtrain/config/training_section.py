@@ -45,7 +45,7 @@ class TrainingSettings(PlainSettings, total=False):
 
 
 class _EverySection(Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """What every strategy has. `kind` tells the types apart in JSON."""
+    """The settings of every strategy. `kind` tells the types apart in JSON."""
 
     nan_policy: Literal["refuse", "skip", "fail"] = "refuse"
     validation: Literal["leader", "evaluator"] = "leader"
@@ -61,7 +61,7 @@ class SingleSection(_EverySection, frozen=True, kw_only=True, tag="single"):
 
 
 class _ServerSection(_EverySection, frozen=True, kw_only=True):
-    """What both kinds of updates on parameter servers have."""
+    """The settings of both kinds of updates on parameter servers."""
 
     strategy: Literal["parameter_server"] = "parameter_server"
     chief_trains: bool = True
@@ -84,7 +84,7 @@ class SyncSection(_ServerSection, frozen=True, kw_only=True, tag="parameter_serv
     deterministic: bool = False
 
     def replicas_needed(self, replicas: int) -> int:
-        """N of rule 1: how many contributions make one update when `replicas` train."""
+        """Return N: how many contributions make one update when `replicas` train."""
         return self.replicas_to_aggregate or replicas - self.backup_workers
 
     def has_backups(self, replicas: int) -> bool:

@@ -109,7 +109,7 @@ class Caller(Protocol):
         """
 
     def has_read(self) -> None:
-        """The peer has said that it reads no more of them: from now on `reading` is empty."""
+        """Record that the peer reads no more of the blocks: from now on `reading` is empty."""
 
     def __hash__(self) -> int:
         """Two connections are never equal."""
@@ -123,7 +123,7 @@ class Caller(Protocol):
 
 
 class Handler(Protocol):
-    """What a server is made of. The service calls it from many threads at once."""
+    """The interface of a server, which the service calls from many threads at once."""
 
     @property
     def limit_bytes(self) -> int:
@@ -139,9 +139,7 @@ class Handler(Protocol):
         """Why this connection is not let in; None if it is."""
 
     def received(self, caller: Caller, frame: Frame) -> Answer:
-        """A message has arrived; answers go through `caller.send`. Its blocks stay as they are until it is
-        answered.
-        """
+        """Take a message; answer through `caller.send`. Its blocks stay as they are until it is answered."""
 
     def disconnected(self, caller: Caller) -> None:
-        """A connection is gone."""
+        """Take note that a connection is gone."""

@@ -297,9 +297,7 @@ class LocalService:
 
 
 def socket_name(server: str, hello: Hello) -> str:
-    """The name of a server's socket, as the tasks of its run know it; it cannot be known without the run's
-    secret.
-    """
+    """Return the name of a server's socket, which only tasks with the run's secret can know."""
     told = "\0".join((server, hello.run_id, hello.cluster_hash))
     key = (hello.secret or "").encode()[:64]
     return f"dtrain-{hashlib.blake2b(told.encode(), key=key, digest_size=16).hexdigest()}"

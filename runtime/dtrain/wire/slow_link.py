@@ -22,7 +22,7 @@ from dtrain.wire.frames import Array, Frame, written
 
 
 def through_link(channel: Channel, simulate: SimulateSection, task: str) -> Channel:
-    """The connection of `task` as the spec wants it: slow if it names the link, else as it is."""
+    """Return the connection of `task` as the spec wants it: slow if it names the link, else as it is."""
     fault = simulate.link(task, channel.peer)
     return channel if fault is None else SlowChannel(channel, fault)
 

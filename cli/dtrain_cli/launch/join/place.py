@@ -18,7 +18,7 @@ from dtrain_cli.runs.report import LIVE_RUN_STATES, is_alive
 
 
 def joining_worker(run: KnownRun, environment: Mapping[str, str]) -> TaskAssignment:
-    """The place of one more worker: the first index above all workers that the run has had.
+    """Return the place of one more worker: the first index above all workers that the run has had.
 
     Raises:
         RunError: the run has ended, or is none that a worker can join.
@@ -48,9 +48,7 @@ def joining_worker(run: KnownRun, environment: Mapping[str, str]) -> TaskAssignm
 
 
 def threads_beside(assignment: TaskAssignment, environment: Mapping[str, str]) -> dict[str, str]:
-    """The thread limits of one more worker on the machine of a launch: a share of the cores, as all others
-    have.
-    """
+    """Return the thread limits of one more worker on a launch's machine: its share of the cores."""
     if not assignment.launched or USERS_LIMIT in environment:
         return {}
     training = assignment.cluster.count(Role.CHIEF) + assignment.cluster.count(Role.WORKER) + 1

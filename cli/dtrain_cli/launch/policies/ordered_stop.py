@@ -66,7 +66,7 @@ class RemainingTask:
 
 
 def due(order: RunStop, there: Iterable[RemainingTask], now_s: float) -> list[tuple[TaskId, int]]:
-    """The signals to send now. Repeated calls repeat the SIGKILL of who has not gone yet, never a SIGTERM."""
+    """Return the signals to send now. Repeated calls repeat SIGKILL to tasks that are left, never SIGTERM."""
     signals: list[tuple[TaskId, int]] = []
     waiting = sorted(there, key=lambda told: (STAGES.index(told.task.role), told.task.index))
     first_role = waiting[0].task.role if waiting else None

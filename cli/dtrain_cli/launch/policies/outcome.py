@@ -23,7 +23,7 @@ class Outcome:
 
 
 def outcome_of(order: RunStop, lives: Collection[TaskLife], causes: Sequence[FailureRecord]) -> Outcome:
-    """What to report when nothing runs any more.
+    """Return the outcome to report once nothing runs any more.
 
     Args:
         order: by which the run was stopped.

@@ -38,7 +38,7 @@ class Restart:
 def decide(
     rule: RestartSection, status: int, count: int, ran_s: float, now_s: float, message: str | None = None
 ) -> Restart | None:
-    """What follows from the end of an attempt; None: it has ended for good.
+    """Return the restart that follows the end of an attempt; None: the task has ended for good.
 
     Args:
         rule: the role's restart rule.

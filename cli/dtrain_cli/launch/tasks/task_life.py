@@ -25,7 +25,7 @@ class TaskLife:
     Attributes:
         launch: the present attempt.
         first_attempt: where this launch began to count; a resumed run directory holds earlier ones.
-        state: CONTRACT section 2's.
+        state: as docs/reference/commands.md names it.
         started_s: when the present attempt was started (monotonic).
         status: what the present attempt last said of itself.
         stop_s: when it got the order to stop; None: it did not.
@@ -52,7 +52,7 @@ class TaskLife:
 
     @property
     def task(self) -> TaskId:
-        """Who it is."""
+        """The task's id."""
         return self.launch.task
 
     @property
@@ -89,7 +89,7 @@ class TaskLife:
                 self.status = status
 
     def kill_request(self) -> KillRequest | None:
-        """The order to kill the present attempt, if there is one."""
+        """Return the request to kill the present attempt, if there is one."""
         with contextlib.suppress(RunError):
             if self.launch.program is not None:
                 return read_record(

@@ -1,5 +1,5 @@
-"""The leader's machine for one order: every server changes its ways at the same version. (message) ->
-messages. Rule 13.
+"""The leader's machine for one order: every server changes its ways at the same version.
+Rule *Configuration changes* (docs/design/protocol.md#configuration-changes).
 
     1. Every server is asked to hold. ps:0 names the version: the next one that nobody has begun to make. It
        lets nothing be made beyond it until it is told more: in sync no commit, in async no ticket but those
@@ -73,7 +73,7 @@ class Order:
 
     @property
     def seen(self) -> Holding:
-        """What ps:0 said."""
+        """The newest answer of ps:0."""
         if self.holding is None:
             raise AssertionError("an order that is done was answered by ps:0")
         return self.holding
@@ -104,7 +104,7 @@ class Order:
             yield self._ask(server, Hold(generation=self.generation, number=self.number))
 
     def receive(self, server: int, message: AnyMessage) -> Iterator[Outgoing]:
-        """A server has answered. With nothing unanswered and not `done`, wait a moment and start again.
+        """Take a server's answer. With nothing unanswered and not `done`, wait a moment and start again.
 
         Raises:
             PeerRefusedError: it will not obey this task.
@@ -129,7 +129,7 @@ class Order:
             yield from self._next(told=isinstance(asked, Control))
 
     def _next(self, told: bool) -> Iterator[Outgoing]:
-        """Everybody has answered."""
+        """Send the next messages, once all servers have answered."""
         if len({answer.term for answer in self._answers}) != 1 or self.holding is None:
             return
         if self.control is None or self.void:

@@ -56,7 +56,7 @@ class OrderDriver:
         patience_s: float,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Nobody is talked to yet; a server may be away for `patience_s`."""
+        """Prepare without a connection; a server may be away for `patience_s`."""
         self._clock = clock
         self._generation = generation
         self._number = (incarnation, 0)
@@ -74,7 +74,7 @@ class OrderDriver:
         self.rows: Mapping[int, Row] = {}
 
     def look(self) -> Holding:
-        """What is in force; nothing goes on before the next order."""
+        """Return the state in force; training stands still before the next order."""
         order = self._order(None)
         self._give(order, ())
         self.torn = order.torn

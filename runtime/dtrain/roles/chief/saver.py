@@ -1,4 +1,7 @@
-"""Writes what the servers hold into the folder of checkpoints. Rule 11."""
+"""Saving of the servers' state into the folder of checkpoints.
+
+Rule *Consistent checkpoints* (docs/design/protocol.md#consistent-checkpoints).
+"""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +34,7 @@ Tried = Callable[[int, str | None], None]
 
 
 class Holder(Protocol):
-    """Whoever can say what all servers hold."""
+    """A source of the state of all servers."""
 
     def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
         """One answer a server; arguments as in `Cut.question`."""
@@ -88,7 +91,7 @@ class Saver:
         self.rows: Mapping[int, Row] = {}
 
     def save_start(self, start: Start) -> None:
-        """The checkpoint of a beginning, from the leader's own memory.
+        """Save the checkpoint of a beginning, from the leader's own memory.
 
         Raises:
             CheckpointError: the disk is full or failing.
@@ -115,7 +118,7 @@ class Saver:
             self._copies.finish()
 
     def save_cut(self, term: int = 0, *, final: bool = False, at_least: int = 0) -> int | None:
-        """What the servers hold now; returns its step.
+        """Save the present state of the servers; return its step.
 
         Args:
             term: in which all servers must be.
@@ -155,7 +158,7 @@ class Saver:
         )
 
     def _arrays(self, slots: Sequence[str]) -> dict[str, Streamed]:
-        """What the servers hold as entries of a checkpoint, in the order in which they are read.
+        """Return the servers' arrays as entries of a checkpoint, in the order in which they are read.
 
         Every shard stands under its variable's name and first row.
         """
@@ -227,7 +230,7 @@ class Pieces:
         self._rest: Array = np.empty(0)
 
     def take(self, size: int) -> Iterator[Array]:
-        """The next `size` elements; nothing is asked for before they are."""
+        """Yield the next `size` elements as flat arrays, views of the answers; ask for none earlier."""
         while size:
             if not self._rest.size:
                 self._rest = next(self._blocks)
@@ -237,7 +240,7 @@ class Pieces:
 
 
 def _streamed(source: Any) -> Array | Streamed:
-    """An array, or whatever can be sliced by rows, as a checkpoint takes it."""
+    """Return an array, or a source that can be sliced by rows, in a form that a checkpoint takes."""
     if isinstance(source, np.ndarray) or not source.shape:
         return np.asarray(source)
     blocks = (source[start:stop] for start, stop in row_blocks(source.shape, source.dtype.itemsize))

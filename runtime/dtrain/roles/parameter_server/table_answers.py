@@ -1,4 +1,4 @@
-"""What a server answers to messages about one of its tables."""
+"""A server's answers to messages about one of its tables."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,8 +19,7 @@ def table_answer(
     rank: int | None = None,
     whole: bool = True,
 ) -> tuple[AnyMessage, Blocks]:
-    """The answer and its blocks, to a replica of this rank or to anybody; a refusal where there are no such
-    variables or rows.
+    """Return the answer and its blocks; a refusal where there are no such variables or rows.
 
     Rows that are looked up are compressed unless they are to be `whole`.
     """

@@ -67,7 +67,7 @@ class ArrivingValues(Mapping[str, Array]):
         return self._in_place and self._nbytes[server] >= LATE_BYTES
 
     def begin(self, server: int, arriving: Arriving) -> None:
-        """A server's values are on their way."""
+        """Record that a server's values are on their way."""
         self._under_way[server] = arriving
 
     def __getitem__(self, name: str) -> Array:

@@ -1,4 +1,4 @@
-"""What the leader does for one call of `fit` on parameter servers: changes, checkpoints, waits."""
+"""The leader's work for one call of `fit` on parameter servers: changes, checkpoints, waits."""
 
 import time
 from collections.abc import Mapping

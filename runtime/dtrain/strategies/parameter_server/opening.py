@@ -27,7 +27,7 @@ from dtrain.wire.connecting import arrays_to_send
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """What one call of `fit` is put together from.
+    """The parts of one call of `fit`.
 
     Attributes:
         number: of the call of `fit`.

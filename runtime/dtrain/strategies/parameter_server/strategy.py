@@ -358,7 +358,7 @@ class ParameterServerStrategy(Strategy):
         return self._follow(pace, self._generation)
 
     def _follow(self, pace: Pace, fit: int) -> Iterator[EvaluatedCheckpoint]:
-        """A task that is to be slow rests after each, in proportion to what its evaluation took."""
+        """Yield checkpoints; a task that is to be slow rests after each, in proportion to its evaluation."""
         self._join()
         link = self._heartbeats[0]
         self.reporter.running()

@@ -43,7 +43,7 @@ class Reason(Enum):
 
 
 class Request(Enum):
-    """What the program asks for, and waits for."""
+    """A request of the program, which waits for it."""
 
     FINISH = "save the last step"
     SAVE = "write a checkpoint out of turn"
