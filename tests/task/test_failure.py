@@ -11,7 +11,7 @@ import pytest
 import dtrain as dt
 from dtrain import checkpoints
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.errors import CheckpointError
+from dtrain.errors import CheckpointError, SpecError
 from dtrain.process.assignment import TaskAssignment
 from dtrain.runs import failure
 
@@ -32,6 +32,16 @@ def test_the_lines_of_pythons_library_are_left_out(tmp_path, capsys):
     assert LINE in record.traceback
     assert record.traceback.count('  File "') == 1
     assert "NotADirectoryError" not in record.traceback, "the message says it"
+
+
+def test_an_error_that_no_line_of_the_program_led_to_has_its_class_on_record():
+    """By it the launcher knows that another attempt would fail alike."""
+    cluster = ClusterSpec.from_lists(worker=["a:1"])
+    assignment = TaskAssignment.by_hand(cluster, TaskId.parse("worker:0"))
+    record = failure.describe(SpecError("TF_CONFIG: not JSON"), assignment)
+    assert record.traceback is None
+    assert record.error_type == "SpecError"
+    assert failure.describe(SystemExit(3), assignment).error_type is None
 
 
 def _frames(error):

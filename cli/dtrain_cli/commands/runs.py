@@ -13,6 +13,7 @@ import click
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError, SpecError
+from dtrain.runs.states import LIVE_RUN_STATES, RunState
 from dtrain_cli.commands.shell_completion import complete_run, complete_run_or_task
 from dtrain_cli.commands.spec_options import Count, Seconds, runs_dir_option
 
@@ -56,7 +57,7 @@ def status(run: str | None, watch: bool, as_json: bool, runs_dir: Path | None) -
     from dtrain_cli.runs.report import EXIT_CODES
 
     directory = find(run, runs_dir).files.directory
-    state = "pending"
+    state = RunState.PENDING
     for report in _reports(directory, watch):
         state = report["state"]
         if as_json:
@@ -68,7 +69,7 @@ def status(run: str | None, watch: bool, as_json: bool, runs_dir: Path | None) -
 
 def _reports(directory: Path, watch: bool) -> Iterator[dict[str, Any]]:
     """The present report; under `--watch` one a second until the run has ended."""
-    from dtrain_cli.runs.report import LIVE_RUN_STATES, ProcessMeter, read_report
+    from dtrain_cli.runs.report import ProcessMeter, read_report
 
     meter = ProcessMeter()
     while True:
@@ -145,7 +146,7 @@ def _is_task(word: str) -> bool:
 
 
 def _goes_on(run: "KnownRun") -> bool:
-    from dtrain_cli.runs.report import LIVE_RUN_STATES, read_report
+    from dtrain_cli.runs.report import read_report
 
     return read_report(run.files.directory)["state"] in LIVE_RUN_STATES
 
@@ -172,14 +173,14 @@ def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
     """Stop RUN (default: the newest) in order: workers, evaluator, chief after a last checkpoint, parameter
     servers.
     """
-    from dtrain_cli.runs.report import LIVE_RUN_STATES, read_report
+    from dtrain_cli.runs.report import read_report
     from dtrain_cli.runs.stop import stop_launcher
 
     found = find(run, runs_dir)
     name = found.record.run
     state = read_report(found.files.directory)["state"]
     if state not in LIVE_RUN_STATES:
-        why = "its launcher is gone, and its tasks with it" if state == "stale" else f"it has {state}"
+        why = "its launcher is gone, and its tasks with it" if state == RunState.STALE else f"it has {state}"
         click.echo(f"run {name} needs no stop: {why}", err=True)
         return
     click.echo(f"stopping run {name}", err=True)

@@ -10,23 +10,17 @@ from io import StringIO
 
 from dtrain.cluster import Role, TaskId
 from dtrain.runs.files import TaskStatus, global_step
+from dtrain.runs.states import HAS_PROCESS, TaskState
+from dtrain_cli.console.tables import STYLES, columns_that_fit, new_table
 
 SPARKS = "▁▂▃▄▅▆▇█"
-STYLES = {
-    "running": "green",
-    "starting": "yellow",
-    "restarting": "yellow",
-    "stopping": "yellow",
-    "failed": "bold red",
-    "succeeded": "dim green",
-}
 SLOW = 2.0
 """A replica that takes so many times the time of the others is called slow."""
 REMARK = ""
 NUMBERS = {"step": "{}", "loss": "{:.4f}", "ex/s": "{:,.0f}", "staleness": "{:.2f}"}
 _SMALL_LOSS = "{:.2e}"
+_COLUMNS = ("task", "state", *NUMBERS, REMARK)
 _FIRST_TO_GO = ("staleness", "ex/s", "loss", REMARK)
-_GAP = 2
 _LOSSES_MAX = 24
 _OTHER_LINES = 4
 """Those of the heading, the progress, and one that is not the table's."""
@@ -38,7 +32,7 @@ class Row:
     """The contents of the table for one task."""
 
     task: TaskId
-    state: str
+    state: TaskState
     restarts: int
     status: TaskStatus | None
 
@@ -64,16 +58,15 @@ class LiveTable:
             height: of the terminal, in lines; the most telling tasks are shown if not all fit.
             colour: whether escape codes for colour may be used.
         """
-        from rich.box import SIMPLE_HEAD
         from rich.console import Console
-        from rich.table import Table
         from rich.text import Text
 
         shown = most_telling(rows, height - _OTHER_LINES)
         slow = slow_replicas(rows)
         cells = [_cells(row, slow.get(row.task)) for row in shown]
-        names = _columns_that_fit(cells, width - 1)
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, _GAP - 1, 0, 0), show_edge=False)
+        widths = {name: max(len(name), *(len(cell[name]) for cell in cells), 0) for name in _COLUMNS}
+        names = columns_that_fit(widths, _FIRST_TO_GO, width - 1)
+        table = new_table()
         for name in names:
             table.add_column(
                 name, justify="right" if name in NUMBERS else "left", no_wrap=True, overflow="ellipsis"
@@ -100,7 +93,7 @@ class LiveTable:
         text = f"{self._headline}  {duration_text(elapsed_s)}"
         if step is not None:
             text += f"  step {step}" + (f"/{last}" if last else "")
-        under_way = any(row.state == "running" for row in rows)
+        under_way = any(row.state == TaskState.RUNNING for row in rows)
         left = self._time_left(step, last, elapsed_s) if step is not None and last and under_way else ""
         shown = min(len(self._losses), width - len(text) - len(left) - len("  loss   ") - _BAR_MIN)
         if shown > 1:
@@ -164,7 +157,10 @@ def slow_replicas(rows: list[Row]) -> dict[TaskId, float]:
     took_s = {
         row.task: (1 - (row.status.waiting_share or 0.0)) / row.status.examples_per_s
         for row in rows
-        if row.task.trains and row.state == "running" and row.status is not None and row.status.examples_per_s
+        if row.task.trains
+        and row.state == TaskState.RUNNING
+        and row.status is not None
+        and row.status.examples_per_s
     }
     factors = {}
     for task, own_s in took_s.items():
@@ -192,7 +188,7 @@ def most_telling(rows: list[Row], lines: int) -> list[Row]:
 
     def calmness(row: Row) -> tuple[bool, bool, tuple[int, tuple[int, int]]]:
         waits = row.status is not None and row.status.waiting_for is not None
-        return row.state == "running", not waits, turns[row.task]
+        return row.state == TaskState.RUNNING, not waits, turns[row.task]
 
     chosen = {row.task for row in sorted(rows, key=calmness)[: max(1, lines - 1)]}
     return [row for row in rows if row.task in chosen]
@@ -215,17 +211,7 @@ def _cells(row: Row, slowness: float | None) -> dict[str, str]:
     return {"task": str(row.task), "state": state, **cells, REMARK: _remark(row, slowness)}
 
 
-def _columns_that_fit(cells: list[dict[str, str]], width: int) -> list[str]:
-    """All columns, or in a narrow terminal those that tell the most."""
-    names = ["task", "state", *NUMBERS, REMARK]
-    room = {name: max([len(name), *(len(cell[name]) for cell in cells)]) + _GAP for name in names}
-    for name in _FIRST_TO_GO:
-        if sum(room[kept] for kept in names) - _GAP > width:
-            names.remove(name)
-    return names
-
-
 def _remark(row: Row, slowness: float | None) -> str:
-    if row.status is not None and row.status.waiting_for and row.state in ("starting", "running", "stopping"):
+    if row.status is not None and row.status.waiting_for and row.state in HAS_PROCESS:
         return f"waits for {row.status.waiting_for}"
     return f"{slowness:.1f} x slower" if slowness else ""

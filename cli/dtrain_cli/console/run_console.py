@@ -30,7 +30,7 @@ Table = Callable[[int, int, bool], str]
 """Renders the live table for a width, a height, and with or without colour."""
 
 
-class Console:
+class RunConsole:
     """Lines, words and table of one launch."""
 
     def __init__(self, stdout: Outlet, stderr: Outlet, table: Table | None = None) -> None:

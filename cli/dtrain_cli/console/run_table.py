@@ -6,28 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from dtrain.cluster import TaskId
 from dtrain.runs.files import TaskStatus
+from dtrain.runs.states import LIVE_RUN_STATES, TaskState
 from dtrain_cli.console.live_table import Row, duration_text, evaluation_text, most_telling
+from dtrain_cli.console.tables import STYLES, columns_that_fit, new_table
 from dtrain_cli.runs.lost_tasks import lost_tasks, lost_texts
-from dtrain_cli.runs.report import LIVE_RUN_STATES
 
-STYLES = {
-    "running": "green",
-    "succeeded": "green",
-    "failed": "bold red",
-    "stale": "bold red",
-    "stopped": "yellow",
-    "starting": "yellow",
-    "restarting": "yellow",
-    "stopping": "yellow",
-}
-_GAP = 2
 _LINES_BESIDE_ROWS = 3
 """The two of a table's heading, and the last of the screen, where the cursor stands."""
 PIPE_WIDTH = 1000
@@ -109,8 +98,8 @@ def status_table(
     parts: list[Any] = [_headline(report)]
     tasks = report["tasks"] if tasks is None else tasks
     rows = [{name: _cell(task, name) for name in COLUMNS} for task in tasks]
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
-    shown = _columns_that_fit(rows, width)
+    table = new_table()
+    shown = _columns(rows, width)
     for name in shown:
         justify: Any = "left" if name in _LEFT else "right"
         table.add_column(COLUMNS[name][1], justify=justify, no_wrap=True, overflow="ellipsis")
@@ -137,7 +126,7 @@ def status_table(
 
 def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     """The list of runs."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
+    table = new_table()
     rows = [_run_row(run) for run in runs]
     for heading, *cells in zip(("run", "name", "state", "step", "started", "took"), *rows, strict=True):
         whole = max(len(heading), *map(len, cells))
@@ -186,21 +175,20 @@ def _headline(report: Mapping[str, Any]) -> Text:
 
 
 def _cell(task: Mapping[str, Any], name: str) -> str:
-    if name == "exit_code" and (task["state"] == "succeeded" or not (task[name] or task["message"])):
+    if name == "exit_code" and (task["state"] == TaskState.SUCCEEDED or not (task[name] or task["message"])):
         return ""  # a task that is stopped after the run's success ends with 143
     return "" if task[name] is None else COLUMNS[name][2](task[name])
 
 
-def _columns_that_fit(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
-    """The columns in their order: none that says nothing, and of the rest the most important."""
+def _columns(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
+    """Return the columns in their order: none that says nothing, and of the rest the most important."""
     telling = {name for name in COLUMNS if any(row[name] for row in rows)} | {"task", "state"}
     if len({row["host"] for row in rows}) == 1:
         telling.discard("host")
-    filled = [name for name in COLUMNS if name in telling]
-    chosen, room = set(), width
-    for name in sorted(filled, key=lambda name: COLUMNS[name][0]):
-        room -= max(len(COLUMNS[name][1]), *(len(row[name]) for row in rows), 0) + _GAP
-        if room + _GAP < 0 and COLUMNS[name][0]:
-            break
-        chosen.add(name)
-    return [name for name in filled if name in chosen]
+    widths = {
+        name: max(len(COLUMNS[name][1]), *(len(row[name]) for row in rows), 0)
+        for name in COLUMNS
+        if name in telling
+    }
+    by_importance = sorted((name for name in widths if COLUMNS[name][0]), key=lambda name: COLUMNS[name][0])
+    return columns_that_fit(widths, reversed(by_importance), width)

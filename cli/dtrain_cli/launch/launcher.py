@@ -2,20 +2,20 @@
 bottom.
 """
 
+import contextlib
 import os
-import resource
 import secrets
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
-from dtrain.cluster import ClusterSpec, Role
+from dtrain.cluster import ClusterSpec
 from dtrain.config import RunSpec
-from dtrain.errors import RunError
 from dtrain.process.living import started_s
 from dtrain.process.threads import USERS_LIMIT
 from dtrain.runs.files import (
@@ -27,15 +27,17 @@ from dtrain.runs.files import (
     read_record,
     write_record,
 )
+from dtrain.runs.states import RunState
 from dtrain_cli.console.live_table import LiveTable, evaluation_text
 from dtrain_cli.console.outlet import Outlet
-from dtrain_cli.console.run_console import Console
+from dtrain_cli.console.run_console import RunConsole
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.policies.outcome import Outcome
 from dtrain_cli.launch.policies.patience import Limits
 from dtrain_cli.launch.run_progress import RunProgress
+from dtrain_cli.launch.signal_inbox import SignalInbox
 from dtrain_cli.launch.supervisor import Supervisor
-from dtrain_cli.plan.ports import hold_addresses, pick_master_port
+from dtrain_cli.plan.ports import pick_master_port
 from dtrain_cli.plan.run_plan import Machine, RunIdentity, RunPlan, Workload, build_plan
 from dtrain_cli.runs.directory import locked_run_directory, new_run_id
 from dtrain_cli.runs.index import find_run, register_run
@@ -44,49 +46,27 @@ from dtrain_cli.runs.lost_tasks import lost_on_the_way, lost_tasks
 from dtrain_cli.runs.report import read_report
 from dtrain_cli.spec.file import read_spec
 from dtrain_cli.targets.fork_server import ForkServer, LifeLine
-from dtrain_cli.targets.local import LocalTarget, SignalInbox
-
-FILES_OF_OUR_OWN = 64
-FILES_PER_TASK = 2
+from dtrain_cli.targets.local import LocalTarget
+from dtrain_cli.targets.target import Target
 
 
 def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) -> int:
     """Read the spec, take the directory and the ports, lay out the tasks, supervise them to the end."""
-    inbox = SignalInbox()
+    signals = SignalInbox()
     workload = Workload(options.program, tuple(options.arguments), Path.cwd())
     spec = read_spec(
         options.spec, options.sets, options.shortcuts, options.foreign, trains=not options.foreign
     )
     directory, resume = _directory(options, workload.named(spec))
-    with locked_run_directory(directory, resume) as files:
+    with locked_run_directory(directory, resume) as files, LocalTarget(line, fork_server) as target:
         earlier = read_record(files.run, RunRecord)
         spec = workload.named(spec, earlier.name if earlier else None)
-        _allow_open_files(spec)
-        cluster, ports = hold_addresses(spec.cluster)
-        with ports:
-            identity = _identity(options, spec, files, earlier)
-            plan = _plan(spec, cluster, files, identity, workload)
-            if not spec.hold_ports:
-                ports.close()
-            if not workload.foreign:
-                offer_to_join(files, JoinRecord(identity.run_id, True, cluster.to_dict(), identity.secret))
-            try:
-                return _supervise(options, plan, files, LocalTarget(line, fork_server, inbox))
-            finally:
-                files.join.unlink(missing_ok=True)
-
-
-def _allow_open_files(spec: RunSpec) -> None:
-    """Raise the soft limit where it is too low: a task costs a held port and a guardian's pipe."""
-    needed = FILES_OF_OUR_OWN + FILES_PER_TASK * sum(spec.cluster.count(role) for role in Role)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        raise RunError(
-            f"this cluster needs {needed} open files, and {hard} are allowed (`ulimit -Hn`); raise that, or "
-            "start fewer tasks"
-        )
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        cluster = target.hold_addresses(spec.cluster)
+        identity = _identity(options, spec, files, earlier)
+        plan = _plan(spec, cluster, files, identity, workload)
+        if not spec.hold_ports:
+            target.release_addresses()
+        return _supervise(options, plan, files, target, signals)
 
 
 def _directory(options: LaunchOptions, spec: RunSpec) -> tuple[Path, bool]:
@@ -128,30 +108,47 @@ def _plan(
     return plan
 
 
-def _supervise(options: LaunchOptions, plan: RunPlan, files: RunFiles, processes: LocalTarget) -> int:
+def _supervise(
+    options: LaunchOptions, plan: RunPlan, files: RunFiles, target: Target, signals: SignalInbox
+) -> int:
     table = LiveTable(plan.spec.name)
-    console = Console(Outlet(1), Outlet(2), lambda *shape: table.render(supervisor.progress.rows(), *shape))
+    console = RunConsole(
+        Outlet(1), Outlet(2), lambda *shape: table.render(supervisor.progress.rows(), *shape)
+    )
     record = RunRecord(plan.run.run_id, plan.spec.name, started=now_text(), launcher_pid=os.getpid())
     record.launcher_started = started_s(os.getpid())
     journal = Journal(files, record, console.say)
     wait = plan.spec.wait
     limits = Limits(options.timeout, wait.start_s, options.stall_timeout, wait.grace(launched=True))
-    supervisor = Supervisor(plan, processes, journal, console, limits)
+    supervisor = Supervisor(plan, target, signals, journal, console, limits)
     console.say(
         f"run {plan.run.run_id}{' goes on' if options.resume is not None else ''}: {plan.spec.cluster}"
     )
     console.say(f"files in {files.directory}; {_threads(plan)}")
-    outcome = supervisor.run()
+    with _open_to_workers(plan, journal, files):
+        outcome = supervisor.run()
     last_word = _last_word(outcome, time.monotonic() - supervisor.started_s, supervisor.progress)
     own = {str(launch.task) for launch in plan.tasks}
     joined = [task for task in lost_tasks(read_report(files.directory)) if task["task"] not in own]
     lost = [(life.state, life.lost) for life in supervisor.lives.values() if life.lost]
     if text := lost_on_the_way(lost, joined):
         last_word += f"; {text}"
-    resumable = outcome.state == "stopped" and any(files.checkpoints.glob("ckpt-*"))
+    resumable = outcome.state == RunState.STOPPED and any(files.checkpoints.glob("ckpt-*"))
     way_on = options.line_to_resume(plan.run.run_id) if resumable else None
     console.finish(outcome.failure, last_word, _report(files) if options.json else None, way_on)
     return outcome.exit_code
+
+
+@contextlib.contextmanager
+def _open_to_workers(plan: RunPlan, journal: Journal, files: RunFiles) -> Iterator[None]:
+    """Let workers join a run of a program; they find its record, which is written first."""
+    journal.save()
+    if plan.tasks[0].program is not None:
+        offer_to_join(files, JoinRecord(plan.run.run_id, True, plan.cluster.to_dict(), plan.run.secret))
+    try:
+        yield
+    finally:
+        files.join.unlink(missing_ok=True)
 
 
 def _threads(plan: RunPlan) -> str:

@@ -6,7 +6,6 @@ An event comes (a process started or ended, a signal, a moment has passed), a pu
 
 import contextlib
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -16,8 +15,8 @@ from dtrain.config import RunSpec
 from dtrain.errors import RunError
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import FailureRecord, RunFiles, read_record
-from dtrain.runs.states import FailureKind, RunState
-from dtrain_cli.console.run_console import Console
+from dtrain.runs.states import FailureKind, RunState, TaskState
+from dtrain_cli.console.run_console import RunConsole
 from dtrain_cli.launch.join.stop import JoinedWorkers
 from dtrain_cli.launch.policies import ordered_stop, success_rule
 from dtrain_cli.launch.policies.fault_schedule import FaultSchedule
@@ -25,20 +24,14 @@ from dtrain_cli.launch.policies.ordered_stop import RemainingTask, RunStop
 from dtrain_cli.launch.policies.outcome import Outcome, outcome_of
 from dtrain_cli.launch.policies.patience import Late, Limits, Patience
 from dtrain_cli.launch.run_progress import RunProgress
+from dtrain_cli.launch.signal_inbox import SignalInbox
 from dtrain_cli.launch.task_ends import TaskEnds
 from dtrain_cli.launch.tasks.standing import Standing
 from dtrain_cli.launch.tasks.task_life import TaskLife
 from dtrain_cli.plan.run_plan import RunPlan
 from dtrain_cli.runs.journal import Journal, now_text
 from dtrain_cli.runs.lost_tasks import first_line
-from dtrain_cli.targets.local import (
-    Event,
-    ForkServerDied,
-    LocalTarget,
-    SignalArrived,
-    needs_own_interpreter,
-)
-from dtrain_cli.targets.memory_kills import MemoryKills
+from dtrain_cli.targets.target import Event, Target, TargetFailed
 
 TICK_S = 0.2
 STATUS_EVERY_S = 0.5
@@ -55,31 +48,35 @@ class Supervisor:
     def __init__(
         self,
         plan: RunPlan,
-        processes: LocalTarget,
+        target: Target,
+        signals: SignalInbox,
         journal: Journal,
-        console: Console,
+        console: RunConsole,
         limits: Limits,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.lives = {launch.task: TaskLife(launch, first_attempt=launch.attempt) for launch in plan.tasks}
+        self.lives = {
+            launch.task: TaskLife(launch, launch.attempt, target.host_of(launch)) for launch in plan.tasks
+        }
         self.progress = RunProgress(self.lives)
         self.spec = plan.spec
+        self._leader = plan.leader
         self._spec_file = RunFiles(plan.run.run_dir).spec
         self.foreign = plan.tasks[0].program is None
         self.started_s = clock()
         self._clock = clock
-        self._processes = processes
+        self._target = target
+        self._signals = signals
+        target.wake_on(signals)
         self._journal = journal
         self._console = console
         self._limits = limits
-        self._host = socket.gethostname()
         self._order: RunStop | None = None
         self._causes: list[FailureRecord] = []
         self._next_status_s = 0.0
         self._unsaved = False
         self._joined = JoinedWorkers(RunFiles(plan.run.run_dir))
-        self._memory_kills = MemoryKills()
-        self._ends = TaskEnds(self.spec, self.foreign, self.lives, self._memory_kills)
+        self._ends = TaskEnds(self.spec, self._leader, self.foreign, self.lives)
         self._standing: Standing | None = None
         self._patience = Patience(limits, self.lives, self.started_s)
         self._faults = FaultSchedule(plan.spec.simulate)
@@ -95,30 +92,28 @@ class Supervisor:
         while not self._over():
             self._hear(TICK_S)
             self._tick(self._clock())
-        self._processes.close()
+        self._target.close()
         return self._conclude()
 
     @property
-    def state(self) -> str:
+    def state(self) -> RunState:
         """The run's state as CONTRACT names it."""
         return self._journal.record.state
 
     # What follows from an event
 
     def _hear(self, patience_s: float) -> None:
-        for event in self._processes.wait(self._clock() + patience_s):
+        events = self._target.events(self._clock() + patience_s)
+        # Read whatever has woken this process: a stop by Ctrl-Z, until SIGCONT, is a wait without events.
+        for number in self._signals.read():
+            self._signalled(number, self._clock())
+        for event in events:
             self._handle(event, self._clock())
 
     def _handle(self, event: Event, now_s: float) -> None:
-        if isinstance(event, SignalArrived):
-            if event.number == signal.SIGCONT:  # after Ctrl-Z the shell has written to the terminal
-                self._console.forget_screen()
-            else:
-                self._interrupted(event.number, now_s)
-        elif isinstance(event, ForkServerDied):
+        if isinstance(event, TargetFailed):
             if self._order is None:
-                text = f"the fork server (pid {event.pid}), from which every program is forked, has died"
-                self._give_up(Late(FailureKind.LAUNCHER, text, 1, ()), now_s)
+                self._give_up(Late(FailureKind.LAUNCHER, event.reason, 1, ()), now_s)
         else:
             life = self.lives[TaskId.parse(event.task)]
             if event.attempt != life.launch.attempt or not life.has_process:
@@ -134,10 +129,10 @@ class Supervisor:
     def _refused(self, life: TaskLife, event: Refused, now_s: float) -> None:
         life.exit_code = NOT_EXECUTED
         if self._order is not None:
-            life.state = "stopped"
+            life.state = TaskState.STOPPED
             return
         life.failure = self._launcher_failure(FailureKind.EXIT, event.reason, NOT_EXECUTED, str(life.task))
-        life.state = "failed"
+        life.state = TaskState.FAILED
         self._lose(life, life.failure, now_s)
 
     def _exited(self, life: TaskLife, end: Exited, now_s: float) -> None:
@@ -162,13 +157,15 @@ class Supervisor:
         life.lost = why
         self._journal.event(life.state, task=str(life.task), message=why.message)
         word = f"{life.task} has failed: {first_line(why.message)}"
-        if life.state == "stopped":
+        if life.state == TaskState.STOPPED:
             word = f"{life.task} got a SIGTERM that this launcher did not send, and has left"
         states = {task: other.state for task, other in self.lives.items()}
         if self._order is not None:
             if self._order.patient:
                 self._console.say(f"{word}; the run has succeeded without it")
-        elif success_rule.survives_without(self._spec_in_force(), life.task, states, self.foreign):
+        elif success_rule.survives_without(
+            self._spec_in_force(), self._leader, life.task, states, self.foreign
+        ):
             without = (
                 "evaluation will be missing"
                 if life.task.role is Role.EVALUATOR
@@ -177,13 +174,13 @@ class Supervisor:
             self._console.say(f"{word}; {without}")
         else:
             self._causes.append(why)
-            order = RunStop("failed", 1, now_s, self._limits.grace_s, {})
+            order = RunStop(RunState.FAILED, 1, now_s, self._limits.grace_s, {})
             self._stop(order, f"{word.replace(' has failed:', ' failed:')}; stopping the others")
 
     def _lose_those_left_behind(self, now_s: float) -> None:
         for life in self.lives.values():
             if self._order is None and (why := self._ends.left_behind(life)):
-                life.state, life.failure = "failed", why
+                life.state, life.failure = TaskState.FAILED, why
                 self._lose(life, why, now_s)
 
     def _spec_in_force(self) -> RunSpec:
@@ -194,10 +191,13 @@ class Supervisor:
             return read_record(self._spec_file, RunSpec) or self.spec
         return self.spec
 
-    def _interrupted(self, number: int, now_s: float) -> None:
+    def _signalled(self, number: int, now_s: float) -> None:
+        if number == signal.SIGCONT:  # after Ctrl-Z the shell has written to the terminal
+            self._console.forget_screen()
+            return
         name = "SIGINT (Ctrl-C)" if number == signal.SIGINT else signal.Signals(number).name
-        if self._order is None or self._order.state == "succeeded":
-            order = RunStop("stopped", 128 + number, now_s, self._limits.grace_s, {})
+        if self._order is None or self._order.patient:
+            order = RunStop(RunState.STOPPED, 128 + number, now_s, self._limits.grace_s, {})
             self._stop(order, f"{name}: stopping in order; once more kills at once")
         else:
             self._order = replace(self._order, at_s=now_s, grace_s=0.0)
@@ -208,9 +208,8 @@ class Supervisor:
     def _tick(self, now_s: float) -> None:
         if now_s >= self._next_status_s:
             self._next_status_s = now_s + STATUS_EVERY_S
-            self._memory_kills.look(now_s)
             self._read_statuses()
-            self._carry_out_kill_orders()
+            self._carry_out_kill_requests()
         self._restart_those_due(now_s)
         if self._order is None:
             self._bring_about_faults(now_s)
@@ -225,10 +224,10 @@ class Supervisor:
     def _read_statuses(self) -> None:
         for life in self.lives.values():
             life.read_status()
-            if life.state == "starting" and life.is_up:
-                life.state = "running"
+            if life.state == TaskState.STARTING and life.is_up:
+                life.state = TaskState.RUNNING
         self._say_whether_checkpoints_are_saved()
-        if self.state == "starting" and all(life.is_up for life in self.lives.values()):
+        if self.state is RunState.STARTING and all(life.is_up for life in self.lives.values()):
             self._journal.record.state = RunState.RUNNING
             self._journal.event("up")
 
@@ -246,12 +245,16 @@ class Supervisor:
             self._console.say(f"checkpoints are saved again: the last one is of step {saved_step}")
             self._journal.event("saved again", step=saved_step)
 
-    def _carry_out_kill_orders(self) -> None:
+    def _carry_out_kill_requests(self) -> None:
         for life in self.lives.values():
-            if life.task.role is Role.PS and life.state == "running" and (order := life.kill_request()):
-                self._console.say(f"{life.task} is killed: {order.reason}")
-                self._journal.event("kill order", task=str(life.task), reason=order.reason)
-                self._processes.signal(life.task, signal.SIGKILL)
+            if (
+                life.task.role is Role.PS
+                and life.state == TaskState.RUNNING
+                and (request := life.kill_request())
+            ):
+                self._console.say(f"{life.task} is killed: {request.reason}")
+                self._journal.event("kill order", task=str(life.task), reason=request.reason)
+                life.signal(signal.SIGKILL)
 
     def _restart_those_due(self, now_s: float) -> None:
         for life in self.lives.values():
@@ -264,19 +267,21 @@ class Supervisor:
         for fault in self._faults.due(now_s - self.started_s, self.progress.step, there):
             self._console.say(f"simulate: {fault.task} {fault.text}")
             self._journal.event("fault", task=str(fault.task), signal=signal.Signals(fault.signal).name)
-            self._processes.signal(fault.task, fault.signal)
+            self.lives[fault.task].signal(fault.signal)
 
     def _check_success(self, now_s: float) -> None:
-        if success_rule.has_succeeded(self.spec, {task: life.state for task, life in self.lives.items()}):
+        if success_rule.has_succeeded(
+            self.spec, self._leader, {task: life.state for task, life in self.lives.items()}
+        ):
             limits = self._limits
             leave_s = {
                 Role.WORKER: min(limits.grace_s, LAST_LINES_S[not self.foreign]),
                 Role.EVALUATOR: limits.evaluator_grace_s,
             }
-            self._stop(RunStop("succeeded", 0, now_s, limits.grace_s, leave_s), None)
+            self._stop(RunStop(RunState.SUCCEEDED, 0, now_s, limits.grace_s, leave_s), None)
 
     def _check_patience(self, now_s: float) -> None:
-        starting = self.state == "starting"
+        starting = self.state is RunState.STARTING
         if late := self._patience.late(now_s, starting, self._order):
             self._give_up(late, now_s)
         elif self._order is None and starting:
@@ -288,7 +293,9 @@ class Supervisor:
             if text:
                 self._console.say(text)
                 self._journal.event("stalled", message=text)
-                self._ask_for_stacks([life for life in self.lives.values() if life.state == "running"])
+                self._ask_for_stacks(
+                    [life for life in self.lives.values() if life.state == TaskState.RUNNING]
+                )
 
     def _ask_for_stacks(self, lives: Iterable[TaskLife]) -> None:
         """Tasks write the stacks of their threads to their logs; a foreign command, and who is no task yet,
@@ -296,8 +303,8 @@ class Supervisor:
         """
         self._console.leave_out_stacks()
         for life in lives:
-            if life.status is not None or not needs_own_interpreter(life.launch):
-                self._processes.signal(life.task, signal.SIGUSR1)
+            if life.status is not None or (life.handle is not None and life.handle.writes_stacks):
+                life.signal(signal.SIGUSR1)
 
     def _advance_stop(self, order: RunStop, now_s: float) -> None:
         there = [RemainingTask(life.task, life.stop_s) for life in self.lives.values() if not life.ended]
@@ -307,10 +314,10 @@ class Supervisor:
                 self._joined.signal(task, number, now_s)
                 continue
             if life.pid is None:  # still being started: the signal is sent as soon as it is there
-                life.state = "stopped" if number == signal.SIGKILL else life.state
+                life.state = TaskState.STOPPED if number == signal.SIGKILL else life.state
                 continue
             if life.stop_s is None:
-                life.stop_s, life.state = now_s, "stopping"
+                life.stop_s, life.state = now_s, TaskState.STOPPING
                 self._journal.event("told to stop", task=str(task), signal=signal.Signals(number).name)
                 if order.patient and task.role is Role.EVALUATOR and not self.foreign:
                     late = f"{self._limits.evaluator_grace_s:g} s after the leader"
@@ -318,8 +325,8 @@ class Supervisor:
                         f"{task} is being stopped: it has not ended {late}; its last evaluation may be "
                         "missing"
                     )
-            self._processes.signal(task, number)
-            self._processes.signal(task, signal.SIGCONT)  # a paused task cannot leave
+            life.signal(number)
+            life.signal(signal.SIGCONT)  # a paused task cannot leave
 
     def _warn_of(self, reluctant: list[TaskId]) -> None:
         slow = [self.lives[task] for task in reluctant if not self.lives[task].reluctant]
@@ -333,11 +340,11 @@ class Supervisor:
     # What is done
 
     def _start(self, life: TaskLife) -> None:
-        life.state, life.restart_s, life.status = "starting", None, None
+        life.state, life.restart_s, life.status = TaskState.STARTING, None, None
         life.started_s = self._clock()
         try:
             RunFiles(life.launch.run_dir).status(life.task).unlink(missing_ok=True)
-            self._processes.start(life.launch)
+            life.handle = self._target.start(life.launch)
         except OSError as error:
             reason = f"cannot be started: {error.strerror} ({error.filename or 'fork'})"
             self._refused(life, Refused(str(life.task), life.launch.attempt, reason), life.started_s)
@@ -353,7 +360,7 @@ class Supervisor:
         if word:
             self._console.say(word)
         for life in self.lives.values():
-            if life.state in ("pending", "restarting"):
+            if life.state in (TaskState.PENDING, TaskState.RESTARTING):
                 self._start_no_more(life, order)
 
     def _start_no_more(self, life: TaskLife, order: RunStop) -> None:
@@ -363,9 +370,9 @@ class Supervisor:
         if life.restart_s is not None and order.may_start_again(life.task.role, life.restart_s):
             return
         life.restart_s = None
-        life.state = "succeeded" if order.patient else "stopped"
+        life.state = TaskState.SUCCEEDED if order.patient else TaskState.STOPPED
         if order.patient and life.task.role is Role.EVALUATOR and life.failure is not None:
-            life.state = "failed"
+            life.state = TaskState.FAILED
             self._lose(life, life.failure, order.at_s)
 
     def _give_up(self, late: Late, now_s: float) -> None:
@@ -377,7 +384,7 @@ class Supervisor:
             self._standing = Standing(self.lives.values(), late.tasks)
             self._ask_for_stacks(late.tasks)
             text += "" if self.foreign else "; the tasks' stacks are in their logs"
-        self._stop(RunStop("failed", late.code, now_s, self._limits.grace_s, {}), text)
+        self._stop(RunStop(RunState.FAILED, late.code, now_s, self._limits.grace_s, {}), text)
 
     def _launcher_failure(
         self, kind: FailureKind, text: str, code: int, task: str = "launcher"
@@ -397,7 +404,7 @@ class Supervisor:
             self._causes[-1].standing = self._standing.lines()
         self._say_whether_checkpoints_are_saved()
         outcome = outcome_of(self._order, self.lives.values(), self._causes)
-        for text in self._faults.missed() if outcome.state == "succeeded" else ():
+        for text in self._faults.missed() if outcome.state is RunState.SUCCEEDED else ():
             self._console.say(f"simulate: {text}: the run was over before that was due, or seen to be")
         record = self._journal.record
         record.state = RunState(outcome.state)
@@ -408,5 +415,5 @@ class Supervisor:
         return outcome
 
     def _record_tasks(self) -> None:
-        self._journal.record.tasks = [life.to_record(self._host) for life in self.lives.values()]
+        self._journal.record.tasks = [life.to_record() for life in self.lives.values()]
         self._journal.save()

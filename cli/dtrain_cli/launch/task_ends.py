@@ -9,15 +9,14 @@ from dtrain.cluster import Role, TaskId
 from dtrain.config import RestartSection, RunSpec
 from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import FailureRecord, RunFiles, TaskStatus
-from dtrain.runs.states import FailureKind
+from dtrain.runs.states import FailureKind, TaskState
 from dtrain.runs.task_states import where_in_training
-from dtrain_cli.launch.policies import restart_policy, success_rule
+from dtrain_cli.launch.policies import restart_policy
 from dtrain_cli.launch.policies.ordered_stop import RunStop
 from dtrain_cli.launch.policies.restart_policy import Restart
 from dtrain_cli.launch.tasks.root_cause import failure_of, last_lines, own_record
 from dtrain_cli.launch.tasks.task_life import TaskLife
 from dtrain_cli.runs.journal import now_text
-from dtrain_cli.targets.memory_kills import MemoryKills
 
 TOLD_TO_STOP = 143
 
@@ -32,7 +31,7 @@ class Judgement:
         restart: when it is started again; None: it is not.
     """
 
-    state: str
+    state: TaskState
     failure: FailureRecord | None = None
     restart: Restart | None = None
 
@@ -41,25 +40,25 @@ class TaskEnds:
     """Judges every end of one run."""
 
     def __init__(
-        self, spec: RunSpec, foreign: bool, lives: Mapping[TaskId, TaskLife], memory_kills: MemoryKills
+        self, spec: RunSpec, leader: TaskId, foreign: bool, lives: Mapping[TaskId, TaskLife]
     ) -> None:
         self._spec = spec
+        self._leader = leader
         self._foreign = foreign
         self._lives = lives
-        self._memory_kills = memory_kills
 
     def judge(self, life: TaskLife, end: Exited, order: RunStop | None, now_s: float) -> Judgement:
         """Return what follows from an end; `order` is by which the run is being stopped, if it is."""
         if order is not None:
             return self._while_stopping(life, end, order, now_s)
-        failure = self._failure(life, end, now_s)
+        failure = self._failure(life, end)
         if failure is not None and self._was_told(life, end, failure):
-            return Judgement("stopped", failure)
-        leads = life.task == success_rule.leader(self._spec)
+            return Judgement(TaskState.STOPPED, failure)
+        leads = life.task == self._leader
         restart = self._restart(life, end, failure, now_s)
         if restart is not None and (failure is not None or not leads):
-            return Judgement("restarting", failure, restart)
-        return Judgement("failed" if failure else "succeeded", failure)
+            return Judgement(TaskState.RESTARTING, failure, restart)
+        return Judgement(TaskState.FAILED if failure else TaskState.SUCCEEDED, failure)
 
     def _while_stopping(self, life: TaskLife, end: Exited, order: RunStop, now_s: float) -> Judgement:
         """Judge by the time: what a task did before the order to stop is its own end, also after a
@@ -67,24 +66,24 @@ class TaskEnds:
         """
         own = own_record(life.launch)
         by_itself = life.stop_s is None or (own is not None and own.monotonic_s < life.stop_s)
-        if by_itself and (failure := self._failure(life, end, now_s)):
+        if by_itself and (failure := self._failure(life, end)):
             if self._was_told(life, end, failure):
-                return Judgement("stopped", failure)
+                return Judgement(TaskState.STOPPED, failure)
             restart = self._restart(life, end, failure, now_s)
             if (
                 restart is not None
                 and life.stop_s is None
                 and order.may_start_again(life.task.role, restart.at_s)
             ):
-                return Judgement("restarting", failure, restart)
-            return Judgement("failed", failure)
-        return Judgement("succeeded" if end.status == 0 or order.state == "succeeded" else "stopped")
+                return Judgement(TaskState.RESTARTING, failure, restart)
+            return Judgement(TaskState.FAILED, failure)
+        return Judgement(TaskState.SUCCEEDED if end.status == 0 or order.patient else TaskState.STOPPED)
 
     def left_behind(self, life: TaskLife) -> FailureRecord | None:
         """Return why a worker has failed that ended well, but before a `fit` of the others; None: it has
         not.
         """
-        if life.task.role is Role.WORKER and life.state == "succeeded" and self._left_early(life):
+        if life.task.role is Role.WORKER and life.state == TaskState.SUCCEEDED and self._left_early(life):
             return self._early_end(life)
         return None
 
@@ -97,16 +96,16 @@ class TaskEnds:
     def _restart(
         self, life: TaskLife, end: Exited, failure: FailureRecord | None, now_s: float
     ) -> Restart | None:
-        message = None if failure is None else failure.message
+        error_type = None if failure is None else failure.error_type
         ran_s = now_s - life.started_s
         return restart_policy.decide(
-            self.rule(life.task), end.status, life.restarts_used, ran_s, now_s, message
+            self.rule(life.task), end.status, life.restarts_used, ran_s, now_s, error_type
         )
 
-    def _failure(self, life: TaskLife, end: Exited, now_s: float) -> FailureRecord | None:
+    def _failure(self, life: TaskLife, end: Exited) -> FailureRecord | None:
         failure = None
         if end.status != 0:
-            failure = failure_of(life.launch, end, self._memory_kills.lately(now_s))
+            failure = failure_of(life.launch, end)
         elif life.task.trains and self._left_early(life):
             failure = self._early_end(life)
         if failure is not None:
@@ -145,9 +144,7 @@ class TaskEnds:
         """Return whether this task left in order after a SIGTERM from another process; a leader's run ends
         with it.
         """
-        leaves = life.task.role in (Role.WORKER, Role.EVALUATOR) and life.task != success_rule.leader(
-            self._spec
-        )
+        leaves = life.task.role in (Role.WORKER, Role.EVALUATOR) and life.task != self._leader
         return leaves and failure.kind is FailureKind.SIGNAL and end.status == TOLD_TO_STOP
 
 

@@ -8,7 +8,6 @@ bind, `bind(0)` and other users cannot, and until the server is up a connection 
 
 import errno
 import random
-import resource
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,10 +18,11 @@ from typing import Any
 import portpicker
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.cluster.loopback import LOOPBACK
 from dtrain.config import ClusterSection
 from dtrain.errors import RunError, SpecError
+from dtrain.process.open_files import allow_open_files
 
-LOOPBACK = "127.0.0.1"
 _SERVING_ROLES = (Role.CHIEF, Role.WORKER, Role.PS)
 _PICKS_MAX = 100
 _OTHER_FILES = 32
@@ -135,7 +135,7 @@ def hold_ports(count: int) -> HeldPorts:
     Raises:
         RunError: they could not be had; none is held then.
     """
-    _allow_open_files(count)
+    allow_open_files(count + _OTHER_FILES)
     held = HeldPorts()
     try:
         for _ in range(count):
@@ -180,7 +180,6 @@ def hold_addresses(section: ClusterSection) -> tuple[ClusterSpec, HeldPorts]:
         SpecError: a given address is in use, or belongs to another machine; every such address is named.
         RunError: no ports could be had.
     """
-    _allow_open_files(sum(section.count(role) for role in _SERVING_ROLES))
     held = HeldPorts()
     try:
         problems = list(_hold_given(section, held))
@@ -210,18 +209,6 @@ def example_addresses(section: ClusterSection) -> ClusterSpec:
         }
     given = {role: getattr(section, role) for role in _SERVING_ROLES if role not in counts}
     return ClusterSpec.from_lists(**addresses, **given)
-
-
-def _allow_open_files(ports: int) -> None:
-    """Each held port is an open file: raise this process's own limit if that is allowed and needed."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = ports + _OTHER_FILES
-    if hard != resource.RLIM_INFINITY and needed > hard:
-        raise RunError(
-            f"{ports} tasks with a port each need {needed} open files; this machine allows {hard} (ulimit -n)"
-        )
-    if soft != resource.RLIM_INFINITY and needed > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _pick(held: HeldPorts, count: int) -> list[str]:

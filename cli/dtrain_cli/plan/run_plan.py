@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
+from dtrain.cluster.loopback import LOOPBACK, is_loopback
 from dtrain.config import RunSpec, SingleSection
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tf_config import write_tf_config
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.plan.threads import thread_variables
 
-LOOPBACK = ("127.", "localhost:", "[::1]:")
 START_ORDER = (Role.PS, Role.CHIEF, Role.WORKER, Role.EVALUATOR)
 NAME_MAX = 40
 
@@ -102,6 +102,14 @@ class RunPlan:
     cluster: ClusterSpec
     tasks: tuple[TaskLaunch, ...]
 
+    @property
+    def leader(self) -> TaskId:
+        """Return the task whose success is the run's."""
+        leader = self.cluster.leader
+        if leader is None:
+            raise AssertionError("a spec in which no task trains is refused")
+        return leader
+
     def to_dict(self, mask_secret: bool = True) -> dict[str, Any]:
         """Plain data for plan.json and `dtrain plan --json`."""
         return {
@@ -135,7 +143,7 @@ def build_plan(
         command = (machine.python, "-m", "dtrain.task", str(workload.program), *workload.arguments)
     limits = thread_variables(spec, machine.cores, machine.environment)
     far = (not isinstance(spec.training, SingleSection) and spec.training.transport == "grpc") or not all(
-        address.startswith(LOOPBACK) for address in addresses.servers
+        is_loopback(address) for address in addresses.servers
     )
     launches = []
     for task in tasks:
@@ -178,5 +186,5 @@ def _foreign_variables(task: TaskId, addresses: ClusterSpec, machine: Machine) -
         size = str(len(training))
         variables |= {"LOCAL_RANK": variables["RANK"], "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
         if machine.master_port is not None:
-            variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(machine.master_port)}
+            variables |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(machine.master_port)}
     return variables

@@ -14,9 +14,7 @@ from dtrain.cluster import TaskId
 from dtrain.errors import RunError
 from dtrain.process.living import lives
 from dtrain.runs.files import RunFiles, TaskRecord, read_record
-from dtrain.runs.states import TaskState
-
-LIVE = ("starting", "running", "restarting", "stopping")
+from dtrain.runs.states import LIVE_TASK_STATES, TaskState
 
 
 @dataclass
@@ -35,7 +33,7 @@ def joined_records(files: RunFiles) -> list[JoinedRecord]:
     """Every worker that has joined; one whose command was killed has stopped."""
     found = [record for task in files.joined_tasks() if (record := joined_record(files, task)) is not None]
     for record in found:
-        if record.task.state in LIVE and not is_owned(record):
+        if record.task.state in LIVE_TASK_STATES and not is_owned(record):
             record.task.state = TaskState.STOPPED
     return found
 

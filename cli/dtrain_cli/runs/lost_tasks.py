@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dtrain.runs.files import FailureRecord
+from dtrain.runs.states import TaskState
 
 NAMED_MAX = 5
 WORD_MAX = 200
@@ -19,7 +20,11 @@ def first_line(message: str) -> str:
 
 def lost_tasks(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the tasks of a report that were lost for good."""
-    return [task for task in report["tasks"] if task["message"] and task["state"] in ("failed", "stopped")]
+    return [
+        task
+        for task in report["tasks"]
+        if task["message"] and task["state"] in (TaskState.FAILED, TaskState.STOPPED)
+    ]
 
 
 def lost_texts(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -31,7 +36,7 @@ def lost_texts(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def lost_on_the_way(
-    lost: Iterable[tuple[str, FailureRecord]], joined: Iterable[Mapping[str, Any]] = ()
+    lost: Iterable[tuple[TaskState, FailureRecord]], joined: Iterable[Mapping[str, Any]] = ()
 ) -> str:
     """Return all tasks that a run has lost, the first one first; empty if it has lost none.
 
@@ -53,7 +58,7 @@ def lost_on_the_way(
 def _text(tasks: Sequence[Mapping[str, Any]]) -> str:
     """Return ``worker:1 failed at step 137: ValueError: bad batch (log: ...), likewise worker:2``."""
     first, *others = tasks
-    state = "was stopped" if first["state"] == "stopped" else "failed"
+    state = "was stopped" if first["state"] == TaskState.STOPPED else "failed"
     where = "" if first["step"] is None else f" at step {first['step']}"
     log = f" (log: {first['log']})" if first["log"] else ""
     text = f"{first['task']} {state}{where}: {first_line(first['message'])}{log}"

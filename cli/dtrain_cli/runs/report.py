@@ -16,13 +16,10 @@ from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunNotFoundError
 from dtrain.process.living import lives, started_s
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, TaskStatus, global_step, read_record
+from dtrain.runs.states import LIVE_RUN_STATES, LIVE_TASK_STATES, RunState, TaskState
 from dtrain_cli.runs.joined_tasks import with_joined
 
-LIVE_RUN_STATES = frozenset({"pending", "starting", "running", "stopping"})
-LIVE_TASK_STATES = frozenset({"starting", "running", "restarting", "stopping"})
-ENDED = ("succeeded", "failed", "stopped")
-"""A task in one of these states never runs again."""
-EXIT_CODES = {"failed": 1, "stale": 1, "stopped": 4}
+EXIT_CODES = {RunState.FAILED: 1, RunState.STALE: 1, RunState.STOPPED: 4}
 """What `dtrain status` ends with, by state; 0 for every other."""
 
 
@@ -147,7 +144,7 @@ def build_report(
     return {
         "run": record.run,
         "name": record.name,
-        "state": "stale" if stale else record.state,
+        "state": RunState.STALE if stale else record.state,
         "started": record.started,
         "ended": record.ended,
         "exit_code": record.exit_code,
@@ -173,7 +170,8 @@ def _evaluation(record: RunRecord, statuses: list[TaskStatus]) -> dict[str, floa
     good.
     """
     if any(
-        task.state == "failed" and TaskId.parse(task.task).role is Role.EVALUATOR for task in record.tasks
+        task.state == TaskState.FAILED and TaskId.parse(task.task).role is Role.EVALUATOR
+        for task in record.tasks
     ):
         return None
     found = [status.evaluation for status in statuses if status.evaluation is not None]
@@ -195,7 +193,7 @@ def _task_report(
     used = usage.get(record.pid or 0, ProcessUsage(None, None))
     return {
         "task": record.task,
-        "state": "stopped" if stale and record.state in LIVE_TASK_STATES else record.state,
+        "state": TaskState.STOPPED if stale and record.state in LIVE_TASK_STATES else record.state,
         "pid": record.pid,
         "host": record.host or said.host or None,
         "address": record.address,

@@ -19,9 +19,10 @@ from dtrain.runs.files import (
     read_record,
     write_record,
 )
+from dtrain.runs.states import LIVE_RUN_STATES, LIVE_TASK_STATES
 from dtrain_cli.runs.joined_tasks import JoinedRecord, with_joined
 from dtrain_cli.runs.journal import Journal
-from dtrain_cli.runs.report import LIVE_RUN_STATES, LIVE_TASK_STATES, is_alive
+from dtrain_cli.runs.report import is_alive
 
 SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP, "resume": signal.SIGCONT}
 

@@ -33,17 +33,10 @@ class ForkServer:
 
     def __init__(self, life_line: LifeLine) -> None:
         ours, theirs = socket.socketpair()
-        command = [
-            "-P",
-            "-m",
-            "dtrain.task",
-            "--fork-server",
-            str(theirs.fileno()),
-            str(life_line.reading_end),
-        ]
+        fds = (theirs.fileno(), life_line.reading_end)
         self._process = subprocess.Popen(
-            [sys.executable, *command],
-            pass_fds=(theirs.fileno(), life_line.reading_end),
+            [sys.executable, "-P", "-m", "dtrain.task", "--fork-server", *map(str, fds)],
+            pass_fds=fds,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C in the terminal is the launcher's business alone

@@ -1,4 +1,4 @@
-"""The processes of a run, as the supervisor handles them: start one, signal one, hear of all.
+"""The processes of this machine as a target.
 
 A program forks from the fork server. A foreign command, and a program whose environment sets variables that
 only a starting interpreter reads, is spawned under a guardian. Either way the same reports come back.
@@ -8,131 +8,100 @@ import contextlib
 import os
 import selectors
 import signal
-import subprocess
-import sys
+import socket
 import time
-from dataclasses import dataclass
 
-from dtrain.cluster import TaskId
-from dtrain.process import life_line, start_protocol
+import msgspec
+
+from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.config import ClusterSection
+from dtrain.process import life_line
+from dtrain.process.open_files import allow_open_files
 from dtrain.process.start_protocol import Exited, Refused, Report, Started, StartTask
+from dtrain_cli.plan.ports import HeldPorts, hold_addresses
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.targets.fork_server import ForkServer, LifeLine
+from dtrain_cli.targets.guarded_command import GuardedCommand
+from dtrain_cli.targets.memory_kills import MemoryKills
+from dtrain_cli.targets.target import Event, HasFileno, TargetFailed
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-HEARD = (*STOP_SIGNALS, signal.SIGCONT)
-
-
-@dataclass(frozen=True)
-class SignalArrived:
-    """The launcher itself was signalled."""
-
-    number: int
+_LOOK_EVERY_S = 0.5
+_OWN_FILES = 64
+_FILES_PER_TASK = 2
+"""A task costs a held port, and the pipe of its guardian."""
 
 
-@dataclass(frozen=True)
-class ForkServerDied:
-    """No program can be started any more."""
-
-    pid: int
-
-
-Event = Report | SignalArrived | ForkServerDied
-
-
-class SignalInbox:
-    """Signals to the launcher, as events instead of interruptions."""
-
-    def __init__(self) -> None:
-        self._reading_end, writing_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(writing_end, warn_on_full_buffer=False)
-        for number in HEARD:
-            if (
-                number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
-            ):  # `nohup` stays what it is
-                signal.signal(number, lambda *_: None)
-
-    def fileno(self) -> int:
-        """For a selector."""
-        return self._reading_end
-
-    def read(self) -> list[SignalArrived]:
-        """What has arrived, in order."""
-        try:
-            numbers = os.read(self._reading_end, 4096)
-        except BlockingIOError:
-            return []
-        return [SignalArrived(number) for number in numbers if number in HEARD]
-
-
-class Guardian:
-    """The launcher's side of one guardian process (`dtrain_cli.targets.guardian`).
+class LocalTask:
+    """The handle of one attempt of a task.
 
     Attributes:
-        ended: whether everything has been reported.
+        attempt: its number.
+        writes_stacks: whether it is forked, from a process that handles SIGUSR1.
+        awaited: whether neither its start nor a refusal has been reported.
+        pid: its process, the leader of its session and group; None before the start and after the end.
     """
 
-    def __init__(self, launch: TaskLaunch, line: LifeLine) -> None:
-        self.ended = False
-        self._task, self._attempt = str(launch.task), launch.attempt
-        self._reading_end, writing_end = os.pipe()
-        self._lines = start_protocol.Lines()
-        fds = (line.reading_end, writing_end)
-        names = (*map(str, fds), str(launch.task), str(launch.attempt))
-        with open(launch.log, "ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dtrain_cli.targets.guardian", *names, *launch.command],
-                env={**os.environ, **launch.environment},
-                cwd=launch.cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=fds,
-                start_new_session=True,
-            )
-        os.close(writing_end)
+    def __init__(self, attempt: int, forked: bool) -> None:
+        self.attempt = attempt
+        self.writes_stacks = forked
+        self.awaited = True
+        self.pid: int | None = None
 
-    def fileno(self) -> int:
-        """For a selector."""
-        return self._reading_end
+    def signal(self, number: int) -> None:
+        """Send a signal to everything in the task's group, also when its leader is gone."""
+        if self.pid is None:
+            return
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:  # forked, and not yet the leader of its group
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
-    def reports(self) -> list[Report]:
-        """What has arrived; call it when `fileno()` is readable."""
-        data = os.read(self._reading_end, 1 << 16)
-        reports = [start_protocol.decode_report(line) for line in self._lines.feed(data)]
-        if not data:  # it was killed: its command died with it, and what that left is adopted by the launcher
-            reports.append(Exited(self._task, self._attempt, -signal.SIGKILL, 0))
-        self.ended = any(isinstance(report, Exited | Refused) for report in reports)
-        return reports
-
-    def close(self) -> None:
-        """Stop listening."""
-        os.close(self._reading_end)
+    def note(self, report: Report) -> None:
+        """Take a report into account."""
+        self.awaited = False
+        if isinstance(report, Started):
+            self.pid = report.pid
+        elif isinstance(report, Exited) and self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)  # the group is dead before a successor starts
+            self.pid = None
 
 
 class LocalTarget:
-    """Starts, signals and hears of the tasks' processes.
+    """Starts the tasks of a run as processes of this machine, signals them, and reports what becomes of them.
 
-    Attributes:
-        pids: the running process of every task that has one: the leader of its session and group.
+    The calling process adopts their orphans, and must have no children besides.
     """
 
-    def __init__(self, line: LifeLine, fork_server: ForkServer | None, inbox: SignalInbox) -> None:
+    def __init__(self, line: LifeLine, fork_server: ForkServer | None) -> None:
         life_line.adopt_orphans()
         self._line = line
         self._fork_server = fork_server
-        self._inbox = inbox
-        self._forking: dict[
-            TaskId, int
-        ] = {}  # ordered attempts of which the fork server has not said anything yet
-        self._attempts: dict[TaskId, int] = {}
+        self._host = socket.gethostname()
+        self._tasks: dict[TaskId, LocalTask] = {}
+        self._ports = HeldPorts()
+        self._memory_kills = MemoryKills()
+        self._next_look_s = 0.0
         self._selector = selectors.DefaultSelector()
-        self._selector.register(inbox, selectors.EVENT_READ)
         if fork_server is not None:
             self._selector.register(fork_server, selectors.EVENT_READ)
-        self.pids: dict[TaskId, int] = {}
 
-    def start(self, launch: TaskLaunch) -> None:
+    def hold_addresses(self, cluster: ClusterSection) -> ClusterSpec:
+        """Turn counts into addresses of the loopback interface, and hold every port; see `Target`."""
+        allow_open_files(_OWN_FILES + _FILES_PER_TASK * sum(cluster.count(role) for role in Role))
+        addresses, self._ports = hold_addresses(cluster)
+        return addresses
+
+    def release_addresses(self) -> None:
+        """Let all ports go."""
+        self._ports.close()
+
+    def host_of(self, launch: TaskLaunch) -> str:
+        """Return the name of this machine."""
+        return self._host
+
+    def start(self, launch: TaskLaunch) -> LocalTask:
         """Start one attempt of a task; `Started` or `Refused` follows.
 
         Raises:
@@ -140,100 +109,103 @@ class LocalTarget:
         """
         launch.log.parent.mkdir(parents=True, exist_ok=True)
         launch.log.touch(mode=0o600)
-        self._attempts[launch.task] = launch.attempt
-        if self._fork_server is not None and not needs_own_interpreter(launch):
-            arguments = [str(launch.program), *launch.arguments]
-            order = StartTask(
-                task=str(launch.task),
-                attempt=launch.attempt,
-                argv=arguments,
-                environment=dict(launch.environment),
-                cwd=str(launch.cwd),
-                log=str(launch.log),
-                needs_grpc=launch.needs_grpc,
-            )
-            self._forking[launch.task] = launch.attempt
-            self._fork_server.send(order)
+        if self._fork_server is not None and not _needs_own_interpreter(launch):
+            task = self._tasks[launch.task] = LocalTask(launch.attempt, forked=True)
+            self._fork_server.send(_start_message(launch))
         else:
-            self._selector.register(Guardian(launch, self._line), selectors.EVENT_READ)
+            task = self._tasks[launch.task] = LocalTask(launch.attempt, forked=False)
+            self._selector.register(GuardedCommand(launch, self._line), selectors.EVENT_READ)
+        return task
 
-    def signal(self, task: TaskId, number: int) -> None:
-        """Send a signal to everything in a task's group, also when its leader is gone."""
-        if (pid := self.pids.get(task)) is None:
-            return
-        try:
-            os.killpg(pid, number)
-        except ProcessLookupError:  # forked, and not yet the leader of its group
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+    def wake_on(self, source: HasFileno) -> None:
+        """Have `events` return as soon as `source` can be read."""
+        self._selector.register(source, selectors.EVENT_READ)
 
-    def wait(self, until_s: float) -> list[Event]:
-        """What happened, as soon as something has, at the latest at `until_s` (monotonic)."""
+    def events(self, until_s: float) -> list[Event]:
+        """Wait for events and return them, after `until_s` (monotonic) without any."""
         unread = [self._fork_server] if self._fork_server is not None and self._fork_server.unread else []
         ready = self._selector.select(0.0 if unread else max(0.0, until_s - time.monotonic()))
-        events: list[Event] = [
-            *self._inbox.read()
-        ]  # ready or not: a stop, until SIGCONT, is a wait that ends with nothing
+        now_s = time.monotonic()
+        if now_s >= self._next_look_s:
+            self._next_look_s = now_s + _LOOK_EVERY_S
+            self._memory_kills.look(now_s)
+        events: list[Event] = []
         for source in dict.fromkeys([*unread, *(key.fileobj for key, _ in ready)]):
             if isinstance(source, ForkServer):
-                events += self._hear_fork_server(source)
-            elif isinstance(source, Guardian):
-                events += self._hear_guardian(source)
+                events += self._read_fork_server(source)
+            elif isinstance(source, GuardedCommand):
+                events += self._read_guardian(source)
         events += self._reap()
-        for event in events:
-            self._note(event)
-        return events
+        return [self._noted(event, now_s) for event in events]
 
     def close(self) -> None:
-        """Kill whatever is left of all tasks, wherever it went, and the fork server."""
+        """Kill all that is left of every task, wherever it went, and the fork server; let the ports go."""
         life_line.kill_children()
         self._selector.close()
+        self._ports.close()
 
-    def _hear_fork_server(self, server: ForkServer) -> list[Event]:
+    def __enter__(self) -> "LocalTarget":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read_fork_server(self, server: ForkServer) -> list[Event]:
         events: list[Event] = [*server.reports()]
         if not server.alive:
             self._selector.unregister(server)
-            events.append(ForkServerDied(server.pid))
+            reason = f"the fork server (pid {server.pid}), from which every program is forked, has died"
+            events.append(TargetFailed(reason))
             events += [
-                Refused(str(task), attempt, "the fork server has died")
-                for task, attempt in self._forking.items()
+                Refused(str(name), task.attempt, "the fork server has died")
+                for name, task in self._tasks.items()
+                if task.writes_stacks and task.awaited
             ]
         return events
 
-    def _hear_guardian(self, guardian: Guardian) -> list[Event]:
+    def _read_guardian(self, guardian: GuardedCommand) -> list[Report]:
         reports = guardian.reports()
         if guardian.ended:
             self._selector.unregister(guardian)
             guardian.close()
-        return [*reports]
+        return reports
 
-    def _note(self, event: Event) -> None:
-        if isinstance(event, SignalArrived | ForkServerDied):
-            return
-        task = TaskId.parse(event.task)
-        self._forking.pop(task, None)
-        if isinstance(event, Started):
-            self.pids[task] = event.pid
-        elif isinstance(event, Exited) and (pid := self.pids.pop(task, None)) is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)  # the group is dead before a successor starts
+    def _noted(self, event: Event, now_s: float) -> Event:
+        if isinstance(event, TargetFailed):
+            return event
+        self._tasks[TaskId.parse(event.task)].note(event)
+        if isinstance(event, Exited) and event.status != 0 and self._memory_kills.lately(now_s):
+            return msgspec.structs.replace(event, killed_for_memory=True)
+        return event
 
     def _reap(self) -> list[Exited]:
-        """Guardians that have ended, and what was adopted from a killed guardian or fork server: tasks among
-        it.
+        """Reap guardians that have ended, and the adopted children of a killed guardian or fork server.
+
+        Tasks may be among the latter; their ends are returned.
         """
         ended = []
         with contextlib.suppress(ChildProcessError):
             while (child := os.wait4(-1, os.WNOHANG))[0]:
                 pid, status, usage = child
-                for task in [task for task, leader in self.pids.items() if leader == pid]:
-                    code = os.waitstatus_to_exitcode(status)
-                    ended.append(Exited(str(task), self._attempts[task], code, usage.ru_maxrss * 1024))
+                for name, task in self._tasks.items():
+                    if task.pid == pid:
+                        code = os.waitstatus_to_exitcode(status)
+                        ended.append(Exited(str(name), task.attempt, code, usage.ru_maxrss * 1024))
         return ended
 
 
-def needs_own_interpreter(launch: TaskLaunch) -> bool:
-    """Whether a task cannot be forked: a foreign command, or variables that Python reads only when it
-    starts.
-    """
+def _start_message(launch: TaskLaunch) -> StartTask:
+    return StartTask(
+        task=str(launch.task),
+        attempt=launch.attempt,
+        argv=[str(launch.program), *launch.arguments],
+        environment=dict(launch.environment),
+        cwd=str(launch.cwd),
+        log=str(launch.log),
+        needs_grpc=launch.needs_grpc,
+    )
+
+
+def _needs_own_interpreter(launch: TaskLaunch) -> bool:
+    """Return whether a task cannot be forked: Python reads some variables only when it starts."""
     return launch.program is None or any(name.startswith("PYTHON") for name in launch.environment)

@@ -14,22 +14,20 @@ _MACHINE = Path("/proc/vmstat")
 
 
 class MemoryKills:
-    """Watches the kernel's counts of processes that it has killed for memory, here and in the whole
-    machine.
-    """
+    """The kernel's counts of processes that it has killed for memory, here and in the whole machine."""
 
     def __init__(self) -> None:
         self._counted = self._count()
         self._rose_s = -math.inf
 
     def look(self, now_s: float) -> None:
-        """Call it often: a kill is as recent as the look that saw it."""
+        """Read the counts. To be called often: a kill is as recent as the look that saw it."""
         before, self._counted = self._counted, self._count()
         if self._counted > before:
             self._rose_s = now_s
 
     def lately(self, now_s: float) -> bool:
-        """Whether there has been one about now."""
+        """Return whether there has been one about now."""
         self.look(now_s)
         return now_s - self._rose_s <= LATELY_S
 
@@ -43,8 +41,9 @@ class MemoryKills:
 
 
 def _memory_files() -> Iterable[Path]:
-    """Where this process's control group counts kills: memory.events (version 2), memory.oom_control (version
-    1).
+    """Yield the files in which this process's control group counts kills.
+
+    These are memory.events in version 2 and memory.oom_control in version 1.
     """
     with contextlib.suppress(OSError):
         for line in _OWN_GROUPS.read_text().splitlines():

@@ -38,12 +38,18 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
 
 
 class Exited(msgspec.Struct, frozen=True, tag="exited"):
-    """The task has been reaped; a negative status is the number of the signal that killed it."""
+    """The task has been reaped.
+
+    Attributes:
+        status: the exit code; negative, the number of the signal that killed the task.
+        killed_for_memory: whether the kernel killed a process for memory at about that time.
+    """
 
     task: str
     attempt: int
     status: int
     peak_memory_bytes: int
+    killed_for_memory: bool = False
 
     @property
     def exit_code(self) -> int:

@@ -53,6 +53,12 @@ class FailureKind(StrEnum):
     LAUNCHER = "launcher"
 
 
+LIVE_RUN_STATES = frozenset({RunState.PENDING, RunState.STARTING, RunState.RUNNING, RunState.STOPPING})
+"""A run in one of these has not ended, unless its launcher died without a word."""
+LIVE_TASK_STATES = frozenset(
+    {TaskState.STARTING, TaskState.RUNNING, TaskState.RESTARTING, TaskState.STOPPING}
+)
+"""A task in one of these has a process, or will have one again."""
 ENDED = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED})
 """A task in one of these never runs again."""
 HAS_PROCESS = frozenset({TaskState.STARTING, TaskState.RUNNING, TaskState.STOPPING})

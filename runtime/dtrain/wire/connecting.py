@@ -10,13 +10,13 @@ wakes it 40 times a second, is not even started.
 """
 
 import contextlib
-import socket
 import time
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
+from dtrain.cluster.loopback import is_loopback
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
 from dtrain.messages import Hello
 from dtrain.variables import DTYPE_BYTES
@@ -61,7 +61,7 @@ def connect(
         PeerRefusedError: the server does not want this task, or `transport` is ``local`` and there is no such
             way.
     """
-    on_this_host = transport != "grpc" and _is_loopback(address) and not shared_memory.shortage
+    on_this_host = transport != "grpc" and is_loopback(address) and not shared_memory.shortage
     channel = _met(peer, address, hello, timeout_s, tell) if on_this_host else None
     if channel is None:
         if not on_this_host:  # a name server that does not answer cannot be interrupted
@@ -97,14 +97,7 @@ def _by_grpc(peer: str, address: str, hello: Hello, timeout_s: float, transport:
 
 def heartbeat_transport(transport: str, address: str) -> str:
     """Return the transport for heartbeats: the network where there is one, so that they test it."""
-    return "auto" if transport != "grpc" and _is_loopback(address) else "grpc"
-
-
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    with contextlib.suppress(OSError):
-        return socket.inet_pton(socket.AF_INET, host)[0] == 127
-    return host in ("localhost", "::1")
+    return "auto" if transport != "grpc" and is_loopback(address) else "grpc"
 
 
 def _met(peer: str, address: str, hello: Hello, timeout_s: float, tell: Tell) -> Channel | None:

@@ -12,9 +12,10 @@ from dtrain.process.assignment import SECRET, TaskAssignment
 from dtrain.process.tf_config import read_tf_config
 from dtrain.process.threads import USERS_LIMIT
 from dtrain.runs.files import JoinRecord, RunFiles, read_record
+from dtrain.runs.states import LIVE_RUN_STATES
 from dtrain_cli.plan.threads import limits_beside
 from dtrain_cli.runs.index import KnownRun
-from dtrain_cli.runs.report import LIVE_RUN_STATES, is_alive
+from dtrain_cli.runs.report import is_alive
 
 
 def joining_worker(run: KnownRun, environment: Mapping[str, str]) -> TaskAssignment:

@@ -22,18 +22,20 @@ from dtrain.process.living import started_s
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.process.tf_config import write_tf_config
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, TaskStatus, read_record, write_record
-from dtrain.runs.states import TaskState
+from dtrain.runs.states import RunState, TaskState
 from dtrain.runs.task_states import why_lost
 from dtrain_cli.console.outlet import Outlet
 from dtrain_cli.launch.join.place import threads_beside
 from dtrain_cli.launch.policies import restart_policy
+from dtrain_cli.launch.signal_inbox import SignalInbox
 from dtrain_cli.launch.tasks.root_cause import failure_of
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.runs.joined_tasks import JoinedRecord
 from dtrain_cli.runs.log_files import TaskOutput
 from dtrain_cli.runs.report import launcher_lives
 from dtrain_cli.targets.fork_server import LifeLine
-from dtrain_cli.targets.local import Event, LocalTarget, SignalArrived, SignalInbox
+from dtrain_cli.targets.local import LocalTarget
+from dtrain_cli.targets.target import Event, TaskHandle
 
 TICK_S = 0.1
 LAST_LINES_S = 5.0
@@ -64,7 +66,10 @@ class JoiningWorker:
             assignment.spec.restart_of(Role.WORKER) if assignment.launched else RestartSection(policy="never")
         )
         self._grace_s = assignment.spec.wait.grace(assignment.launched)
-        self._processes = LocalTarget(LifeLine(), None, SignalInbox())
+        self._signals = SignalInbox()
+        self._target = LocalTarget(LifeLine(), None)
+        self._target.wake_on(self._signals)
+        self._handle: TaskHandle | None = None
         self._output = TaskOutput(self._files, self.launch.task)
         self._outlet = Outlet(1)
         self._restarts = 0
@@ -82,38 +87,39 @@ class JoiningWorker:
         self._say(f"joins run {self._run.run}; its log is {self.launch.log}")
         self._start()
         while self._exit_code is None:
-            for event in self._processes.wait(time.monotonic() + TICK_S):
-                self._handle(event, time.monotonic())
+            events = self._target.events(time.monotonic() + TICK_S)
+            for number in self._signals.read():
+                self._signalled(number, time.monotonic())
+            for event in events:
+                self._react(event, time.monotonic())
             self._tick(time.monotonic())
             self._show()
-        self._processes.close()
+        self._target.close()
         self._show_the_rest()
         return self._exit_code
 
     def _start(self) -> None:
         self._restart_s, self._started_s = None, time.monotonic()
-        self._write("starting")
+        self._write(TaskState.STARTING)
         try:
-            self._processes.start(self.launch)
+            self._handle = self._target.start(self.launch)
         except OSError as error:
             self._say(f"cannot be started: {error.strerror} ({error.filename or 'fork'})")
-            self._end("failed", NOT_EXECUTED)
+            self._end(TaskState.FAILED, NOT_EXECUTED)
 
-    def _handle(self, event: Event, now_s: float) -> None:
-        if isinstance(event, SignalArrived):
-            self._interrupted(event.number, now_s)
-        elif isinstance(event, Started):
+    def _react(self, event: Event, now_s: float) -> None:
+        if isinstance(event, Started):
             self._record.task.pid, self._record.task.message = event.pid, None
-            self._write("running")
+            self._write(TaskState.RUNNING)
             if self._told is not None:  # while it was being started
-                self._processes.signal(self.launch.task, signal.SIGTERM)
+                self._signal(signal.SIGTERM)
         elif isinstance(event, Refused):
             self._say(event.reason)
-            self._end("failed", NOT_EXECUTED)
+            self._end(TaskState.FAILED, NOT_EXECUTED)
         elif isinstance(event, Exited):
             self._exited(event, now_s)
 
-    def _interrupted(self, number: int, now_s: float) -> None:
+    def _signalled(self, number: int, now_s: float) -> None:
         """As a launcher: the first one is passed on as the order to stop, one more kills."""
         if number == signal.SIGCONT:
             return
@@ -122,64 +128,72 @@ class JoiningWorker:
             return
         self._told, self._kill_s = number, now_s + self._grace_s
         self._told_with_all = self._run_is_stopping()
-        if self._record.task.state == "restarting":
-            self._end("stopped", 128 + number)
+        if self._record.task.state == TaskState.RESTARTING:
+            self._end(TaskState.STOPPED, 128 + number)
             return
-        self._write("stopping")
-        self._processes.signal(self.launch.task, signal.SIGTERM)
-        self._processes.signal(self.launch.task, signal.SIGCONT)
+        self._write(TaskState.STOPPING)
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
 
     def _exited(self, end: Exited, now_s: float) -> None:
         code = end.exit_code
         self._record.task.pid = None
-        message = self._why(end)
+        message, error_type = self._why(end)
         self._record.task.message = None if self._told_with_all else message
         if self._told is not None:
-            self._end("stopped" if code else "succeeded", 128 + self._told if code else 0)
+            self._end(TaskState.STOPPED if code else TaskState.SUCCEEDED, 128 + self._told if code else 0)
             return
         ran_s = now_s - self._started_s
-        restart = restart_policy.decide(self._rule, end.status, self._restarts, ran_s, now_s, message)
+        restart = restart_policy.decide(self._rule, end.status, self._restarts, ran_s, now_s, error_type)
         if message is None or restart is None:
             if message:
                 self._say(message)
-            self._end("failed" if message else "succeeded", code)
+            self._end(TaskState.FAILED if message else TaskState.SUCCEEDED, code)
             return
         self._restart_s, self._restarts = restart.at_s, restart.count
         self._say(
             f"{message}; restarting in {restart.at_s - now_s:g} s ({restart.count} of {self._rule.max})"
         )
-        self._write("restarting")
+        self._write(TaskState.RESTARTING)
 
     def _run_is_stopping(self) -> bool:
         """Whether the whole run is being stopped: then no task was lost."""
         with contextlib.suppress(RunError):
             run = read_record(self._files.run, RunRecord)
-            return run is not None and run.state == "stopping"
+            return run is not None and run.state is RunState.STOPPING
         return False
 
-    def _why(self, end: Exited) -> str | None:
-        """Return in one line why the worker was lost; None: it ended well."""
+    def _why(self, end: Exited) -> tuple[str | None, str | None]:
+        """Return in one line why the worker was lost, and the class of its exception.
+
+        None as the former says that it ended well.
+        """
         if end.status != 0:
-            return failure_of(self.launch, end, memory_kill=False).message.partition("\n")[0]
-        said = read_record(self._files.status(self.launch.task), TaskStatus)
-        return why_lost(said) if said is not None else None
+            failure = failure_of(self.launch, end)
+            return failure.message.partition("\n")[0], failure.error_type
+        status = read_record(self._files.status(self.launch.task), TaskStatus)
+        return why_lost(status) if status is not None else None, None
 
     def _tick(self, now_s: float) -> None:
         if self._exit_code is None and self._watched and not launcher_lives(self._run):
             self._say(f"the launcher of run {self._run.run} is gone, and its tasks with it")
-            self._end("stopped", KILLED)
+            self._end(TaskState.STOPPED, KILLED)
         elif now_s >= self._kill_s:
-            self._processes.signal(self.launch.task, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
         elif self._restart_s is not None and now_s >= self._restart_s:
             self.launch = self.launch.for_attempt(self.launch.attempt + 1)
             self._record.task.attempt = self._record.task.restarts = self.launch.attempt
             self._start()
 
-    def _end(self, state: str, code: int) -> None:
+    def _signal(self, number: int) -> None:
+        if self._handle is not None:
+            self._handle.signal(number)
+
+    def _end(self, state: TaskState, code: int) -> None:
         self._exit_code = self._record.task.exit_code = code
         self._write(state)
 
-    def _write(self, state: str) -> None:
+    def _write(self, state: TaskState) -> None:
         self._record.task.state = TaskState(state)
         with contextlib.suppress(OSError):  # a full disk must not stop training
             write_record(self._files.joined(self.launch.task), self._record)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dtrain.cluster import Role, TaskId
+from dtrain.runs.states import RunState
 
 STAGES = (Role.WORKER, Role.EVALUATOR, Role.CHIEF, Role.PS)
 _SHARE = {Role.WORKER: 0.0, Role.EVALUATOR: 0.0, Role.CHIEF: 0.3, Role.PS: 0.9}
@@ -33,7 +34,7 @@ class RunStop:
         leave_s: how long the tasks of a role may take to end by themselves; absent: not at all.
     """
 
-    state: str
+    state: RunState
     exit_code: int
     at_s: float
     grace_s: float
@@ -42,7 +43,7 @@ class RunStop:
     @property
     def patient(self) -> bool:
         """Whether the tasks have all the time they need, one stage after the other."""
-        return self.state == "succeeded"
+        return self.state == RunState.SUCCEEDED
 
     def may_start_again(self, role: Role, at_s: float) -> bool:
         """Return whether a task of a role may still be started at a moment: after success the evaluator,

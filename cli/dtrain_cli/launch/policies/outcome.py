@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dtrain.cluster import Role
 from dtrain.runs.files import FailureRecord
-from dtrain.runs.states import FailureKind
+from dtrain.runs.states import FailureKind, RunState, TaskState
 from dtrain_cli.launch.policies.ordered_stop import RunStop
 from dtrain_cli.launch.tasks.root_cause import earliest
 from dtrain_cli.launch.tasks.task_life import TaskLife
@@ -17,7 +17,7 @@ RECENT_S = 60.0
 class Outcome:
     """How a run ended; `failure` is its earliest cause."""
 
-    state: str
+    state: RunState
     exit_code: int
     failure: FailureRecord | None
 
@@ -30,9 +30,9 @@ def outcome_of(order: RunStop, lives: Collection[TaskLife], causes: Sequence[Fai
         lives: of all tasks.
         causes: the failures for which it was stopped.
     """
-    if order.state != "failed":
+    if order.state != RunState.FAILED:
         return Outcome(order.state, order.exit_code, None)
-    failed = [life.failure for life in lives if life.failure and life.state == "failed"]
+    failed = [life.failure for life in lives if life.failure and life.state is TaskState.FAILED]
     training = [failure for failure in failed if not failure.task.startswith(Role.EVALUATOR)]
     failure = earliest([*causes, *training])
     code = (failure.exit_code if failure else None) or 1
@@ -44,4 +44,4 @@ def outcome_of(order: RunStop, lives: Collection[TaskLife], causes: Sequence[Fai
         failure.likewise = [
             other.task for other in failed if other is not failure and other.message == failure.message
         ]
-    return Outcome("failed", code, failure)
+    return Outcome(RunState.FAILED, code, failure)

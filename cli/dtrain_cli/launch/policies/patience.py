@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dtrain.cluster import TaskId
-from dtrain.runs.states import FailureKind
+from dtrain.runs.states import FailureKind, TaskState
 from dtrain_cli.launch.policies.ordered_stop import RunStop
 from dtrain_cli.launch.policies.stall_watch import StallWatch
 from dtrain_cli.launch.policies.start_watch import StartWatch
@@ -97,7 +97,12 @@ class Patience:
         """Return what to say about a stall that has just become one."""
         lives = self._lives.items()
         return self._stall_watch.look(
-            {str(task): life.status for task, life in lives if life.state == "running" and life.status}, now_s
+            {
+                str(task): life.status
+                for task, life in lives
+                if life.state == TaskState.RUNNING and life.status
+            },
+            now_s,
         )
 
     def _missing(self) -> dict[TaskId, str | None]:

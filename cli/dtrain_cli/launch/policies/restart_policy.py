@@ -36,7 +36,7 @@ class Restart:
 
 
 def decide(
-    rule: RestartSection, status: int, count: int, ran_s: float, now_s: float, message: str | None = None
+    rule: RestartSection, status: int, count: int, ran_s: float, now_s: float, error_type: str | None = None
 ) -> Restart | None:
     """Return the restart that follows the end of an attempt; None: the task has ended for good.
 
@@ -46,9 +46,9 @@ def decide(
         count: restarts used up so far.
         ran_s: how long the attempt ran.
         now_s: the monotonic clock.
-        message: of the failure record, which begins with the exception's name.
+        error_type: the class of the exception that ended the attempt; None: none did.
     """
-    if (message or "").partition(":")[0] in PERMANENT_ERRORS:
+    if error_type in PERMANENT_ERRORS:
         return None
     if rule.policy == "never" or (rule.policy == "on_failure" and not may_be_chance(status)):
         return None

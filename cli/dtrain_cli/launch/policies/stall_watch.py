@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from dtrain.cluster import TaskId
 from dtrain.runs.files import TaskStatus, global_step
+from dtrain.runs.states import TaskPhase
 from dtrain_cli.launch.policies.awaited_tasks import awaited_in_the_end
 
 
@@ -31,7 +32,9 @@ class StallWatch:
         training = [
             status
             for task, status in statuses.items()
-            if TaskId.parse(task).trains and status.phase == "running" and status.progress_monotonic_s > 0
+            if TaskId.parse(task).trains
+            and status.phase == TaskPhase.RUNNING
+            and status.progress_monotonic_s > 0
         ]
         newest_s = max((status.progress_monotonic_s for status in training), default=now_s)
         before, self.stalled = self.stalled, None

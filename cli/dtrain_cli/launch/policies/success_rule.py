@@ -8,29 +8,24 @@ from collections.abc import Mapping
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import RunSpec, SingleSection, SyncSection
-from dtrain_cli.runs.report import ENDED
+from dtrain.runs.states import ENDED, TaskState
 
 
-def leader(spec: RunSpec) -> TaskId:
-    """Whose success is the run's."""
-    return TaskId(Role.CHIEF if spec.cluster.count(Role.CHIEF) else Role.WORKER, 0)
-
-
-def has_succeeded(spec: RunSpec, states: Mapping[TaskId, str]) -> bool:
-    """Whether everybody on whom success depends has succeeded."""
-    needed = {leader(spec)}
+def has_succeeded(spec: RunSpec, leader: TaskId, states: Mapping[TaskId, TaskState]) -> bool:
+    """Return whether every task on which success depends has succeeded."""
+    needed = {leader}
     if spec.success == "all_workers":
         needed |= {task for task in states if task.role is Role.WORKER}
-    return all(states.get(task) == "succeeded" for task in needed)
+    return all(states.get(task) == TaskState.SUCCEEDED for task in needed)
 
 
-def survives_without(spec: RunSpec, lost: TaskId, states: Mapping[TaskId, str], foreign: bool) -> bool:
-    """Whether the run goes on although `lost` has failed for good; `states` already says so."""
-    if lost.role is Role.EVALUATOR or has_succeeded(
-        spec, states
-    ):  # what dies after the leader's success changes nothing
-        return True
-    if lost.role is not Role.WORKER or foreign or lost == leader(spec):
+def survives_without(
+    spec: RunSpec, leader: TaskId, lost: TaskId, states: Mapping[TaskId, TaskState], foreign: bool
+) -> bool:
+    """Return whether the run goes on although `lost` has failed for good; `states` says so already."""
+    if lost.role is Role.EVALUATOR or has_succeeded(spec, leader, states):
+        return True  # what dies after the leader's success changes nothing
+    if lost.role is not Role.WORKER or foreign or lost == leader:
         return False
     training = spec.training
     if spec.success == "all_workers" or isinstance(training, SingleSection):

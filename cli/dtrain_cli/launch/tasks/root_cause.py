@@ -22,18 +22,17 @@ LINE_MAX = 400
 _TAIL_BYTES = 1 << 16
 
 
-def failure_of(launch: TaskLaunch, end: Exited, memory_kill: bool) -> FailureRecord:
+def failure_of(launch: TaskLaunch, end: Exited) -> FailureRecord:
     """The record of an attempt that failed: its own, else one made from what is known; and the end of its
     output. It is kept.
 
     Args:
         launch: the attempt.
         end: how it ended.
-        memory_kill: whether the kernel has killed a process for memory about now.
     """
     record = own_record(launch)
     if record is None or (end.status < 0 and record.kind is FailureKind.SIGNAL):
-        killed_for_memory = memory_kill and end.exit_code == 128 + signal.SIGKILL
+        killed_for_memory = end.killed_for_memory and end.exit_code == 128 + signal.SIGKILL
         record = FailureRecord(
             task=str(launch.task),
             message=describe(end, killed_for_memory),

@@ -40,7 +40,7 @@ class Standing:
 
 def _place(life: TaskLife) -> str:
     said = life.status
-    words = life.state
+    words = str(life.state)
     if said is not None and said.step is not None:
         words += f" at step {said.step}" + (f" of {said.max_steps}" if said.max_steps else "")
     if said is not None and said.waiting_for and life.has_process:

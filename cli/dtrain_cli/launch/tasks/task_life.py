@@ -13,9 +13,9 @@ from dtrain.runs.files import (
     TaskStatus,
     read_record,
 )
-from dtrain.runs.states import TaskState
+from dtrain.runs.states import ENDED, HAS_PROCESS, TaskPhase, TaskState
 from dtrain_cli.plan.task_launch import TaskLaunch
-from dtrain_cli.runs.report import ENDED
+from dtrain_cli.targets.target import TaskHandle
 
 
 @dataclass
@@ -24,6 +24,8 @@ class TaskLife:
 
     Attributes:
         launch: the present attempt.
+        host: the name of the host on which it runs.
+        handle: the present attempt at the target; None: none was started.
         first_attempt: where this launch began to count; a resumed run directory holds earlier ones.
         state: as docs/reference/commands.md names it.
         started_s: when the present attempt was started (monotonic).
@@ -38,7 +40,9 @@ class TaskLife:
 
     launch: TaskLaunch
     first_attempt: int = 0
-    state: str = "pending"
+    host: str | None = None
+    handle: TaskHandle | None = None
+    state: TaskState = TaskState.PENDING
     pid: int | None = None
     exit_code: int | None = None
     started_s: float = 0.0
@@ -63,7 +67,7 @@ class TaskLife:
     @property
     def has_process(self) -> bool:
         """Whether an attempt is running or being started."""
-        return self.state in ("starting", "running", "stopping")
+        return self.state in HAS_PROCESS
 
     @property
     def ended(self) -> bool:
@@ -73,11 +77,11 @@ class TaskLife:
     @property
     def is_up(self) -> bool:
         """Whether it has come up: a program says so itself, a foreign command by being executed."""
-        if self.state != "starting":
-            return self.state != "pending"
+        if self.state != TaskState.STARTING:
+            return self.state != TaskState.PENDING
         if self.launch.program is None:
             return self.pid is not None
-        return self.status is not None and self.status.phase != "starting"
+        return self.status is not None and self.status.phase is not TaskPhase.STARTING
 
     def read_status(self) -> None:
         """Read what the present attempt says of itself; an earlier attempt's word does not count."""
@@ -97,14 +101,19 @@ class TaskLife:
                 )
         return None
 
-    def to_record(self, host: str) -> TaskRecord:
+    def signal(self, number: int) -> None:
+        """Send a signal to every process of the present attempt."""
+        if self.handle is not None:
+            self.handle.signal(number)
+
+    def to_record(self) -> TaskRecord:
         """For run.json."""
-        why = self.failure if self.state == "restarting" else self.lost
+        why = self.failure if self.state == TaskState.RESTARTING else self.lost
         return TaskRecord(
             task=str(self.task),
             state=TaskState(self.state),
             pid=self.pid,
-            host=host,
+            host=self.host,
             address=self.launch.address,
             attempt=self.launch.attempt,
             restarts=self.restarts,

@@ -5,7 +5,6 @@ one version of every shard, never a mixture (rule 8), and a push is applied whol
 """
 
 import math
-import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from dtrain.messages import (
 from dtrain.parameters.shared_room import ReadRoom, SharedRoom
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.clock import SYSTEM, Clock
+from dtrain.process.open_files import allow_open_files
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.parameter_server.actions import Action, End, Report, Send
 from dtrain.roles.parameter_server.machine import ParameterServer
@@ -286,7 +286,7 @@ def serve(assignment: TaskAssignment) -> None:
     address = assignment.cluster.address(assignment.task)
     if address is None:
         raise AssertionError("an assignment's task stands in its cluster")
-    _allow_open_files()
+    allow_open_files()  # a connection is one, and two come of every replica
     policy = ThreadPolicy(time.monotonic())
     reporter = Reporter(assignment)
     tell = partial(reporter.unreached, "its own name", address)
@@ -353,14 +353,6 @@ def _join_first_server(assignment: TaskAssignment, hello: Hello, reporter: Repor
         return HeartbeatLink("ps:0", heart, reporter, connect_s=assignment.connect_s, patience_s=float("inf"))
     except DtrainError as error:
         raise type(error)(f"{assignment.task} cannot join the run: {error}") from None
-
-
-def _allow_open_files() -> None:
-    """A connection is an open file, and two come of every replica: the soft limit is there for programs that
-    call select().
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _connections(assignment: TaskAssignment) -> int:

@@ -92,7 +92,7 @@ def describe(error: BaseException, assignment: TaskAssignment) -> FailureRecord:
         traceback=None if text is None else shortened(text, TRACEBACK_MAX),
         exit_code=exit_code(error),
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        error_type=None if text is None else type(error).__name__,
+        error_type=None if kind in (FailureKind.SIGNAL, FailureKind.EXIT) else type(error).__name__,
     )
 
 

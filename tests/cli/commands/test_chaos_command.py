@@ -18,7 +18,7 @@ from dtrain.process.living import started_s
 from dtrain.runs.files import RunFiles, RunRecord, Slowdown, TaskRecord, TaskStatus, write_record
 from dtrain.runs.reporting import Reporter
 
-PACED = str(Path(__file__).parents[1] / "clusters" / "paced_line.py")
+PACED = str(Path(__file__).parents[2] / "clusters" / "paced_line.py")
 SLEEPER = [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"]
 WORKER = TaskId.parse("worker:0")
 

@@ -4,9 +4,10 @@ import pytest
 
 from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection, RunSpec, training_section
-from dtrain_cli.launch.policies.success_rule import has_succeeded, leader, survives_without
+from dtrain_cli.launch.policies.success_rule import has_succeeded, survives_without
 
 SPEC = RunSpec(cluster=ClusterSection(chief=1, worker=3, ps=1, evaluator=1))
+LEADER = TaskId.parse("chief:0")
 
 
 def states(**by_task: str) -> dict[TaskId, str]:
@@ -14,18 +15,15 @@ def states(**by_task: str) -> dict[TaskId, str]:
     return {TaskId.parse(name): by_task.get(name.replace(":", ""), "running") for name in names}
 
 
-def test_the_leader_is_the_chief_or_worker_0():
-    assert str(leader(SPEC)) == "chief:0"
-    assert str(leader(RunSpec(cluster=ClusterSection(worker=2, ps=1)))) == "worker:0"
-
-
 def test_success_is_the_leaders_or_everybodys():
     everybody = replace(SPEC, success="all_workers")
-    assert has_succeeded(SPEC, states(chief0="succeeded"))
-    assert not has_succeeded(SPEC, states(worker0="succeeded", worker1="succeeded"))
-    assert not has_succeeded(everybody, states(chief0="succeeded", worker0="succeeded", worker1="succeeded"))
+    assert has_succeeded(SPEC, LEADER, states(chief0="succeeded"))
+    assert not has_succeeded(SPEC, LEADER, states(worker0="succeeded", worker1="succeeded"))
+    assert not has_succeeded(
+        everybody, LEADER, states(chief0="succeeded", worker0="succeeded", worker1="succeeded")
+    )
     done = states(chief0="succeeded", worker0="succeeded", worker1="succeeded", worker2="succeeded")
-    assert has_succeeded(everybody, done)
+    assert has_succeeded(everybody, LEADER, done)
 
 
 @pytest.mark.parametrize(
@@ -47,18 +45,20 @@ def test_success_is_the_leaders_or_everybodys():
 def test_which_failures_a_run_survives(training, failed, survives):
     spec = replace(SPEC, training=training)
     now = states(**{name.replace(":", ""): "failed" for name in failed})
-    assert survives_without(spec, TaskId.parse(failed[-1]), now, foreign=False) is survives
+    assert survives_without(spec, LEADER, TaskId.parse(failed[-1]), now, foreign=False) is survives
 
 
 def test_a_foreign_run_survives_only_the_evaluator():
     now = states(worker1="failed")
-    assert not survives_without(SPEC, TaskId.parse("worker:1"), now, foreign=True)
-    assert survives_without(SPEC, TaskId.parse("evaluator:0"), now, foreign=True)
+    assert not survives_without(SPEC, LEADER, TaskId.parse("worker:1"), now, foreign=True)
+    assert survives_without(SPEC, LEADER, TaskId.parse("evaluator:0"), now, foreign=True)
 
 
 def test_all_workers_means_none_may_fail():
     spec = replace(SPEC, success="all_workers")
-    assert not survives_without(spec, TaskId.parse("worker:1"), states(worker1="failed"), foreign=False)
+    assert not survives_without(
+        spec, LEADER, TaskId.parse("worker:1"), states(worker1="failed"), foreign=False
+    )
 
 
 @pytest.mark.parametrize("lost", ["ps:0", "worker:0"])
@@ -66,7 +66,7 @@ def test_whoever_dies_after_the_leaders_success_changes_nothing(lost):
     known = states(chief0="succeeded", worker1="succeeded", worker2="succeeded") | {
         TaskId.parse(lost): "failed"
     }
-    assert survives_without(SPEC, TaskId.parse(lost), known, foreign=False)
+    assert survives_without(SPEC, LEADER, TaskId.parse(lost), known, foreign=False)
     assert not survives_without(
-        replace(SPEC, success="all_workers"), TaskId.parse(lost), known, foreign=False
+        replace(SPEC, success="all_workers"), LEADER, TaskId.parse(lost), known, foreign=False
     )

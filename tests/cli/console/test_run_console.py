@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from dtrain_cli.console.run_console import Console
+from dtrain_cli.console.run_console import RunConsole
 
 
 class Screen:
@@ -28,9 +28,9 @@ class Screen:
 def test_the_whole_table_is_erased_after_the_width_has_changed(monkeypatch, columns, lines_erased):
     monkeypatch.setenv("TERM", "xterm")
     size = [os.terminal_size((80, 24))]
-    monkeypatch.setattr(Console, "_size", lambda self: size[0])
+    monkeypatch.setattr(RunConsole, "_size", lambda self: size[0])
     screen = Screen()
-    console = Console(
+    console = RunConsole(
         screen, screen, lambda width, height, colour: f"{'a' * 70}   \n\x1b[32m{'b' * 60}\x1b[0m\n\n"
     )
     console.pump()

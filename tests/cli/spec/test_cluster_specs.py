@@ -6,7 +6,7 @@ import pytest
 
 from dtrain_cli.spec.file import read_spec
 
-SPECS = sorted((Path(__file__).parents[2] / "cluster_specs").glob("*.yaml"))
+SPECS = sorted((Path(__file__).parents[3] / "cluster_specs").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)

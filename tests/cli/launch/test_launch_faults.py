@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from launching import wait_until
 
-PACED = str(Path(__file__).parents[1] / "clusters" / "paced_line.py")
+PACED = str(Path(__file__).parents[2] / "clusters" / "paced_line.py")
 ALONE = ("--strategy", "single")
 SMALL = ("--ps", "1", "--no-evaluator", "--workers", "1")
 FLOOD_MB = 1000 if os.environ.get("DTRAIN_CHAOS") else 100
@@ -101,6 +101,16 @@ def test_eighty_tasks_where_64_files_are_suggested(launcher):
     assert soft == hard, "a server needs a file for every connection"
     launch.send(signal.SIGTERM)
     assert launch.end() == 143
+    assert not launch.pids()
+
+
+def test_the_guardians_of_commands_find_open_files_besides_the_ports(launcher):
+    few = ("sh", "-c", 'ulimit -Sn 48; exec "$@"', "sh")
+    words = ("--set", "cluster.chief=1", "--workers", "24", "--ps", "0", "--", "sh", "-c", "sleep 1000")
+    launch = launcher.start(*words, wrapper=few)
+    launch.wait_running()
+    launch.send(signal.SIGTERM)
+    assert launch.end() == 143, launch.err
     assert not launch.pids()
 
 

@@ -175,6 +175,6 @@ def test_more_ports_than_open_files_are_allowed_is_said_before_any_is_taken():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (
-        "dtrain.errors.RunError: 300 tasks with a port each need 332 open files; this machine allows 200 "
-        "(ulimit -n)"
+        "dtrain.errors.RunError: this cluster needs 332 open files, and 200 are allowed (`ulimit -Hn`); raise "
+        "that, or start fewer tasks"
     )

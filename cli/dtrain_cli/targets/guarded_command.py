@@ -1,0 +1,57 @@
+"""The launcher's side of one guardian process (`dtrain_cli.targets.guardian`)."""
+
+import os
+import signal
+import subprocess
+import sys
+
+from dtrain.process import start_protocol
+from dtrain.process.start_protocol import Exited, Refused, Report
+from dtrain_cli.plan.task_launch import TaskLaunch
+from dtrain_cli.targets.fork_server import LifeLine
+
+
+class GuardedCommand:
+    """One command that runs under a guardian.
+
+    Attributes:
+        ended: whether the end of the command has been reported.
+    """
+
+    def __init__(self, launch: TaskLaunch, line: LifeLine) -> None:
+        self.ended = False
+        self._task = str(launch.task)
+        self._attempt = launch.attempt
+        self._reading_end, writing_end = os.pipe()
+        self._lines = start_protocol.Lines()
+        fds = (line.reading_end, writing_end)
+        names = (*map(str, fds), str(launch.task), str(launch.attempt))
+        with open(launch.log, "ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "dtrain_cli.targets.guardian", *names, *launch.command],
+                env={**os.environ, **launch.environment},
+                cwd=launch.cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=fds,
+                start_new_session=True,
+            )
+        os.close(writing_end)
+
+    def fileno(self) -> int:
+        """Return the file descriptor that a selector watches."""
+        return self._reading_end
+
+    def reports(self) -> list[Report]:
+        """Return the reports that have arrived; to be called when `fileno()` can be read."""
+        data = os.read(self._reading_end, 1 << 16)
+        reports = [start_protocol.decode_report(line) for line in self._lines.feed(data)]
+        if not data:  # it was killed: its command died with it, and this process has adopted what that left
+            reports.append(Exited(self._task, self._attempt, -signal.SIGKILL, 0))
+        self.ended = any(isinstance(report, Exited | Refused) for report in reports)
+        return reports
+
+    def close(self) -> None:
+        """Read no more reports."""
+        os.close(self._reading_end)

@@ -1,0 +1,223 @@
+"""A launch without processes: scripted tasks, a clock that jumps from event to event, and what the launcher
+says and does meanwhile.
+"""
+
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dtrain.cluster import ClusterSpec, TaskId
+from dtrain.config import ClusterSection, RunSpec
+from dtrain.process.start_protocol import Exited, Refused, Started
+from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskStatus, write_record
+from dtrain.runs.states import FailureKind
+from dtrain_cli.launch.policies.patience import Limits
+from dtrain_cli.launch.supervisor import Supervisor
+from dtrain_cli.plan.run_plan import Machine, RunIdentity, Workload, build_plan
+from dtrain_cli.plan.task_launch import TaskLaunch
+from dtrain_cli.runs.lost_tasks import lost_on_the_way
+
+SPEC = RunSpec(cluster=ClusterSection(chief=1, worker=2, ps=1, evaluator=1))
+NAMES = ["chief:0", "worker:0", "worker:1", "ps:0", "evaluator:0"]
+FOR_EVER = float("inf")
+
+
+@dataclass
+class TaskScript:
+    """What a task does in every attempt: it ends by itself after some seconds, and so long after SIGTERM.
+
+    Attributes:
+        fits: how many calls of `fit` it says to have begun and ended.
+        unsaved: why its last checkpoint could not be written, as it says.
+        saved_step: of the last one that it has written.
+        record: why it failed, as it has written down itself, so many seconds after its start.
+    """
+
+    lasts_s: float = FOR_EVER
+    status: int = 0
+    leaves_s: float = 0.1
+    fits: tuple[int, int] = (0, 0)
+    unsaved: str | None = None
+    saved_step: int | None = None
+    record: tuple[float, str, str] | None = None
+
+
+@dataclass
+class FakeHandle:
+    target: "FakeTarget"
+    name: str
+    writes_stacks: bool = True
+
+    def signal(self, number: int) -> None:
+        self.target.signal(self.name, number)
+
+
+@dataclass
+class FakeInbox:
+    """The signals to the launcher that it has not read yet."""
+
+    arrived: list[int] = field(default_factory=list)
+
+    def fileno(self) -> int:
+        raise AssertionError("no selector waits in a test")
+
+    def read(self) -> list[int]:
+        arrived, self.arrived = self.arrived, []
+        return arrived
+
+
+@dataclass
+class FakeTarget:
+    """A launch target without processes, on a clock that jumps from event to event.
+
+    Attributes:
+        scripts: by task; those that are absent run until they are told to stop.
+        later: by task, of attempts after the first, where these differ.
+    """
+
+    scripts: dict[str, TaskScript]
+    later: dict[str, TaskScript] = field(default_factory=dict)
+    signals_to_launcher: list[tuple[float, int]] = field(default_factory=list)
+    refused: tuple[str, ...] = ()
+    now_s: float = 1000.0
+    record: RunRecord = field(default_factory=lambda: RunRecord("id", "name"))
+    alive: dict[str, int] = field(default_factory=dict)
+    sent: list[tuple[float, str, int]] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    reported: set[str] = field(default_factory=set)
+    inbox: FakeInbox = field(default_factory=FakeInbox)
+    _coming: list[tuple[float, object]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._coming = [(self.now_s + at_s, number) for at_s, number in self.signals_to_launcher]
+
+    def _script(self, name: str, attempt: int) -> TaskScript:
+        script = self.scripts.get(name, TaskScript())
+        return self.later.get(name, script) if attempt else script
+
+    def host_of(self, launch: TaskLaunch) -> str:
+        return "here"
+
+    def hold_addresses(self, cluster: ClusterSection) -> ClusterSpec:
+        raise AssertionError("the plan has its addresses")
+
+    def release_addresses(self) -> None:
+        raise AssertionError("no ports are held")
+
+    def wake_on(self, source) -> None:
+        assert source is self.inbox
+
+    def start(self, launch: TaskLaunch) -> FakeHandle:
+        name = str(launch.task)
+        script = self._script(name, launch.attempt)
+        if name in self.refused:
+            self._coming.append((self.now_s + 0.01, Refused(name, launch.attempt, "no process today")))
+            return FakeHandle(self, name)
+        assert name not in self.alive, "an attempt is started while the one before it runs"
+        self.alive[name] = launch.attempt
+        status = TaskStatus(name, 1, "here", launch.attempt, "running", self.now_s, self.now_s)
+        status.step, (status.fits_begun, status.fits_ended) = 9, script.fits
+        status.unsaved, status.saved_step = script.unsaved, script.saved_step
+        if script.record is not None:
+            at_s, message, kind = script.record
+            why = FailureRecord(
+                name,
+                message,
+                FailureKind(kind),
+                monotonic_s=self.now_s + at_s,
+                exit_code=script.status,
+                log="its.log",
+            )
+            failure = RunFiles(launch.run_dir).failure(launch.task, launch.attempt)
+            failure.parent.mkdir(parents=True, exist_ok=True)
+            write_record(failure, why)
+        path = RunFiles(launch.run_dir).status(launch.task)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_record(path, status)
+        self._coming.append((self.now_s + 0.01, Started(name, launch.attempt, 42)))
+        if script.lasts_s != FOR_EVER:
+            self._coming.append(
+                (self.now_s + 0.02 + script.lasts_s, Exited(name, launch.attempt, script.status, 0))
+            )
+        return FakeHandle(self, name)
+
+    def signal(self, name: str, number: int) -> None:
+        if name not in self.alive or number in (signal.SIGCONT, signal.SIGUSR1):
+            return
+        self.sent.append((self.now_s, name, number))
+        delay_s = 0.0 if number == signal.SIGKILL else self._script(name, self.alive[name]).leaves_s
+        if delay_s != FOR_EVER:
+            self._coming.append((self.now_s + delay_s, Exited(name, self.alive[name], -number, 0)))
+
+    def events(self, until_s: float) -> list[object]:
+        self._coming.sort(key=lambda entry: entry[0])
+        self.now_s = min([until_s, *(at_s for at_s, _ in self._coming[:1])])
+        assert self.now_s < 3000, "the run never ends"
+        due = [event for at_s, event in self._coming if at_s <= self.now_s]
+        self._coming = [entry for entry in self._coming if entry[0] > self.now_s]
+        heard = []
+        for event in due:
+            if isinstance(event, int):
+                self.inbox.arrived.append(event)
+                continue
+            if isinstance(event, Exited):
+                if self.alive.get(event.task) != event.attempt:
+                    continue
+                del self.alive[event.task]
+            if isinstance(event, Started):
+                self.reported.add(event.task)
+            heard.append(event)
+        return heard
+
+    def close(self) -> None:
+        """Allow no task to be left, except those whose start was requested and not yet reported."""
+        assert not self.alive.keys() & self.reported
+        self.alive.clear()
+
+
+@dataclass
+class FakeConsole:
+    said: list[str]
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    follow = pump = leave_out_stacks = lambda self, *_: None
+
+
+@dataclass
+class FakeJournal:
+    record: RunRecord
+
+    def event(self, kind: str, **facts) -> None:
+        pass
+
+    def save(self) -> None:
+        pass
+
+
+def perform(
+    folder: Path, target: FakeTarget, spec: RunSpec = SPEC, limits: Limits | None = None, program: bool = True
+):
+    cluster = ClusterSpec.from_lists(chief=["a:1"], worker=["a:2", "a:3"], ps=["a:4"])
+    workload = Workload(Path("x.py") if program else None, () if program else ("x",), folder)
+    plan = build_plan(spec, cluster, RunIdentity("id", folder), workload, Machine("python", 2, {}))
+    supervisor = Supervisor(
+        plan,
+        target,
+        target.inbox,
+        FakeJournal(target.record),
+        FakeConsole(target.said),
+        limits or Limits(None, 60, 300, 10),
+        clock=lambda: target.now_s,
+    )
+    outcome = supervisor.run()
+    return supervisor, outcome
+
+
+def lost(supervisor) -> str:
+    return lost_on_the_way((life.state, life.lost) for life in supervisor.lives.values() if life.lost)
+
+
+def state(supervisor, task: str) -> str:
+    return supervisor.lives[TaskId.parse(task)].state

@@ -1,0 +1,150 @@
+"""Tasks that a run loses: which end it, which it survives, and what is said of them at the end."""
+
+from dataclasses import replace
+
+import pytest
+from cli.launch.fake_launch import SPEC, FakeTarget, TaskScript, lost, perform, state
+
+from dtrain.cluster import Role, TaskId
+from dtrain.config import training_section
+from dtrain.runs.files import RunFiles, write_record
+
+
+@pytest.mark.parametrize(("updates", "state"), [("sync", "failed"), ("async", "succeeded")])
+def test_whether_a_run_survives_without_a_worker_follows_what_the_program_wished(tmp_path, updates, state):
+    wished = replace(SPEC, training=training_section(updates=updates))
+    write_record(RunFiles(tmp_path).spec, wished)  # as the leader does when its program has spoken
+    _, outcome = perform(
+        tmp_path, FakeTarget({"worker:0": TaskScript(1, status=2), "chief:0": TaskScript(20)})
+    )
+    assert outcome.state == state
+
+
+def test_a_damaged_spec_in_the_run_directory_changes_nothing(tmp_path):
+    RunFiles(tmp_path).spec.write_text("{")
+    _, outcome = perform(
+        tmp_path, FakeTarget({"worker:0": TaskScript(1, status=2), "chief:0": TaskScript(20)})
+    )
+    assert outcome.state == "succeeded"
+
+
+def test_a_worker_that_was_lost_on_the_way_is_named_at_the_end(tmp_path):
+    crash = TaskScript(1, status=1, record=(0.9, "ValueError: bad batch\nof many", "exception"))
+    supervisor, outcome = perform(
+        tmp_path, FakeTarget({"worker:1": crash, "chief:0": TaskScript(5), "worker:0": TaskScript(5)})
+    )
+    assert outcome.state == "succeeded"
+    assert lost(supervisor) == "worker:1 failed at step 9: ValueError: bad batch (log: its.log)"
+    messages = {record.task: record.message for record in supervisor._journal.record.tasks}
+    assert messages.pop("worker:1") == "ValueError: bad batch\nof many"
+    assert set(messages.values()) == {None}
+
+
+def test_those_that_were_lost_for_the_same_reason_are_named_together(tmp_path):
+    crash = TaskScript(1, status=1, record=(0.9, "ValueError: bad batch", "exception"))
+    supervisor, _ = perform(
+        tmp_path,
+        FakeTarget({"worker:0": crash, "worker:1": crash, "evaluator:0": crash, "chief:0": TaskScript(5)}),
+    )
+    assert lost(supervisor) == (
+        "worker:0 failed at step 9: ValueError: bad batch (log: its.log), likewise worker:1, evaluator:0"
+    )
+
+
+def test_a_worker_that_leaves_in_the_midst_of_a_fit_has_failed_whatever_its_exit_code(tmp_path):
+    target = FakeTarget(
+        {
+            "worker:1": TaskScript(1, fits=(1, 0)),
+            "worker:0": TaskScript(5, fits=(1, 1)),
+            "chief:0": TaskScript(5, fits=(1, 1)),
+        }
+    )
+    supervisor, outcome = perform(tmp_path, target)
+    assert (outcome.state, state(supervisor, "worker:0"), state(supervisor, "worker:1")) == (
+        "succeeded",
+        "succeeded",
+        "failed",
+    )
+    assert target.said[0] == (
+        "worker:1 has failed: left before the last step, with exit code 0; training goes on without it"
+    )
+    assert "worker:1 failed at step 9: left before the last step, with exit code 0" in lost(supervisor)
+
+
+def test_a_worker_that_leaves_before_the_others_next_fit_has_failed(tmp_path):
+    target = FakeTarget(
+        {
+            "worker:1": TaskScript(1, fits=(1, 1)),
+            "worker:0": TaskScript(5, fits=(2, 2)),
+            "chief:0": TaskScript(5, fits=(2, 2)),
+        }
+    )
+    supervisor, _ = perform(tmp_path, target)
+    assert [state(supervisor, f"worker:{index}") for index in (0, 1)] == ["succeeded", "failed"]
+    assert "left before call 2 of fit, which others have begun, with exit code 0" in lost(supervisor)
+
+
+def test_where_every_replica_is_needed_the_run_ends_at_once_when_one_leaves(tmp_path):
+    spec = replace(SPEC, training=training_section(updates="sync"))
+    target = FakeTarget(
+        {
+            "worker:1": TaskScript(1, fits=(1, 0)),
+            "worker:0": TaskScript(fits=(1, 0)),
+            "chief:0": TaskScript(fits=(1, 0)),
+        }
+    )
+    _, outcome = perform(tmp_path, target, spec)
+    assert (outcome.state, outcome.exit_code, outcome.failure.task) == ("failed", 1, "worker:1")
+    assert target.now_s < 1005
+
+
+def test_a_leader_that_leaves_in_the_midst_of_a_fit_has_failed(tmp_path):
+    _, outcome = perform(tmp_path, FakeTarget({"chief:0": TaskScript(1, fits=(1, 0))}))
+    assert (outcome.state, outcome.exit_code, outcome.failure.task) == ("failed", 1, "chief:0")
+
+
+@pytest.mark.parametrize(
+    ("end", "found"),
+    [
+        (
+            TaskScript(4, status=1, record=(1, "ValueError: x", "exception")),
+            "failed",
+        ),  # it crashed long before it was gone
+        (
+            TaskScript(3.5, status=1, record=(3.4, "KeyError: 'val_loss'", "exception")),
+            "failed",
+        ),  # after the leader, by itself
+        (TaskScript(3.5, status=-11), "failed"),
+        (TaskScript(), "succeeded"),  # it is told to stop, and does
+        (TaskScript(3.5), "succeeded"),
+    ],
+)
+def test_a_task_that_crashed_is_never_recorded_as_succeeded(tmp_path, end, found):
+    supervisor, outcome = perform(
+        tmp_path, FakeTarget({"chief:0": TaskScript(3), "worker:0": TaskScript(3), "worker:1": end})
+    )
+    assert outcome.state == "succeeded"
+    assert state(supervisor, "worker:1") == found
+    assert ("worker:1 failed" in lost(supervisor)) == (found == "failed")
+
+
+def test_a_worker_that_somebody_else_told_to_stop_is_stopped_and_not_started_again(tmp_path):
+    told = TaskScript(1, status=143, record=(0.9, "asked to stop (SIGTERM)", "signal"))
+    supervisor, outcome = perform(
+        tmp_path, FakeTarget({"worker:1": told, "worker:0": TaskScript(9), "chief:0": TaskScript(9)})
+    )
+    life = supervisor.lives[TaskId.parse("worker:1")]
+    assert (outcome.state, life.state, life.restarts) == ("succeeded", "stopped", 0)
+    assert lost(supervisor) == "worker:1 was stopped at step 9: asked to stop (SIGTERM) (log: its.log)"
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_whose_failure_for_good_ends_a_program(tmp_path, role):
+    target = FakeTarget(
+        {
+            f"{role}:0": TaskScript(1, status=3),
+            "chief:0": TaskScript(2, status=3 if role is Role.CHIEF else 0),
+        }
+    )
+    _, outcome = perform(tmp_path, target)
+    assert outcome.exit_code == (0 if role in (Role.WORKER, Role.EVALUATOR) else 3)
