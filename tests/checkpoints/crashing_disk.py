@@ -218,6 +218,11 @@ class CrashingDisk(FileOperations):
         self._surface.sync(self._number(path))
         self._note(synced=True)
 
+    def link(self, source, target):
+        number = self._number(source)
+        super().link(source, target)
+        self._change(target.parent, {target.name: number})
+
     def rename(self, source, target):
         assert source.parent == target.parent, "a move between two directories is not modelled"
         number = self._number(source)

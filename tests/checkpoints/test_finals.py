@@ -5,9 +5,11 @@ import os
 
 import numpy as np
 import pytest
+from checkpoints.crashing_disk import CrashingDisk, lay_out
 
 from dtrain import checkpoints
 from dtrain.checkpoints import final_of, finals, keep_final, list_checkpoints, open_checkpoint
+from dtrain.checkpoints.file_operations import FileOperations
 from dtrain.errors import CheckpointError
 
 
@@ -57,6 +59,28 @@ def test_nothing_is_kept_of_nothing_and_a_full_disk_is_named(tmp_path, monkeypat
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(finals.shutil, "copytree", full)
+    monkeypatch.setattr(FileOperations, "link", full)
     with pytest.raises(CheckpointError, match=r"cannot keep .*ckpt-5 for a late evaluator: No space left"):
         keep_final(tmp_path, 1)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_after_a_crash_it_is_kept_whole_or_not_at_all(tmp_path, monkeypatch, links):
+    folder = tmp_path / "disk"
+    save(folder, 5, 1)
+    if not links:
+        monkeypatch.setattr(
+            os, "link", lambda *_: (_ for _ in ()).throw(OSError(errno.EPERM, "no links here"))
+        )
+    disk = CrashingDisk(folder)
+    keep_final(folder, 1, disk)
+    trees = set().union(*(moment.trees() for moment in disk.moments if not moment.covered))
+    found = []
+    for number, tree in enumerate(sorted(trees, key=lambda tree: sorted(name for name, _ in tree))):
+        kept = final_of(lay_out(tree, tmp_path / str(number)), 1)
+        found.append(None if kept is None else value_of(kept))
+    assert set(found) == {None, 1.0}
+    assert [
+        final_of(lay_out(tree, tmp_path / f"end-{at}"), 1) is not None
+        for at, tree in enumerate(disk.moments[-1].trees())
+    ] == [True]

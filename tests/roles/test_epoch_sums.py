@@ -2,6 +2,7 @@
 a term: rule *Aggregated logs* (docs/design/protocol.md#aggregated-logs).
 """
 
+import msgspec
 import numpy as np
 import pytest
 from roles.by_hand import Hand, asynchronous, only, sync
@@ -58,15 +59,25 @@ def test_what_has_ended_in_an_earlier_term_is_not_recorded_in_a_later_one():
     hand = asynchronous()
     hand.initialise(term=2, steps_per_epoch=2, tally=((0, sums(2.0)),))
     held = hand.servers[0].held
-    assert only(hand.say("chief:0", Record(generation=1, term=1, epoch=1, rows={0: ROW}))) == Recorded(
-        term=2, rows={}
-    )
+    record = Record(generation=1, term=1, epoch=1, rows={0: ROW}, number=(5, 1))
+    assert only(hand.say("chief:0", record)) == Recorded(term=2, rows={})
     assert (held.tally.rows, [epoch for epoch, _ in held.tally.open()]) == ({}, [0])
-    assert only(hand.say("chief:0", Record(generation=1, term=2, epoch=1, rows={0: ROW}))) == Recorded(
-        term=2, rows={}
-    )
+    assert only(hand.say("chief:0", msgspec.structs.replace(record, term=2))) == Recorded(term=2, rows={})
     assert (held.tally.rows, held.tally.open()) == ({0: ROW}, ())
     assert only(hand.say("chief:0", Record(generation=1))) == Recorded(term=2, rows={0: ROW})
+
+
+def test_a_record_that_comes_late_on_a_broken_connection_takes_nothing_back():
+    hand = asynchronous()
+    hand.initialise(term=1, steps_per_epoch=2)
+    early, late = (
+        Record(generation=1, term=1, epoch=epoch + 1, rows={epoch: ROW}, number=(5, epoch + 1))
+        for epoch in (0, 1)
+    )
+    hand.say("chief:0", early)
+    hand.say("chief:0", late)
+    assert only(hand.say("chief:0", early)) == Recorded(term=1, rows={}), "it is answered all the same"
+    assert hand.servers[0].held.tally.rows == {0: ROW, 1: ROW}
 
 
 class Line:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from roles.by_hand import TASKS, asynchronous
 from roles.every_batch_once import Play
 
-from dtrain.messages import Verdict
+from dtrain.messages import Control, Hold, Verdict
 from dtrain.protocol.membership import LEASE_S
 
 RULES = st.sampled_from([{}, {"warmup_steps": 2}, {"staleness_bound": 1}, {"stale_gradients": "scale"}])
@@ -139,6 +139,76 @@ def test_a_batch_that_may_be_on_another_server_is_not_given_up_for_one_gradient_
     )
     assert refused[0].message.verdict is Verdict.REFUSED
     assert 2 in {*dealer.due, *dealer.given}
+
+
+def halved(repair):
+    """The chief is to push a batch again that one of two servers has: ps:0 (a repair), or the other one."""
+    game = Play(max_steps=3)
+    for task in TASKS:
+        game.deliver(task, 0)
+        game.deliver(task, 1)
+    game.deliver("worker:1", 0 if repair else 1)
+    game.kill("worker:1")
+    game.lease()
+    for server in (0, 1):
+        game.deliver("chief:0", server)
+    return game
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_where_a_halved_batch_cannot_be_brought_to_all_servers_they_go_back_to_a_checkpoint(repair):
+    game = halved(repair)
+    hand, chief = game.hand, game.machines["chief:0"]
+    for tried in range(4):
+        assert hand.servers[0].held is not None, f"{tried} gradients were not finite"
+        pushes, part = hand.servers[0].held.pushes, 2
+        if tried:
+            hand.pull("chief:0")
+        assert pushes.dealer.current.get(0, pushes.repairs.given.get(0)) == part
+        [answer] = hand.push(
+            "chief:0",
+            chief.sequence + tried,
+            base=chief.versions[0],
+            part=part,
+            finite=False,
+            incarnation=chief.incarnation,
+        )
+        assert answer.message.verdict is Verdict.REFUSED
+    assert answer.message.reason.endswith("so all go back to the newest checkpoint")
+    [reply] = hand.beat("chief:0", chief.incarnation)
+    assert (reply.message.generation, reply.message.term) == (0, 0), "the leader begins a new term"
+
+
+def test_a_batch_that_only_waits_is_not_under_way_when_the_leader_holds_training():
+    """It was under way when the checkpoint was written. Else values that are assigned now would hold from a
+    later version on, and wipe it.
+    """
+    hand = asynchronous(servers=2, max_steps=9)
+    hand.initialise(term=1, version=4, until=4, dealt=(1, 6, (2, 3), False))
+    [answer] = hand.say("chief:0", Hold(generation=1, number=(1, 1)))
+    assert answer.message.version == 4
+
+
+def test_a_leader_that_stops_training_again_leaves_out_no_batch_that_a_server_may_have():
+    """It was started again, and was given the batch of its predecessor, which may have pushed it."""
+    game = halved(repair=False)
+    hand, pushes = game.hand, game.hand.servers[0].held.pushes
+    assert pushes.dealer.current[0] == 2
+    [answer] = hand.say("chief:0", Hold(generation=1, number=(2, 1)))
+    assert answer.message.version == pushes.version + 2, "worker:0 pushes one, and this is the other"
+    order = Control(
+        generation=1,
+        number=(2, 1),
+        term=0,
+        version=answer.message.version,
+        optimizer=hand.servers[0].held.store.optimizer_config,
+        stop=True,
+    )
+    for server in (1, 0):
+        hand.say("chief:0", order, server=server)
+    game.max_steps = order.version
+    game.to_the_end()
+    assert [sorted(applied) for applied in game.applied] == [[0, 1, 2]] * 2
 
 
 def test_in_the_warm_up_only_rank_0_repairs():

@@ -162,6 +162,40 @@ def test_values_are_assigned_again_where_the_servers_go_back_to_their_version(se
     assert not hand.servers[0].held.pushes.held_back
 
 
+@pytest.mark.parametrize(("saved", "kernel"), [(0, 7.0), (2, 7.0), (3, 1.0)])
+def test_the_values_of_an_earlier_order_are_assigned_again_where_the_checkpoint_may_lack_them(saved, kernel):
+    """It may be of their version, and from just before them. One of a later version has them."""
+    hand, orders = leader()
+    give(hand, orders, until=2)
+    train(hand, 2)
+    give(hand, orders, reached=2, until=4, value=7)
+    train(hand, 4)
+    orders.give(SLOW, term=1, reached=4, stop=False, until=6, values=(), saved=saved)
+    go_back(hand, 2)
+    assert orders.repeat_in(2)
+    assert kernels(hand) == [kernel] * 2
+    assert rates(hand) == [0.5, 0.5]
+    assert not hand.servers[0].held.pushes.held_back, "it goes on to the limit of the last order"
+    train(hand, 4, term=2)
+    assert rates(hand) == [0.25, 0.25]
+    go_back(hand, 3, term=3)
+    orders.repeat_in(3)
+    assert kernels(hand) == [1.0, 1.0], "what the servers are given now has been assigned to"
+
+
+def test_values_of_an_earlier_order_come_with_the_end_of_its_epoch_if_that_is_lost():
+    hand, orders = leader()
+    give(hand, orders, until=2)
+    train(hand, 2)
+    assert orders.record(1, 1, {0: ROW})
+    give(hand, orders, reached=2, until=4, value=7)
+    train(hand, 4)
+    give(hand, orders, SLOW, reached=4, until=6)
+    go_back(hand, 2)
+    orders.repeat_in(2)
+    assert (hand.servers[0].held.pushes.held_back, kernels(hand)) == (True, [1.0, 1.0])
+
+
 @pytest.mark.parametrize("servers", [1, 2])
 def test_further_back_only_what_is_no_value_comes_again_and_at_its_version(servers):
     """Training comes to the version again, and so do the callbacks that assigned the values."""

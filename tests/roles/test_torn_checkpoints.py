@@ -8,6 +8,7 @@ from roles.by_hand import Hand
 
 from dtrain import checkpoints
 from dtrain.config import CheckpointSection, training_section
+from dtrain.errors import CheckpointError
 from dtrain.learning import optimizers
 from dtrain.messages import SnapshotReply
 from dtrain.parameters import placement
@@ -90,9 +91,22 @@ def test_one_of_an_earlier_fit_is_no_choice(tmp_path):
     save(tmp_path, *WHOLE)
     checkpoints.keep_final(tmp_path, 1)
     save(tmp_path, *TORN, number=2)
-    start = restored(tmp_path, ONE, OPTIMIZER)
-    assert start.version == 7
-    assert "there is none before it" in start.warning
+    with pytest.raises(
+        CheckpointError, match=r"ckpt-7 has .* no whole checkpoint is left.* `--ps 2`, updates: async"
+    ):
+        restored(tmp_path, ONE, OPTIMIZER)
+    assert restored(tmp_path, TWO, OPTIMIZER).version == 7, "the same servers go on"
+
+
+def test_the_newest_whole_one_outlives_all_that_are_torn(tmp_path):
+    for step in range(4, 9):
+        torn = (step, (step + 1, (5,))), (step, (step + 1, (3,)))
+        save(tmp_path, *(WHOLE if step == 4 else torn))
+        checkpoints.rotate(tmp_path, keep=2, now=0.0)
+    assert [found.step for found in checkpoints.list_checkpoints(tmp_path)] == [4, 7, 8]
+    save(tmp_path, (9, (10, ())), (9, (10, ())))
+    checkpoints.rotate(tmp_path, keep=2, now=0.0)
+    assert [found.step for found in checkpoints.list_checkpoints(tmp_path)] == [8, 9]
 
 
 class Line:

@@ -376,7 +376,13 @@ class Fit:
         self._until, self._due, self._ended = self._next_until(), False, frozenset(orders.rows)
         reached = machine.global_step
         version, stops = orders.give(
-            rule, term=orders.term, reached=reached, stop=False, until=self._until, values=values
+            rule,
+            term=orders.term,
+            reached=reached,
+            stop=False,
+            until=self._until,
+            values=values,
+            saved=keeper.saved_step,
         )
         process = self.process
         process.network.say(f"{process.task} has ordered {rule} until {self._until} from version {version}")

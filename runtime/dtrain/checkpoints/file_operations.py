@@ -37,6 +37,16 @@ class FileOperations:
         finally:
             os.close(descriptor)
 
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file one more name; copy and sync it where the file system has no such links."""
+        try:
+            os.link(source, target)
+        except OSError:
+            with open(source, "rb") as read, self.create(target) as file:
+                while block := read.read(1 << 20):
+                    self.write(file, memoryview(block))
+                self.sync(file)
+
     def rename(self, source: Path, target: Path) -> None:
         """Rename in one move; a file replaces the one of that name, a directory needs a free name."""
         source.rename(target)

@@ -6,13 +6,11 @@ and skips the call.
 """
 
 import contextlib
-import os
 import re
-import shutil
 from pathlib import Path
 
-from dtrain.checkpoints.file_operations import DISK
-from dtrain.checkpoints.folder import CheckpointPath, latest
+from dtrain.checkpoints.file_operations import DISK, FileOperations
+from dtrain.checkpoints.folder import WRITTEN, CheckpointPath, free_name, latest
 from dtrain.checkpoints.locks import is_read
 from dtrain.errors import CheckpointError
 
@@ -21,8 +19,10 @@ KEPT = 5
 _FINAL = re.compile(r"\.final-(?P<fit>\d{1,18})-ckpt-(?P<step>\d{1,18})")
 
 
-def keep_final(directory: Path, fit: int) -> None:
+def keep_final(directory: Path, fit: int, disk: FileOperations = DISK) -> None:
     """Keep the newest checkpoint of a directory as the last one of this `fit`, and the newest earlier ones.
+
+    After a crash it is kept whole, or not at all.
 
     Raises:
         CheckpointError: the disk is full or failing.
@@ -30,14 +30,20 @@ def keep_final(directory: Path, fit: int) -> None:
     newest = latest(directory)
     if newest is None:
         return
+    kept = directory / f".final-{fit}-ckpt-{newest.step}"
     try:
-        kept = directory / f".final-{fit}-ckpt-{newest.step}"
+        aside = free_name(directory, WRITTEN, newest.step)
+        disk.make_directory(aside)
+        for file in sorted(newest.path.iterdir()):
+            disk.link(file, aside / file.name)
+        disk.sync_directory(aside)
         with contextlib.suppress(FileNotFoundError):
-            DISK.remove(kept)
-        shutil.copytree(newest.path, kept, copy_function=_link)
+            disk.remove(kept)
+        disk.rename(aside, kept)
+        disk.sync_directory(directory)
         for _, earlier in sorted(_kept(directory))[:-KEPT]:
             if not is_read(earlier.path):
-                DISK.remove(earlier.path)
+                disk.remove(earlier.path)
     except OSError as error:
         raise CheckpointError(
             f"cannot keep {newest.path} for a late evaluator: {error.strerror or error}"
@@ -52,11 +58,3 @@ def final_of(directory: Path, fit: int) -> CheckpointPath | None:
 def _kept(directory: Path) -> list[tuple[int, CheckpointPath]]:
     found = [(_FINAL.fullmatch(path.name), path) for path in directory.glob(".final-*")]
     return [(int(match["fit"]), CheckpointPath(int(match["step"]), path)) for match, path in found if match]
-
-
-def _link(source: str, target: str) -> None:
-    """Link another name to the same bytes; copy them where the file system has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)

@@ -1,5 +1,8 @@
 """The choice of the checkpoints that stay: the newest, one every so many hours, and those being read.
 
+Where all of the newest have batches on some servers only, the newest one that is whole stays besides: other
+servers can go on from it alone.
+
 The rule of `keep_every_n_hours` is that of `tf.train.CheckpointManager`: it is decided when a checkpoint
 leaves the newest ones. It stays for ever if it was written at least so many hours after the last one that
 stayed (at first: after the first rotation).
@@ -11,7 +14,7 @@ from pathlib import Path
 from dtrain.checkpoints.file_operations import DISK, FileOperations
 from dtrain.checkpoints.folder import REMOVED, CheckpointPath, list_checkpoints, set_aside, sweep
 from dtrain.checkpoints.locks import is_read
-from dtrain.checkpoints.manifest import MANIFEST, Manifest
+from dtrain.checkpoints.manifest import read_manifest
 from dtrain.errors import CheckpointError
 
 STATE = "rotation.json"
@@ -45,6 +48,8 @@ def rotate(
         preserved &= {found.step for found in there}
         candidates = [found for found in there if found.step not in preserved]
         leaving = candidates[: max(0, len(candidates) - keep)]
+        whole = next(filter(_is_whole, reversed(candidates)), None)
+        leaving = [found for found in leaving if found != whole]
         if keep_every_n_hours is not None:
             for checkpoint in leaving:
                 written_s = _written_s(checkpoint)
@@ -62,10 +67,18 @@ def rotate(
         ) from error
 
 
+def _is_whole(checkpoint: CheckpointPath) -> bool:
+    """Return whether all servers of a checkpoint contain the same, so that any others can go on from it."""
+    try:
+        return not read_manifest(checkpoint.path).state.contents
+    except (OSError, CheckpointError):
+        return False
+
+
 def _written_s(checkpoint: CheckpointPath) -> float | None:
     """Return the time at which a checkpoint was written; None if its manifest cannot be read."""
     try:
-        return Manifest.decode((checkpoint.path / MANIFEST).read_bytes()).written_s
+        return read_manifest(checkpoint.path).written_s
     except (OSError, CheckpointError):
         return None
 

@@ -65,12 +65,14 @@ class Record(Message, frozen=True, gc=False, kw_only=True):
         term: in which they have ended; in another one nothing changes.
         epoch: this and later ones have not ended; None: the leader only asks what was recorded.
         rows: by epoch; repeating one changes nothing.
+        number: (incarnation of the leader, a count): one that comes after a later one changes nothing.
     """
 
     generation: int
     term: int = 0
     epoch: int | None = None
     rows: dict[int, Row] = msgspec.field(default_factory=dict)
+    number: tuple[int, int] = (0, 0)
 
 
 class Recorded(Message, frozen=True, gc=False, kw_only=True):

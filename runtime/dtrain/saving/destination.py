@@ -100,7 +100,10 @@ def write_whole(
         raise CheckpointError(f"cannot write {path}: it is there; overwrite=True replaces it")
     aside = path.with_name(f".tmp-{secrets.token_hex(4)}-{path.name}")
     try:
+        new = not path.parent.exists()
         disk.make_directory(path.parent)
+        if new:
+            disk.sync_directory(path.parent.parent)
         try:
             with disk.create(aside) as file:
                 for block in blocks:

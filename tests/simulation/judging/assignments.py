@@ -15,13 +15,13 @@ class Assignments:
 
     def __init__(self, judge: Any) -> None:
         self._judge = judge
-        self._mark: dict[int, float] = {}
+        self._marks_since: dict[int, list[tuple[int, float]]] = {}
         self._in_force: dict[int, tuple[Mapping[str, Any], int]] = {}
         self._outdated: dict[int, tuple[Mapping[str, Any], int]] = {}
 
     def leader_starts(self) -> None:
         """What an earlier process knew, this one does not."""
-        self._mark.clear()
+        self._marks_since.clear()
         self._in_force.clear()
 
     def given(self, generation: int, optimizer: Mapping[str, Any], since: int, mark: float | None) -> None:
@@ -29,10 +29,16 @@ class Assignments:
         in_force = self._in_force[generation] = dict(optimizer), since
         self._outdated = dict.fromkeys(self._outdated, in_force)
         if mark is not None:
-            self._mark[generation] = mark
+            self._marks_since.setdefault(generation, []).append((since, mark))
 
     def begin_term(self, term: TermSeen) -> None:
-        """Servers are given numbers again."""
+        """Servers are given numbers and values again. What was assigned later, or after an end of an epoch that
+        comes again, is assigned again if the program likes to.
+        """
+        known = self._marks_since.get(term.generation, [])
+        self._marks_since[term.generation] = [
+            (since, mark) for since, mark in known if term.has_come_to(since)
+        ]
         in_force = self._in_force.get(term.generation)
         if in_force is not None and dict(term.optimizer) != in_force[0]:
             self._outdated[term.number] = in_force
@@ -59,11 +65,9 @@ class Assignments:
 
     def ended(self, term: TermSeen, saved: Saved) -> None:
         """So have the last values, and it is that of the last values that were assigned."""
-        mark = self._mark.get(term.generation)
-        if (
-            mark is not None and self._judge.scenario.optimizer != "ema"
-        ):  # an average has something of every mark
-            marks = self._marks(term, saved)
+        known = self._marks_since.get(term.generation)
+        if known and self._judge.scenario.optimizer != "ema":  # an average has something of every mark
+            mark, marks = known[-1][1], self._marks(term, saved)
             self._judge.demand(
                 Promise.ASSIGNED, set(marks) == {mark}, f"{mark} was assigned last, and the marks are {marks}"
             )

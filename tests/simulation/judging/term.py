@@ -76,7 +76,13 @@ class TermSeen:
         self._first: dict[int, int] = {}
         self._origin = message.lineage.origin
         self._given = states
+        self._recorded = message.history.get(message.generation, {})
         self._states: dict[tuple[int, int], list[State]] = {}
+
+    def has_come_to(self, version: int) -> bool:
+        """Whether this version had been reached where the term begins, with every end of an epoch up to it."""
+        ended = (version - self.first_step) // self.setup.scenario.steps_per_epoch
+        return version <= self.first_version and ended <= len(self._recorded)
 
     @property
     def model(self) -> Model:

@@ -82,15 +82,21 @@ class Units:
         self, server: int, flats: Any, empty: float, limits: tuple[float, float] | None
     ) -> tuple[Counts, float, bool]:
         counters = self._model.counters(server, flats)
-        if any(not np.array_equal(counter[MARK + 1 :], counters[0][MARK + 1 :]) for counter in counters):
-            self._demand(Promise.SAME, False, f"variables of ps:{server} contain different examples")
         marks = {float(counter[MARK]) for counter in counters}
         self._demand(Promise.WHOLE, len(marks) == 1, f"variables of ps:{server} have the marks {marks}")
-        mark, examples = max(marks), np.abs(counters[0] - empty)[MARK + 1 :]
+        # Variables that were on different servers may have got the same examples in another order, and have
+        # other values by that.
+        counts, *others = [self._count(server, counter, empty, limits) for counter in counters]
+        same = all(np.array_equal(counts, other) for other in others)
+        self._demand(Promise.SAME, same, f"variables of ps:{server} contain different examples")
+        exact = limits is not None and 2 * limits[0] * (1 - ROUNDED) > limits[1] * (1 + ROUNDED)
+        return counts, max(marks), exact
+
+    def _count(self, server: int, counter: Any, empty: float, limits: tuple[float, float] | None) -> Counts:
+        examples = np.abs(counter - empty)[MARK + 1 :]
         if limits is None:
-            return (examples > ROUNDED).astype(np.int64), mark, False
+            return (examples > ROUNDED).astype(np.int64)
         least, most = limits[0] * (1 - ROUNDED), limits[1] * (1 + ROUNDED)
-        counts = (examples > ROUNDED).astype(np.int64) + (examples > most)
         if np.any((examples > ROUNDED) & (examples < least)):
             raise AssertionError(f"ps:{server} has examples in part: {examples}")
-        return counts, mark, 2 * least > most
+        return (examples > ROUNDED).astype(np.int64) + (examples > most)

@@ -14,9 +14,10 @@ none.
 
 In a new term the order in force is given again. It holds from the version that it held for before, or from
 the beginning of the term if that is later. Its values are given again only where the term begins at that
-version: further back training comes there again, and so do the callbacks that assigned them. If the ends of
-epochs that had come before the order are lost, they come again too: then nothing is made before the leader's
-next order.
+version: further back training comes there again, and so do the callbacks that assigned them. So are the
+values of an earlier order, before it (`in_force`): the checkpoint may have been written just before them. If
+the ends of epochs that had come before the order are lost, they come again too: then nothing is made before
+the leader's next order.
 
 So no server is ever past the version when it hears of it. An order says everything that is in force, not what
 is new, and has a number: it may be repeated, and one that arrives late is not obeyed. If the leader dies on
@@ -49,6 +50,7 @@ class Order:
         assigns: whether values belong to it.
         again: whether it was given in an earlier term.
         comes_back: the ends of epochs that came before it are lost.
+        for_its_values: whether it is given only where it brings them: a later order is given after it.
         holding: what ps:0 said; None before.
         unanswered: by server, what was asked and not yet answered.
         done: every server has obeyed.
@@ -64,6 +66,7 @@ class Order:
     assigns: bool = False
     again: bool = False
     comes_back: bool = False
+    for_its_values: bool = False
     holding: Holding | None = None
     unanswered: dict[int, AnyMessage] = field(default_factory=dict)
     done: bool = False
@@ -136,6 +139,9 @@ class Order:
             self.done = True
             return
         control = self._told_now(self.control, self.holding)
+        if self.for_its_values and not self.brings_values:
+            self.done = True
+            return
         for server in range(1, self.servers) if self.servers > 1 and not told else (0,):
             yield self._ask(server, control)
 
@@ -150,7 +156,7 @@ class Order:
         self.brings_values = self.assigns and not (
             self.again and (holding.version != self.since or self.comes_back)
         )
-        if self.again and self.comes_back:
+        if self.again and (self.comes_back or self.for_its_values):
             control = msgspec.structs.replace(control, until=holding.version)
         return control
 

@@ -1,39 +1,20 @@
 """Gives the leader's orders, on connections of its own, in the training thread; `order` decides how."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage, Control, Holding, NotReady, Record, Recorded, Refusal, Row
-from dtrain.parameters.change import Values, laid_over
+from dtrain.parameters.change import Values
 from dtrain.process.clock import SYSTEM, Clock
+from dtrain.roles.chief.in_force import OrdersInForce
 from dtrain.roles.chief.order import Order
 from dtrain.wire.channel import Channel
 from dtrain.wire.peer import Peer
 
 PAUSE_S = 0.05
-
-
-@dataclass(frozen=True)
-class InForce:
-    """The last order.
-
-    Attributes:
-        control: as it was given, and
-        values: each server's, if it has any.
-        since: the version that it holds for at the earliest.
-        epochs: those that had ended before it.
-    """
-
-    control: Control
-    values: Sequence[Values]
-    since: int
-    epochs: frozenset[int]
 
 
 class OrderDriver:
@@ -66,7 +47,7 @@ class OrderDriver:
             Peer(str(TaskId(Role.PS, server)), partial(connect, server), patience_s=patience_s, clock=clock)
             for server in range(servers)
         ]
-        self._in_force: InForce | None = None
+        self._in_force = OrdersInForce()
         self._ends_at: int | None = None
         self._rows_term = 0
         self.torn = self.waits = False
@@ -89,6 +70,7 @@ class OrderDriver:
         stop: bool,
         until: int | None,
         values: Sequence[Values],
+        saved: int = 0,
     ) -> tuple[int, bool]:
         """Order something; returns from which version on it holds, and whether that is the last one.
 
@@ -102,6 +84,7 @@ class OrderDriver:
             stop: make no further version.
             until: make none beyond this one before the next order.
             values: each server's new ones; empty: they stay.
+            saved: the version of the newest checkpoint.
 
         Raises:
             PeerLostError: a server is away for too long.
@@ -118,19 +101,10 @@ class OrderDriver:
         )
         order = self._order(control, term=term, since=self._ends_at or 0, assigns=bool(values))
         self._give(order, values)
-        since, last, self.waits = (
-            reached if order.void else max(order.seen.version, order.since),
-            self._in_force,
-            order.void,
-        )
-        kept = [[np.array(block) for block in blocks] for blocks in values]
-        if last is not None and last.since == since and last.values:
-            kept = [
-                list(laid_over(*both))
-                for both in zip(kept or [[] for _ in last.values], last.values, strict=True)
-            ]
+        since = reached if order.void else max(order.seen.version, order.since)
+        self.waits = order.void
         self._ends_at = since if order.stops else None
-        self._in_force = InForce(control, kept, since, frozenset(self.rows))
+        self._in_force.given(control, values, since, frozenset(self.rows), saved)
         return since, order.stops
 
     def repeat_in(self, term: int) -> bool:
@@ -139,13 +113,15 @@ class OrderDriver:
         """
         if self._rows_term not in (0, term):
             self.ask_for_rows()
-        last = self._in_force
-        if last is None or term == self.term:
+        if not self._in_force or term == self.term:
             return False
-        order = self._order(last.control, term=term, since=last.since, assigns=bool(last.values))
-        order.again, order.comes_back = True, not last.epochs <= self.rows.keys()
-        self._give(order, last.values)
-        self.waits = self.waits and order.void
+        servers = len(self._peers)
+        for order, values in self._in_force.again(servers, self._generation, term, self.rows):
+            order.number = self._next_number()
+            self._carry_out(order, values)
+            if order.void:
+                return True
+        self.term, self.waits = term, False
         return True
 
     def record(self, term: int, epoch: int, rows: Mapping[int, Row]) -> bool:
@@ -157,10 +133,9 @@ class OrderDriver:
             PeerLostError: ps:0 is away for too long.
             PeerRefusedError: it will not take them.
         """
-        kept = (
-            self._ask_first(Record(generation=self._generation, term=term, epoch=epoch, rows=dict(rows))).term
-            == term
-        )
+        number = self._next_number()
+        record = Record(generation=self._generation, term=term, epoch=epoch, rows=dict(rows), number=number)
+        kept = self._ask_first(record).term == term
         if kept:
             self.rows = {**{number: row for number, row in self.rows.items() if number < epoch}, **rows}
         return kept
@@ -190,9 +165,12 @@ class OrderDriver:
     def _order(
         self, control: Control | None, *, term: int = 0, since: int = 0, assigns: bool = False
     ) -> Order:
+        number, servers = self._next_number(), len(self._peers)
+        return Order(servers, self._generation, number, control, term, since, assigns)
+
+    def _next_number(self) -> tuple[int, int]:
         self._number = (self._number[0], self._number[1] + 1)
-        servers = len(self._peers)
-        return Order(servers, self._generation, self._number, control, term, since, assigns)
+        return self._number
 
     def _give(self, order: Order, values: Sequence[Values]) -> None:
         self._carry_out(order, values)

@@ -52,6 +52,7 @@ class Saver:
         step: says the newest global step.
         lineage: of the present term; written into every checkpoint.
         whole: whether the last one is one cut through all servers.
+        saved_step: of the last one.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Saver:
         self.until: int | None = None
         self.lineage = Lineage()
         self.whole = True
+        self.saved_step = 0
         self.rows: Mapping[int, Row] = {}
 
     def save_start(self, start: Start) -> None:
@@ -211,6 +213,7 @@ class Saver:
         except CheckpointError as error:
             self._tried(cut.version, str(error))
             raise
+        self.saved_step = cut.version
         self._tried(cut.version, None)
         checkpoints.rotate(
             self._directory,

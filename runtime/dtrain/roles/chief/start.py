@@ -196,6 +196,9 @@ def _newest_that_fits(directory: Path, plan: Plan, feed: Feed, *, by_server: boo
 
     One in which not all servers contain the same batches would be a mixture on other servers, or where they
     have to be of one version. Then it is the newest one of the same call of `fit` that is none.
+
+    Raises:
+        CheckpointError: there is none.
     """
     newest = checkpoints.open_checkpoint(directory)
     state = newest.state
@@ -213,11 +216,13 @@ def _newest_that_fits(directory: Path, plan: Plan, feed: Feed, *, by_server: boo
                     newest.close()
                     return older
                 older.close()
-    newest.warning = (
-        f"{newest.path} has batches on some servers only, and there is none before it: they "
-        "count on some variables only"
+    newest.close()
+    servers = len(state.contents)
+    raise CheckpointError(
+        f"{newest.path} has batches on some servers only, and no whole checkpoint is left: it fits only the "
+        f"{servers} servers that wrote it. Resume with `--ps {servers}`, updates: async, and the placement, "
+        "partitioner and batch size that it was written with"
     )
-    return newest
 
 
 def _same_batches(state: checkpoints.RunState, plan: Plan, feed: Feed) -> bool:

@@ -47,6 +47,8 @@ class AsyncPushes:
         compensation: with ``stale_gradients: compensate``.
         retry: whether a batch whose gradient was too stale is to be computed again.
         missing: at ps:0: which replicas have gone, and how.
+        halved: at ps:0: a batch that cannot be brought to all servers, because its gradient was not finite
+            again and again: they have to go back to a checkpoint. None: there is none.
         _doubtful: at ps:0: the batches of lost replicas, which may have reached other servers, and how often
             each is computed again if its gradient is not finite now.
     """
@@ -68,6 +70,7 @@ class AsyncPushes:
     compensation: DelayCompensation | None = None
     retry: bool = False
     missing: str = ""
+    halved: int | None = None
     _doubtful: dict[int, int] = field(default_factory=dict)
     _too_few_since_s: float | None = None
 
@@ -88,6 +91,7 @@ class AsyncPushes:
         tally: Tally | None = None,
         leader: int | None = None,
         alone: bool = False,
+        torn: bool = False,
     ) -> "AsyncPushes":
         """Begin a term as the spec says; only ps:0 has a gate, and judges what is too stale.
 
@@ -101,6 +105,7 @@ class AsyncPushes:
             repairs: what it contains and another server's does not.
             dealer, tally: at ps:0.
             alone: whether the replica of rank 0 makes every step.
+            torn: whether the servers may contain different batches.
         """
         warmup_steps = max_steps if alone else training.warmup_steps
         gate = TicketGate(
@@ -122,6 +127,7 @@ class AsyncPushes:
             too_few_timeout_s=0.0 if training.too_few == "fail" else training.too_few_timeout_s,
             compensation=DelayCompensation(training.compensation, store.trainable) if compensate else None,
             retry=training.on_stale == "retry_same_batch",
+            _doubtful=dict.fromkeys(dealer.due, REPEATS) if dealer is not None and torn else {},
         )
 
     @property
@@ -142,12 +148,20 @@ class AsyncPushes:
         return self.gate.held_back or self.gate.finished
 
     def hold(self) -> int:
-        """See `TicketGate.hold`. What waits to be dealt again may have reached other servers: it is under way
-        as well.
+        """See `TicketGate.hold`. What waits to be dealt again and may have reached other servers is under way
+        as well, and what is dealt before it.
         """
         if self.gate is None or self.dealer is None:
             return self.version
-        return self.gate.hold(len(self.dealer.due))
+        waiting = self.dealer.due | ({self._leaders_batch} - {NO_PART})
+        last = max(waiting & self._doubtful.keys(), default=NO_PART)
+        return self.gate.hold(sum(batch <= last for batch in waiting))
+
+    @property
+    def _leaders_batch(self) -> int:
+        """At ps:0: the batch that the leader has a ticket for, and is not pushing while it gives an order."""
+        assert self.dealer is not None
+        return NO_PART if self.leader is None else self.dealer.current.get(self.leader, NO_PART)
 
     def release(self, until: int | None) -> None:
         """Go on, to this version."""
@@ -156,13 +170,16 @@ class AsyncPushes:
 
     def end_at(self, version: int, seen: SeenPushes) -> Iterator[Action]:
         """This version is the last one; pushes that are under way make it, and not the one that the leader
-        would have made.
+        would have made, unless some server may have its batch.
         """
         self.max_steps = version
         if self.gate is not None and self.dealer is not None:
             self.gate.end_at(version)
-            if self.leader is not None and self.leader in self.dealer.current:
-                self.dealer.hold(self.dealer.current[self.leader])
+            batch = self._leaders_batch
+            if batch in self._doubtful:
+                self.dealer.give_back(batch)
+            elif batch != NO_PART:
+                self.dealer.hold(batch)
         return iter(())
 
     def values_for(self, rank: int, whole: bool = False) -> Blocks:
@@ -323,14 +340,21 @@ class AsyncPushes:
         if self.gate is not None and self.dealer is not None:
             if rank in self.gate.holders and self.dealer.current.get(rank) == part:
                 self.gate.settle(rank, accepted=False)
-                if self._doubtful.get(part):
-                    self._doubtful[part] -= 1
+                if part in self._doubtful:
+                    self._try_again(part)
                     self.dealer.give_back(part)
                 else:
                     self.dealer.settle(part)
             if self.repairs is not None and self.repairs.given.get(rank) == part:
+                self._try_again(part)
                 self.repairs.give_back(rank)
         return self.gate is None, NO_PART
+
+    def _try_again(self, part: int) -> None:
+        """ps:0: a batch that some servers may have is refused by all that lack it."""
+        left = self._doubtful[part] = self._doubtful.get(part, REPEATS) - 1
+        if left < 0:
+            self.halved = part
 
     def members_changed(
         self, live: Set[int], anew: Collection[int], seen: SeenPushes, now: float
@@ -343,7 +367,8 @@ class AsyncPushes:
                 self.gate.leave(rank)
             for rank in (self.live - live) | set(anew):
                 self.gate.holders.discard(rank)
-                self._doubtful.update(dict.fromkeys(self.dealer.parts_of[rank], REPEATS))
+                if self.repairs is not None and self.rule.max_staleness is None:  # else ps:0 has them first
+                    self._doubtful.update(dict.fromkeys(self.dealer.parts_of[rank], REPEATS))
                 self.dealer.lose(rank)
                 if self.repairs is not None:
                     self.repairs.lose(rank)

@@ -39,6 +39,7 @@ class Held:
         dealer, tally: at ps:0.
         earlier_rows: at ps:0: the numbers of every epoch of other calls of `fit`, by call.
         order: the number of the newest order that was obeyed.
+        recorded: at ps:0: the number of the newest `Record`.
         stopped: whether it has ended training.
     """
 
@@ -56,6 +57,7 @@ class Held:
     tally: Tally | None = None
     earlier_rows: dict[int, dict[int, Row]] = field(default_factory=dict)
     order: tuple[int, int] = (0, 0)
+    recorded: tuple[int, int] = (0, 0)
     stopped: bool = False
 
     @classmethod
@@ -156,6 +158,11 @@ class Held:
         """In async: the batches that the variables contain."""
         return self.pushes.applied if isinstance(self.pushes, AsyncPushes) else None
 
+    @property
+    def halved(self) -> bool:
+        """ps:0, in async: whether the servers contain different batches for good: the term is over."""
+        return isinstance(self.pushes, AsyncPushes) and self.pushes.halved is not None
+
     def marked(self) -> Marked:
         """Answer a mark."""
         rule = self.pushes
@@ -195,6 +202,8 @@ class Held:
         self.seen.record(replica, Seen(message.incarnation, message.sequence, Verdict.REFUSED))
         reason = f"the gradient of {replica} from version {message.base_version} holds NaN or infinity"
         ticket, part = self.pushes.refused(rank, message.part)
+        if self.halved:
+            reason += "; other servers may have its batch, so all go back to the newest checkpoint"
         told = self.pushes.told_to(rank)
         reply = Reply(
             verdict=Verdict.REFUSED,
@@ -265,6 +274,7 @@ def _rule(
             until=message.until,
             applied=AppliedBatches(*(message.applied or message.dealt[1:3])),
             repairs=message.repairs,
+            torn=message.applied is not None,
             dealer=dealer,
             tally=tally,
             leader=leader,

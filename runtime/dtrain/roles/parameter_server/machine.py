@@ -253,6 +253,8 @@ class ParameterServer:
         elif row is None and not message.finite:
             yield Send(caller, *held.refuse(replica, rank, message))
             yield from held.pushes.share_out(held.seen, now)
+            if held.halved:
+                self.held = None  # the leader finds that, and gives every server the newest checkpoint
         else:
             yield from held.pushes.push(caller, replica, rank, message, blocks, held.seen, now)
 
@@ -358,8 +360,11 @@ class ParameterServer:
         elif message.epoch is None:
             yield Send(caller, Recorded(term=held.term, rows=held.tally.rows))
         else:
-            if held.term == message.term:  # else the leader has not heard yet that the servers went back
+            # In another term the leader has not heard yet that the servers went back. What comes late on a
+            # connection that broke was said again since, and more after it.
+            if held.term == message.term and message.number > held.recorded:
                 held.tally.record(message.epoch, message.rows)
+                held.recorded = message.number
             yield Send(caller, Recorded(term=held.term, rows={}))
 
     def _on_conclude(

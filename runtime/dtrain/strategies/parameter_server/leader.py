@@ -121,6 +121,7 @@ class ServerLeader(Leader):
                 stop=change.stop,
                 until=change.until,
                 values=values,
+                saved=self._keeper.saved_step,
             )
             self._reporter.trace.event(ConfigChanged(step=version, stops=stops))
             self._keeper.ordered(change.until, end=version if stops else None)

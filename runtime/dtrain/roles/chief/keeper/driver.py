@@ -80,6 +80,11 @@ class Keeper(KeeperThread):
         """Return the version at which the present term began, or was found."""
         return self._machine.first_version
 
+    @property
+    def saved_step(self) -> int:
+        """Return the step of the newest checkpoint that this process has written."""
+        return self._saver.saved_step
+
     # In the program's own thread
 
     def attach(self) -> None:
