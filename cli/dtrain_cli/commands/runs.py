@@ -25,7 +25,7 @@ FOLLOW_EVERY_S = 0.2
 
 
 def find(reference: str | None, runs_dir: Path | None) -> "KnownRun":
-    """The run that the words of a command mean; see `runs_index.find_run`."""
+    """Return the run that the words of a command mean; see `runs.index.find_run`."""
     from dtrain.runs.files import default_runs_dir
     from dtrain_cli.runs.index import find_run
 
@@ -68,7 +68,7 @@ def status(run: str | None, watch: bool, as_json: bool, runs_dir: Path | None) -
 
 
 def _reports(directory: Path, watch: bool) -> Iterator[dict[str, Any]]:
-    """The present report; under `--watch` one a second until the run has ended."""
+    """Yield the present report; under `--watch` one a second until the run has ended."""
     from dtrain_cli.runs.report import ProcessMeter, read_report
 
     meter = ProcessMeter()

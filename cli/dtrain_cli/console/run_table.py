@@ -35,7 +35,7 @@ def _number(value: float) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """A number of bytes as people read it: ``12.3 MB``."""
+    """Return a number of bytes as people read it: ``12.3 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
@@ -67,9 +67,7 @@ _LEFT = {"task", "state", "host", "waiting_for"}
 
 
 def screen_of(report: Mapping[str, Any], console: Console) -> Group:
-    """The report as far as a terminal has lines for it; of the tasks those that the live table would
-    choose.
-    """
+    """Return the report within a terminal's lines, with the tasks that the live table would choose."""
     lines = len(console.render_lines(status_table(report, console.width, tasks=()), pad=False))
     rows = [
         Row(
@@ -87,7 +85,7 @@ def screen_of(report: Mapping[str, Any], console: Console) -> Group:
 def status_table(
     report: Mapping[str, Any], width: int, tasks: Sequence[Mapping[str, Any]] | None = None
 ) -> Group:
-    """The whole report, at most `width` columns wide.
+    """Return the whole report, at most `width` columns wide.
 
     Args:
         report: of `run_report`.
@@ -125,7 +123,7 @@ def status_table(
 
 
 def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
-    """The list of runs."""
+    """Return the list of runs."""
     table = new_table()
     rows = [_run_row(run) for run in runs]
     for heading, *cells in zip(("run", "name", "state", "step", "started", "took"), *rows, strict=True):

@@ -1,4 +1,4 @@
-"""What the table of a running launch and the tables of `status` and `runs` share: colours, frame, columns."""
+"""The shared parts of the tables of a running launch and of `status` and `runs`: colours, frame, columns."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING

@@ -97,7 +97,7 @@ class Supervisor:
 
     @property
     def state(self) -> RunState:
-        """The run's state as CONTRACT names it."""
+        """The state of the run."""
         return self._journal.record.state
 
     # What follows from an event

@@ -1,5 +1,5 @@
 """The thread that keeps a task's lease at ps:0: a heartbeat each second on a connection that tensors do not
-share. Rule 6.
+share: rule *No silent wait* (docs/design/protocol.md#no-silent-wait).
 
 It is also the watchman of every wait: when ps:0 is gone for good, has declared training failed, or knows
 another process in this task's place, `failure` says so and the callback breaks whatever the task waits on.
@@ -65,7 +65,7 @@ class HeartbeatLink:
         self._on_silence = on_silence
         self.failure: DtrainError | None = None
         # Larger than that of every earlier process, also of an earlier run whose checkpoint remembers what it
-        # pushed (rule 5), and also if the clock was set back meanwhile: attempts of one run only rise.
+        # pushed, and also if the clock was set back meanwhile: attempts of one run only rise.
         self.answer = self._first_beat(
             (reporter.status.attempt << CLOCK_BITS) + int(self._process[1] * 1000), connect_s
         )

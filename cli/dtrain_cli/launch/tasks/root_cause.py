@@ -23,8 +23,7 @@ _TAIL_BYTES = 1 << 16
 
 
 def failure_of(launch: TaskLaunch, end: Exited) -> FailureRecord:
-    """The record of an attempt that failed: its own, else one made from what is known; and the end of its
-    output. It is kept.
+    """Return, and keep, the record of a failed attempt: its own, else one made here; with its last output.
 
     Args:
         launch: the attempt.
@@ -52,16 +51,14 @@ def failure_of(launch: TaskLaunch, end: Exited) -> FailureRecord:
 
 
 def own_record(launch: TaskLaunch) -> FailureRecord | None:
-    """What the attempt itself has left."""
+    """Return the record that the attempt itself has left."""
     with contextlib.suppress(RunError):  # half written on a full disk
         return read_record(RunFiles(launch.run_dir).failure(launch.task, launch.attempt), FailureRecord)
     return None
 
 
 def describe(end: Exited, killed_for_memory: bool) -> str:
-    """An end in words: ``killed by SIGSEGV (signal 11)``, ``exited with code 139 (128 + SIGSEGV)`` as shells
-    do after it.
-    """
+    """Return an end in words: ``killed by SIGSEGV (signal 11)``, ``exited with code 139 (128 + SIGSEGV)``."""
     peak = f"(peak {end.peak_memory_bytes / 2**30:.1f} GiB)"
     if end.status >= 0:
         name = _signal_name(end.status - 128)
@@ -79,7 +76,7 @@ def _signal_name(number: int) -> str | None:
 
 
 def earliest(failures: Iterable[FailureRecord]) -> FailureRecord | None:
-    """The first cause: a lost peer is a consequence, and never beats anything else."""
+    """Return the first cause: a lost peer is a consequence, and never precedes another failure."""
     return min(
         failures,
         key=lambda failure: (failure.kind is FailureKind.PEER_LOST, failure.monotonic_s),
@@ -88,7 +85,7 @@ def earliest(failures: Iterable[FailureRecord]) -> FailureRecord | None:
 
 
 def last_lines(log: Path) -> list[str]:
-    """The end of a log."""
+    """Return the end of a log."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL_BYTES))

@@ -186,9 +186,7 @@ class Leader:
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
-        """A question whose answers were not all heard would have them taken for the next one's: then on new
-        connections.
-        """
+        """Ask on new connections after a failure, so that no late answer is taken for another question's."""
         if self._answers_open:
             self.reconnect()
         self._answers_open = True
@@ -196,9 +194,7 @@ class Leader:
         self._answers_open = False
 
     def _say(self, server: int, question: AnyMessage) -> None:
-        """A question for a server's state has a number of its own each time, of which its rows are asked
-        for.
-        """
+        """Send a question; each one for a server's state has a number, by which its rows are asked for."""
         if isinstance(question, Snapshot):
             self._number[server] = next(self._numbers)
         if isinstance(question, Snapshot | SnapshotRows):

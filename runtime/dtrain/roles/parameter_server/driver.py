@@ -1,7 +1,8 @@
 """Runs a `ParameterServer`: its sockets, its threads, its clock. It decides nothing.
 
 One lock is held while the machine takes a message and while what it answered is cut into bytes, so a reply is
-one version of every shard, never a mixture (rule 8), and a push is applied whole or not at all.
+one version of every shard, never a mixture
+(docs/design/protocol.md#whole-versions), and a push is applied whole or not at all.
 """
 
 import math
@@ -183,7 +184,7 @@ class ServerHandler:
             self._carry_out(self.machine.tick(self._now(), self._connections()))
 
     def fail(self, reason: str) -> None:
-        """This server cannot go on."""
+        """Fail: this server cannot go on."""
         self.failure = reason
         self.ended.set()
 
@@ -231,10 +232,10 @@ class ServerHandler:
 
 
 class DecisionLink:
-    """ps:i's way to ps:0: reports of complete contributions go out on one connection, commits come in on
-    another. Rule 2.
+    """ps:i's two connections to ps:0: one for reports of complete contributions, one for commits.
 
-    When either breaks it is opened again, and what ps:0 may have missed, or has decided since, is said again.
+    When either breaks, both are opened again, and messages that ps:0 may have missed are sent again: rule
+    *One decision* (docs/design/protocol.md#one-decision).
     """
 
     def __init__(self, handler: ServerHandler, connect: Connect, clock: Clock = SYSTEM) -> None:
@@ -356,8 +357,6 @@ def _join_first_server(assignment: TaskAssignment, hello: Hello, reporter: Repor
 
 
 def _connections(assignment: TaskAssignment) -> int:
-    """Connections that may be open at once: every task has at most four (data, heartbeat, and their
-    successors), and some air.
-    """
+    """Return how many connections may be open at once: four a task (data, heartbeat, successors) and some."""
     tasks = sum(1 for _ in assignment.cluster.tasks()) + 2
     return 4 * tasks + 64

@@ -36,12 +36,12 @@ class DepartingGradients:
         self.forget()
 
     def forget(self) -> None:
-        """The gradient has been sent, or never will be."""
+        """Forget the gradient, which has been sent or never will be."""
         self._complete: set[str] = set()
         self._sent: dict[int, tuple[Channel, int]] = {}
 
     def complete(self, names: Sequence[str], channels: Sequence[Channel | None]) -> None:
-        """These variables' gradients will not change any more."""
+        """Send these variables' gradients, which will not change any more."""
         self._complete.update(names)
         for server, (block, shards) in enumerate(zip(self._blocks, self._shards, strict=True)):
             if block is None or block.nbytes < EARLY_BYTES:

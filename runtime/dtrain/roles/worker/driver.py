@@ -161,7 +161,7 @@ class ReplicaDriver:
         return self.overlaps and self.machine.sync and self._packing.in_place
 
     def complete(self, names: tuple[str, ...]) -> None:
-        """These variables' gradients in memory will not change any more: they may leave."""
+        """Let these variables' gradients in memory leave, which will not change any more."""
         self._departing.complete(names, [peer.channel for peer in self._peers])
 
     def arrive(self) -> None:
@@ -169,7 +169,7 @@ class ReplicaDriver:
         self.arriving.complete()
 
     def fetch_again(self, server: int) -> None:
-        """The connection broke while values came, of which some may have been used."""
+        """Fetch values again whose connection broke while they came, and of which some may have been used."""
         self.overtaken = True
         self._exchange(self.machine.fetch_again(server))
 
