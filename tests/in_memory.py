@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.config import CheckpointSection, ClusterSection, RunSpec, training_section
+from dtrain.config import CheckpointSection, ClusterSection, RunSpec, SimulateSection, training_section
 from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage
 from dtrain.process.assignment import TaskAssignment
@@ -20,7 +20,9 @@ from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.runs.reporting import Reporter
 from dtrain.strategies.parameter_server.strategy import ParameterServerStrategy
+from dtrain.wire.channel import Channel
 from dtrain.wire.memory import MemoryChannel
+from dtrain.wire.slow_link import through_link
 
 END_S = 240.0
 
@@ -47,8 +49,9 @@ class Joined(ParameterServerStrategy):
         self._cluster = cluster
         super().__init__(assignment)
 
-    def _connect(self, server: int, timeout_s: float, transport: str) -> Connection:
-        return self._cluster.connect(server, self.assignment)
+    def _connect(self, server: int, timeout_s: float, transport: str) -> Channel:
+        channel = self._cluster.connect(server, self.assignment)
+        return through_link(channel, self.assignment.spec.simulate, str(self.assignment.task))
 
 
 class InMemoryCluster:
@@ -60,9 +63,10 @@ class InMemoryCluster:
         replicas: int,
         servers: int = 1,
         checkpoint: CheckpointSection | None = None,
+        simulate: SimulateSection | None = None,
         **training: Any,
     ) -> None:
-        """Start the servers; `folder` is the leader's run directory, `checkpoint` and `training` are sections
+        """Start the servers; `folder` is the leader's run directory, `checkpoint`, `simulate` and `training` are sections
         of the spec.
         """
         names = {
@@ -74,7 +78,12 @@ class InMemoryCluster:
         self.cluster = ClusterSpec.from_lists(**names)
         section = ClusterSection(chief=1, worker=replicas - 1, ps=servers)
         trains = training_section(**{"updates": "sync", **training})
-        self.spec = RunSpec(cluster=section, training=trains, checkpoint=checkpoint or CheckpointSection())
+        self.spec = RunSpec(
+            cluster=section,
+            training=trains,
+            checkpoint=checkpoint or CheckpointSection(),
+            simulate=simulate or SimulateSection(),
+        )
         self.servers: list[ServerHandler] = []
         self._channels: list[Connection] = []
         self._given_up: str | None = None

@@ -41,6 +41,7 @@ WISHES = {
     "partitioner": {"partitioner": {"fixed_shards": 2}},
     "compression": {"compression": "bf16"},
     "transport": {"transport": "grpc"},
+    "overlap": {"overlap": "off"},
     "validation": {"validation": "evaluator"},
     "seed": {"seed": 5},
 }

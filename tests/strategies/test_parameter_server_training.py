@@ -15,6 +15,7 @@ from dtrain.messages.verdict import Verdict
 from dtrain.runs.trace import NO_TRACE
 from dtrain.strategies.interface import ConfigChange, TaskContext
 from dtrain.strategies.parameter_server.opening import Opening, open_training
+from dtrain.strategies.parameter_server.overlap import Overlap
 from dtrain.wire.frames import Frame
 
 ORDERED = optimizers.serialize(optimizers.SGD(0.125))
@@ -95,6 +96,7 @@ def opened(hand, trains=True, generation=1, sequence=0):
             connect_s=1.0,
             patience_s=5.0,
             reporter=Reporter(),
+            overlap=Overlap("auto"),
             sequence=sequence,
             checkpoint_folder=Path("nowhere"),
             on_close=lambda training: None,

@@ -34,6 +34,7 @@ class PlainSettings(TypedDict, total=False):
     placement: Literal["round_robin", "greedy"]
     compression: Literal["none", "bf16", "fp16"] | dict[str, float]
     transport: Literal["auto", "grpc", "local"]
+    overlap: Literal["auto", "on", "off"]
     validation: Literal["leader", "evaluator"]
     seed: int
 
@@ -72,6 +73,7 @@ class _ServerSection(_EverySection, frozen=True, kw_only=True):
     partitioner: dict[str, int] | None = None
     compression: Literal["none", "bf16", "fp16"] | dict[str, float] = "none"
     transport: Literal["auto", "grpc", "local"] = "auto"
+    overlap: Literal["auto", "on", "off"] = "auto"
 
 
 class SyncSection(_ServerSection, frozen=True, kw_only=True, tag="parameter_server_sync"):

@@ -22,11 +22,6 @@ cores do all of the work and no link is slow.
 """
 
 
-def overlaps_layers(memory: ReplicaMemory) -> bool:
-    """Return whether any server's values are so large that a step gains by not waiting for all of them."""
-    return any(sum(block.nbytes for block in blocks) >= LATE_BYTES for blocks in memory.blocks)
-
-
 class ArrivingValues(Mapping[str, Array]):
     """Every variable of a replica by name; reading one waits until it is there.
 

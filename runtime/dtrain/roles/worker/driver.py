@@ -154,6 +154,25 @@ class ReplicaDriver:
         return self.machine.outcome
 
     @property
+    def can_overlap(self) -> bool:
+        """Whether layers may overlap: values are used as they come, and there are enough of them."""
+        ready = self.machine.phase is Phase.READY and self._packing.in_place
+        return ready and any(map(self.arriving.may_be_late, range(self.machine.servers)))
+
+    def measure_link(self) -> float:
+        """Get the values of one server once more; return how fast they came, in Mbit/s.
+
+        The server is the last one with many values: ps:0 may make a replica wait.
+        """
+        servers = range(self.machine.servers)
+        server = max(each for each in servers if self.arriving.may_be_late(each))
+        nbytes = sum(block.nbytes for block in self._weights.blocks[server])
+        begun_s = self._clock.now()
+        self._exchange(self.machine.fetch_again(server))
+        self.arrive()
+        return nbytes * 8e-6 / max(self._clock.now() - begun_s, 1e-9)
+
+    @property
     def sends_ahead(self) -> bool:
         """Whether gradients may leave one by one (`complete`). An asynchronous server receives one large
         message at a time.

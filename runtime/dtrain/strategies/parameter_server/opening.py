@@ -13,13 +13,13 @@ from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.roles.chief.keeper.driver import Keeper
 from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.roles.worker.arriving_values import overlaps_layers
 from dtrain.roles.worker.driver import Connect, ReplicaDriver
 from dtrain.roles.worker.machine import Replica
 from dtrain.runs.reporting import Reporter
 from dtrain.strategies.interface import TaskContext
 from dtrain.strategies.parameter_server.failures import Failures
 from dtrain.strategies.parameter_server.leader import ServerLeader
+from dtrain.strategies.parameter_server.overlap import Overlap
 from dtrain.strategies.parameter_server.replica import ServerReplica
 from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.wire.connecting import arrays_to_send
@@ -40,6 +40,7 @@ class Opening:
         connect_s: how long a server may take to be there at first.
         patience_s: how long one may be away later.
         reporter: told of everything.
+        overlap: decides whether layers overlap.
         sequence: the number of the last push of this process.
         checkpoint_folder: the leader's.
         on_close: called when training ends.
@@ -55,6 +56,7 @@ class Opening:
     connect_s: float
     patience_s: float
     reporter: Reporter
+    overlap: Overlap
     sequence: int
     checkpoint_folder: Path | None
     on_close: Callable[[ServerTraining], None]
@@ -98,6 +100,9 @@ def open_training(parts: Opening) -> ServerTraining:
     reporter.progress(machine.global_step)
     reporter.running()
     reporter.bytes_moved = lambda: driver.bytes_moved
+    if context.rank >= 0:
+        with failures.explained():
+            driver.overlaps = parts.overlap.decide(driver)
     replicas = (
         [ServerReplica(context.rank, driver, gradients, weights, section, reporter, failures, leader)]
         if context.rank >= 0
@@ -147,7 +152,7 @@ def _driver(parts: Opening) -> tuple[ReplicaDriver, ReplicaMemory]:
         packing=CompressedPacking(compression, weights, gradients, room)
         if compression
         else Packing(weights, gradients),
-        overlaps=compression is None and overlaps_layers(weights),
+        overlaps=False,
     )
     return driver, gradients
 

@@ -45,6 +45,7 @@ from dtrain.runs.states import TaskPhase
 from dtrain.runs.task_states import STOPPED
 from dtrain.strategies.interface import Problem, Strategy, TaskContext, Training
 from dtrain.strategies.parameter_server.opening import Opening, open_training
+from dtrain.strategies.parameter_server.overlap import Overlap
 from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.wire.channel import Channel
@@ -111,6 +112,7 @@ class ParameterServerStrategy(Strategy):
         self._came_late = False
         self._owner: object = None
         self._reading: ReplicaDriver | None = None
+        self._overlap = Overlap(self.training.overlap)
         self._pushes_sent = 0  # in all calls of `fit`: the numbers of pushes go on
         self._recorded: dict[int, Mapping[int, Row]] = {}
         self.followed_rows: Mapping[int, Row] = {}
@@ -197,6 +199,7 @@ class ParameterServerStrategy(Strategy):
             connect_s=self._connect_s,
             patience_s=self._patience_s,
             reporter=self.reporter,
+            overlap=self._overlap,
             sequence=self._pushes_sent,
             checkpoint_folder=self._checkpoint_folder if self.is_leader else None,
             on_close=self._closed,

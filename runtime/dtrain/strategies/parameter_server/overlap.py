@@ -1,0 +1,48 @@
+"""`training.overlap`: whether a step begins and ends layer by layer, with values that come late and gradients
+that leave early.
+
+It pays where a link is slow, and costs a few percent where the processors do all of the work
+(docs/design/performance.md#layer-by-layer-over-grpc). Numbers are the same with it and without.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+SLOW_LINK_MBIT_S = 3000.0
+"""Below this speed of a link layers overlap: a step gained at 1 Gbit/s, and lost a little at 10 Gbit/s."""
+
+Choice = Literal["auto", "on", "off"]
+
+
+class Exchange(Protocol):
+    """What may overlap, of a replica that has its first values: its `ReplicaDriver`."""
+
+    @property
+    def can_overlap(self) -> bool:
+        """Whether values come in place, and are so many that there is something to begin with."""
+
+    def measure_link(self) -> float:
+        """Return the speed of the link to a server, in Mbit/s."""
+
+
+@dataclass
+class Overlap:
+    """The decision of one process, which measures its link at most once.
+
+    Attributes:
+        choice: `training.overlap`.
+        link_mbit_s: as it was measured; None before.
+    """
+
+    choice: Choice
+    link_mbit_s: float | None = None
+
+    def decide(self, exchange: Exchange) -> bool:
+        """Return whether the layers of this replica overlap."""
+        if self.choice == "off" or not exchange.can_overlap:
+            return False
+        if self.choice == "on":
+            return True
+        if self.link_mbit_s is None:
+            self.link_mbit_s = exchange.measure_link()
+        return self.link_mbit_s < SLOW_LINK_MBIT_S
