@@ -86,6 +86,22 @@ def test_both_walks_are_there():
     assert len(WALK) > 60
 
 
+def walked(first, after):
+    """The files and functions of the tables from one heading to another."""
+    page = text_of("design/architecture.md")
+    part = page[page.index(f"### {first}") : page.index(f"### {after}")]
+    return re.findall(r"^\| `([\w/.]+\.py)` \| `([\w.]+)` \|", part, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("first", "after"), [("In the replica", "In every server"), ("In every server", "The way back")]
+)
+def test_a_gradient_s_walk_is_short_on_each_side(first, after):
+    walk = walked(first, after)
+    assert 10 < len(walk) <= 25
+    assert len({file for file, _ in walk}) <= 15
+
+
 SECTIONS = [WrittenSpec, TrainingSettings, CheckpointSection, RestartSection, WaitSection, SimulateSection]
 
 
