@@ -79,6 +79,7 @@ SHOWN = sorted(
     - {
         "strategy",
         "transport",
+        "overlap",
         "placement",
         "partitioner",
         "nan_policy",
