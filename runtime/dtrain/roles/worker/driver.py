@@ -87,6 +87,7 @@ class ReplicaDriver:
             WaitTimeoutError: a server is not there in time.
         """
         self.machine = machine
+        self._clock = clock
         self._weights = weights
         self._gradients = gradients
         self._packing = packing or Packing(weights, gradients)
