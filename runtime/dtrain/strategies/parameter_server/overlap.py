@@ -15,7 +15,7 @@ Choice = Literal["auto", "on", "off"]
 
 
 class Exchange(Protocol):
-    """What may overlap, of a replica that has its first values: its `ReplicaDriver`."""
+    """The exchange of a replica that has its first values; a `ReplicaDriver` is one."""
 
     @property
     def can_overlap(self) -> bool:
