@@ -12,7 +12,6 @@ import time
 from collections import defaultdict
 from random import Random
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -96,7 +95,7 @@ class Servers:
             [np.zeros(group.size, group.dtype) for group in self._plan.layout(i).groups]
             for i in range(servers)
         ]
-        self._training = msgspec.to_builtins(section)
+        self._training = section
         self._parts = replicas if section.updates == "sync" else 1
         self.may_push = dict.fromkeys(range(replicas), False)
         self.dealt = [-1] * replicas

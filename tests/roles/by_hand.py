@@ -63,11 +63,10 @@ class Hand:
 
     def initialisation(self, **changes):
         """What the leader says to every server."""
-        training = msgspec.to_builtins(self.training)
         message = Initialise(
             generation=1,
             plan=self.plan.to_dict(),
-            training=training,
+            training=self.training,
             optimizer=optimizers.serialize(self.optimizer),
             version=0,
             max_steps=self.max_steps,

@@ -118,7 +118,6 @@ def test_only_the_leader_initialises(hand):
         ({"plan": {}}, None),
         ({"plan": {"servers": 1, "variables": [{"name": "x"}]}}, None),
         ({"plan": {"servers": 0, "variables": []}}, []),
-        ({"training": {"updates": "sometimes"}}, None),
         ({"optimizer": {"class_name": "Evil", "config": {}}}, None),
         ({"optimizer": {}}, None),
         ({"slots": ("other",)}, None),

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain import messages
+from dtrain.config import ServerSection, training_section
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import Pull, Push
 from dtrain.variables import DTYPE_BYTES
@@ -62,6 +63,8 @@ FIELDS = {
         TEXTS, st.dictionaries(TEXTS, PLAIN, max_size=2), max_size=2
     ),
     messages.RefusalKind: REFUSALS,
+    ServerSection: st.builds(training_section, seed=INTS)
+    | st.builds(training_section, updates=st.just("sync"), deterministic=st.booleans()),
     messages.Refusal | None: st.none() | st.builds(messages.Refusal, reason=TEXTS, kind=REFUSALS),
     messages.Lineage: st.builds(messages.Lineage, first_step=INTS, origin=INTS, rolled_back_steps=INTS),
     list[tuple[str, int, int]]: st.lists(st.tuples(TEXTS, INTS, INTS), max_size=3),

@@ -24,6 +24,7 @@ from dtrain.config.training_section import (
     SyncSection,
     TrainingSection,
     TrainingSettings,
+    on_servers,
     training_section,
 )
 from dtrain.config.wait_section import WaitSection
@@ -54,6 +55,7 @@ __all__ = [
     "WrittenSpec",
     "address_problem",
     "is_none",
+    "on_servers",
     "resolve",
     "training_section",
     "with_program",

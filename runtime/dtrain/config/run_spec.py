@@ -18,6 +18,7 @@ from dtrain.config.training_section import (
     SyncSection,
     TrainingSection,
     TrainingSettings,
+    on_servers,
 )
 from dtrain.config.wait_section import WaitSection
 from dtrain.errors import SpecError
@@ -134,8 +135,7 @@ class RunSpec:
     @property
     def on_servers(self) -> ServerSection:
         """The `training` section of a run that trains on parameter servers; only such a run asks."""
-        assert not isinstance(self.training, SingleSection), "this run trains in one process"
-        return self.training
+        return on_servers(self.training)
 
     def resolved(self) -> "RunSpec":
         """Return the same spec with its consequences written out.

@@ -110,6 +110,12 @@ ServerSection = SyncSection | AsyncSection
 TrainingSection = SingleSection | SyncSection | AsyncSection
 
 
+def on_servers(training: TrainingSection) -> ServerSection:
+    """Return the section of a run that trains on parameter servers; only such a run asks."""
+    assert not isinstance(training, SingleSection), "this run trains in one process"
+    return training
+
+
 def _settings_of(training: TrainingSection) -> dict[str, Any]:
     return {name: getattr(training, name) for name in training.__struct_fields__}
 

@@ -4,10 +4,11 @@ from typing import Any
 
 import msgspec
 
+from dtrain.config import ServerSection
 from dtrain.messages.message import Message
 from dtrain.messages.steps import Sums
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """The version of all messages together. Raise it when a field of any message is added, removed, moved or
 typed otherwise: two builds of different versions refuse each other before either reads another field.
 """
@@ -84,7 +85,7 @@ class Initialise(Message, frozen=True, gc=False, kw_only=True):
 
     generation: int
     plan: dict[str, Any]
-    training: dict[str, Any]
+    training: ServerSection
     optimizer: dict[str, Any]
     version: int
     max_steps: int

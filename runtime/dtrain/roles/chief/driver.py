@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from dtrain.cluster import Role, TaskId
+from dtrain.config import on_servers
 from dtrain.errors import PeerError, PeerLostError, PeerRefusedError
 from dtrain.messages import (
     AnyMessage,
@@ -107,7 +108,7 @@ class Leader:
                 message = Initialise(
                     generation=generation.number,
                     plan=plan.to_dict(),
-                    training=msgspec.to_builtins(generation.training),
+                    training=on_servers(generation.training),
                     optimizer=start.optimizer,
                     version=contents[server].version if contents else start.version,
                     max_steps=generation.max_steps,

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from dtrain.cluster import ClusterSpec, Role
@@ -76,7 +75,7 @@ class Held:
             DtrainError, msgspec.ValidationError: plan, optimizer and blocks do not fit together.
         """
         plan = Plan.from_dict(message.plan)
-        training: ServerSection = msgspec.convert(message.training, ServerSection)
+        training = message.training
         servers = cluster.count(Role.PS)
         if plan.servers != servers:
             raise InputError(f"a plan for {plan.servers} servers, and the cluster has {servers}")
