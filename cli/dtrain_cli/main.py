@@ -34,7 +34,7 @@ Examples:
 
 
 class _Group(click.Group):
-    """Lists its commands as they were added: what one does first stands first."""
+    """A group that lists its commands as they were added: the first that a user needs stands first."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

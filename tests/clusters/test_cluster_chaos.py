@@ -33,8 +33,8 @@ def test_servers_and_the_evaluator_are_slowed_paused_and_killed(launcher):
     launch.wait_running()
     assert chaos("slow", "ps:1", "5") == "ps:1 computes 5 times slower\n"
     assert chaos("slow", "evaluator:0", "3") == "evaluator:0 computes 3 times slower\n"
-    assert chaos("pause", "ps:0", "--for", "0.3") == "ps:0 paused\nps:0 goes on\n"
-    assert chaos("pause", "evaluator:0", "--for", "0.1") == "evaluator:0 paused\nevaluator:0 goes on\n"
+    assert chaos("pause", "ps:0", "--for", "0.3") == "ps:0 paused\nps:0 resumed\n"
+    assert chaos("pause", "evaluator:0", "--for", "0.1") == "evaluator:0 paused\nevaluator:0 resumed\n"
     chaos("kill", "evaluator:0")
     launch.wait_for(lambda: launch.task("evaluator:0")["restarts"] == 1, "the evaluator is started again")
     before = evaluated()

@@ -65,7 +65,7 @@ def test_with_a_backup_synchronous_training_goes_on_without_a_dead_worker(launch
     assert {
         name: task["state"] for name, task in tasks_of(report).items() if task["state"] != "succeeded"
     } == {"worker:0": "failed"}
-    assert "worker:0 has failed: killed by SIGKILL (signal 9); training goes on without it" in launch.err
+    assert "worker:0 has failed: killed by SIGKILL (signal 9); training continues without it" in launch.err
 
 
 def test_a_killed_server_is_restored_and_the_loss_is_shown(launcher):

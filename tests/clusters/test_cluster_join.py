@@ -101,7 +101,7 @@ def test_a_worker_that_has_joined_dies_with_the_launcher_or_with_its_own_command
     launch.send(signal.SIGKILL)
     assert second.end() == 137, second.err
     second.wait_gone()
-    assert " is gone, and its tasks with it" in second.err
+    assert " has died, and its tasks with it" in second.err
     assert launch.end() == -9
     launch.wait_gone()
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_joined_is_said(launcher):
     succeeded(launch)
     late = launcher.dtrain("worker", "--join", str(launch.run_dir), PACED)
     assert late.end() == 1
-    assert "is not alive: its state is succeeded" in late.err
+    assert "cannot be joined: its state is succeeded" in late.err
     both = launcher.dtrain("worker", "--join", str(launch.run_dir), "--index", "3", PACED)
     assert both.end() == 2
     assert "give only --runs-dir beside it" in both.err

@@ -190,7 +190,7 @@ def test_a_run_that_was_interrupted_goes_on(launcher):
     reached = saved_steps(first.run_dir)[-1]
     assert reached >= 10
     line = shlex.join(["dtrain", "launch", "--resume", "--run-dir", "mine", *SMALL, str(PACED)])
-    assert first.err.splitlines()[-1] == f"dtrain: go on with  {line}"
+    assert first.err.splitlines()[-1] == f"dtrain: resume with  {line}"
     again = launcher.start(
         "--run-dir", "mine", "--resume", *SMALL, PACED, "--steps", str(reached + 7), run_dir=first.run_dir
     )

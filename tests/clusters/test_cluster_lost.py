@@ -84,8 +84,8 @@ def test_every_worker_that_is_lost_is_named_at_once_and_at_the_end(four_lost):
     launch = four_lost
     succeeded(launch)
     left = "left before the last step (60), with exit code 0"
-    assert "worker:0 has failed: ValueError: bad batch; training goes on without it" in launch.err
-    assert f"worker:1 has failed: {left}; training goes on without it" in launch.err
+    assert "worker:0 has failed: ValueError: bad batch; training continues without it" in launch.err
+    assert f"worker:1 has failed: {left}; training continues without it" in launch.err
     last_line = launch.err.splitlines()[-1]
     for name, why in {"0": "ValueError: bad batch", "[12]": left, "3": "ValueError: bad at the end"}.items():
         assert re.search(rf"worker:{name} failed at step \d+: {re.escape(why)} \(log: /", last_line)

@@ -11,7 +11,7 @@ from dtrain_cli.commands.shell_completion import complete_run, complete_task
 from dtrain_cli.commands.spec_options import Seconds, runs_dir_option
 
 ACTIONS = ("kill", "pause", "resume", "slow")
-DONE = {"kill": "killed", "pause": "paused", "resume": "goes on"}
+DONE = {"kill": "killed", "pause": "paused", "resume": "resumed"}
 
 
 @click.command(

@@ -198,15 +198,17 @@ class ProgramCommand(click.Command):
         return words
 
     def _misplaced(self, what: str, word: str, program: Path) -> str:
-        before, behind = f"dtrain {self.name} {word} ... {program}", f"{program} -- {word} ..."
+        before = f"dtrain {self.name} {word} ... {program}"
+        behind = f"{program} -- {word} ..."
         return (
             f"{what}, which stands before the program: `{before}`; if it is the program's own, write "
             f"`{behind}`"
         )
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Our options before the program; behind it they would be the program's, whose options are not known
-        here.
+        """Complete dtrain's options before the program.
+
+        Those behind it are the program's, which are not known here.
         """
         words = ctx.params.get("words") or Words()
         return [] if words.program or words.foreign else super().shell_complete(ctx, incomplete)
@@ -243,8 +245,9 @@ class ProgramCommand(click.Command):
 
 
 def _knows(program: Path, option: str) -> bool:
-    """Whether a program writes the name of an option as argparse and click want it (``--x/--no-x``): then it
-    is its own.
+    """Return whether a program writes the name of an option as argparse and click want it (``--x/--no-x``).
+
+    Then the option is the program's own.
     """
     with _no_warnings():
         tree = ast.parse(program.read_bytes())
@@ -257,8 +260,9 @@ def _knows(program: Path, option: str) -> bool:
 
 
 def _is_spec(word: str) -> bool:
-    """Whether a word names a file with a `cluster` section of roles; any other file is the program's own
-    business.
+    """Return whether a word names a file with a `cluster` section of roles.
+
+    Any other file is the program's own.
     """
     if not word.endswith(SPEC_SUFFIXES) or not Path(word).is_file():
         return False
@@ -274,5 +278,7 @@ def _is_spec(word: str) -> bool:
 
 
 def _may_be_value(word: str) -> bool:
-    """Whether a word after an option like `--resume` is its value rather than the next thing on the line."""
+    """Return whether a word after an option like `--resume` is its value rather than the next word of the
+    grammar.
+    """
     return not word.startswith("-") and not word.endswith((".py", *SPEC_SUFFIXES))

@@ -75,7 +75,7 @@ _data_options = _options(
 )
 @click.option("-o", "--output", type=click.Path(), metavar="FILE", help="Write the JSON object there.")
 def evaluate(metrics: tuple[str, ...], **order: Any) -> NoReturn:
-    """Loss and metrics of a trained model."""
+    """Print loss and metrics of a trained model."""
     _become("evaluate", metrics=list(metrics), **order)
 
 

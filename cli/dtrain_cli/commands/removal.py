@@ -81,7 +81,7 @@ def rm(
         if not dry_run:
             remove_run(run, directory)
         freed += used
-    spared = f"; {runs_text(len(lives))} alive, not touched" if lives else ""
+    spared = f"; {runs_text(len(lives))} still running, not removed" if lives else ""
     click.echo(
         f"{runs_text(len(gone))} {'would be ' if dry_run else ''}removed, {bytes_text(freed)}{spared}",
         err=True,

@@ -133,7 +133,8 @@ def _start(
     classic = [f"--{name}={value}" for name in _CLASSIC if (value := options.pop(name)) is not None]
     waits = {name: value for name in _WAITS if (value := options.pop(name)) is not None}
     sets = (*(f"{_WAITS[name]}={value!r}" for name, value in waits.items()), *sets)
-    join, runs_dir = options.pop("join", None), options.pop("runs_dir", None)
+    join = options.pop("join", None)
+    runs_dir = options.pop("runs_dir", None)
     if join is None:
         from dtrain_cli.plan.standalone_start import StandaloneStart
 

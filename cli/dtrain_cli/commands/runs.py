@@ -33,7 +33,7 @@ def find(reference: str | None, runs_dir: Path | None) -> "KnownRun":
 
 
 def runs_text(count: int) -> str:
-    """How many runs, as people say it."""
+    """Return a number of runs in words: ``1 run``, ``2 runs``."""
     return f"{count} run{'' if count == 1 else 's'}"
 
 
@@ -117,7 +117,8 @@ def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_di
     outputs = [TaskOutput(run.files, task) for task in tasks]
     if not any(output.exists for output in outputs):
         click.echo(
-            f"run {run.record.run} has no such logs; a task that is started by hand prints where it runs",
+            f"run {run.record.run} has no logs of these tasks; a task that is started without a "
+            "launcher prints on its own terminal",
             err=True,
         )
     for output in outputs:
@@ -180,8 +181,8 @@ def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
     name = found.record.run
     state = read_report(found.files.directory)["state"]
     if state not in LIVE_RUN_STATES:
-        why = "its launcher is gone, and its tasks with it" if state == RunState.STALE else f"it has {state}"
-        click.echo(f"run {name} needs no stop: {why}", err=True)
+        why = "its launcher has died, and its tasks with it" if state == RunState.STALE else f"it has {state}"
+        click.echo(f"run {name} is not running: {why}", err=True)
         return
     click.echo(f"stopping run {name}", err=True)
     if not stop_launcher(found.record, wait):

@@ -14,7 +14,7 @@ LINE_MAX = 500
 NAMED_MAX = 5
 TITLES = {
     FailureKind.TIMEOUT: "not finished in time",
-    FailureKind.START_TIMEOUT: "not up in time",
+    FailureKind.START_TIMEOUT: "not started in time",
     FailureKind.LAUNCHER: "the launcher failed",
 }
 """Of failures that are no task's."""
@@ -91,5 +91,5 @@ def _shorten(lines: list[str]) -> str:
         return "\n".join(lines)
     kept = LINES_MAX // 2
     return "\n".join(
-        [*lines[:kept], f"... {len(lines) - 2 * kept} lines more in the log ...", *lines[-kept:]]
+        [*lines[:kept], f"... {len(lines) - 2 * kept} more lines in the log ...", *lines[-kept:]]
     )

@@ -24,7 +24,8 @@ _FIRST_TO_GO = ("staleness", "ex/s", "loss", REMARK)
 _LOSSES_MAX = 24
 _OTHER_LINES = 4
 """Those of the heading, the progress, and one that is not the table's."""
-_BAR_MIN, _BAR_MAX = 10, 30
+_BAR_MIN = 10
+_BAR_MAX = 30
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,9 @@ class Row:
 
 
 class LiveTable:
-    """Renders the table under a run's name; remembers the losses for the sparkline, and the first step for
-    the rest of the time.
+    """The table under a run's name.
+
+    It remembers the losses for the sparkline, and the first step for the time that is left.
     """
 
     def __init__(self, headline: str) -> None:
@@ -80,7 +82,7 @@ class LiveTable:
         )
         console.print(table)
         if len(shown) < len(rows):
-            console.print(Text(f"and {len(rows) - len(shown)} tasks more", style="dim"))
+            console.print(Text(f"and {len(rows) - len(shown)} more tasks", style="dim"))
         console.print(self._progress(rows, width - 1), no_wrap=True, overflow="ellipsis", crop=True)
         return out.getvalue()
 
@@ -105,8 +107,9 @@ class LiveTable:
         return text + left
 
     def _time_left(self, step: int, last: int, elapsed_s: float) -> str:
-        """``  1:05 left``, at the rate since the first step that was seen; nothing before there is one, or
-        after the last.
+        """Return ``  1:05 left``, at the rate since the first step that was seen.
+
+        The text is empty before there is a rate, and after the last step.
         """
         self._first = self._first or (elapsed_s, step)
         done = step - self._first[1]
@@ -122,13 +125,13 @@ class LiveTable:
 
 
 def duration_text(seconds: float) -> str:
-    """``1:05``, ``2:00:05``."""
+    """Return a duration as ``1:05`` or ``2:00:05``."""
     minutes, rest_s = divmod(int(seconds), 60)
     return f"{minutes}:{rest_s:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest_s:02d}"
 
 
 def evaluation_text(evaluation: Mapping[str, float], step: int | None) -> str:
-    """``loss 0.035, accuracy 0.991``, and of which step if that is not where the run stands."""
+    """Return ``loss 0.035, accuracy 0.991``, with the step of the evaluation if the run stands at another."""
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in evaluation.items() if name != "global_step")
     of = evaluation.get("global_step", step)
     return numbers if of == step else f"{numbers} when evaluated at step {of:.0f}"
@@ -137,7 +140,8 @@ def evaluation_text(evaluation: Mapping[str, float], step: int | None) -> str:
 def sparkline(values: list[float]) -> str:
     """Return a line of bars from the least to the greatest finite value; a space where there is no number."""
     finite = [value for value in values if abs(value) < float("inf")]
-    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    low = min(finite, default=0.0)
+    high = max(finite, default=0.0)
     span = (high - low) or 1.0
     return "".join(
         SPARKS[int((value - low) / span * (len(SPARKS) - 1))] if abs(value) < float("inf") else " "
@@ -146,13 +150,17 @@ def sparkline(values: list[float]) -> str:
 
 
 def _logarithms(losses: list[float]) -> list[float]:
-    """So that a sparkline shows more than the first fall; as they are if one is not positive."""
+    """Return the logarithms of the losses, by which a sparkline shows more than the first fall.
+
+    Losses of which one is not positive are returned as they are.
+    """
     return [math.log(loss) for loss in losses] if min(losses) > 0 else losses
 
 
 def slow_replicas(rows: list[Row]) -> dict[TaskId, float]:
-    """How many times as long as the others' a slow replica's examples take it, the time left out in which it
-    waits for others.
+    """Return by how many times the examples of each slow replica take longer than those of the others.
+
+    The time in which a replica waits for others does not count.
     """
     took_s = {
         row.task: (1 - (row.status.waiting_share or 0.0)) / row.status.examples_per_s

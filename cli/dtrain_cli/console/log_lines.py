@@ -48,7 +48,8 @@ class LogTail:
             to_the_end: the task is gone: when there is no more, the last line counts also if no newline has
                 ended it.
         """
-        size, shown = self._size(), []
+        size = self._size()
+        shown = []
         if size - self._offset > LAG_BYTES_MAX and (left_out := self._skip(size - LAG_BYTES_MAX // 2)):
             shown = [f"[{left_out} lines not shown; see {self.path}]"]
         while not shown and size > self._offset and (data := self._take(_CHUNK_BYTES)):
@@ -105,7 +106,7 @@ def _text(line: bytes, bytes_max: int | None) -> str:
     """Return a line as a terminal shows it at the end: what follows the last carriage return, plainly."""
     shown = line.rstrip(b"\r").rpartition(b"\r")[2]
     cut = (
-        f" ... ({len(shown) - bytes_max} bytes more)"
+        f" ... ({len(shown) - bytes_max} more bytes)"
         if bytes_max is not None and len(shown) > bytes_max
         else ""
     )
@@ -114,7 +115,7 @@ def _text(line: bytes, bytes_max: int | None) -> str:
 
 
 def without_colours(text: str) -> str:
-    """For a reader that is not a terminal."""
+    """Return a text without colours, for a reader that is not a terminal."""
     return _COLOURS.sub("", text)
 
 

@@ -33,25 +33,26 @@ class Outlet:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person looks at it."""
+        """Return whether this is a terminal."""
         return os.isatty(self.fd)
 
     @property
     def is_pipe(self) -> bool:
-        """Whether another program reads it, which may show what it reads on the same terminal (`| less`, `|
-        tee`).
+        """Return whether another program reads this.
+
+        It may show what it reads on the same terminal (`| less`, `| tee`).
         """
         mode = os.fstat(self.fd).st_mode
         return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
     @property
     def clogged(self) -> bool:
-        """Whether the reader is too slow: producers should wait, or leave something out."""
+        """Return whether the reader is too slow. Producers then wait, or leave something out."""
         return len(self._pending) > PENDING_BYTES_MAX
 
     @property
     def idle(self) -> bool:
-        """Whether all has been written."""
+        """Return whether everything has been written."""
         return not self._pending
 
     def write(self, text: str) -> None:

@@ -61,9 +61,7 @@ class RunConsole:
         self._err.write(self._between_words(f"dtrain: {text}") + "\n")
 
     def leave_out_stacks(self) -> None:
-        """From now on the tasks' stacks are left to the log files: those of a cluster are thousands of
-        lines.
-        """
+        """Leave the tasks' stacks to the log files from now on: those of a cluster are thousands of lines."""
         for tail in (tail for tails in self._tails.values() for tail in tails):
             tail.without_stacks = True
 
@@ -109,7 +107,7 @@ class RunConsole:
             if self._out.clogged:
                 time.sleep(0.005)
         if more and not self._out.closed:
-            self.say("the reader of the output is too slow: the last lines are only in the log files")
+            self.say("the reader of the output is too slow; the last lines are only in the log files")
         self._tell_trouble()
         if self._table:
             self._draw_table()
@@ -117,7 +115,7 @@ class RunConsole:
         if last_word:
             self.say(last_word)
         if way_on:
-            self._err.write(f"dtrain: go on with  {way_on}\n")
+            self._err.write(f"dtrain: resume with  {way_on}\n")
         if report is not None:
             self._out.write(report + "\n")
         if failure is not None:
@@ -159,8 +157,9 @@ class RunConsole:
 
     def _tell_trouble(self) -> None:
         if self._out.trouble:
-            text, self._out.trouble = self._out.trouble, None
-            self.say(f"stdout: {text}; what it does not get is in the log files")
+            text = self._out.trouble
+            self._out.trouble = None
+            self.say(f"stdout: {text}; the output that is missing there is in the log files")
 
     def _label(self, label: str) -> str:
         padded = f"{label:<{self._label_width}} |"
@@ -190,7 +189,7 @@ class RunConsole:
         self._next_table_s = time.monotonic() + TABLE_EVERY_S
 
     def _between_words(self, text: str) -> str:
-        """Lines that a terminal need not cut; a path that is too long stays whole."""
+        """Break a text between words at the width of the terminal. A path that is too long stays whole."""
         if not self._err.is_terminal:
             return text
         width = self._size().columns

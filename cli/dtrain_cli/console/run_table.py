@@ -23,7 +23,7 @@ PIPE_WIDTH = 1000
 
 
 def stdout_console() -> Console:
-    """As wide as the terminal, or as COLUMNS says; in a pipe there is room for everything."""
+    """Return a console as wide as the terminal, or as COLUMNS says. A pipe has room for everything."""
     console = Console(highlight=False)
     if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
         console.width = PIPE_WIDTH
@@ -107,12 +107,16 @@ def status_table(
         )
     parts += [table] if rows else []
     if rows and len(rows) < len(report["tasks"]):
-        parts.append(Text(f"and {len(report['tasks']) - len(rows)} tasks more", style="dim"))
+        parts.append(Text(f"and {len(report['tasks']) - len(rows)} more tasks", style="dim"))
     if report["evaluation"]:
         parts.append(Text(f"evaluation: {evaluation_text(report['evaluation'], report['global_step'])}"))
     if report["unsaved"]:
         parts.append(
-            Text(f"nothing is saved any more: {report['unsaved']}", style="bold red", overflow="fold")
+            Text(
+                f"checkpoints can no longer be saved: {report['unsaved']}",
+                style="bold red",
+                overflow="fold",
+            )
         )
     lost = lost_tasks(report)
     parts += [Text(text, style="red", overflow="fold") for text in lost_texts(lost)]
@@ -148,7 +152,7 @@ def _run_row(run: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _took(run: Mapping[str, Any]) -> str:
-    """How long a run took, or has been under way; nothing where its end is not written down."""
+    """Return how long a run took, or has been under way. The text is empty where the end is not recorded."""
     if not run["started"] or not (run["ended"] or run["state"] in LIVE_RUN_STATES):
         return ""
     end = datetime.fromisoformat(run["ended"]) if run["ended"] else datetime.now(UTC)

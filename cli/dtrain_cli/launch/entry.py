@@ -29,8 +29,9 @@ def launch(options: LaunchOptions) -> int:
 
 
 def _occupy_standard_files() -> None:
-    """Where the caller has closed stdin, stdout or stderr, a pipe of ours would get its number and the tasks'
-    output.
+    """Open /dev/null for each of stdin, stdout and stderr that the caller has closed.
+
+    A pipe of the launcher would get its number otherwise, and with it the output of the tasks.
     """
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)

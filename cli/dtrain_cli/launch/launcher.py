@@ -122,7 +122,7 @@ def _supervise(
     limits = Limits(options.timeout, wait.start_s, options.stall_timeout, wait.grace(launched=True))
     supervisor = Supervisor(plan, target, signals, journal, console, limits)
     console.say(
-        f"run {plan.run.run_id}{' goes on' if options.resume is not None else ''}: {plan.spec.cluster}"
+        f"run {plan.run.run_id}{' is resumed' if options.resume is not None else ''}: {plan.spec.cluster}"
     )
     console.say(f"files in {files.directory}; {_threads(plan)}")
     with _open_to_workers(plan, journal, files):
@@ -158,7 +158,7 @@ def _threads(plan: RunPlan) -> str:
 
 
 def _last_word(outcome: Outcome, took_s: float, progress: RunProgress) -> str:
-    """For example ``succeeded after 8.1 s at step 400; accuracy 0.9712``."""
+    """Return for example ``succeeded after 8.1 s at step 400; accuracy 0.9712``."""
     words = f"{outcome.state} after {took_s:.1f} s"
     if progress.step is not None:
         words += f" at step {progress.step}"

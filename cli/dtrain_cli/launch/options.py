@@ -49,5 +49,5 @@ class LaunchOptions:
 
     @property
     def foreign(self) -> bool:
-        """Whether a foreign command is launched (`-- COMMAND`)."""
+        """Return whether a foreign command is launched (`-- COMMAND`)."""
         return self.program is None

@@ -9,7 +9,7 @@ from dtrain_cli.launch.tasks.task_life import TaskLife
 
 
 class RunProgress:
-    """Looks at the supervisor's lives of tasks whenever it is asked."""
+    """The progress of a run, read from the supervisor's lives of tasks at each call."""
 
     def __init__(self, lives: Mapping[TaskId, TaskLife]) -> None:
         self._lives = lives
@@ -21,29 +21,29 @@ class RunProgress:
 
     @property
     def step(self) -> int | None:
-        """The global step; None before anybody has told of one."""
+        """Return the global step; None before any task has reported one."""
         return global_step(self._statuses())
 
     @property
     def unsaved(self) -> str | None:
-        """Why no checkpoint is saved any more; None: the last one was."""
+        """Return why no checkpoint is saved any more; None: the last one was saved."""
         return next((status.unsaved for status in self._statuses() if status.unsaved), None)
 
     @property
     def saved_step(self) -> int | None:
-        """The step of the last checkpoint, as the leader's present attempt says; None before it has written
+        """Return the step of the last checkpoint of the leader's present attempt; None before it has written
         one.
         """
         return next((status.saved_step for status in self._statuses() if status.saved_step is not None), None)
 
     @property
     def stale_gradients(self) -> int:
-        """How many gradients came too late to count."""
+        """Return how many gradients came too late to count."""
         return sum(status.stale_gradients or 0 for status in self._statuses())
 
     @property
     def evaluation(self) -> dict[str, float] | None:
-        """The evaluation at the furthest step that any task has told of."""
+        """Return the evaluation at the furthest step that any task has reported."""
         told = [status.evaluation for status in self._statuses() if status.evaluation]
         return max(told, key=lambda evaluation: evaluation.get("global_step", 0), default=None)
 

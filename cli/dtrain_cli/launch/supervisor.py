@@ -43,7 +43,7 @@ leader's success.
 
 
 class Supervisor:
-    """Runs a plan to its end. `run` is the loop; everything else is called from it."""
+    """The owner of a run: `run` is the loop that takes a plan to its end, and calls everything else."""
 
     def __init__(
         self,
@@ -141,9 +141,11 @@ class Supervisor:
         life.exit_code = end.exit_code
         life.pid = None
         found = self._ends.judge(life, end, self._order, now_s)
-        life.state, life.failure = found.state, found.failure or life.failure
+        life.state = found.state
+        life.failure = found.failure or life.failure
         if found.restart is not None:
-            life.restart_s, life.restarts_used = found.restart.at_s, found.restart.count
+            life.restart_s = found.restart.at_s
+            life.restarts_used = found.restart.count
             message = first_line(found.failure.message) if found.failure else "ended"
             count = f"{found.restart.count} of {self._ends.rule(life.task).max}"
             self._console.say(
@@ -158,7 +160,7 @@ class Supervisor:
         self._journal.event(life.state, task=str(life.task), message=why.message)
         word = f"{life.task} has failed: {first_line(why.message)}"
         if life.state == TaskState.STOPPED:
-            word = f"{life.task} got a SIGTERM that this launcher did not send, and has left"
+            word = f"{life.task} received a SIGTERM that this launcher did not send, and has stopped"
         states = {task: other.state for task, other in self.lives.items()}
         if self._order is not None:
             if self._order.patient:
@@ -169,7 +171,7 @@ class Supervisor:
             without = (
                 "evaluation will be missing"
                 if life.task.role is Role.EVALUATOR
-                else "training goes on without it"
+                else "training continues without it"
             )
             self._console.say(f"{word}; {without}")
         else:
@@ -180,7 +182,8 @@ class Supervisor:
     def _lose_those_left_behind(self, now_s: float) -> None:
         for life in self.lives.values():
             if self._order is None and (why := self._ends.left_behind(life)):
-                life.state, life.failure = TaskState.FAILED, why
+                life.state = TaskState.FAILED
+                life.failure = why
                 self._lose(life, why, now_s)
 
     def _spec_in_force(self) -> RunSpec:
@@ -198,10 +201,10 @@ class Supervisor:
         name = "SIGINT (Ctrl-C)" if number == signal.SIGINT else signal.Signals(number).name
         if self._order is None or self._order.patient:
             order = RunStop(RunState.STOPPED, 128 + number, now_s, self._limits.grace_s, {})
-            self._stop(order, f"{name}: stopping in order; once more kills at once")
+            self._stop(order, f"{name}: stopping in order; a second signal kills at once")
         else:
             self._order = replace(self._order, at_s=now_s, grace_s=0.0)
-            self._console.say(f"{name} again: killing what is left")
+            self._console.say(f"{name} again: killing the tasks that are left")
 
     # What follows from the passing of time
 
@@ -233,10 +236,11 @@ class Supervisor:
 
     def _say_whether_checkpoints_are_saved(self) -> None:
         """Say it when it changes. The leader's own warning is lost where its log is on the same full disk."""
-        unsaved, saved_step = self.progress.unsaved, self.progress.saved_step
+        unsaved = self.progress.unsaved
+        saved_step = self.progress.saved_step
         if unsaved and not self._unsaved:
             self._unsaved = True
-            self._console.say(f"nothing is saved any more: {unsaved}")
+            self._console.say(f"checkpoints can no longer be saved: {unsaved}")
             self._journal.event("unsaved", message=unsaved)
         elif (
             self._unsaved and not unsaved and saved_step is not None
@@ -298,8 +302,9 @@ class Supervisor:
                 )
 
     def _ask_for_stacks(self, lives: Iterable[TaskLife]) -> None:
-        """Tasks write the stacks of their threads to their logs; a foreign command, and who is no task yet,
-        would die of it.
+        """Have tasks write the stacks of their threads to their logs.
+
+        A task that does not handle the signal yet, or is a foreign command, would die of it and is left out.
         """
         self._console.leave_out_stacks()
         for life in lives:
@@ -317,7 +322,8 @@ class Supervisor:
                 life.state = TaskState.STOPPED if number == signal.SIGKILL else life.state
                 continue
             if life.stop_s is None:
-                life.stop_s, life.state = now_s, TaskState.STOPPING
+                life.stop_s = now_s
+                life.state = TaskState.STOPPING
                 self._journal.event("told to stop", task=str(task), signal=signal.Signals(number).name)
                 if order.patient and task.role is Role.EVALUATOR and not self.foreign:
                     late = f"{self._limits.evaluator_grace_s:g} s after the leader"
@@ -333,14 +339,16 @@ class Supervisor:
         for life in slow:
             life.reluctant = True
             where = "" if self.foreign else "; its stacks are in its log"
-            self._console.say(f"{life.task} has not left yet{where}")
+            self._console.say(f"{life.task} has not stopped yet{where}")
         if slow:
             self._ask_for_stacks(slow)
 
     # What is done
 
     def _start(self, life: TaskLife) -> None:
-        life.state, life.restart_s, life.status = TaskState.STARTING, None, None
+        life.state = TaskState.STARTING
+        life.restart_s = None
+        life.status = None
         life.started_s = self._clock()
         try:
             RunFiles(life.launch.run_dir).status(life.task).unlink(missing_ok=True)
@@ -377,7 +385,8 @@ class Supervisor:
 
     def _give_up(self, late: Late, now_s: float) -> None:
         """End the run for a reason of the launcher's own, which no later failure of a task replaces."""
-        failure, text = self._launcher_failure(late.kind, late.text, late.code), late.text
+        failure = self._launcher_failure(late.kind, late.text, late.code)
+        text = late.text
         failure.monotonic_s = 0.0
         self._causes.append(failure)
         if late.tasks:
@@ -405,11 +414,13 @@ class Supervisor:
         self._say_whether_checkpoints_are_saved()
         outcome = outcome_of(self._order, self.lives.values(), self._causes)
         for text in self._faults.missed() if outcome.state is RunState.SUCCEEDED else ():
-            self._console.say(f"simulate: {text}: the run was over before that was due, or seen to be")
+            self._console.say(f"simulate: {text}: the run ended before that was due")
         record = self._journal.record
         record.state = RunState(outcome.state)
-        record.exit_code, record.failure = outcome.exit_code, outcome.failure
-        record.ended, record.stalled = now_text(), None
+        record.exit_code = outcome.exit_code
+        record.failure = outcome.failure
+        record.ended = now_text()
+        record.stalled = None
         self._journal.event("ended", state=outcome.state, exit_code=outcome.exit_code)
         self._record_tasks()
         return outcome

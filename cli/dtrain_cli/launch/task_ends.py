@@ -37,7 +37,7 @@ class Judgement:
 
 
 class TaskEnds:
-    """Judges every end of one run."""
+    """The judge of every end of a task in one run."""
 
     def __init__(
         self, spec: RunSpec, leader: TaskId, foreign: bool, lives: Mapping[TaskId, TaskLife]
@@ -122,7 +122,8 @@ class TaskEnds:
         """Make and keep the record of a replica that ended with exit code 0 although there were steps to
         make.
         """
-        launch, status = life.launch, life.status
+        launch = life.launch
+        status = life.status
         record = FailureRecord(
             str(launch.task),
             f"left {where_in_training(status)}, with exit code 0",

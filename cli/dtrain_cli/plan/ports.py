@@ -38,7 +38,7 @@ class HeldPorts:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """The ports that are held, in the order of picking."""
+        """Return the ports that are held, in the order of picking."""
         return tuple(holder.getsockname()[1] for holder in self._sockets)
 
     def hold(self, host: str, port: int) -> None:
@@ -78,7 +78,7 @@ class HeldPorts:
             else:
                 return port
         raise RunError(
-            f"no free port on {LOOPBACK} after {_PICKS_MAX} tries; are others being taken all the time?"
+            f"no free port on {LOOPBACK} after {_PICKS_MAX} tries; do other programs take them all the time?"
         )
 
     def release(self, port: int) -> None:
@@ -196,7 +196,7 @@ def hold_addresses(section: ClusterSection) -> tuple[ClusterSpec, HeldPorts]:
 
 
 def example_addresses(section: ClusterSection) -> ClusterSpec:
-    """Addresses as a launch might get them, for `dtrain plan`: picked now and not held.
+    """Return addresses as a launch might get them, for `dtrain plan`. The ports are picked now and not held.
 
     Raises:
         RunError: no ports could be had.

@@ -50,7 +50,7 @@ class Workload:
 
     @property
     def foreign(self) -> bool:
-        """Whether it is a foreign command, which knows nothing of dtrain."""
+        """Return whether it is a foreign command, which knows nothing of dtrain."""
         return self.program is None
 
     def named(self, spec: RunSpec, earlier: str | None = None) -> RunSpec:
@@ -111,7 +111,7 @@ class RunPlan:
         return leader
 
     def to_dict(self, mask_secret: bool = True) -> dict[str, Any]:
-        """Plain data for plan.json and `dtrain plan --json`."""
+        """Return plain data for plan.json and `dtrain plan --json`."""
         return {
             "run": self.run.run_id,
             "name": self.spec.name,
@@ -128,7 +128,7 @@ def build_plan(
 
     Args:
         spec: a spec without problems.
-        addresses: everybody's address, counts already filled in (`dtrain_cli.plan.ports`).
+        addresses: the address of every task, counts already filled in (`dtrain_cli.plan.ports`).
         run: the run's identity.
         workload: what the tasks run.
         machine: what they run on.

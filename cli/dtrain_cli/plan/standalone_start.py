@@ -71,9 +71,9 @@ class StandaloneStart:
             raise SpecError(NO_CLUSTER)
         if found is None:
             raise SpecError(
-                f"which {self.role}, and of which cluster? Expected --spec SPEC with addresses and "
-                "--index I, "
-                f"or TF_CONFIG in the environment, or --ps_hosts, --worker_hosts and --task_index"
+                f"nothing says which {self.role} this is, and of which cluster; expected --spec SPEC with "
+                "addresses and --index I, or TF_CONFIG in the environment, or --ps_hosts, --worker_hosts and "
+                "--task_index"
             )
         if found.task.role is not self.role or self.index not in (None, found.task.index):
             asked = self.role if self.index is None else TaskId(self.role, self.index)

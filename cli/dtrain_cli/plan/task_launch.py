@@ -42,7 +42,7 @@ class TaskLaunch:
 
     @property
     def log(self) -> Path:
-        """Where this attempt's output goes."""
+        """Return the file for this attempt's output."""
         return RunFiles(self.run_dir).log(self.task, self.attempt)
 
     def for_attempt(self, attempt: int) -> "TaskLaunch":
@@ -50,7 +50,7 @@ class TaskLaunch:
         return replace(self, attempt=attempt, environment={**self.environment, ATTEMPT: str(attempt)})
 
     def to_dict(self, mask_secret: bool = True) -> dict[str, Any]:
-        """Plain data for plan.json and `dtrain plan --json`."""
+        """Return plain data for plan.json and `dtrain plan --json`."""
         masked = {SECRET: MASKED} if mask_secret and SECRET in self.environment else {}
         return {
             "task": str(self.task),

@@ -14,7 +14,7 @@ from dtrain.runs.files import RunFiles
 
 
 def new_run_id(name: str, now: datetime) -> str:
-    """For example ``20261121-094500-digits-ab12``: sorts by time, tells people what it is."""
+    """Return for example ``20261121-094500-digits-ab12``, which sorts by time and names the run."""
     return f"{now:%Y%m%d-%H%M%S}-{name}-{secrets.token_hex(2)}"
 
 
@@ -42,7 +42,7 @@ def _strange(files: RunFiles) -> str | None:
     if facts.st_uid != os.geteuid():
         return f"it belongs to another user (uid {facts.st_uid})"
     if facts.st_mode & 0o022:
-        return f"others may write to it (mode {facts.st_mode & 0o777:04o}; `chmod go-w` mends that)"
+        return f"others may write to it (mode {facts.st_mode & 0o777:04o}; `chmod go-w` corrects it)"
     try:
         names = sorted(path.name for path in files.directory.iterdir())
     except OSError as error:
@@ -81,7 +81,7 @@ def locked_run_directory(directory: Path, resume: bool) -> Iterator[RunFiles]:
             ) from None
         if files.run.exists() and not resume:
             raise SpecError(
-                f"{directory} already holds a run; go on with it by --resume, or give another --run-dir"
+                f"{directory} already holds a run; resume it with --resume, or give another --run-dir"
             )
         if resume and not files.run.exists():
             raise RunNotFoundError(

@@ -22,14 +22,14 @@ class KnownRun:
 
     @property
     def started(self) -> str:
-        """ISO time of the start, or of the directory where the start was not yet recorded."""
+        """Return the ISO time of the start, or of the directory where the start was not recorded yet."""
         if self.record.started is not None:
             return self.record.started
         return datetime.fromtimestamp(self.files.directory.stat().st_ctime, UTC).isoformat()
 
 
 def known_runs(runs_dir: Path) -> list[KnownRun]:
-    """All readable runs, the newest first."""
+    """Return all readable runs, the newest first."""
     runs = []
     for directory in _entries(runs_dir):
         try:

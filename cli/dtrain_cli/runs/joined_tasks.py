@@ -30,7 +30,7 @@ class JoinedRecord:
 
 
 def joined_records(files: RunFiles) -> list[JoinedRecord]:
-    """Every worker that has joined; one whose command was killed has stopped."""
+    """Return the record of every worker that has joined. One whose command was killed has stopped."""
     found = [record for task in files.joined_tasks() if (record := joined_record(files, task)) is not None]
     for record in found:
         if record.task.state in LIVE_TASK_STATES and not is_owned(record):
@@ -52,5 +52,5 @@ def with_joined(files: RunFiles, tasks: Iterable[TaskRecord]) -> list[TaskRecord
 
 
 def is_owned(record: JoinedRecord) -> bool:
-    """Whether the command that owns the worker is alive, on this machine."""
+    """Return whether the command that owns the worker is alive, on this machine."""
     return record.task.host == socket.gethostname() and lives(record.owner_pid, record.owner_started)

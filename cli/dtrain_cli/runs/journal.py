@@ -15,7 +15,7 @@ def now_text() -> str:
 
 
 class Journal:
-    """Writes both. A full disk is said once and never ends the run: the run matters more than its diary.
+    """The writer of both. A full disk is reported once and never ends the run.
 
     Attributes:
         record: what run.json will say at the next `save`; change it freely.
@@ -54,6 +54,6 @@ class Journal:
         if not self._warned:
             self._warned = True
             self._warn(
-                f"cannot write to {self._files.directory}: {error.strerror}; the run goes on without its "
+                f"cannot write to {self._files.directory}: {error.strerror}; the run continues without its "
                 "journal"
             )

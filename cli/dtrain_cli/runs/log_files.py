@@ -31,7 +31,7 @@ class TaskOutput:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a log, be it empty."""
+        """Return whether there is a log. It may be empty."""
         return any(self.files.log(self.task, attempt).exists() for attempt in self.files.attempts(self.task))
 
     def skip_to_last(self, lines: int) -> None:
@@ -70,7 +70,8 @@ class TaskOutput:
             if attempt < self._attempt:
                 continue
             if attempt > self._attempt:
-                self._attempt, self._offset = attempt, 0
+                self._attempt = attempt
+                self._offset = 0
             for block in _read(self.files.log(self.task, attempt), self._offset):
                 yield self._offset == 0, block
                 self._offset += len(block)
@@ -87,8 +88,8 @@ def _read(path: Path, offset: int) -> Iterator[bytes]:
 
 
 def _offset_of_last(path: Path, lines: int) -> tuple[int, int]:
-    """Where the last `lines` lines of a file begin, and how many there are from there (fewer, if the file has
-    fewer).
+    """Return where the last `lines` lines of a file begin, and how many there are from there (fewer, if the
+    file has fewer).
     """
     try:
         file = path.open("rb")

@@ -51,7 +51,7 @@ def lost_on_the_way(
     texts = lost_texts([*own, *joined])
     more = len(texts) - NAMED_MAX
     return "; ".join(
-        [*texts[:NAMED_MAX], *([f"{more} reasons more: `dtrain status` shows them"] if more > 0 else [])]
+        [*texts[:NAMED_MAX], *([f"{more} more reasons: `dtrain status` shows them"] if more > 0 else [])]
     )
 
 

@@ -36,7 +36,7 @@ def bytes_of(run: KnownRun, runs_dir: Path) -> int:
 
 def alive_text(run: KnownRun) -> str:
     """Say why a run is not removed."""
-    return f"run {run.record.run} is alive; stop it first with `dtrain stop {run.record.run}`"
+    return f"run {run.record.run} is still running; stop it first with `dtrain stop {run.record.run}`"
 
 
 def old_runs(
@@ -55,7 +55,7 @@ def old_runs(
 
 
 def _ended(run: KnownRun) -> datetime:
-    """When a run ended; where its launcher could not write that down, when it last wrote anything."""
+    """Return when a run ended. Where that is not recorded, the time of its last record counts."""
     if run.record.ended is not None:
         return instant(run.record.ended)
     return datetime.fromtimestamp(run.files.run.stat().st_mtime, UTC)

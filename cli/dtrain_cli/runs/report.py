@@ -33,21 +33,23 @@ class ProcessUsage:
 
 @dataclass
 class ProcessMeter:
-    """Measures processes; the processor's share is that since the last measurement, at first that since its
-    start.
+    """A meter of processes.
+
+    The processor's share is that since the last measurement, at first that since the process's start.
     """
 
     _last: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def measure(self, pid: int) -> ProcessUsage | None:
-        """Usage of one process; None if it is gone or not ours to look at."""
+        """Return the usage of one process; None if it has ended or belongs to another user."""
         import psutil
 
         try:
             process = psutil.Process(pid)
             with process.oneshot():
                 times = process.cpu_times()
-                used_s, now_s = times.user + times.system, time.clock_gettime(time.CLOCK_BOOTTIME)
+                used_s = times.user + times.system
+                now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
                 used_before_s, since_s = self._last.get(pid, (0.0, started_s(pid) or now_s))
                 memory = process.memory_full_info()
         except (psutil.Error, OSError):
@@ -59,7 +61,7 @@ class ProcessMeter:
 
 
 def read_report(directory: Path, meter: ProcessMeter | None = None) -> dict[str, Any]:
-    """Everything that is known of the run in a directory.
+    """Return everything that is known of the run in a directory.
 
     Args:
         directory: the run's directory.
@@ -97,7 +99,7 @@ def is_alive(files: RunFiles, record: RunRecord) -> bool:
 
 
 def launcher_lives(record: RunRecord) -> bool:
-    """Whether the process of that pid and start time exists."""
+    """Return whether the process of that pid and start time exists."""
     return bool(
         record.launcher_pid
         and record.launcher_started
@@ -186,7 +188,10 @@ def _task_report(
     stale: bool,
     now_s: float,
 ) -> dict[str, Any]:
-    """One task. What it said in an earlier attempt counts as its numbers, but not as a sign of life."""
+    """Return the report of one task.
+
+    What it reported in an earlier attempt counts as its numbers, but not as a sign of life.
+    """
     live = record.state in LIVE_TASK_STATES and not stale
     said = status or TaskStatus(record.task, 0, "")
     speaks = live and status is not None and status.attempt == record.attempt

@@ -19,7 +19,7 @@ def stop_launcher(record: RunRecord, wait_s: float) -> bool:
         process = os.pidfd_open(record.launcher_pid or 0)
     except (ProcessLookupError, ValueError, OSError):
         raise RunError(
-            f"the launcher of run {record.run} is no process of this machine (pid {record.launcher_pid})"
+            f"the launcher of run {record.run} is not a process of this machine (pid {record.launcher_pid})"
         ) from None
     try:
         # The descriptor holds on to the process: its pid cannot be another process's between this check and

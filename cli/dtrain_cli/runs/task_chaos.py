@@ -77,7 +77,7 @@ class RunningTask:
         status = read_record(self._files.status(self.task), TaskStatus)
         if status is None or status.attempt != self._attempt:
             raise RunError(
-                f"{self.task} has not said anything of itself: it is still starting, or no program of "
+                f"{self.task} has reported no status: it is still starting, or is no program of "
                 "dtrain's; "
                 "other commands can be killed, paused and resumed, but not slowed down"
             )
@@ -109,7 +109,7 @@ class RunningTask:
             raise RunError(
                 f"process {self.pid} was not started by the launcher of run {self._run.run}; nothing was "
                 "done to it "
-                "(tasks started by hand are signalled by hand)"
+                "(use `kill` for tasks that you have started yourself)"
             )
 
     def _note(self, action: str, **facts: object) -> None:
@@ -124,5 +124,5 @@ def _read_live(files: RunFiles) -> RunRecord:
     if record.state not in LIVE_RUN_STATES:
         raise RunError(f"run {record.run} has {record.state}; chaos needs a running one")
     if not is_alive(files, record):
-        raise RunError(f"run {record.run} is stale: its launcher is gone, and its tasks with it")
+        raise RunError(f"run {record.run} is stale: its launcher has died, and its tasks with it")
     return record

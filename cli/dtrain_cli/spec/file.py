@@ -75,7 +75,8 @@ def _shortcut(name: str, value: Any) -> Override:
 
 def _apply(tree: SpecTree, shortcuts: list[Override], sets: Sequence[str]) -> list[str]:
     """Put all overrides into the tree; what could not be, a line each."""
-    overrides, lines = list(shortcuts), []
+    overrides = list(shortcuts)
+    lines = []
     for text in sets:
         try:
             overrides.append(_set(text))

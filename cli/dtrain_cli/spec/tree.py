@@ -6,6 +6,7 @@ tomllib, which does not. Aliases are refused, because a few of them make billion
 here, so nothing is ever executed.
 """
 
+import contextlib
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -84,7 +85,9 @@ class SpecTree:
         return f"{place}: {dotted}: {problem}" if dotted else f"{place}: {problem}"
 
     def position(self, path: KeyPath) -> tuple[int, int]:
-        """Line and column of the innermost part of a path that the file holds; (0, 0) if it holds none."""
+        """Return line and column of the innermost part of a path that the file holds; (0, 0) if it holds
+        none.
+        """
         for length in range(len(path), 0, -1):
             if path[:length] in self.positions:
                 return self.positions[path[:length]]
@@ -226,8 +229,13 @@ def _plain(node: Any, path: KeyPath, positions: dict[KeyPath, tuple[int, int]]) 
 
 
 def _places(node: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
-    for key, place in (node.lc.data or {}).items():
-        yield key, (place[0] + 1, place[1] + 1)
+    """Yield the keys of a mapping, or the indices of a list, each with its line and column in the file."""
+    is_mapping = isinstance(node, dict)
+    place_of = node.lc.key if is_mapping else node.lc.item
+    for key in node if is_mapping else range(len(node)):
+        with contextlib.suppress(KeyError):  # merged from elsewhere
+            if place := place_of(key):
+                yield key, (place[0] + 1, place[1] + 1)
 
 
 def _key(key: Any) -> str:

@@ -55,12 +55,12 @@ class ForkServer:
         self._process.wait()
 
     def fileno(self) -> int:
-        """For a selector."""
+        """Return the file descriptor that a selector watches."""
         return self._socket.fileno()
 
     @property
     def unread(self) -> bool:
-        """Whether `reports` has something to say although `fileno()` may not be readable."""
+        """Return whether `reports` has something to return although `fileno()` may not be readable."""
         return bool(self._heard)
 
     def send(self, order: start_protocol.StartTask) -> None:
@@ -79,7 +79,8 @@ class ForkServer:
     def reports(self) -> list[start_protocol.Report]:
         """Return the reports that have arrived."""
         self._hear()
-        heard, self._heard = self._heard, []
+        heard = self._heard
+        self._heard = []
         return heard
 
     def _hear(self) -> None:

@@ -22,8 +22,11 @@ _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 def main(arguments: list[str]) -> None:
     """Guard one command to its end."""
-    line_fd, reports_fd = int(arguments[0]), int(arguments[1])
-    task, attempt, command = arguments[2], int(arguments[3]), arguments[4:]
+    line_fd = int(arguments[0])
+    reports_fd = int(arguments[1])
+    task = arguments[2]
+    attempt = int(arguments[3])
+    command = arguments[4:]
     os.set_inheritable(line_fd, False)
     os.set_inheritable(reports_fd, False)
     life_line.adopt_orphans()

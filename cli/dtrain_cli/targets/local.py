@@ -69,7 +69,8 @@ class LocalTask:
 
 
 class LocalTarget:
-    """Starts the tasks of a run as processes of this machine, signals them, and reports what becomes of them.
+    """The tasks of a run as processes of this machine: it starts and signals them, and reports what becomes
+    of them.
 
     The calling process adopts their orphans, and must have no children besides.
     """

@@ -22,7 +22,8 @@ class MemoryKills:
 
     def look(self, now_s: float) -> None:
         """Read the counts. To be called often: a kill is as recent as the look that saw it."""
-        before, self._counted = self._counted, self._count()
+        before = self._counted
+        self._counted = self._count()
         if self._counted > before:
             self._rose_s = now_s
 

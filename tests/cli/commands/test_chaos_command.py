@@ -61,7 +61,7 @@ def test_killed_paused_and_resumed_training_goes_on(launcher):
     paused = launch.task("worker:1")["pid"]
     assert chaos(launcher, launch.run_dir, "pause", "worker:1") == (0, "worker:1 paused\n")
     wait_until(lambda: psutil.Process(paused).status() == psutil.STATUS_STOPPED)
-    assert chaos(launcher, launch.run_dir, "resume", "worker:1") == (0, "worker:1 goes on\n")
+    assert chaos(launcher, launch.run_dir, "resume", "worker:1") == (0, "worker:1 resumed\n")
     wait_until(lambda: psutil.Process(paused).status() != psutil.STATUS_STOPPED)
     killed = launch.task("worker:0")["pid"]
     assert chaos(launcher, launch.run_dir, "kill", "/job:worker/task:0") == (0, "worker:0 killed\n")
@@ -96,7 +96,7 @@ def test_a_foreign_command_can_be_paused_for_a_while_and_not_slowed(launcher):
     launch.wait_running()
     assert chaos(launcher, launch.run_dir, "pause", "chief:0", "--for", "0.05") == (
         0,
-        "chief:0 paused\nchief:0 goes on\n",
+        "chief:0 paused\nchief:0 resumed\n",
     )
     code, err = chaos(launcher, launch.run_dir, "slow", "chief:0", "2")
     assert (code, "can be killed, paused and resumed, but not slowed down" in err) == (1, True)
@@ -162,7 +162,7 @@ def test_a_run_without_a_launcher_is_left_alone(launcher, run_of, sleeper):
     record = json.loads(files.run.read_text()) | {"launcher_started": 1.0}
     files.run.write_text(json.dumps(record))
     code, err = chaos(launcher, "digits", "pause", "worker:0")
-    assert (code, err) == (1, "dtrain: run r1 is stale: its launcher is gone, and its tasks with it\n")
+    assert (code, err) == (1, "dtrain: run r1 is stale: its launcher has died, and its tasks with it\n")
 
 
 def test_an_order_to_be_slow_replaces_the_spec_s_word_while_it_is_there(tmp_path, monkeypatch):

@@ -159,7 +159,10 @@ def test_that_there_are_no_logs_of_tasks_by_hand_is_said(make_run, dtrain):
     files.log(TaskId.parse("worker:0"), 0).unlink()
     done = dtrain("logs", "worker:0")
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "run r1 has no such logs; a task that is started by hand prints where it runs\n"
+    assert (
+        done.stderr
+        == "run r1 has no logs of these tasks; a task that is started without a launcher prints on its own terminal\n"
+    )
     assert dtrain("logs").stderr == ""
 
 
@@ -203,9 +206,9 @@ def test_stop_signals_the_launcher_and_waits(make_run, dtrain, sleeper, suspende
 
 def test_stop_of_what_has_ended_says_so(make_run, dtrain):
     make_run()
-    assert dtrain("stop", "r1").stderr == "run r1 needs no stop: it has succeeded\n"
+    assert dtrain("stop", "r1").stderr == "run r1 is not running: it has succeeded\n"
     make_run("r2", state="running")
-    assert dtrain("stop").stderr == "run r2 needs no stop: its launcher is gone, and its tasks with it\n"
+    assert dtrain("stop").stderr == "run r2 is not running: its launcher has died, and its tasks with it\n"
     assert dtrain("stop", "r9").returncode == 3
 
 
@@ -214,7 +217,7 @@ def test_stop_never_signals_a_stranger_with_the_same_pid(make_run, dtrain, sleep
     record = json.loads(files.run.read_text())
     record["launcher_started"] -= 1000
     files.run.write_text(json.dumps(record))
-    assert "launcher is gone" in dtrain("stop").stderr
+    assert "launcher has died" in dtrain("stop").stderr
     assert sleeper.poll() is None
 
 
@@ -273,5 +276,5 @@ def test_watching_shows_no_more_tasks_than_there_are_lines(tmp_path, height):
     assert lines[0].startswith("run r1  running  step 100")
     shown = [line.split()[0] for line in lines if ":" in line.split()[0]]
     assert {"chief:0", "worker:17", "worker:23", "ps:0"} <= set(shown)
-    assert f"and {len(names) - len(shown)} tasks more" in lines
+    assert f"and {len(names) - len(shown)} more tasks" in lines
     assert len(status_table(report, 60).renderables[1].rows) == len(names), "a pipe gets them all"

@@ -76,7 +76,7 @@ def test_a_small_terminal_shows_those_in_trouble():
     assert len(lines) < 12
     assert any("worker:31" in line and "restarting (2x)" in line for line in lines)
     assert any("ps:0" in line for line in lines)
-    assert any("tasks more" in line for line in lines)
+    assert any("more tasks" in line for line in lines)
 
 
 def test_the_default_cluster_fits_the_smallest_terminal_and_a_smaller_one_shows_every_role():
@@ -90,7 +90,7 @@ def test_the_default_cluster_fits_the_smallest_terminal_and_a_smaller_one_shows_
     assert [line.split()[0] for line in lines[2:-2]] == ["chief:0", "worker:1", "ps:0", "evaluator:0"], (
         "the one that is behind"
     )
-    assert lines[-2] == "and 2 tasks more"
+    assert lines[-2] == "and 2 more tasks"
 
 
 def test_a_sparkline_goes_from_the_least_to_the_greatest_and_leaves_out_what_is_no_number():

@@ -65,7 +65,7 @@ def test_a_missing_file_and_a_very_long_line(tmp_path: Path):
     assert tail.read() == []
     (tmp_path / "output.log").write_text("x" * 10_000 + "\n")
     (line,) = tail.read()
-    assert line.endswith("... (1808 bytes more)")
+    assert line.endswith("... (1808 more bytes)")
 
 
 @pytest.mark.parametrize("lag", [1 << 20, 3000])

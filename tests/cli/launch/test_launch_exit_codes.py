@@ -242,7 +242,7 @@ def test_start_timeout_names_whom_it_waited_for(hanging):
     assert hanging.end() == 125
     assert re.search(r"waiting \d s for .*worker:0", hanging.err)
     assert "worker:0 (waits for ps:7)" in hanging.err
-    assert "not up in time" in hanging.err
+    assert "not started in time" in hanging.err
     assert not re.search(r"(chief|worker|ps):0 failed", hanging.err), "no task has failed"
     shown = " ".join(hanging.err.replace("│", " ").split())
     assert re.search(r'worker:0 starting, waits for ps:7, at "program.py", line \d+ in forever', shown)

@@ -79,7 +79,7 @@ def test_of_a_task_that_has_not_left_in_half_of_the_grace_it_is_known_where_it_s
     wait_until(lambda: "in forever" in launch.log("worker:0"))
     launch.send(signal.SIGINT)
     assert launch.end() == 130
-    assert "worker:0 has not left yet; its stacks are in its log" in launch.err
+    assert "worker:0 has not stopped yet; its stacks are in its log" in launch.err
     assert not launch.pids()
 
 

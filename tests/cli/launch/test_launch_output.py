@@ -96,7 +96,9 @@ def test_a_full_disk_behind_stdout_is_said(launcher):
     with open("/dev/full", "w") as full:
         launch = launcher.start(*ALONE, launcher.program("status()\nprint('lost')\n"), stdout=full)
         assert launch.end() == 0
-    assert "stdout: No space left on device; what it does not get is in the log files" in launch.err
+    assert (
+        "stdout: No space left on device; the output that is missing there is in the log files" in launch.err
+    )
     assert launch.log("chief:0") == "lost\n"
 
 

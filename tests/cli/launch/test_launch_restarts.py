@@ -89,7 +89,7 @@ def test_an_exit_code_below_128_is_final(launcher):
     wait_until(lambda: launch.task("worker:0")["state"] == "failed")
     (launch.run_dir / "go").touch()
     assert launch.end() == 0, "a parameter-server run survives a worker that failed for good"
-    assert "worker:0 has failed: exited with code 5; training goes on without it" in launch.err
+    assert "worker:0 has failed: exited with code 5; training continues without it" in launch.err
 
 
 def test_a_foreign_command_is_not_restarted_unless_the_spec_says_so(launcher):

@@ -56,7 +56,7 @@ def test_the_box_holds_the_record_and_shortens_what_is_too_long():
         "exception of worker:1",
         "line 0",
         "line 99",
-        "60 lines more",
+        "60 more lines",
         "64 MiB",
         "/runs/x/output.log",
     ):

@@ -21,7 +21,7 @@ def test_that_nothing_is_saved_any_more_is_said_once_until_a_checkpoint_is_writt
         later={"chief:0": TaskScript(5, saved_step=saved_step)},
     )
     perform(tmp_path, target)
-    expected = ["nothing is saved any more: no room"]
+    expected = ["checkpoints can no longer be saved: no room"]
     expected += ["checkpoints are saved again: the last one is of step 12"] if saved_step else []
     assert [text for text in target.said if "saved" in text] == expected
 

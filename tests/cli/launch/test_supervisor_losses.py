@@ -66,7 +66,7 @@ def test_a_worker_that_leaves_in_the_midst_of_a_fit_has_failed_whatever_its_exit
         "failed",
     )
     assert target.said[0] == (
-        "worker:1 has failed: left before the last step, with exit code 0; training goes on without it"
+        "worker:1 has failed: left before the last step, with exit code 0; training continues without it"
     )
     assert "worker:1 failed at step 9: left before the last step, with exit code 0" in lost(supervisor)
 

@@ -103,7 +103,7 @@ def test_contradictions_and_gaps_are_refused(spec, tmp_path):
     counts = tmp_path / "counts.yaml"
     counts.write_text("cluster: {worker: 2}\n")
     assert refused(StandaloneStart(Role.WORKER)).startswith(
-        "which worker, and of which cluster? Expected --spec SPEC"
+        "nothing says which worker this is, and of which cluster; expected --spec SPEC"
     )
     assert refused(StandaloneStart(Role.WORKER, spec=counts)).startswith(
         f"{counts} gives counts, which `launch` turns into"

@@ -39,7 +39,7 @@ def test_a_directory_with_other_files_is_refused(tmp_path):
 
 def test_a_directory_in_which_others_may_write_is_refused(tmp_path):
     tmp_path.chmod(0o775)
-    assert "others may write to it (mode 0775; `chmod go-w` mends that)" in refusal(tmp_path)
+    assert "others may write to it (mode 0775; `chmod go-w` corrects it)" in refusal(tmp_path)
 
 
 def test_another_users_directory_is_refused_although_it_holds_a_run(tmp_path, monkeypatch):

@@ -79,11 +79,11 @@ def test_what_goes_is_said_with_its_space(runs_dir):
 def test_a_run_that_lives_is_never_removed(runs_dir):
     with (runs_dir / "r2" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "run r2 is alive; stop it first with `dtrain stop r2`" in str(
+        assert "run r2 is still running; stop it first with `dtrain stop r2`" in str(
             rm(runs_dir, "r1", "r2", code=2).exception
         )
         assert left(runs_dir) == ["r0", "r1", "r2", "r3"]
-        assert "1 run alive, not touched" in rm(runs_dir, "--keep", "0").stderr
+        assert "1 run still running, not removed" in rm(runs_dir, "--keep", "0").stderr
         assert left(runs_dir) == ["r2"]
         assert (runs_dir / "r2" / "checkpoints" / "arrays").exists()
 

@@ -33,7 +33,9 @@ def mistakes(source: Path | None, *sets: str, **shortcuts) -> list[str]:
     return str(caught.value).replace(f"{source}:", "spec:").splitlines()
 
 
-SECTIONS = "name, cluster, training, checkpoint, success, restart, wait, hold_ports, secret_file, simulate"
+SECTIONS = (
+    "name, cluster, training, checkpoint, success, restart, wait, hold_ports, secret_file, trace, simulate"
+)
 
 
 def test_every_mistake_is_reported_at_once_with_line_column_and_field(spec):

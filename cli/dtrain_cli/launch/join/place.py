@@ -25,14 +25,16 @@ def joining_worker(run: KnownRun, environment: Mapping[str, str]) -> TaskAssignm
         RunError: the run has ended, or is none that a worker can join.
         SpecError: it does not train on parameter servers.
     """
-    files, name = run.files, run.record.run
+    files = run.files
+    name = run.record.run
     if run.record.state not in LIVE_RUN_STATES or not is_alive(files, run.record):
         raise RunError(
-            f"run {name} is not alive: its state is {run.record.state}; a worker joins a run that is training"
+            f"run {name} cannot be joined: its state is {run.record.state}; "
+            "a worker joins a run that is training"
         )
     offer = read_record(files.join, JoinRecord)
     if offer is None:
-        raise RunError(f"run {name} takes no workers: it runs a command that is not a dtrain program")
+        raise RunError(f"run {name} accepts no workers: it runs a command that is not a dtrain program")
     spec = read_record(files.spec, RunSpec)
     if spec is None or isinstance(spec.training, SingleSection):
         raise SpecError(f"run {name} does not train on parameter servers; only such a run can be joined")
@@ -57,7 +59,10 @@ def threads_beside(assignment: TaskAssignment, environment: Mapping[str, str]) -
 
 
 def _free_place(files: RunFiles, cluster: ClusterSpec) -> TaskId:
-    """Taken by making its folder, so that of two that join at once each gets its own."""
+    """Take the first free index by making its folder.
+
+    Of two workers that join at once each gets an index of its own.
+    """
     index = cluster.first_joined
     while True:
         task = TaskId(Role.WORKER, index)

@@ -18,7 +18,7 @@ class JoinedWorkers:
         self._told_s: dict[TaskId, float] = {}
 
     def there(self) -> list[RemainingTask]:
-        """Those that have not left yet."""
+        """Return the joined workers that have not left yet."""
         owned = [TaskId.parse(record.task.task) for record in joined_records(self._files) if is_owned(record)]
         return [RemainingTask(task, self._told_s.get(task)) for task in owned]
 

@@ -99,7 +99,8 @@ class JoiningWorker:
         return self._exit_code
 
     def _start(self) -> None:
-        self._restart_s, self._started_s = None, time.monotonic()
+        self._restart_s = None
+        self._started_s = time.monotonic()
         self._write(TaskState.STARTING)
         try:
             self._handle = self._target.start(self.launch)
@@ -109,7 +110,8 @@ class JoiningWorker:
 
     def _react(self, event: Event, now_s: float) -> None:
         if isinstance(event, Started):
-            self._record.task.pid, self._record.task.message = event.pid, None
+            self._record.task.pid = event.pid
+            self._record.task.message = None
             self._write(TaskState.RUNNING)
             if self._told is not None:  # while it was being started
                 self._signal(signal.SIGTERM)
@@ -120,13 +122,14 @@ class JoiningWorker:
             self._exited(event, now_s)
 
     def _signalled(self, number: int, now_s: float) -> None:
-        """As a launcher: the first one is passed on as the order to stop, one more kills."""
+        """Pass the first signal on as the request to stop, and kill at the second, as a launcher does."""
         if number == signal.SIGCONT:
             return
         if self._told is not None:
             self._kill_s = now_s
             return
-        self._told, self._kill_s = number, now_s + self._grace_s
+        self._told = number
+        self._kill_s = now_s + self._grace_s
         self._told_with_all = self._run_is_stopping()
         if self._record.task.state == TaskState.RESTARTING:
             self._end(TaskState.STOPPED, 128 + number)
@@ -150,14 +153,15 @@ class JoiningWorker:
                 self._say(message)
             self._end(TaskState.FAILED if message else TaskState.SUCCEEDED, code)
             return
-        self._restart_s, self._restarts = restart.at_s, restart.count
+        self._restart_s = restart.at_s
+        self._restarts = restart.count
         self._say(
             f"{message}; restarting in {restart.at_s - now_s:g} s ({restart.count} of {self._rule.max})"
         )
         self._write(TaskState.RESTARTING)
 
     def _run_is_stopping(self) -> bool:
-        """Whether the whole run is being stopped: then no task was lost."""
+        """Return whether the whole run is being stopped. Then no task was lost."""
         with contextlib.suppress(RunError):
             run = read_record(self._files.run, RunRecord)
             return run is not None and run.state is RunState.STOPPING
@@ -176,7 +180,7 @@ class JoiningWorker:
 
     def _tick(self, now_s: float) -> None:
         if self._exit_code is None and self._watched and not launcher_lives(self._run):
-            self._say(f"the launcher of run {self._run.run} is gone, and its tasks with it")
+            self._say(f"the launcher of run {self._run.run} has died, and its tasks with it")
             self._end(TaskState.STOPPED, KILLED)
         elif now_s >= self._kill_s:
             self._signal(signal.SIGKILL)

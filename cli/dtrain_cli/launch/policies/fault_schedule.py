@@ -23,7 +23,7 @@ class Fault:
 
 
 class FaultSchedule:
-    """Decides which faults are due, by the run's step or the seconds since its start."""
+    """The decision which faults are due, by the run's step or the seconds since its start."""
 
     def __init__(self, simulate: SimulateSection) -> None:
         chance = random.Random(simulate.seed)
@@ -40,7 +40,7 @@ class FaultSchedule:
             there: the tasks that have a process (None: all); what is due to others comes when they have one.
         """
         faults = [
-            Fault(task, signal.SIGCONT, "goes on") for end_s, task in self._paused if elapsed_s >= end_s
+            Fault(task, signal.SIGCONT, "resumed") for end_s, task in self._paused if elapsed_s >= end_s
         ]
         self._paused = [(end_s, task) for end_s, task in self._paused if elapsed_s < end_s]
         for fault in [fault for fault in self._waiting if _is_due(fault, elapsed_s, step)]:

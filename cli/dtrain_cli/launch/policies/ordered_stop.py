@@ -42,7 +42,7 @@ class RunStop:
 
     @property
     def patient(self) -> bool:
-        """Whether the tasks have all the time they need, one stage after the other."""
+        """Return whether the tasks have all the time they need, one stage after the other."""
         return self.state == RunState.SUCCEEDED
 
     def may_start_again(self, role: Role, at_s: float) -> bool:
@@ -52,7 +52,7 @@ class RunStop:
         return self.patient and role is Role.EVALUATOR and at_s < self.at_s + self.leave_s.get(role, 0.0)
 
     def kill_s(self, told: "RemainingTask") -> float:
-        """When a task's time to leave is over."""
+        """Return when a task's time to leave is over (monotonic)."""
         if not self.patient:
             return self.at_s + self.grace_s
         return math.inf if told.stop_s is None else told.stop_s + self.grace_s

@@ -12,7 +12,8 @@ from dtrain_cli.launch.policies.stall_watch import StallWatch
 from dtrain_cli.launch.policies.start_watch import StartWatch
 from dtrain_cli.launch.tasks.task_life import TaskLife
 
-TIMEOUT, START_TIMEOUT = 124, 125
+TIMEOUT = 124
+START_TIMEOUT = 125
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Late:
 
 
 class Patience:
-    """Looks at the lives of tasks and says what takes too long."""
+    """The judge of what takes too long, by the lives of the tasks."""
 
     def __init__(self, limits: Limits, lives: Mapping[TaskId, TaskLife], started_s: float) -> None:
         self._limits = limits
@@ -55,7 +56,7 @@ class Patience:
 
     @property
     def stalled(self) -> str | None:
-        """Where training stands still and for whom it waits; None: it goes on."""
+        """Return where training stands still and which tasks it waits for; None: it goes on."""
         return self._stall_watch.stalled
 
     def late(self, now_s: float, starting: bool, order: RunStop | None) -> Late | None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from dtrain.config import RestartSection
 
 HEALTHY_S = 60.0
-SIGNALLED, MINUS_ONE = 128, 255
+SIGNALLED = 128
+MINUS_ONE = 255
 PERMANENT_ERRORS = (
     "ImportError",
     "ModuleNotFoundError",
@@ -23,7 +24,7 @@ PERMANENT_ERRORS = (
 
 
 def may_be_chance(status: int) -> bool:
-    """Whether an end is a death by signal, or reported as one: another attempt may go better."""
+    """Return whether an end is a death by signal, or is reported as one. Another attempt may then succeed."""
     return status < 0 or SIGNALLED <= status < MINUS_ONE
 
 

@@ -11,7 +11,7 @@ from dtrain_cli.launch.policies.awaited_tasks import awaited_in_the_end
 
 @dataclass
 class StallWatch:
-    """Looks at what the training tasks say of their progress; reports each stall once.
+    """A watch on what the training tasks report of their progress. It reports each stall once.
 
     Attributes:
         timeout_s: how long no task may have risen its step.
@@ -37,7 +37,8 @@ class StallWatch:
             and status.progress_monotonic_s > 0
         ]
         newest_s = max((status.progress_monotonic_s for status in training), default=now_s)
-        before, self.stalled = self.stalled, None
+        before = self.stalled
+        self.stalled = None
         if now_s - newest_s >= self.timeout_s:
             step = global_step(statuses.values()) or 0
             whom = ", ".join(awaited_in_the_end(statuses, now_s))

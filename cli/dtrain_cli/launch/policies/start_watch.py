@@ -38,7 +38,7 @@ class StartWatch:
         return f"waiting {waited_s:.0f} s for {_names(missing)}"
 
     def failure(self, missing: Mapping[TaskId, str | None], now_s: float) -> str | None:
-        """Why the run must be given up, if it must."""
+        """Return why the run must be given up, if it must."""
         if not missing or now_s < self.started_s + self.timeout_s:
             return None
         return f"not up within {self.timeout_s:g} s (--start-timeout): {_names(missing)}"

@@ -62,7 +62,8 @@ def describe(end: Exited, killed_for_memory: bool) -> str:
     peak = f"(peak {end.peak_memory_bytes / 2**30:.1f} GiB)"
     if end.status >= 0:
         name = _signal_name(end.status - 128)
-        memory = f"; the kernel has killed what it ran for memory {peak}" if killed_for_memory else ""
+        killed = f"; the kernel has killed one of its processes for memory {peak}"
+        memory = killed if killed_for_memory else ""
         return f"exited with code {end.status}" + (f" (128 + {name})" if name else "") + memory
     if killed_for_memory:
         return f"killed by the kernel for memory {peak}"

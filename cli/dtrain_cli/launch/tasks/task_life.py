@@ -56,27 +56,30 @@ class TaskLife:
 
     @property
     def task(self) -> TaskId:
-        """The task's id."""
+        """Return the task's name."""
         return self.launch.task
 
     @property
     def restarts(self) -> int:
-        """How often this launch has restarted it."""
+        """Return how often this launch has restarted the task."""
         return self.launch.attempt - self.first_attempt
 
     @property
     def has_process(self) -> bool:
-        """Whether an attempt is running or being started."""
+        """Return whether an attempt is running or being started."""
         return self.state in HAS_PROCESS
 
     @property
     def ended(self) -> bool:
-        """Whether it will never run again."""
+        """Return whether the task will never run again."""
         return self.state in ENDED
 
     @property
     def is_up(self) -> bool:
-        """Whether it has come up: a program says so itself, a foreign command by being executed."""
+        """Return whether the task has come up.
+
+        A program reports so itself, a foreign command is up when it is executed.
+        """
         if self.state != TaskState.STARTING:
             return self.state != TaskState.PENDING
         if self.launch.program is None:
@@ -107,7 +110,7 @@ class TaskLife:
             self.handle.signal(number)
 
     def to_record(self) -> TaskRecord:
-        """For run.json."""
+        """Return the task's part of run.json."""
         why = self.failure if self.state == TaskState.RESTARTING else self.lost
         return TaskRecord(
             task=str(self.task),
