@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from dtrain import checkpoints
 from dtrain.checkpoints import Pace
-from dtrain.roles.evaluator import driver as evaluator_driver
 from dtrain.roles.evaluator.driver import follow_checkpoints
 from dtrain.roles.evaluator.machine import EvaluationSchedule, Next
 from dtrain.runs.files import RunFiles
@@ -84,7 +83,7 @@ def test_every_course_ends_and_the_last_checkpoint_is_evaluated_once(written, fi
     assert evaluated[-1:] == ([newest] if written else [])
 
 
-def test_each_fit_has_its_own_checkpoints(tmp_path, monkeypatch):
+def test_each_fit_has_its_own_checkpoints(tmp_path):
     """Those of earlier fits are left alone; those of later ones end it, after the last that is there of its
     own.
     """
@@ -97,9 +96,9 @@ def test_each_fit_has_its_own_checkpoints(tmp_path, monkeypatch):
     def follow(fit, later=()):
         """Steps that are evaluated; what is to be saved later is saved when there is nothing to do."""
         later = list(later)
-        monkeypatch.setattr(evaluator_driver.time, "sleep", lambda _: save(*later.pop(0)))
+        clock = SimpleNamespace(now=lambda: 0.0, sleep=lambda _: save(*later.pop(0)))
         found = follow_checkpoints(
-            lambda ended: tmp_path, lambda: False, lambda step: step >= 5, reporter, Pace(), fit
+            lambda ended: tmp_path, lambda: False, lambda step: step >= 5, reporter, Pace(), fit, clock
         )
         steps = [(each.global_step, each.final) for each in found]
         assert later == []

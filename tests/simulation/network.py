@@ -164,6 +164,9 @@ class VirtualChannel:
         """Whoever waits may look again."""
         if self._waiting is not None:
             self._clock.wake(self._waiting)
+        if not self.wire.open and (watcher := self._watcher) is not None:
+            self._watcher = None
+            watcher()
 
     def abort(self, reason: str) -> None:
         self._reason = self._reason or reason
@@ -194,7 +197,9 @@ class Network:
         often = 10.0 if random.random() < 0.05 else 1.0
         return min(1.0, random.expovariate(1.0) * self._mean_delay_s * often)
 
-    def connect(self, task: str, kind: str, server: Any, life: Life, timeout_s: float, there: Any) -> Any:
+    def connect(
+        self, task: str, kind: str, server: Any, life: Life, timeout_s: float, there: Callable[[], bool]
+    ) -> VirtualChannel:
         """A new connection, waited for; `there` says whether the network lets the task through.
 
         Raises:

@@ -1,10 +1,9 @@
 """A simulated chief or worker: its life, and its connections."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from simulation.clock import Life
-from simulation.network import Network
+from simulation.network import Network, VirtualChannel
 from simulation.program import Program
 from simulation.servers import Server
 from simulation.setup import Setup
@@ -96,12 +95,8 @@ class Process:
 
     # Connections
 
-    def connect_to(self, kind: str, server: int, timeout_s: float) -> Any:
-        """Open a connection of a kind to a server."""
-        return self.connect(kind, server, timeout_s)
-
-    def connect(self, kind: str, server: int, timeout_s: float) -> Any:
-        """The same."""
+    def connect(self, kind: str, server: int, timeout_s: float) -> VirtualChannel:
+        """Open a connection of a kind to a server; raises WaitTimeoutError."""
         target = self.servers[server]
         return self.network.connect(self.task, kind, target, self.life, timeout_s, self._is_connected)
 

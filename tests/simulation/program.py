@@ -15,6 +15,7 @@ import numpy as np
 from simulation.data import Cut, row_of, sums_of
 from simulation.disk import FOLDER
 from simulation.model import MARK, RATES
+from simulation.network import VirtualChannel
 from simulation.reporter import Reporter
 
 from dtrain.config import CheckpointSection
@@ -106,6 +107,7 @@ class Fit:
         self.driver: ReplicaDriver | None = None
         self._epochs = self.setup.scenario.steps_per_epoch
         self._until: int | None = None
+        self._data: dict[int, VirtualChannel] = {}
         self._due = True
         self._ended: frozenset[int] = frozenset()
 
@@ -135,7 +137,7 @@ class Fit:
         if found is Beginning.PASS_OVER:
             return False
         if program.leader is None:
-            connect = partial(process.connect_to, "control")
+            connect = partial(process.connect, "control")
             program.leader = Leader(self.setup.servers, connect, CONNECT_S, process.life)
         every = CheckpointSection(every_s=process.network.random.uniform(*SAVES_S))
         place = Place(
@@ -195,13 +197,13 @@ class Fit:
             machine,
             self.weights,
             self.gradients,
-            partial(process.connect_to, "data"),
+            self._connect_data,
             program.reporter,
             connect_s=CONNECT_S,
             patience_s=PATIENCE_S,
             clock=process.life,
         )
-        connect = partial(process.connect_to, "orders")
+        connect = partial(process.connect, "orders")
         self.orders = OrderDriver(
             plan.servers, self.generation, link.incarnation, connect, PATIENCE_S, process.life
         )
@@ -215,6 +217,10 @@ class Fit:
         while not self._over():
             self._step()
         process.network.judge.printed(process.task, self.generation, self._rows())
+
+    def _connect_data(self, server: int, timeout_s: float) -> VirtualChannel:
+        channel = self._data[server] = self.process.connect("data", server, timeout_s)
+        return channel
 
     def _abort(self, reason: str) -> None:
         assert self.driver is not None
@@ -334,8 +340,8 @@ class Fit:
     def _values_may_break_off(self) -> None:
         """A connection broke while values came with which the step has begun."""
         assert self.driver is not None
-        for server, peer in enumerate(self.driver._peers):
-            if (peer.channel is None or peer.channel.is_gone) and self.process.network.random.random() < 0.5:
+        for server, channel in self._data.items():
+            if channel.is_gone and self.process.network.random.random() < 0.5:
                 self.driver.fetch_again(server)
 
     def _cut(self) -> Cut:

@@ -64,7 +64,7 @@ class SystemEvent(threading.Event):
         """See `Event.wait`. A signal that comes just before a wait for ever would be heard when the wait
         ends.
         """
-        if timeout is not None:
+        if timeout is not None or threading.current_thread() is not threading.main_thread():
             return super().wait(timeout)
         while not super().wait(LOOK_S):
             pass

@@ -2,14 +2,13 @@
 restoring, training.
 """
 
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from dtrain import checkpoints
 from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointError, CopiesTakenError
+from dtrain.process.clock import SYSTEM, Clock
 
 PATIENCE_S = 600.0
 """How long one upload may take when somebody waits for it."""
@@ -22,31 +21,40 @@ class CopiesThread:
     """Keeps the copies at one URL equal to a local directory, as far as the store allows."""
 
     def __init__(
-        self, remote: checkpoints.RemoteCopies, directory: Path, warn: Callable[[str], None]
+        self,
+        remote: checkpoints.RemoteCopies,
+        directory: Path,
+        warn: Callable[[str], None],
+        clock: Clock = SYSTEM,
     ) -> None:
         """Begin; `warn` is told of copies that could not be written while training goes on."""
         self._remote = remote
         self._directory = directory
         self._warn = warn
-        self._changed = threading.Condition()
+        self._clock = clock
+        self._wake = clock.event()
+        self._news = clock.event()
         self._asked = self._done = 0
         self._error: CheckpointError | None = None
         self._awaited = False
-        threading.Thread(target=self._run, name="copies", daemon=True).start()
+        clock.start(self._run, "copies")
 
     @classmethod
     def of(
-        cls, section: CheckpointSection, directory: Path, warn: Callable[[str], None]
+        cls,
+        section: CheckpointSection,
+        directory: Path,
+        warn: Callable[[str], None],
+        clock: Clock = SYSTEM,
     ) -> "CopiesThread | None":
         """As the spec says; None if it names no second home."""
         remote = checkpoints.remote_copies(section.remote)
-        return None if remote is None else cls(remote, directory, warn)
+        return None if remote is None else cls(remote, directory, warn, clock)
 
     def copy(self) -> None:
         """Ask for copies of the directory's changes; return at once."""
-        with self._changed:
-            self._asked += 1
-            self._changed.notify_all()
+        self._asked += 1
+        self._wake.set()
 
     def finish(self, retry_s: float = 0.0) -> None:
         """Copy what there is now, and wait for it; try again for so long.
@@ -54,30 +62,30 @@ class CopiesThread:
         Raises:
             CheckpointError: it cannot be copied.
         """
-        deadline = time.monotonic() + retry_s
+        deadline = self._clock.now() + retry_s
         self._awaited = True
         try:
             while (error := self._copied()) is not None:
-                if time.monotonic() >= deadline or isinstance(error, CopiesTakenError):
+                if self._clock.now() >= deadline or isinstance(error, CopiesTakenError):
                     raise type(error)(f"{error}; the checkpoints themselves are in {self._directory}")
-                time.sleep(PAUSE_S)
+                self._clock.sleep(PAUSE_S)
         finally:
             self._awaited = False
 
     def _copied(self) -> CheckpointError | None:
-        with self._changed:
-            self._asked += 1
-            asked = self._asked
-            self._changed.notify_all()
-            if not self._changed.wait_for(lambda: self._done >= asked, PATIENCE_S):
+        self.copy()
+        asked, deadline = self._asked, self._clock.now() + PATIENCE_S
+        while self._done < asked:
+            if not self._news.wait(deadline - self._clock.now()):
                 return CheckpointError(f"copying to {self._remote.url} takes longer than {PATIENCE_S:g} s")
-            return self._error
+            self._news.clear()
+        return self._error
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._asked > self._done)
-                asked = self._asked
+            self._wake.wait()
+            self._wake.clear()
+            asked = self._asked
             error = None
             try:
                 self._remote.upload(self._directory)
@@ -85,6 +93,6 @@ class CopiesThread:
                 error = found
                 if not self._awaited:
                     self._warn(f"{error}; it is tried again with the next checkpoint")
-            with self._changed:
-                self._done, self._error = asked, error
-                self._changed.notify_all()
+            self._error = error
+            self._done = asked
+            self._news.set()

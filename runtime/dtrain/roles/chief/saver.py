@@ -3,7 +3,6 @@
 Rule *Consistent checkpoints* (docs/design/protocol.md#consistent-checkpoints).
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -17,6 +16,7 @@ from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointError
 from dtrain.messages import Lineage, Row, SnapshotReply, SnapshotRows
 from dtrain.parameters.table import VALUES
+from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.applied_batches import Contents
 from dtrain.protocol.part_dealer import Dealt
 from dtrain.roles.chief.copies_thread import RETRY_S, CopiesThread
@@ -65,6 +65,7 @@ class Saver:
         warn: Callable[[str], None],
         turn: AbstractContextManager[Any] | None = None,
         tried: Tried = lambda step, failure: None,
+        clock: Clock = SYSTEM,
     ) -> None:
         """Begin.
 
@@ -77,12 +78,14 @@ class Saver:
             warn: told of copies that could not be written.
             turn: in which a cut is saved, because the holder remembers one snapshot only.
             tried: called after every attempt to write a checkpoint.
+            clock: the time, and how to wait.
         """
         self._holder = holder
         self.generation = generation
         self._section = section
         self._directory = directory
-        self._copies = CopiesThread.of(section, directory, warn)
+        self._clock = clock
+        self._copies = CopiesThread.of(section, directory, warn, clock)
         self.step = step
         self._turn = turn or nullcontext()
         self._tried = tried
@@ -208,7 +211,7 @@ class Saver:
         )
         try:
             checkpoints.save(
-                self._directory, cut.version, arrays, state.to_json(), final=final, now=time.time()
+                self._directory, cut.version, arrays, state.to_json(), final=final, now=self._clock.wall()
             )
         except CheckpointError as error:
             self._tried(cut.version, str(error))
@@ -219,7 +222,7 @@ class Saver:
             self._directory,
             keep=self._section.keep,
             keep_every_n_hours=self._section.keep_every_n_hours,
-            now=time.time(),
+            now=self._clock.wall(),
         )
         if self._copies is not None:
             self._copies.copy()

@@ -1,6 +1,5 @@
 """Runs an `EvaluationSchedule` over a folder of checkpoints. It decides nothing."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from dtrain import checkpoints
 from dtrain.checkpoints import EvaluatedCheckpoint, Pace
 from dtrain.errors import CheckpointError
+from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.evaluator.machine import EvaluationSchedule, Next
 from dtrain.runs.files import RunFiles
 from dtrain.runs.reporting import Reporter
@@ -22,6 +22,7 @@ def follow_checkpoints(
     reporter: Reporter,
     pace: Pace,
     fit: int = 1,
+    clock: Clock = SYSTEM,
 ) -> Iterator[EvaluatedCheckpoint]:
     """Each newest checkpoint of a `fit` that was not yet evaluated, until it has ended and the final one was.
 
@@ -34,8 +35,9 @@ def follow_checkpoints(
         pace: how often.
         fit: which call of `fit` of the program, from 1. It has ended too when there are checkpoints of a
             later one.
+        clock: the time, and how to wait.
     """
-    schedule, start_s = EvaluationSchedule(pace), time.monotonic()
+    schedule, start_s = EvaluationSchedule(pace), clock.now()
     while True:
         ended = training_ended()  # before the look at the folder: what was written before the end is seen
         known = run_dir(ended)
@@ -43,7 +45,7 @@ def follow_checkpoints(
         found = checkpoints.list_checkpoints(directory) if directory else []
         newest, final, over = newest_of(found, fit)
         ended, final = ended or over, final and newest is not None and is_last(newest.step)
-        step = schedule.next(newest.step if newest else None, final, ended, time.monotonic() - start_s)
+        step = schedule.next(newest.step if newest else None, final, ended, clock.now() - start_s)
         if step is Next.DONE:
             if not found:
                 reporter.warn(
@@ -54,7 +56,7 @@ def follow_checkpoints(
             reporter.waiting(
                 f"the next checkpoint in {directory}" if directory else "the leader to say where it saves"
             )
-            time.sleep(POLL_S)
+            clock.sleep(POLL_S)
             continue
         reporter.waiting(None)
         try:
@@ -70,7 +72,7 @@ def follow_checkpoints(
                 return
             if ended:
                 raise
-            time.sleep(POLL_S)
+            clock.sleep(POLL_S)
 
 
 def _opened(path: Path, reporter: Reporter) -> checkpoints.Checkpoint:

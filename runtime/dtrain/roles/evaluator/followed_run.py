@@ -1,6 +1,5 @@
 """The checkpoints of a run, as an evaluator finds them."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -8,6 +7,7 @@ from tempfile import TemporaryDirectory
 from dtrain import checkpoints
 from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointError
+from dtrain.process.clock import SYSTEM, Clock
 from dtrain.runs.files import RunFiles
 
 FETCH_S = 2.0
@@ -23,6 +23,7 @@ class FollowedRun:
         section: CheckpointSection,
         visible: Callable[[], Path | str | None],
         warn: Callable[[str], None],
+        clock: Clock = SYSTEM,
     ) -> None:
         """Begin.
 
@@ -30,9 +31,11 @@ class FollowedRun:
             section: says whether there are copies.
             visible: the leader's directory; None until it is known.
             warn: told of copies that cannot be read.
+            clock: the time.
         """
         self._remote = checkpoints.remote_copies(section.remote)
         self._visible = visible
+        self._clock = clock
         self._warn = warn
         self._own = TemporaryDirectory(prefix="dtrain-evaluator-") if self._remote else None
         self._next_s = 0.0
@@ -42,14 +45,14 @@ class FollowedRun:
         known = self._visible()
         if self._own is None or known is None or RunFiles(Path(known)).checkpoints.is_dir():
             return known
-        if ended or time.monotonic() >= self._next_s:
-            self._next_s = time.monotonic() + FETCH_S
+        if ended or self._clock.now() >= self._next_s:
+            self._next_s = self._clock.now() + FETCH_S
             self._fetch(RunFiles(Path(self._own.name)).checkpoints)
         return Path(self._own.name)
 
     def _fetch(self, folder: Path) -> None:
         try:
             if self._remote is not None and self._remote.fetch(folder):
-                checkpoints.rotate(folder, keep=1, keep_every_n_hours=None, now=time.time())
+                checkpoints.rotate(folder, keep=1, keep_every_n_hours=None, now=self._clock.wall())
         except CheckpointError as error:
             self._warn(str(error))

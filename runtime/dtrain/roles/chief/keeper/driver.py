@@ -70,6 +70,7 @@ class Keeper(KeeperThread):
             self._newest_step,
             reporter.warn,
             tried=reporter.tried_to_save,
+            clock=clock,
         )
         super().__init__(machine, saver, reporter.warn, reporter.trace, clock)
         self.busy = False
