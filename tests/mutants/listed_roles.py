@@ -213,9 +213,10 @@ REPLICA = [
         says="the mildest verdict counts (once: max -> min)",
     ),
     bug(
-        "roles/worker/driver.py",
-        "ReplicaDriver._reconnect",
-        "self._send(server, self.machine.unanswered[server])",
+        "wire/peer.py",
+        "Peer._take",
+        "channel.send(*self._asked)",
+        says="what is unanswered is not said again (once: the last line of ReplicaDriver._reconnect)",
     ),
     bug(
         "roles/evaluator/machine.py",

@@ -86,6 +86,7 @@ MIRRORED = {
     ],
     "parameters/table.py": ["roles/test_table.py", "roles/test_tables_on_servers.py"],
     "roles/worker/driver.py": ["roles/test_worker_driver.py", "roles/test_tables_on_servers.py"],
+    "wire/peer.py": ["wire/test_peer.py", "roles/test_worker_driver.py"],
     "roles/worker/machine.py": ["roles/test_worker.py", "roles/test_tables_on_servers.py"],
     "strategies/parameter_server/leader.py": ["strategies/test_parameter_server_training.py"],
     "strategies/parameter_server/opening.py": ["strategies/test_parameter_server_training.py"],
@@ -106,6 +107,7 @@ WIDER = [
 CLUSTERS = ["clusters/test_cluster_deaths.py", "clusters/test_cluster_history.py"]
 SLOW = {
     "roles/worker/driver.py": CLUSTERS,
+    "wire/peer.py": CLUSTERS,
     "roles/chief/keeper/driver.py": CLUSTERS,
     "roles/chief/keeper/machine.py": CLUSTERS,
     "roles/chief/saver.py": CLUSTERS,

@@ -106,6 +106,10 @@ class Model:
             variables, servers, partitioner={"fixed_shards": shards} if shards > 1 else None
         )
         self.routes = RowRoutes(self.plan)
+        self._ramps = [
+            [np.arange(group.size, dtype=np.float64) * 1e-5 for group in layout.groups]
+            for layout in self.plan.layouts
+        ]
         self.rows = rows
         self.examples = examples
         self.optimizer = OPTIMIZERS[optimizer]
@@ -233,11 +237,8 @@ class Model:
         """One server's dense part of a gradient: numbers whose sum depends on the order, and units of the
         examples.
         """
-        groups, rows = self.plan.layout(server).groups, cut.rows(part)
-        blocks = [
-            np.arange(group.size, dtype=np.float64) * 1e-5 + server * 0.1 + part * 0.37 % 1
-            for group in groups
-        ]
+        rows = cut.rows(part)
+        blocks = [ramp + (server * 0.1 + part * 0.37 % 1) for ramp in self._ramps[server]]
         unit = cut.data.size(part // cut.parts) / len(rows) if by_examples else cut.parts
         for flat, start in self._places(server, blocks):
             flat[start : start + 1 + self.examples] = 0.0

@@ -164,9 +164,6 @@ class VirtualChannel:
         """Whoever waits may look again."""
         if self._waiting is not None:
             self._clock.wake(self._waiting)
-        if not self.wire.open and (watcher := self._watcher) is not None:
-            self._watcher = None
-            watcher()
 
     def abort(self, reason: str) -> None:
         self._reason = self._reason or reason

@@ -269,8 +269,8 @@ class Fit:
         assert self.driver is not None
         machine = self.machine
         while self.orders.repeat_in(machine.term):
-            # An epoch that begins anew begins with its order.
-            self._due = self._due or not self._ended <= self.orders.rows.keys()
+            if not self._ended <= self.orders.rows.keys():  # an epoch begins anew, and with it its order
+                self._until = machine.global_step
             if not machine.held or machine.phase is Phase.FINISHED:
                 break
             self.driver.start()
