@@ -53,7 +53,8 @@ def contradictions(settings: TrainingSettings) -> Iterator[Problem]:
     is_async = meant["updates"] == "async"
     applies_as_they_come = is_async and meant["staleness_bound"] != 0
     on_servers = meant["strategy"] == "parameter_server"
-    backups, needed = meant["backup_workers"], meant["replicas_to_aggregate"]
+    backups = meant["backup_workers"]
+    needed = meant["replicas_to_aggregate"]
     if backups and needed is not None:
         yield ("replicas_to_aggregate",), "give either backup_workers or replicas_to_aggregate, not both"
     if is_async and (backups or needed is not None):

@@ -406,6 +406,7 @@ def _scope_of(strategy: S) -> Iterator[S]:
 
 def close_default(error: BaseException | None = None) -> None:
     """Close the strategy of a program that has ended, or failed with `error`."""
-    strategy, _process.default = _process.default, None
+    strategy = _process.default
+    _process.default = None
     if strategy is not None:
         strategy.close(error or getattr(sys, "last_value", None))  # what plain Python has just shown

@@ -40,7 +40,8 @@ class BlockAhead:
         """
         stop = ahead.start + count
         if ahead.start >= 0 and stop == ahead.size:
-            self._block, self._start = np.empty(ahead.size, dtype), stop
+            self._block = np.empty(ahead.size, dtype)
+            self._start = stop
         if ahead.start < 0 or (dtype, ahead.size, stop) != (
             self._block.dtype.name,
             self._block.size,
@@ -59,10 +60,12 @@ class BlockAhead:
         Raises:
             PeerRefusedError: the beginning and the elements that came ahead do not make up a block.
         """
-        block, start = self._block, self._start
+        block = self._block
+        start = self._start
         if start < 0 or list(announced[:1]) != [(block.dtype.name, start)]:
             raise PeerRefusedError(
                 f"a message that begins with {announced[:1]}, where {start} elements are expected"
             )
-        self._block, self._start = np.empty(0), -1
+        self._block = np.empty(0)
+        self._start = -1
         return block

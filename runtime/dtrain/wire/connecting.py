@@ -29,7 +29,8 @@ from dtrain.wire.packets import SMALL_BYTES
 from dtrain.wire.reaching import Tell, not_reached, obstacle, reach
 from dtrain.wire.shared_memory import shared_arrays
 
-_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.1
+_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 0.1
 """How soon to look again for a server that is not up, at first and later."""
 _SILENT = "it accepts connections and does not answer"
 
@@ -106,7 +107,9 @@ def _met(peer: str, address: str, hello: Hello, timeout_s: float, tell: Tell) ->
     Raises:
         WaitTimeoutError: no process answers within `timeout_s`.
     """
-    name, deadline_s, pause_s = socket_name(peer, hello), time.monotonic() + timeout_s, _PAUSE_S
+    name = socket_name(peer, hello)
+    deadline_s = time.monotonic() + timeout_s
+    pause_s = _PAUSE_S
     while True:
         reason = obstacle(address)  # its own socket has been there for longer
         tell(reason or _SILENT)

@@ -243,7 +243,9 @@ class FrameDecoder:
                 f"a message that dtrain does not know ({error}); do both ends run the same version?"
             ) from None
         blocks, places = self._places(header)
-        self._received, self._targets, self._expected = 0, [], 0
+        self._received = 0
+        self._targets = []
+        self._expected = 0
         for block in places:
             self._targets.append((self._expected, _bytes_of(block)))
             self._expected += padded(block.nbytes)
@@ -254,16 +256,15 @@ class FrameDecoder:
 
     def _places(self, header: _Header) -> tuple[list[Array], list[Array]]:
         """Return a message's blocks, and the arrays for its payload, which differ if some came ahead."""
-        message, announced = header.message, header.blocks
+        message = header.message
+        announced = header.blocks
         check(announced, self.limit_bytes)
         if isinstance(message, Ahead):
             check([(dtype, message.size) for dtype, _ in announced], self.limit_bytes)
             return [], [self._ahead.place(message, dtype, count) for dtype, count in announced]
         if header.ahead:
-            first, rest = (
-                self._ahead.take(announced),
-                [np.empty(size, dtype) for dtype, size in announced[1:]],
-            )
+            first = self._ahead.take(announced)
+            rest = [np.empty(size, dtype) for dtype, size in announced[1:]]
             return [first, *rest], [first[: announced[0][1]], *rest]
         offered = self.offer(message) if self.offer else ()
         blocks = (
@@ -274,11 +275,13 @@ class FrameDecoder:
         return blocks, blocks
 
     def _write(self, chunk: memoryview) -> None:
-        start, stop = self._received, self._received + len(chunk)
+        start = self._received
+        stop = self._received + len(chunk)
         if stop > self._expected:
             raise PeerRefusedError(f"{stop - self._expected} bytes more than the header announced")
         self._received = stop
         for offset, target in self._targets:
-            low, high = max(start, offset), min(stop, offset + len(target))
+            low = max(start, offset)
+            high = min(stop, offset + len(target))
             if low < high:
                 target[low - offset : high - offset] = chunk[low - start : high - start]

@@ -15,7 +15,8 @@ it is reached.
 
 PROBE_S = 2.0
 """How long an address may take to accept a connection: as long as an attempt of gRPC."""
-PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.5
+PAUSE_S = 0.01
+LONGEST_PAUSE_S = 0.5
 """How soon to look again, at first and later: a name server is asked each time."""
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
@@ -50,7 +51,8 @@ def reach(peer: str, address: str, timeout_s: float, tell: Tell) -> None:
     Raises:
         WaitTimeoutError: none does within `timeout_s`; the last reason is named.
     """
-    deadline_s, pause_s = time.monotonic() + timeout_s, PAUSE_S
+    deadline_s = time.monotonic() + timeout_s
+    pause_s = PAUSE_S
     while (reason := obstacle(address)) is not None:
         tell(reason)
         left_s = deadline_s - time.monotonic()
@@ -74,7 +76,8 @@ def wait_for_name(address: str, timeout_s: float, tell: Tell) -> None:
     Raises:
         SpecError: it cannot within `timeout_s`.
     """
-    deadline_s, pause_s = time.monotonic() + timeout_s, PAUSE_S
+    deadline_s = time.monotonic() + timeout_s
+    pause_s = PAUSE_S
     while (reason := name_obstacle(address)) is not None:
         tell(reason)
         left_s = deadline_s - time.monotonic()

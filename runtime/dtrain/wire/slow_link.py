@@ -71,7 +71,8 @@ class SlowChannel:
         self._lost: str | None = None
         self._ended = threading.Event()
         self._sleep = sleep or self._ended.wait
-        self._out, self._in = Line(fault), Line(fault)
+        self._out = Line(fault)
+        self._in = Line(fault)
         self._outbox: queue.SimpleQueue[tuple[float, AnyMessage, Sequence[Array]] | None] = (
             queue.SimpleQueue()
         )
@@ -102,7 +103,8 @@ class SlowChannel:
         self._wait_until(arrival_s)
         if self._lost is not None:
             raise PeerLostError(self._lost)
-        self.bytes_sent, self.bytes_received = self._channel.bytes_sent, self._channel.bytes_received
+        self.bytes_sent = self._channel.bytes_sent
+        self.bytes_received = self._channel.bytes_received
         return Frame(frame.message, written(frame.blocks, into))
 
     def watch(self, lost: Callable[[], None]) -> None:

@@ -46,7 +46,8 @@ class CheckpointSchedule:
 
     def saved(self, step: int, now: float) -> None:
         """Record that a checkpoint of `step` has been written."""
-        self.last_s, self.last_step = now, step
+        self.last_s = now
+        self.last_step = step
 
     def wait_s(self, now: float) -> float:
         """Return how long to sleep before asking again."""

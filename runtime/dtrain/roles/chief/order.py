@@ -102,7 +102,8 @@ class Order:
 
     def start(self) -> Iterator[Outgoing]:
         """Begin, or begin again: the servers are, or were, not all in one term."""
-        self._answers, self._void = [], False
+        self._answers = []
+        self._void = False
         for server in range(self.servers):
             yield self._ask(server, Hold(generation=self.generation, number=self.number))
 

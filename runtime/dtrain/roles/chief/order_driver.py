@@ -121,7 +121,8 @@ class OrderDriver:
             self._carry_out(order, values)
             if order.void:
                 return True
-        self.term, self.waits = term, False
+        self.term = term
+        self.waits = False
         return True
 
     def record(self, term: int, epoch: int, rows: Mapping[int, Row]) -> bool:
@@ -143,7 +144,8 @@ class OrderDriver:
     def ask_for_rows(self) -> None:
         """Ask ps:0 for the numbers of the epochs that have ended."""
         answer = self._ask_first(Record(generation=self._generation))
-        self.rows, self._rows_term = answer.rows, answer.term
+        self.rows = answer.rows
+        self._rows_term = answer.term
 
     def _ask_first(self, message: Record) -> Recorded:
         deadline = self._clock.now() + self._patience_s
@@ -165,7 +167,8 @@ class OrderDriver:
     def _order(
         self, control: Control | None, *, term: int = 0, since: int = 0, assigns: bool = False
     ) -> Order:
-        number, servers = self._next_number(), len(self._peers)
+        number = self._next_number()
+        servers = len(self._peers)
         return Order(servers, self._generation, number, control, term, since, assigns)
 
     def _next_number(self) -> tuple[int, int]:

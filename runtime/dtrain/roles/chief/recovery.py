@@ -81,7 +81,8 @@ class TermWatch:
 
     def lost(self, answers: Sequence[Answer]) -> list[int]:
         """Return the servers that do not hold the term, by the newest answers."""
-        term, first = (self.generation, self.term), answers[0][1]
+        term = (self.generation, self.term)
+        first = answers[0][1]
         if (first.generation, first.term) == term:
             self.heard_of = first.heard_of
         return [

@@ -167,7 +167,8 @@ class Saver:
 
         Every shard stands under its variable's name and first row.
         """
-        plan, entries = self.generation.plan, {}
+        plan = self.generation.plan
+        entries = {}
         for server, layout in enumerate(plan.layouts):
             for array in saved_arrays(layout, slots):
                 pieces = Pieces(self._blocks(server, array))
@@ -240,7 +241,8 @@ class Pieces:
         while size:
             if not self._rest.size:
                 self._rest = next(self._blocks)
-            piece, self._rest = self._rest[:size], self._rest[size:]
+            piece = self._rest[:size]
+            self._rest = self._rest[size:]
             size -= piece.size
             yield piece
 

@@ -52,4 +52,5 @@ class EvaluationSchedule:
 
     def done(self, step: int, final: bool) -> None:
         """Record that a checkpoint was evaluated."""
-        self.evaluated, self.final_done = step, final
+        self.evaluated = step
+        self.final_done = final

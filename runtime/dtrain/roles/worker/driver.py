@@ -197,7 +197,8 @@ class ReplicaDriver:
         """Rows of a sparse variable; see `LazyTable`."""
         pieces = self._routes.pieces(spec.name, ids)
         servers = {piece.server: [each for each in pieces if each.server == piece.server] for piece in pieces}
-        rows, found = np.empty((len(ids), *spec.shape[1:]), spec.dtype), False
+        rows = np.empty((len(ids), *spec.shape[1:]), spec.dtype)
+        found = False
         over = self.machine.phase is Phase.FINISHED
         while not found:
             self._outgoing = [

@@ -141,14 +141,22 @@ class Replica:
         """Ask ps:0 for its values and permission to begin; the other servers are asked once it has said
         yes.
         """
-        self.phase, self._void, self._replies, self._for_others = Phase.PULLING, False, {}, []
-        self._contributed_to, self._ticket, self._refresh, self._final_pulls = -1, True, True, 0
+        self.phase = Phase.PULLING
+        self._void = False
+        self._replies = {}
+        self._for_others = []
+        self._contributed_to = -1
+        self._ticket = True
+        self._refresh = True
+        self._final_pulls = 0
         self.versions = [0] * self.servers
         return [self._ask(0, at_least=0)]
 
     def wait_for(self, version: int) -> list[Outgoing]:
         """Look again when this version has been made, or the last one."""
-        self.phase, self._refresh, self.awaited = Phase.PULLING, True, min(version, self.max_steps)
+        self.phase = Phase.PULLING
+        self._refresh = True
+        self.awaited = min(version, self.max_steps)
         return [self._ask(0, self.awaited)]
 
     def fetch_again(self, server: int) -> list[Outgoing]:
@@ -171,10 +179,13 @@ class Replica:
             raise AssertionError(f"a replica that is {self.phase.value} has nothing to push")
         if self.held:
             raise AssertionError("a leader whose order is waited for may not push")
-        self.phase, self.sequence, self._replies = Phase.PUSHING, self.sequence + 1, {}
+        self.phase = Phase.PUSHING
+        self.sequence = self.sequence + 1
+        self._replies = {}
         step = self.versions[0]
         if self._contributed_to != step:
-            self._contributed_to, self._ordinal = step, 0
+            self._contributed_to = step
+            self._ordinal = 0
         outgoing: list[Outgoing] = []
         for server, version in enumerate(self.versions):
             message = Push(
@@ -230,7 +241,8 @@ class Replica:
             case Values() if message.generation > self.generation:
                 return self._end(server)
             case Conclude():
-                self.phase, self.rows = Phase.FINISHED, message.rows
+                self.phase = Phase.FINISHED
+                self.rows = message.rows
                 return []
             case Values():
                 return self._values(server, message)
@@ -272,10 +284,8 @@ class Replica:
         came of this one.
         """
         known = self.phase is Phase.FINISHED
-        self.phase, self.outcome = (
-            Phase.FINISHED if known else Phase.CLOSING,
-            Outcome(Verdict.FINISHED),
-        )
+        self.phase = Phase.FINISHED if known else Phase.CLOSING
+        self.outcome = Outcome(Verdict.FINISHED)
         self.versions = [self.max_steps] * self.servers
         asked = self.unanswered.get(0)
         self.unanswered.clear()
@@ -287,15 +297,16 @@ class Replica:
     def _values(self, server: int, message: Values) -> list[Outgoing]:
         self.versions[server] = message.version
         self._ended_early |= 0 < message.max_steps < self.max_steps
-        self.max_steps, self.first_step = message.max_steps, message.first_step
+        self.max_steps = message.max_steps
+        self.first_step = message.first_step
         if server == 0:
-            self._ticket, self.part, self.held = (
-                message.ticket,
-                message.part,
-                message.held and not message.ticket,
-            )
-            self.cut, self.tally = BatchCut(message.parts, message.even), message.tally
-            self.repairs, self._settled = message.repairs, message.settled
+            self._ticket = message.ticket
+            self.part = message.part
+            self.held = message.held and not message.ticket
+            self.cut = BatchCut(message.parts, message.even)
+            self.tally = message.tally
+            self.repairs = message.repairs
+            self._settled = message.settled
         return [] if self.unanswered else self._settle()
 
     def _reply(self, server: int, reply: Reply) -> list[Outgoing]:
@@ -303,7 +314,9 @@ class Replica:
         if reply.verdict is not Verdict.PENDING:
             self.versions[server] = reply.version
         if server == 0:
-            self._ticket, self.part, self.repairs = reply.ticket, reply.part, reply.repairs
+            self._ticket = reply.ticket
+            self.part = reply.part
+            self.repairs = reply.repairs
             self._settled = self.sync or self.servers == 1
             if reply.verdict is not Verdict.PENDING:
                 self.tally = reply.tally
@@ -324,7 +337,8 @@ class Replica:
         """Send the other servers what ps:0 has judged; where it was not accepted they have only newer values
         to give.
         """
-        outgoing, self._for_others = self._for_others, []
+        outgoing = self._for_others
+        self._for_others = []
         self._refresh |= verdict is not Verdict.ACCEPTED
         accepted = verdict is Verdict.ACCEPTED
         return [self._repeat(server, message) for server, message in outgoing] if accepted else []

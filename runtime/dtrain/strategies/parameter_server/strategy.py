@@ -75,7 +75,8 @@ class ParameterServerStrategy(Strategy):
             raise SpecError(NO_SERVERS)
         self.assignment = assignment
         self.training = assignment.spec.on_servers
-        task, cluster = assignment.task, assignment.cluster
+        task = assignment.task
+        cluster = assignment.cluster
         rank = cluster.rank(task, self.training.chief_trains)
         is_leader = task == cluster.leader
         has_evaluator = assignment.spec.cluster.count(Role.EVALUATOR) > 0
@@ -264,7 +265,8 @@ class ParameterServerStrategy(Strategy):
         started again.
         """
         busy = self._keeper is not None and self._keeper.busy
-        name, reason = server_name(server), f"{self.assignment.task} has not heard of it for {LEASE_S:g} s"
+        name = server_name(server)
+        reason = f"{self.assignment.task} has not heard of it for {LEASE_S:g} s"
         if self._leader is not None and not busy:
             self._leader.break_with(server, f"{name}: {reason}")
         if self.assignment.launched and self._run_dir is not None:
@@ -323,7 +325,8 @@ class ParameterServerStrategy(Strategy):
         self._keeper = keeper
 
     def _start(self, found: Beginning, plan: Plan, problem: Problem) -> Start:
-        directory, optimizer = self._checkpoint_folder, problem.optimizer
+        directory = self._checkpoint_folder
+        optimizer = problem.optimizer
         by_server = isinstance(self.training, AsyncSection)
         if found is Beginning.RESTORE:
             return restored(directory, plan, optimizer, problem.feed, by_server=by_server)
@@ -389,10 +392,8 @@ class ParameterServerStrategy(Strategy):
         """See `Strategy.evaluated`."""
         evaluation = {"global_step": global_step, **metrics}
         status = self.reporter.status
-        status.evaluation, status.evaluations = (
-            evaluation,
-            [*status.evaluations, evaluation][-TOLD_EVALUATIONS:],
-        )
+        status.evaluation = evaluation
+        status.evaluations = [*status.evaluations, evaluation][-TOLD_EVALUATIONS:]
         self.reporter.progress(global_step)
         self.reporter.write()
 

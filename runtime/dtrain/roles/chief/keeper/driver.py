@@ -58,7 +58,8 @@ class Keeper(KeeperThread):
     def __init__(self, place: Place, generation: Generation) -> None:
         self._place = place
         self.generation = generation
-        clock, reporter = place.clock, place.reporter
+        clock = place.clock
+        reporter = place.reporter
         schedule = CheckpointSchedule(place.section, clock.now(), -1)
         watch = TermWatch(generation.number, place.leader.term, 0.0)
         machine = Keeping(schedule, generation.max_steps, place.server_s, watch)
@@ -157,12 +158,14 @@ class Keeper(KeeperThread):
 
     def _begin_term(self, action: BeginTerm) -> Sequence[Action]:
         """On every server; nothing is made before the leader's order, its first or the one in force."""
-        start, leader = self._start, self._place.leader
+        start = self._start
+        leader = self._place.leader
         assert start is not None
         if action.again:
             leader.reconnect()
         lineage = msgspec.structs.replace(start.lineage, rolled_back_steps=action.rolled_back_steps)
-        told, directory = replace(start, lineage=lineage), str(self._place.run_dir)
+        told = replace(start, lineage=lineage)
+        directory = str(self._place.run_dir)
         self.busy = True
         try:
             given_up = leader.initialise(

@@ -192,7 +192,9 @@ class Keeping:
     def begin(self, version: int, rolled_back_steps: int, *, save: bool, now: float) -> list[Action]:
         """Begin with variables of this version; with `save` no checkpoint knows them yet."""
         self._deadline_s = now + self.patience_s
-        self._given, self._reached, self.rolled_back_steps = version, 0, rolled_back_steps
+        self._given = version
+        self._reached = 0
+        self.rolled_back_steps = rolled_back_steps
         if save:
             return [Save(Reason.START, 0, version)]
         return self._next_term()
@@ -201,7 +203,8 @@ class Keeping:
         """Go on with servers that train already: the leader's process is another one."""
         said = self._said[0]
         if self.watch is not None:
-            self.watch.term, self.watch.since_s = said.term, now
+            self.watch.term = said.term
+            self.watch.since_s = now
         self._took_up(said.version, rolled_back_steps, now)
         return [Save(Reason.FOUND, said.term, said.version)] if nothing_saved else []
 
@@ -272,15 +275,18 @@ class Keeping:
         of_this = [
             said.version for said in self._said if self.watch and said.generation == self.watch.generation
         ]
-        self._given, self._reached = version, max([self.own_step[1], *of_this])
+        self._given = version
+        self._reached = max([self.own_step[1], *of_this])
         self.rolled_back_steps = max(rolled_back_steps, self.rolled_back_steps)
         return self._next_term()
 
     def begun(self, given_up: int, now: float) -> list[Action]:
         """Go on in the new term; `given_up` is the highest version that a server held before."""
         assert self.watch is not None
-        self.watch.since_s, self._deadline_s = now, None
-        reached, given = max(self._reached, given_up), self._given
+        self.watch.since_s = now
+        self._deadline_s = None
+        reached = max(self._reached, given_up)
+        given = self._given
         self._took_up(given, self._rolled_back(reached), now)
         why = f"{self._empty or 'a server'} had lost all variables"
         if Request.GIVE_BACK in self._requests:
@@ -319,14 +325,16 @@ class Keeping:
         said = self._said
         self._empty = _names([server for server, each in enumerate(said) if each.generation == 0])
         self.watch.term = next_term(said, self.watch.term, said[0].incarnation)
-        again, lost = self._deadline_s is None, self._rolled_back(self._reached)
+        again = self._deadline_s is None
+        lost = self._rolled_back(self._reached)
         return [BeginTerm(self.watch.term, self._given, lost, self.watch.heard_of, again)]
 
     def _rolled_back(self, reached: int) -> int:
         return self.rolled_back_steps + max(0, reached - self._given)
 
     def _took_up(self, version: int, rolled_back_steps: int, now: float) -> None:
-        self.first_version, self.rolled_back_steps = version, rolled_back_steps
+        self.first_version = version
+        self.rolled_back_steps = rolled_back_steps
         self.schedule.saved(version, now)
 
     def _told(self, request: Request, *, done: bool = True) -> list[Action]:

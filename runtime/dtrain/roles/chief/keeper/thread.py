@@ -60,7 +60,8 @@ class KeeperThread:
             CheckpointError: it cannot be saved.
             PeerError: a server is gone for good, or refuses it.
         """
-        self._start, self._saver.lineage = start, start.lineage
+        self._start = start
+        self._saver.lineage = start.lineage
         lost = start.lineage.rolled_back_steps
         self._hear()
         self._carry_out(self._machine.begin(start.version, lost, save=save, now=self._clock.now()))
@@ -121,7 +122,8 @@ class KeeperThread:
         self._thread = self._clock.start(self._run, "keeper")
 
     def _run(self) -> None:
-        machine, now = self._machine, self._clock.now
+        machine = self._machine
+        now = self._clock.now
         try:
             while not machine.stopped and machine.failure is None:
                 self._wake.wait(machine.wait_s(now()))
