@@ -257,7 +257,7 @@ DISK = [
     bug("checkpoints/rotation.py", "rotate", "not is_read(checkpoint.path)", "True"),
     bug("checkpoints/rotation.py", "rotate", "len(candidates) - keep", "len(candidates) - keep + 1"),
     bug("checkpoints/locks.py", "open_for_reading", "fcntl.flock(descriptor, fcntl.LOCK_SH)"),
-    bug("checkpoints/finals.py", "keep_final", "shutil.copytree(newest.path, kept, copy_function=_link)"),
+    bug("checkpoints/finals.py", "keep_final", "disk.rename(aside, kept)"),
 ]
 
 FOUND = [*PUSHES, *ATTENDING, *SERVER, *LEADER, *REPLICA, *DISK]
