@@ -1,6 +1,5 @@
 """Whether plain data has the form of a type: every mistake at once, with its place, in a user's words."""
 
-import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
@@ -135,6 +134,8 @@ def found(value: Any, show: Callable[[Any], str]) -> str:
 
 def unknown_key(key: str, names: Iterable[str]) -> str:
     """Return what is wrong with a key that is none of the names."""
+    import difflib  # only where something is wrong
+
     known = list(names)
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     if near:
