@@ -41,6 +41,7 @@ def test_late_values_and_early_gradients(cluster, beside, real, runs, updates, l
     for _ in range(runs):
         through = ["unshare", "-n", LINK, link] if link else []
         settings = [*(SHAPED if link else PLAIN), "--set", f"training.updates={updates}"]
+        settings += ["--set", "training.overlap=on"]
         run = cluster(*TWO_WORKERS, *settings, PROGRAMS / "overlap.py", *words, through=through).end()
         assert run.status["global_step"] == int(words[3])
         if real:

@@ -105,7 +105,8 @@ def test_whatever_breaks_off_the_result_is_the_same_bit_for_bit(launcher):
         ("ps:1", "back", CUTS),
         ("ps:1", "forth", CUTS),
     ):
-        settings = ("--set", "training.deterministic=true", "--set", "training.transport=grpc")
+        words = ("training.deterministic=true", "training.transport=grpc", "training.overlap=on")
+        settings = [word for each in words for word in ("--set", each)]
         launch = launcher.start(*SYNC, *settings, "dropped.py", server, way, *map(str, cuts))
         succeeded(launch)
         log = launch.log("worker:0")

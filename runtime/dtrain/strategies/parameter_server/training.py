@@ -52,10 +52,10 @@ class ServerTraining(Training):
         checkpoint.
         """
         reporter = self._reporter
-        self._on_close(self)
         reporter.progress(self.clock.global_step)  # others may have made the last steps
-        reporter.current()
+        reporter.current()  # with the bytes of the connections, which are closed next
         reporter.bytes_moved = None
+        self._on_close(self)
         if self._leader is not None:
             self._leader.close(error)
         if error is None:
