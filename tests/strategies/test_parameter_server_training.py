@@ -58,6 +58,7 @@ class Keeper:
     """Keeps nothing; says of the last step that it was not saved."""
 
     first_version, failure, generation = 0, None, SimpleNamespace(number=1, alone=True)
+    saved_step = 0
 
     def ordered(self, until, end):
         pass
