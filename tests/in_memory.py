@@ -36,10 +36,10 @@ def step_in_work(step: Any) -> int:
 class Connection(MemoryChannel):
     """Leaves it to `receive` to say that it is gone, as those through sockets do."""
 
-    def send(self, message: AnyMessage, blocks: Sequence[Any] = (), *, ahead: int | None = None) -> None:
+    def send(self, message: AnyMessage, blocks: Sequence[Any] = ()) -> None:
         """See `Channel.send`."""
         with contextlib.suppress(PeerLostError):
-            super().send(message, blocks, ahead=ahead)
+            super().send(message, blocks)
 
 
 class Joined(ParameterServerStrategy):

@@ -34,11 +34,15 @@ class Line(Whole):
 
     early = False
 
-    def receive(self, into=(), deadline=None, *, early=False):
+    def ahead(self, block, start, stop):
+        pass
+
+    def send_rest(self, message, blocks, start):
+        raise AssertionError("nothing is sent ahead")
+
+    def receive_early(self, into=(), deadline=None):
         frame = super().receive(into)
-        self.early = early
-        if not early:
-            return frame
+        self.early = True
         self.arriving = Arriving([padded(block.nbytes) for block in frame.blocks])
         return Frame(frame.message, frame.blocks, self.arriving)
 
@@ -115,14 +119,14 @@ def test_after_the_last_step_everything_is_there():
     replica.machine.saves = True
     replica.start()
     first.arriving.reached(10_000)
-    receive = first.receive
+    receive = first.receive_early
 
-    def break_off(into=(), deadline=None, *, early=False):
-        frame = receive(into, deadline, early=early)
+    def break_off(into=(), deadline=None):
+        frame = receive(into, deadline)
         first.arriving.broken(LOST)
         return frame
 
-    first.receive = break_off
+    first.receive_early = break_off
     assert replica.push(1, 0, None).verdict is Verdict.ACCEPTED
     assert replica.machine.phase is Phase.FINISHED
     assert np.all(replica.arriving["kernel"] == 3)

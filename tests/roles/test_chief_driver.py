@@ -28,7 +28,7 @@ class Line:
             message = msgspec.structs.replace(message, number=0)
         self.sent.append(message)
 
-    def receive(self, into=(), deadline=None, *, early=False):
+    def receive(self, into=(), deadline=None):
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer

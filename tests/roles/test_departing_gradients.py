@@ -35,14 +35,21 @@ def at_once(monkeypatch):
 class Line:
     """A connection that notes what is sent ahead."""
 
-    def __init__(self, able=True):
-        self.able = able
+    def __init__(self):
         self.sent = []
 
     def ahead(self, block, start, stop):
-        if self.able:
-            self.sent.append((start, stop))
-        return self.able
+        self.sent.append((start, stop))
+
+    def send_rest(self, message, blocks, start):
+        raise AssertionError("no message is sent here")
+
+    def receive_early(self, into=(), deadline=None):
+        raise AssertionError("no answer is waited for here")
+
+
+class Plain:
+    """A connection that can send nothing ahead."""
 
 
 def departing(servers=1, variables=LAYERS):
@@ -102,7 +109,7 @@ def test_after_a_connection_was_opened_again_the_rest_does_not_leave_on_it():
 
 
 def test_small_gradients_untrained_variables_and_other_transports_wait(monkeypatch):
-    made, line = departing(), Line(able=False)
+    made, line = departing(), Plain()
     made.complete([spec.name for spec in LAYERS], [line])
     assert made.ahead(0, line) is None
     untrained, line = departing(variables=(MEAN,)), Line()
@@ -124,11 +131,13 @@ class Grpc(test_worker_driver.Line, Line):
 
     def ahead(self, block, start, stop):
         self.went.append((start, stop))
-        return True
 
-    def send(self, message, blocks=(), *, ahead=None):
-        super().send(message, blocks)
-        self.went += [] if ahead is None else [ahead]
+    def send_rest(self, message, blocks, start):
+        self.send(message, blocks)
+        self.went.append(start)
+
+    def receive_early(self, into=(), deadline=None):
+        return self.receive(into, deadline)
 
 
 def test_a_push_brings_what_has_not_left_and_all_of_it_on_a_new_connection():

@@ -90,7 +90,7 @@ class Line:
     def send(self, message, blocks):
         self.sent.append(message)
 
-    def receive(self, into=(), deadline=None, *, early=False):
+    def receive(self, into=(), deadline=None):
         return Frame(self.answers.pop(0), ())
 
 

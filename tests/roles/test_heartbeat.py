@@ -51,7 +51,7 @@ class Server:
             self.beats.append(message)
             self.changed.notify_all()
 
-    def receive(self, into=(), deadline=None, *, early=False):
+    def receive(self, into=(), deadline=None):
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -161,9 +161,9 @@ def test_what_it_was_told_last_stands_beside_when_it_asked(link):
 class Frozen(Server):
     """Does not answer any more."""
 
-    def receive(self, into=(), deadline=None, *, early=False):
+    def receive(self, into=(), deadline=None):
         if len(self.answers) > 1:
-            return super().receive(into, deadline, early=early)
+            return super().receive(into, deadline)
         time.sleep(max(0.0, deadline - time.monotonic()))
         raise WaitTimeoutError("ps:0 did not answer in time")
 

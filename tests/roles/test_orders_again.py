@@ -25,7 +25,7 @@ class Line:
         actions = self.hand.say("chief:0", message, blocks, self.server, "orders")
         self.answers += [action.message for action in actions if action.caller == "orders"]
 
-    def receive(self, into=(), deadline=None, *, early=False):
+    def receive(self, into=(), deadline=None):
         return Frame(self.answers.pop(0), ())
 
     def close(self):

@@ -218,11 +218,11 @@ PLAN = placement.plan(VARIABLES, 2, partitioner={"fixed_shards": 2})
 class TableLine(Line):
     """Answers a lookup with rows that hold the numbers asked for, after the answers that were prepared."""
 
-    def receive(self, into=(), deadline=None, *, early=False):
+    def receive(self, into=(), deadline=None):
         message, blocks = self.sent[-1]
         if isinstance(message, Lookup) and not self.answers:
             return Frame(Rows(), [np.repeat(np.array(ids, np.float32), 2) for ids in blocks])
-        return super().receive(into, deadline, early=early)
+        return super().receive(into, deadline)
 
 
 def driver(*lines):

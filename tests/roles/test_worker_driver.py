@@ -43,7 +43,7 @@ class Line:
     def send(self, message, blocks=()):
         self.sent.append((message, [block.tolist() for block in blocks]))
 
-    def receive(self, into=(), deadline=None, *, early=False):
+    def receive(self, into=(), deadline=None):
         if self.aborted:
             raise PeerLostError(self.aborted)
         answer = self.answers.pop(0)
@@ -153,7 +153,7 @@ def test_what_one_server_has_not_heard_is_said_again_while_another_one_is_waited
             self.lost = lost
 
     class Waits(Line):
-        def receive(self, into=(), deadline=None, *, early=False):
+        def receive(self, into=(), deadline=None):
             if len(self.sent) == 2:
                 broken.lost()  # from a thread of the transport, which wakes the one that waits here
                 assert self.aborted
@@ -186,9 +186,9 @@ def test_a_server_that_takes_the_connection_and_never_answers_is_lost_too(clock)
 
 def test_a_connection_that_lasted_gives_the_next_break_all_the_patience_again(clock):
     class Long(Line):
-        def receive(self, into=(), deadline=None, *, early=False):
+        def receive(self, into=(), deadline=None):
             clock.sleep(100.0)
-            return super().receive(into, deadline, early=early)
+            return super().receive(into, deadline)
 
     replica = driver(
         *[Long(PeerLostError("lost")) for _ in range(3)],

@@ -132,13 +132,10 @@ class VirtualChannel:
         if not self.wire.open:
             self.wire_is_cut()
 
-    def ahead(self, block: Any, start: int, stop: int) -> bool:
-        return False
-
-    def send(self, message: AnyMessage, blocks: Blocks = (), *, ahead: int | None = None) -> None:
+    def send(self, message: AnyMessage, blocks: Blocks = ()) -> None:
         self.wire.send(message, [block.copy() for block in blocks])
 
-    def receive(self, into: Blocks = (), deadline: float | None = None, *, early: bool = False) -> Frame:
+    def receive(self, into: Blocks = (), deadline: float | None = None) -> Frame:
         clock = self._clock
         while not self._inbox or self._reason:
             if self._reason or not self.wire.open:

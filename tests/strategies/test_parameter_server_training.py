@@ -42,7 +42,7 @@ class Line:
         for action in actions:
             action.caller.arrived.append(Frame(action.message, [block.copy() for block in action.blocks]))
 
-    def receive(self, into=(), deadline=None, *, early=False):
+    def receive(self, into=(), deadline=None):
         for _ in range(100):
             if self.arrived:
                 return self.arrived.pop(0)

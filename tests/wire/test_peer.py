@@ -38,10 +38,10 @@ class Line:
         self.closed = False
         self.clock = clock
 
-    def send(self, message, blocks=(), *, ahead=None):
+    def send(self, message, blocks=()):
         self.sent.append((message, *blocks))
 
-    def receive(self, into=(), deadline=None, *, early=False):
+    def receive(self, into=(), deadline=None):
         while True:
             if self.aborted:
                 raise PeerLostError(self.aborted)

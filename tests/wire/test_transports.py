@@ -12,7 +12,7 @@ import pytest
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Commit, Farewell, Hello, Pull, Push, Subscribe
 from dtrain.wire import connecting
-from dtrain.wire.channel import Answer
+from dtrain.wire.channel import Answer, Streams
 from dtrain.wire.client import GrpcChannel
 from dtrain.wire.grpc_options import HELLO_KEY, METHOD_SERVICE, TALK
 from dtrain.wire.handshake import refusal
@@ -153,7 +153,9 @@ def test_a_large_message_is_returned_when_it_begins_and_is_whole_when_it_was_wai
     channel, sent, into = connect(), np.arange(2_000_000, dtype=np.float32), np.zeros(2_000_000, np.float32)
     for early in (True, False, True):
         channel.send(Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p"), [sent])
-        frame = channel.receive([into], early=early)
+        streams = early and isinstance(channel, Streams)
+        frame = channel.receive_early([into]) if streams else channel.receive([into])
+        assert early or frame.arriving is None
         if frame.arriving is not None:
             frame.arriving.wait(0, 4_000_000)
             assert np.array_equal(frame.blocks[0][:1_000_000], sent[:1_000_000])
@@ -165,12 +167,13 @@ def test_a_large_message_is_returned_when_it_begins_and_is_whole_when_it_was_wai
 def test_the_end_of_a_block_may_go_ahead_of_its_message(connect):
     channel, sent = connect(), np.arange(2_000_000, dtype=np.float32)
     for _ in range(2):
-        went = channel.ahead(sent, 1_500_000, 2_000_000) and channel.ahead(sent, 500_000, 1_500_000)
-        channel.send(
-            Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p"),
-            [sent],
-            ahead=500_000 if went else None,
-        )
+        push = Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p")
+        if isinstance(channel, Streams):
+            channel.ahead(sent, 1_500_000, 2_000_000)
+            channel.ahead(sent, 500_000, 1_500_000)
+            channel.send_rest(push, [sent], 500_000)
+        else:
+            channel.send(push, [sent])
         assert np.array_equal(channel.receive().blocks[0], sent)
         sent += 1
     assert channel.bytes_sent < 17_000_000

@@ -37,39 +37,24 @@ class Channel(Protocol):
     def bytes_received(self) -> int:
         """The same, the other way."""
 
-    def ahead(self, block: Array, start: int, stop: int) -> bool:
-        """Send these elements of what will be the first block of a message: the last ones first, then those
-        before them.
-
-        They must not change before that is answered; it may also never be sent. False: this transport sends
-        nothing ahead.
-        """
-
-    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), *, ahead: int | None = None) -> None:
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
         """Send a message. The blocks must not change before the answer has come.
-
-        `ahead` says from where on elements of the first block were sent ahead.
 
         Raises:
             PeerLostError: the connection is gone. A transport may leave it to `receive` to say so.
         """
 
-    def receive(
-        self, into: Sequence[Array] = (), deadline: float | None = None, *, early: bool = False
-    ) -> Frame:
+    def receive(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
         """Wait for the next message; blocks that fit `into` (dtypes and sizes) are written there.
 
         So are those of later messages, until other arrays are offered. Or they lie where the server wrote
         them: they cannot be written, and stay as they are until the next message with blocks, unless that is
         `Rows`.
 
-        With `early` a transport may return a large message when it begins to come: see `Frame.arriving`.
-
         Args:
             into: arrays of the caller, which belong to the channel until others are offered.
             deadline: in seconds of the channel's clock (`time.monotonic`, where it is a real one); None: wait
                 as long as the peer lives, unless another thread calls `abort`.
-            early: as above.
 
         Raises:
             WaitTimeoutError: no message has come by the deadline. The connection stays as it is.
@@ -82,6 +67,26 @@ class Channel(Protocol):
 
     def close(self) -> None:
         """Give the connection up. Never raises."""
+
+
+@runtime_checkable
+class Streams(Protocol):
+    """A channel that can also send and return one message in parts, as far as it is known or has come."""
+
+    def ahead(self, block: Array, start: int, stop: int) -> None:
+        """Send these elements of what will be the first block of a message: the last ones first, then those
+        before them.
+
+        They must not change before that message is answered; it may also never be sent.
+        """
+
+    def send_rest(self, message: AnyMessage, blocks: Sequence[Array], start: int) -> None:
+        """Send a message as `Channel.send`; elements of its first block from `start` on were sent ahead."""
+
+    def receive_early(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
+        """Wait as `Channel.receive`, but of a large message only until it begins to come: see
+        `Frame.arriving`.
+        """
 
 
 @runtime_checkable

@@ -63,19 +63,30 @@ class GrpcChannel:
         """
         return () if isinstance(message, Rows) else self._into
 
-    def ahead(self, block: Array, start: int, stop: int) -> bool:
-        """See `Channel.ahead`."""
-        self._requests.put(encode_ahead(block, start, stop))
-        return True
-
-    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), *, ahead: int | None = None) -> None:
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
         """See `Channel.send`; the connection's own thread cuts the chunks, so this returns at once."""
-        self._requests.put(encode(message, blocks, ahead))
+        self._requests.put(encode(message, blocks))
 
-    def receive(
-        self, into: Sequence[Array] = (), deadline: float | None = None, *, early: bool = False
-    ) -> Frame:
-        """See `Channel.receive`."""
+    def ahead(self, block: Array, start: int, stop: int) -> None:
+        """See `Streams.ahead`."""
+        self._requests.put(encode_ahead(block, start, stop))
+
+    def send_rest(self, message: AnyMessage, blocks: Sequence[Array], start: int) -> None:
+        """See `Streams.send_rest`."""
+        self._requests.put(encode(message, blocks, start))
+
+    def receive(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
+        """See `Channel.receive`; what has begun to come is waited for beyond the deadline."""
+        frame = self._next_frame(into, deadline, early=False)
+        if frame.arriving is not None:
+            frame.arriving.wait()
+        return frame
+
+    def receive_early(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
+        """See `Streams.receive_early`."""
+        return self._next_frame(into, deadline, early=True)
+
+    def _next_frame(self, into: Sequence[Array], deadline: float | None, *, early: bool) -> Frame:
         self._into = into
         self._decoder.early = early
         try:
@@ -83,8 +94,6 @@ class GrpcChannel:
         except queue.Empty:
             raise silent(self.peer) from None
         if isinstance(answer, Frame):
-            if answer.arriving is not None and not early:
-                answer.arriving.wait()
             return answer
         self._answers.put(answer)  # the next call hears it again
         raise self._explained(answer)

@@ -90,20 +90,14 @@ class LocalChannel:
         """See `Channel`."""
         return self._packets.bytes_received
 
-    def ahead(self, block: Array, start: int, stop: int) -> bool:
-        """See `Channel.ahead`."""
-        return False
-
-    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), *, ahead: int | None = None) -> None:
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
         """See `Channel.send`; whatever prevents it is raised by `receive`."""
         try:
             self._packets.send(message, blocks)
         except (OSError, SharedMemoryError) as error:
             self.abort(str(self._lost(error)))
 
-    def receive(
-        self, into: Sequence[Array] = (), deadline: float | None = None, *, early: bool = False
-    ) -> Frame:
+    def receive(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
         """See `Channel.receive`; large blocks are left where the server wrote them."""
         while True:
             if deadline is not None:

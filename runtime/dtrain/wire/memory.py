@@ -43,11 +43,7 @@ class MemoryChannel:
         self._requests = FrameDecoder(limit_bytes=1 << 40)
         self._lost: str | None = None
 
-    def ahead(self, block: Array, start: int, stop: int) -> bool:
-        """See `Channel.ahead`."""
-        return False
-
-    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), *, ahead: int | None = None) -> None:
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
         """See `Channel.send`."""
         if self._lost:
             raise PeerLostError(self._lost)
@@ -57,9 +53,7 @@ class MemoryChannel:
             if frame is not None and self._handler.received(self._caller, frame) is Answer.NONE:
                 return
 
-    def receive(
-        self, into: Sequence[Array] = (), deadline: float | None = None, *, early: bool = False
-    ) -> Frame:
+    def receive(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
         """See `Channel.receive`."""
         try:
             chunks = None if self._lost else next_of(self._caller.outbox, deadline)

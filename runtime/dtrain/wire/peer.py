@@ -17,7 +17,7 @@ from functools import partial
 from dtrain.errors import PeerError, PeerLostError, WaitTimeoutError
 from dtrain.messages import AnyMessage
 from dtrain.process.clock import SYSTEM, Clock
-from dtrain.wire.channel import Channel, NoticesLoss
+from dtrain.wire.channel import Channel, NoticesLoss, Streams
 from dtrain.wire.frames import Array, Frame
 
 PAUSE_S = 0.05
@@ -107,8 +107,8 @@ class Peer:
     ) -> None:
         """Ask a question; it is said again on a new connection until it is answered.
 
-        The blocks must not change before that. `ahead` as in `Channel.send`, for the connection that is open
-        now.
+        The blocks must not change before that. `ahead` says from where on elements of the first block were
+        sent ahead (`Streams`) on the connection that is open now.
 
         Raises:
             PeerLostError: there is no connection, and none could be opened within the patience.
@@ -120,10 +120,10 @@ class Peer:
             self._open_again(PeerLostError(f"{self.name} cannot be reached"), deadline)
             return
         with contextlib.suppress(PeerLostError):  # `receive` hears it as well
-            if ahead is None:
-                channel.send(message, blocks)
+            if ahead is not None and isinstance(channel, Streams):
+                channel.send_rest(message, blocks, ahead)
             else:
-                channel.send(message, blocks, ahead=ahead)
+                channel.send(message, blocks)
 
     def tell(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
         """Say something once, if there is a connection: it may be lost with it."""
@@ -134,7 +134,8 @@ class Peer:
     def receive(
         self, into: Sequence[Array] = (), deadline: float | None = None, *, early: bool = False
     ) -> Frame:
-        """Wait for the next message; arguments as in `Channel.receive`.
+        """Wait for the next message; arguments as in `Channel.receive`. With `early` a channel that can do so
+        returns a large message when it begins to come.
 
         Raises:
             PeerLostError: the server is away for longer than the patience, or the peer was aborted; or the
@@ -151,7 +152,10 @@ class Peer:
                     self._open_again(PeerLostError(f"{self.name} cannot be reached"), deadline)
                     continue
                 try:
-                    frame = channel.receive(into, deadline, early=early)
+                    if early and isinstance(channel, Streams):
+                        frame = channel.receive_early(into, deadline)
+                    else:
+                        frame = channel.receive(into, deadline)
                 except PeerLostError as error:
                     self._open_again(error, deadline)
                     continue

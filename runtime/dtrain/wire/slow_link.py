@@ -80,17 +80,11 @@ class SlowChannel:
         for run in (self._carry_out, self._carry_in):
             threading.Thread(target=run, name=f"slow link to {self.peer}", daemon=True).start()
 
-    def ahead(self, block: Array, start: int, stop: int) -> bool:
-        """See `Channel.ahead`."""
-        return False
-
-    def send(self, message: AnyMessage, blocks: Sequence[Array] = (), *, ahead: int | None = None) -> None:
+    def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
         """See `Channel.send`."""
         self._outbox.put((self._out.arrival_s(self._clock(), blocks), message, blocks))
 
-    def receive(
-        self, into: Sequence[Array] = (), deadline: float | None = None, *, early: bool = False
-    ) -> Frame:
+    def receive(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
         """See `Channel.receive`; what is late by the link alone is waited for beyond the deadline."""
         try:
             item = next_of(self._inbox, deadline)

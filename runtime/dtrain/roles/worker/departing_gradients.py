@@ -5,7 +5,7 @@ computed.
 from collections.abc import Sequence
 
 from dtrain.parameters.replica_memory import ReplicaMemory
-from dtrain.wire.channel import Channel
+from dtrain.wire.channel import Channel, Streams
 from dtrain.wire.frames import CHUNK_BYTES
 
 EARLY_BYTES = 4 * 1024 * 1024
@@ -53,12 +53,8 @@ class DepartingGradients:
                     break
                 start = min(start, offset)
             enough = (stop - start) * block.itemsize >= CHUNK_BYTES
-            if (
-                enough
-                and channel is not None
-                and channel is channels[server]
-                and channel.ahead(block, start, stop)
-            ):
+            if enough and channel is channels[server] and isinstance(channel, Streams):
+                channel.ahead(block, start, stop)
                 self._sent[server] = channel, start
 
     def ahead(self, server: int, channel: Channel | None) -> int | None:
