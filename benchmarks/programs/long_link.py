@@ -23,10 +23,10 @@ from bare_exchange import apply, connected, exchange_by_socket, measure, options
 
 from dtrain.messages import Hello, Push, Reply
 from dtrain.messages.verdict import Verdict
+from dtrain.wire.by_grpc.client import GrpcChannel
+from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer, Caller
-from dtrain.wire.client import GrpcChannel
 from dtrain.wire.frames import Frame
-from dtrain.wire.service import GrpcService
 
 BYTES_PER_S = 125e6
 CHUNK_BYTES = 128 * 1024

@@ -8,9 +8,9 @@ import pytest
 
 from dtrain.messages import Commit, Complete, Hello, Refusal, Subscribe
 from dtrain.roles.parameter_server.driver import DecisionLink
+from dtrain.wire.by_grpc.client import GrpcChannel
+from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer
-from dtrain.wire.client import GrpcChannel
-from dtrain.wire.service import GrpcService
 
 HELLO = Hello(run_id="run", cluster_hash="hash", task="ps:1")
 HELD = Complete(generation=1, rank=2, incarnation=1, version=7, ordinal=0)

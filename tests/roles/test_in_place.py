@@ -12,7 +12,7 @@ from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.runs.trace import NO_TRACE
 from dtrain.variables import VariableSpec
 from dtrain.wire.connecting import arrays_to_send
-from dtrain.wire.local import LocalChannel, LocalService
+from dtrain.wire.one_host.local import LocalChannel, LocalService
 
 SIZE = 3_000_000
 VARIABLES = (VariableSpec("kernel", (SIZE // 500, 500)), VariableSpec("bias", (500,)))

@@ -11,8 +11,8 @@ from roles.test_in_place import SIZE, VARIABLES, Silent
 
 from dtrain.messages import Heartbeat, Hello, Push
 from dtrain.roles.parameter_server.driver import ServerHandler
+from dtrain.wire.by_grpc.service import GrpcCaller
 from dtrain.wire.frames import CHUNK_BYTES, Frame, FrameDecoder
-from dtrain.wire.service import GrpcCaller
 
 
 class Server:

@@ -12,13 +12,15 @@ import pytest
 
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError, WaitTimeoutError
 from dtrain.messages import Commit, Hello, Pull, Push, Subscribe
-from dtrain.wire import client, connecting, local, shared_memory
+from dtrain.wire import connecting
+from dtrain.wire.by_grpc import client
+from dtrain.wire.by_grpc.client import GrpcChannel
+from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer
-from dtrain.wire.client import GrpcChannel
-from dtrain.wire.local import LocalChannel, LocalService, socket_name
-from dtrain.wire.packets import PacketSocket, _head
-from dtrain.wire.service import GrpcService
-from dtrain.wire.shared_memory import SharedMemory, shared_bytes
+from dtrain.wire.one_host import local, shared_memory
+from dtrain.wire.one_host.local import LocalChannel, LocalService, socket_name
+from dtrain.wire.one_host.packets import PacketSocket, _head
+from dtrain.wire.one_host.shared_memory import SharedMemory, shared_bytes
 
 SERVER, WORKER = (
     Hello(run_id="run", cluster_hash="hash", task="ps:0"),
@@ -235,7 +237,7 @@ def test_too_little_memory_is_an_error_and_no_signal():
     program = """
 import resource
 from dtrain.errors import SharedMemoryError
-from dtrain.wire.shared_memory import shared_bytes
+from dtrain.wire.one_host.shared_memory import shared_bytes
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 try:
     shared_bytes(1 << 24)[:] = 1

@@ -11,12 +11,12 @@ import pytest
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import PROTOCOL_VERSION, Hello
-from dtrain.wire.client import GrpcChannel
-from dtrain.wire.grpc_options import HELLO_KEY, MEET, METHOD_SERVICE, TALK
+from dtrain.wire.by_grpc.client import GrpcChannel
+from dtrain.wire.by_grpc.options import HELLO_KEY, MEET, METHOD_SERVICE, TALK
+from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.handshake import read_opening, refusal
-from dtrain.wire.local import LocalChannel, LocalService
 from dtrain.wire.memory import MemoryChannel
-from dtrain.wire.service import GrpcService
+from dtrain.wire.one_host.local import LocalChannel, LocalService
 
 SERVER = Hello(run_id="run", cluster_hash="hash", task="ps:0")
 LATER = msgspec.structs.replace(SERVER, task="worker:0", version=PROTOCOL_VERSION + 1)

@@ -8,7 +8,7 @@ import pytest
 from dtrain.errors import SpecError, WaitTimeoutError
 from dtrain.messages import Hello
 from dtrain.wire import connecting, reaching
-from dtrain.wire.service import GrpcService
+from dtrain.wire.by_grpc.service import GrpcService
 
 WORKER = Hello(run_id="run-1", cluster_hash="hash", task="worker:0", secret="secret")
 

@@ -12,12 +12,12 @@ import pytest
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Commit, Farewell, Hello, Pull, Push, Subscribe
 from dtrain.wire import connecting
+from dtrain.wire.by_grpc.client import GrpcChannel
+from dtrain.wire.by_grpc.options import HELLO_KEY, METHOD_SERVICE, TALK
+from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer, Streams
-from dtrain.wire.client import GrpcChannel
-from dtrain.wire.grpc_options import HELLO_KEY, METHOD_SERVICE, TALK
 from dtrain.wire.handshake import refusal
-from dtrain.wire.local import LocalService
-from dtrain.wire.service import GrpcService
+from dtrain.wire.one_host.local import LocalService
 
 SERVER = Hello(run_id="run-1", cluster_hash="hash", task="ps:0", secret="secret")
 WORKER = Hello(run_id="run-1", cluster_hash="hash", task="worker:0", secret="secret")

@@ -7,8 +7,8 @@ import numpy as np
 from dtrain.errors import SharedMemoryError
 from dtrain.parameters.published import Array, Room
 from dtrain.wire.channel import Caller
-from dtrain.wire.packets import SMALL_BYTES
-from dtrain.wire.shared_memory import shared_arrays
+from dtrain.wire.one_host.packets import SMALL_BYTES
+from dtrain.wire.one_host.shared_memory import shared_arrays
 
 
 class ReadRoom(Room):

@@ -44,7 +44,7 @@ IMPORTS = (
 """Modules that every task needs; one that cannot be imported here fails in the task, with a traceback."""
 
 GRPC_IMPORTS = (
-    "dtrain.wire.client",
+    "dtrain.wire.by_grpc.client",
     "grpc._channel",  # what grpc itself imports when it is first used
     "grpc._server",
     "dtrain.roles.parameter_server.driver",

@@ -20,14 +20,14 @@ from dtrain.cluster.loopback import is_loopback
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
 from dtrain.messages import Hello
 from dtrain.variables import DTYPE_BYTES
-from dtrain.wire import shared_memory
 from dtrain.wire.channel import Channel
 from dtrain.wire.frames import Array
-from dtrain.wire.local import LocalChannel, socket_name
+from dtrain.wire.one_host import shared_memory
+from dtrain.wire.one_host.local import LocalChannel, socket_name
+from dtrain.wire.one_host.packets import SMALL_BYTES
+from dtrain.wire.one_host.shared_memory import shared_arrays
 from dtrain.wire.own_thread import in_own_thread
-from dtrain.wire.packets import SMALL_BYTES
 from dtrain.wire.reaching import Tell, not_reached, obstacle, reach
-from dtrain.wire.shared_memory import shared_arrays
 
 _PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.1
@@ -75,7 +75,7 @@ def connect(
 
 def _by_grpc(peer: str, address: str, hello: Hello, timeout_s: float, transport: str) -> Channel:
     """Open the way over gRPC, or the one whose name comes over it."""
-    from dtrain.wire.client import (
+    from dtrain.wire.by_grpc.client import (
         GrpcChannel,
         local_name,
     )  # 5 MB and 70 ms that a task does not take whose servers are met

@@ -119,11 +119,13 @@ class Peer:
         if channel is None or channel is self._dead:
             self._open_again(PeerLostError(f"{self.name} cannot be reached"), deadline)
             return
-        with contextlib.suppress(PeerLostError):  # `receive` hears it as well
+        try:
             if ahead is not None and isinstance(channel, Streams):
                 channel.send_rest(message, blocks, ahead)
             else:
                 channel.send(message, blocks)
+        except PeerLostError:
+            pass  # `receive` hears it as well
 
     def tell(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
         """Say something once, if there is a connection: it may be lost with it."""

@@ -37,15 +37,15 @@ from dtrain.roles.parameter_server.actions import Action, End, Report, Send
 from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.roles.parameter_server.preemption import ThreadPolicy
 from dtrain.runs.reporting import Reporter
+from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer, Caller, Channel
 from dtrain.wire.connecting import connect, heartbeat_transport
 from dtrain.wire.frames import Frame, Payload
 from dtrain.wire.handshake import refusal
-from dtrain.wire.local import LocalService, socket_name
+from dtrain.wire.one_host.local import LocalService, socket_name
 from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.peer import Connect, Peer
 from dtrain.wire.reaching import wait_for_name
-from dtrain.wire.service import GrpcService
 from dtrain.wire.slow_link import through_link
 
 TICK_S = 0.5

@@ -24,6 +24,7 @@ import weakref
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -34,7 +35,7 @@ from dtrain.messages import AnyMessage, Hello, Refusal, Rows
 from dtrain.variables import DTYPE_BYTES
 from dtrain.wire.frames import Array, Frame, check, described, padded
 from dtrain.wire.handshake import read_opening
-from dtrain.wire.shared_memory import SharedMemory, address, memory_of
+from dtrain.wire.one_host.shared_memory import SharedMemory, address, memory_of
 
 PACKET_BYTES = 64 * 1024
 SMALL_BYTES = 32 * 1024
@@ -45,6 +46,7 @@ _LENGTH, _ANNOUNCED = struct.Struct("<I"), struct.Struct("<II")
 _ANNOUNCEMENT = 0xFFFF_FFFF
 
 _NO_LIMIT = 1 << 62
+_nbytes = attrgetter("nbytes")
 _PADDING = bytes(8)
 
 Kinds = tuple[tuple[str, int], ...]
@@ -82,7 +84,7 @@ class PacketSocket:
             SharedMemoryError: there is no memory for large blocks.
         """
         kinds = described(blocks)
-        nbytes = sum([block.nbytes for block in blocks])
+        nbytes = sum(map(_nbytes, blocks))
         place = self._place(blocks) if nbytes > SMALL_BYTES else None
         head = _head(message, kinds, place)
         in_memory = len(head) > PACKET_BYTES - SMALL_BYTES or (nbytes > SMALL_BYTES and place is None)

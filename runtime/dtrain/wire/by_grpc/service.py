@@ -14,13 +14,13 @@ import grpc
 
 from dtrain.errors import PeerRefusedError, SpecError
 from dtrain.messages import AnyMessage, Hello
+from dtrain.wire.by_grpc.options import HELLO_KEY, MEET, METHOD_SERVICE, SERVER, TALK
+from dtrain.wire.by_grpc.transfers import LARGE_BYTES, Traffic, Turn
 from dtrain.wire.channel import Answer, Handler
 from dtrain.wire.frames import SMALL_BYTES, Array, FrameDecoder, Payload, with_payload
-from dtrain.wire.grpc_options import HELLO_KEY, MEET, METHOD_SERVICE, SERVER, TALK
 from dtrain.wire.handshake import read_opening
 from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.reaching import listening_obstacle
-from dtrain.wire.transfers import LARGE_BYTES, Traffic, Turn
 
 
 class GrpcCaller:

@@ -11,9 +11,9 @@ import msgspec
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import AnyMessage, Hello, Rows
 from dtrain.wire.answers import next_of
+from dtrain.wire.by_grpc.options import CLIENT, HELLO_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.channel import silent
 from dtrain.wire.frames import Array, Frame, FrameDecoder, encode, encode_ahead
-from dtrain.wire.grpc_options import CLIENT, HELLO_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.own_thread import in_own_thread
 
 _REFUSED = (

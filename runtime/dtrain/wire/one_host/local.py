@@ -16,16 +16,17 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from dtrain.errors import PeerError, PeerLostError, PeerRefusedError, SharedMemoryError
 from dtrain.messages import PROTOCOL_VERSION, AnyMessage, Hello, Refusal
-from dtrain.wire import shared_memory
 from dtrain.wire.answers import LOOK_S
 from dtrain.wire.channel import Handler, silent
 from dtrain.wire.frames import Array, Frame, Payload, written
 from dtrain.wire.handshake import only_version, other_version
-from dtrain.wire.packets import SMALL_BYTES, PacketSocket
+from dtrain.wire.one_host import shared_memory
+from dtrain.wire.one_host.packets import SMALL_BYTES, PacketSocket
 
 HELLO_LIMIT_S = 10.0
 RETRY_S = 0.05
@@ -33,6 +34,7 @@ STOP_LIMIT_S = 0.5
 _LIMIT_BYTES = 1 << 40
 _CREDENTIALS = struct.Struct("3i")
 _TIME = struct.Struct("2l")
+_nbytes = attrgetter("nbytes")
 
 
 class LocalChannel:
@@ -111,7 +113,7 @@ class LocalChannel:
                 raise self._lost(error) from None
         if frame is None:
             raise self._lost(None)
-        if not frame.blocks or sum([block.nbytes for block in frame.blocks]) > SMALL_BYTES:
+        if not frame.blocks or sum(map(_nbytes, frame.blocks)) > SMALL_BYTES:
             return frame
         return Frame(frame.message, written(frame.blocks, into))
 
