@@ -1,7 +1,7 @@
 """The transports of messages. Only this room imports grpc; no code above it knows what carries a message.
 
-`channel` is the interface of both ends, `peer` a server as one thread sees it, whatever breaks. `by_grpc` and
-`one_host` are the two transports, `memory` their twin without sockets for tests. `frames` holds the bytes, and
+`channel` is the interface of both ends; `peer` is a server as one thread sees it. `by_grpc` and `one_host`
+are the two transports, and `memory` is their twin without sockets for tests. `frames` holds the bytes, and
 `handshake` decides which tasks are let in.
 """
 
