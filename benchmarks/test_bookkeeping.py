@@ -17,6 +17,7 @@ import pytest
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import training_section
+from dtrain.control.actions import Decide, Report, Send
 from dtrain.learning import optimizers
 from dtrain.messages import (
     Commit,
@@ -31,7 +32,6 @@ from dtrain.messages import (
     Values,
 )
 from dtrain.parameters import placement
-from dtrain.roles.parameter_server.actions import Report, Send
 from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.variables import VariableSpec
 
@@ -137,7 +137,7 @@ class Servers:
         self.pushes[rank] += 1
         self.may_push[rank] = False
         for server, machine in enumerate(self._machines):
-            version = machine.held.pushes.version
+            version = machine.held.version
             push = Push(
                 generation=1,
                 incarnation=1,
@@ -152,7 +152,7 @@ class Servers:
         """The leader ends training, and everybody leaves."""
         self._ended = True
         for server, machine in enumerate(self._machines):
-            version, rule = machine.held.pushes.version, machine.held.store.optimizer_config
+            version, rule = machine.held.version, machine.held.store.optimizer_config
             self._say(
                 0,
                 Control(
@@ -187,10 +187,15 @@ class Servers:
 
     def _deliver(self, server, kind, receive):
         with self._meter:
-            actions = list(receive())
+            actions = receive()
         self.spent[kind, server].append(self._meter.spent)
         for action in actions:
             match action:
+                case Decide():
+                    machine = self._machines[server]
+                    self._deliver(
+                        server, kind, lambda later=action, machine=machine: machine.go_on(later, self.now)
+                    )
                 case Report(Complete() as complete):
                     self._to_first(server, complete, "contribution")
                 case Send(str(follower), Commit() as commit):

@@ -15,12 +15,13 @@ from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import CheckpointSection, ClusterSection, RunSpec, SimulateSection, training_section
 from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage
+from dtrain.parameters.shared_room import ReadRoom
 from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.runs.reporting import Reporter
 from dtrain.strategies.parameter_server.strategy import ParameterServerStrategy
-from dtrain.wire.channel import Channel
+from dtrain.wire.channel import Caller, Channel
 from dtrain.wire.memory import MemoryChannel
 from dtrain.wire.slow_link import through_link
 
@@ -92,9 +93,13 @@ class InMemoryCluster:
 
     def _server(self, index: int) -> ServerHandler:
         assignment = self._assignment(TaskId(Role.PS, index))
-        machine = ParameterServer(index, self.cluster, self.spec.training, 0.0)
+        callers: set[Caller] = set()
+        room = ReadRoom(callers)
+        machine = ParameterServer(index, self.cluster, self.spec.training, 0.0, room=room)
         first = None if index == 0 else lambda timeout_s, own=assignment: self.connect(0, own)
-        return ServerHandler(machine, assignment.hello(), Reporter(assignment), to_first=first)
+        return ServerHandler(
+            machine, assignment.hello(), Reporter(assignment), callers=callers, to_first=first
+        )
 
     def restart_server(self, index: int) -> None:
         """Let a server die with all that it held, and start it again."""

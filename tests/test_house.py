@@ -39,6 +39,7 @@ RUNTIME_FLOORS = [
     "protocol",
     "wire",
     "parameters",
+    "control",
     "checkpoints",
     "roles",
     "roles.worker",
@@ -70,7 +71,7 @@ CLI_FLOORS = [
 SEEN_BY_CLI = {"errors", "cluster", "config", "messages", "process", "runs"}
 
 # What has no clock, chance, socket or thread: the rules, the numerics, and every machine.
-PURE = ("protocol", "learning", "parameters")
+PURE = ("protocol", "learning", "parameters", "control")
 BANNED_IN_PURE = {"time", "random", "socket", "threading", "logging", "select", "subprocess"}
 # What sees only the strategies' interface: it may not know who carries a strategy out.
 ABOVE_THE_INTERFACE = ("training", "saving", "callbacks", "compat", "integrations", "distribute")

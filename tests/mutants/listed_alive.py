@@ -22,8 +22,8 @@ LIVED = [
         "[replies[0].seen for reply in replies]",
     ),
     bug(
-        "roles/parameter_server/sync_pushes.py",
-        "SyncPushes._answer_pending",
+        "roles/parameter_server/sync_rule.py",
+        "SyncRule._answer_pending",
         "copies = [np.array(block) for block in offered.blocks]",
         "copies = offered.blocks",
         says="what is answered as pending is not copied",
@@ -92,16 +92,16 @@ HARMLESS = [
 
 FOUND_BY_WIDER_TESTS = [
     bug(
-        "roles/parameter_server/async_pushes.py",
-        "AsyncPushes.push",
+        "control/async_steps.py",
+        "AsyncSteps.judged",
         "verdict is Verdict.STALE and self.retry",
         "False",
     ),
     bug(
         "roles/parameter_server/machine.py",
-        "ParameterServer._sync",
-        "(held.generation, held.term) == (generation, term)",
-        "held.generation == generation",
+        "ParameterServer._follow",
+        "(held.generation, held.term) != (message.generation, message.term)",
+        "held.generation != message.generation",
     ),
     bug(
         STORE,

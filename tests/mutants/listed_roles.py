@@ -4,9 +4,11 @@ checkpoints.
 
 from mutant import bug, void
 
-SYNC_PUSHES = "roles/parameter_server/sync_pushes.py"
+SYNC_RULE = "roles/parameter_server/sync_rule.py"
+SYNC_STEPS = "control/sync_steps.py"
 MEANS = "parameters/means.py"
-ATTENDANCE = "roles/parameter_server/attendance.py"
+CONTROL = "control/machine.py"
+ROSTER = "control/roster.py"
 MACHINE = "roles/parameter_server/machine.py"
 STORE = "parameters/store.py"
 RECOVERY = "roles/chief/recovery.py"
@@ -16,30 +18,36 @@ WORKER = "roles/worker/machine.py"
 WRITER = "checkpoints/writer.py"
 
 PUSHES = [
-    bug(SYNC_PUSHES, "SyncPushes.said_since", "*", "return []", says="returns [] (once: commits_since)"),
-    bug(SYNC_PUSHES, "SyncPushes.reports", "*", "return []"),
-    bug(SYNC_PUSHES, "SyncPushes._carry_out", "seen.decide(replica, self._verdict(contribution, counted))"),
+    bug(SYNC_STEPS, "SyncSteps.said_since", "*", "return []", says="returns [] (once: commits_since)"),
+    bug(SYNC_RULE, "SyncRule.reports", "*", "return []"),
+    bug(SYNC_RULE, "SyncRule._commit", "self._seen.decide(replica, self._verdict(contribution, counted))"),
     bug(
-        "roles/parameter_server/sync_step.py",
-        "SyncStep.too_late",
+        SYNC_STEPS,
+        "SyncSteps.too_late",
         "self.dealer.give_back(part)",
         "self.dealer.settle(part)",
         says="give_back(part) -> settle(part) (once: done(batch))",
     ),
     bug(
-        SYNC_PUSHES,
-        "SyncPushes.decide",
-        "self._step is None or self.failed or self.finished or self.held_back",
-        "self._step is None or self.failed or self.finished",
+        SYNC_STEPS,
+        "SyncSteps._rests",
+        (
+            "self.failed is not None or version >= self.max_steps "
+            "or (self.until is not None and version >= self.until)"
+        ),
+        "self.failed is not None or version >= self.max_steps",
     ),
     bug(
-        SYNC_PUSHES,
-        "SyncPushes.decide",
-        "self._step is None or self.failed or self.finished or self.held_back",
-        "self._step is None or self.failed or self.held_back",
+        SYNC_STEPS,
+        "SyncSteps._rests",
+        (
+            "self.failed is not None or version >= self.max_steps "
+            "or (self.until is not None and version >= self.until)"
+        ),
+        "self.failed is not None or (self.until is not None and version >= self.until)",
     ),
     void(
-        SYNC_PUSHES,
+        SYNC_STEPS,
         "members_changed: drop + joined",
         "N0 stays when replicas join; no version waits for more",
     ),
@@ -60,56 +68,56 @@ PUSHES = [
         says="each row is divided by the contributors that list it",
     ),
     bug(
-        "roles/parameter_server/async_pushes.py",
-        "AsyncPushes._judge_and_apply",
-        "self.version - push.base_version",
-        "self.version - push.base_version - 1",
+        "roles/parameter_server/async_rule.py",
+        "AsyncRule._judge_and_apply",
+        "version - push.base_version",
+        "version - push.base_version - 1",
     ),
 ]
 
 ATTENDING = [
     bug(
-        ATTENDANCE,
-        "Attendance.change",
-        "yield from held.pushes.members_changed(live, anew, held.seen, now)",
-        "yield from ()",
+        CONTROL,
+        "ControlPlane._members_changed",
+        "steps.members_changed(self.roster.live, self.roster.newcomers(), now)",
+        "[]",
         says="drop members_changed",
     ),
     bug(
-        ATTENDANCE,
-        "Attendance.end",
+        ROSTER,
+        "Roster.end",
         (
             "self.farewell and connections == 0 and not self._still_to_hear(held, MemberState.EXPECTED, "
             "MemberState.LIVE)"
         ),
         "self.farewell and not self._still_to_hear(held, MemberState.EXPECTED, MemberState.LIVE)",
     ),
-    bug(ATTENDANCE, "Attendance.end", "now - self._leader_lost_since_s >= self.wait.leader_s", "False"),
-    bug(ATTENDANCE, "Attendance.concluded", "*", "return True"),
+    bug(ROSTER, "Roster.end", "now - self._leader_lost_since_s >= self.wait.leader_s", "False"),
+    bug(ROSTER, "Roster.concluded", "*", "return True"),
 ]
 
 SERVER = [
     bug(
         MACHINE,
-        "ParameterServer._on_push",
+        "ParameterServer._push",
         "(held.generation, held.term) != (message.generation, message.term)",
         "held.generation != message.generation",
     ),
     bug(
         MACHINE,
-        "ParameterServer._on_initialise",
+        "ParameterServer._initialise",
         "latest is not None and (message.generation, message.term) <= (latest.generation, latest.term)",
         "False",
     ),
-    bug(MACHINE, "ParameterServer._begin", "yield moved_on(waiting, held)"),
-    bug(MACHINE, "ParameterServer.receive", "sender != self.cluster.leader", "False"),
-    bug(MACHINE, "ParameterServer._on_snapshotrows", "message.number == self._snapshots.number", "True"),
-    bug("roles/parameter_server/obedience.py", "_change", "message.number > held.order", "True"),
+    bug(MACHINE, "ParameterServer._begin", "[moved_on(caller, held) for caller in waiting]", "[]"),
+    bug(MACHINE, "ParameterServer._take", "sender != self.cluster.leader", "False"),
+    bug(MACHINE, "ParameterServer._read_snapshot", "message.number != self._snapshots.number", "False"),
+    bug("roles/parameter_server/config_change.py", "_change", "message.number > held.order", "True"),
     bug(
-        "roles/parameter_server/obedience.py",
+        "roles/parameter_server/config_change.py",
         "obey",
-        "held.pushes.version if late else held.pushes.hold()",
-        "held.pushes.hold()",
+        "held.version if late else held.hold()",
+        "held.hold()",
     ),
     bug(STORE, "Store.restore_slots", "*", "return"),
     bug(
@@ -140,8 +148,8 @@ SERVER = [
     bug(
         "roles/parameter_server/snapshots.py",
         "Snapshots.answer",
-        "held.pushes.version >= question.at_least and (applied is None or applied.covers(question.covers))",
-        "held.pushes.version >= question.at_least",
+        "held.version >= question.at_least and (applied is None or applied.covers(question.covers))",
+        "held.version >= question.at_least",
     ),
     bug("parameters/published.py", "Published.next_place", "*", "return self.newest", says="always in place"),
     bug("parameters/published.py", "Published.lose", "*"),

@@ -18,6 +18,12 @@ MIRRORED = {
     "parameters/largest_elements.py": ["protocol/test_largest_elements.py"],
     "protocol/membership.py": ["protocol/test_membership.py"],
     "parameters/packing.py": ["protocol/test_compression.py", "roles/test_compressed_pushes.py"],
+    "control/machine.py": ["roles/test_attendance.py", "roles/test_parts.py", "roles/test_epoch_sums.py"],
+    "control/async_steps.py": [
+        "roles/test_async_pushes.py",
+        "roles/test_parts.py",
+        "roles/test_every_batch_once.py",
+    ],
     "protocol/part_dealer.py": ["protocol/test_part_dealer.py"],
     "parameters/placement.py": ["protocol/test_placement.py"],
     "protocol/staleness.py": ["protocol/test_staleness.py"],
@@ -38,13 +44,13 @@ MIRRORED = {
     ],
     "roles/chief/start.py": ["roles/test_start.py", "checkpoints/test_remote.py"],
     "roles/evaluator/machine.py": ["roles/test_evaluator.py"],
-    "roles/parameter_server/async_pushes.py": [
+    "roles/parameter_server/async_rule.py": [
         "roles/test_async_pushes.py",
         "roles/test_parts.py",
         "roles/test_obedience.py",
         "roles/test_waiting_questions.py",
     ],
-    "roles/parameter_server/attendance.py": [
+    "control/roster.py": [
         "roles/test_attendance.py",
         "roles/test_async_pushes.py",
         "roles/test_joining.py",
@@ -62,7 +68,7 @@ MIRRORED = {
         "roles/test_parts.py",
         "roles/test_tables_on_servers.py",
     ],
-    "roles/parameter_server/obedience.py": ["roles/test_obedience.py"],
+    "roles/parameter_server/config_change.py": ["roles/test_obedience.py"],
     "parameters/published.py": ["roles/test_published.py", "roles/test_in_place.py"],
     "roles/parameter_server/snapshots.py": ["roles/test_snapshots.py"],
     "parameters/store.py": [
@@ -73,13 +79,15 @@ MIRRORED = {
         "roles/test_obedience.py",
         "roles/test_compressed_pushes.py",
     ],
-    "roles/parameter_server/sync_pushes.py": [
+    "roles/parameter_server/sync_rule.py": [
         "roles/test_sync_pushes.py",
         "roles/test_parts.py",
         "roles/test_obedience.py",
         "roles/test_epoch_sums.py",
     ],
-    "roles/parameter_server/sync_step.py": [
+    "control/sync_steps.py": [
+        "roles/test_sync_pushes.py",
+        "roles/test_obedience.py",
         "roles/test_parts.py",
         "roles/test_small_batches.py",
         "roles/test_joining.py",

@@ -5,11 +5,11 @@ import numpy as np
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import WaitSection, training_section
+from dtrain.control.actions import Decide, Redeliver, Send
 from dtrain.learning import optimizers
 from dtrain.messages import Heartbeat, Initialise, Pull, Push, Reply, Values
 from dtrain.parameters import placement
 from dtrain.protocol.membership import LEASE_S
-from dtrain.roles.parameter_server.actions import Send
 from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.variables import VariableSpec
 
@@ -35,6 +35,7 @@ class Hand:
         variables=VARIABLES,
         evaluators=0,
         wait=None,
+        room=None,
         **training,
     ):
         self.training = training_section(**training)
@@ -50,7 +51,7 @@ class Hand:
         self.now = 0.0
         self.processes = {}
         self.parts = {}
-        about = (self.cluster, self.training, self.now, evaluators, wait or WaitSection())
+        about = (self.cluster, self.training, self.now, evaluators, wait or WaitSection(), room)
         self.servers = [ParameterServer(i, *about) for i in range(servers)]
 
     @property
@@ -91,10 +92,19 @@ class Hand:
 
         The parts that are dealt are left out of them and stand in `parts`, by caller.
         """
-        actions = list(
-            self.servers[server].receive(caller or task, TaskId.parse(task), message, blocks, self.now)
-        )
-        return [self._noted(action) if isinstance(action, Send) else action for action in actions]
+        machine = self.servers[server]
+        actions = machine.receive(caller or task, TaskId.parse(task), message, blocks, self.now)
+        return self.carried_out(server, actions, self._noted)
+
+    def carried_out(self, server, actions, noted=lambda action: action):
+        """All that a driver would carry out: the machine goes on with what it has left for later."""
+        done = []
+        for action in actions:
+            if isinstance(action, Decide | Redeliver):
+                done += self.carried_out(server, self.servers[server].go_on(action, self.now), noted)
+            else:
+                done.append(noted(action) if isinstance(action, Send) else action)
+        return done
 
     def _noted(self, action):
         message = action.message
@@ -121,11 +131,11 @@ class Hand:
         """The part that a replica has; it asks for one if it has none."""
         if self.servers[0].held is None:
             return -1
-        dealer = self.servers[0].held.dealer
-        rank = self.servers[0].attendance.ranks.get(task, -1)
+        dealer = self.servers[0].held.steps.dealer
+        rank = self.servers[0].control.roster.ranks.get(task, -1)
         if caller not in self.parts and rank not in dealer.current:
             self.parts.pop(task, None)
-            self.servers[0].held.pushes.permit(rank)
+            self.servers[0].held.permit(rank)
         return self.parts.get(caller, dealer.current.get(rank, self.parts.get(task, -1)))
 
     def pull(self, task, at_least=0, wait_s=5.0, server=0):
@@ -144,16 +154,16 @@ class Hand:
         )
 
     def tick(self, server=0, connections=1):
-        return list(self.servers[server].tick(self.now, connections))
+        return self.carried_out(server, self.servers[server].tick(self.now, connections))
 
     def image(self, server=0):
         """The state of a server that a refused message must leave alone, bit for bit."""
         held = self.servers[server].held
         arrays = [*held.store.values, *(array for arrays in held.store.slots.values() for array in arrays)]
-        return held.pushes.version, held.seen.export(), [array.tobytes() for array in arrays]
+        return held.version, held.seen.export(), [array.tobytes() for array in arrays]
 
     def version(self, server=0):
-        return self.servers[server].held.pushes.version
+        return self.servers[server].held.version
 
 
 def only(actions):

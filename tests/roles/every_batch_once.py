@@ -7,9 +7,9 @@ from collections import defaultdict, deque
 from roles.by_hand import TASKS, Hand
 
 from dtrain.cluster import TaskId
+from dtrain.control.actions import Send
 from dtrain.messages import Conclude, HeartbeatReply, Push
 from dtrain.protocol.membership import LEASE_S
-from dtrain.roles.parameter_server.actions import Send
 from dtrain.roles.worker.machine import Phase, Replica
 
 
@@ -101,13 +101,13 @@ class Play:
         message = self.under_way[connection].popleft()
         machine = self.hand.servers[server]
         blocks = self.hand.blocks(server, 1) if isinstance(message, Push) else ()
-        before = machine.held.pushes.version
-        actions = list(machine.receive(connection, TaskId.parse(task), message, blocks, self.hand.now))
-        made = machine.held.pushes.version - before
+        before = machine.held.version
+        actions = machine.receive(connection, TaskId.parse(task), message, blocks, self.hand.now)
+        made = machine.held.version - before
         assert made in (0, 1)
         if made:
             self.applied[server].append(message.part)
-        self._actions(actions)
+        self._actions(self.hand.carried_out(server, actions))
 
     def _actions(self, actions):
         """Replicas hear what is said to them at once; whatever else is said is returned."""

@@ -4,9 +4,9 @@ import pytest
 from roles.by_hand import TASKS, Hand, lost, only, sync
 
 from dtrain.config import WaitSection
+from dtrain.control.actions import End
 from dtrain.messages import Farewell, Refusal, RefusalKind, Snapshot, Verdict
 from dtrain.protocol.membership import LEASE_S, MemberState
-from dtrain.roles.parameter_server.actions import End
 
 WAIT = WaitSection()
 
@@ -159,7 +159,7 @@ def test_after_the_farewell_the_first_server_waits_for_who_has_not_come_yet():
         hand.beat(task)
         hand.beat(task, 1, leaving=True)
     hand.say("chief:0", Farewell())
-    assert hand.servers[0].attendance.latecomers(hand.servers[0].held) == ["worker:0", "evaluator:0"]
+    assert hand.servers[0].control.roster.latecomers(hand.servers[0].held) == ["worker:0", "evaluator:0"]
     assert hand.tick(connections=0) == []
     assert only(hand.beat("worker:0")).ended
     hand.beat("worker:0", 1, leaving=True)
@@ -217,7 +217,7 @@ def test_how_long_a_lost_leader_and_a_latecomer_are_waited_for_is_the_specs():
     hand.beat("chief:0")
     hand.now = LEASE_S + 0.1
     assert hand.tick() == []
-    assert hand.servers[0].attendance.membership.tasks(MemberState.LOST) == (
+    assert hand.servers[0].control.roster.membership.tasks(MemberState.LOST) == (
         "chief:0",
         "worker:0",
         "worker:1",

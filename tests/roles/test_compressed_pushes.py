@@ -78,7 +78,7 @@ def test_the_leader_pulls_float32_and_the_others_what_they_are_always_sent():
 
 def test_in_sync_everybody_is_sent_float32_where_the_leader_looks_at_a_version():
     made = hand("bf16", updates="sync", chief_trains=False)
-    made.servers[0].held.pushes.release(1)
+    made.servers[0].held.release(1)
     for task in ("worker:0", "worker:1"):
         answers = made.push(task, blocks=equal(made, THIRD))
     assert [answer.blocks[0].dtype for answer in answers] == [np.float32, np.float32]

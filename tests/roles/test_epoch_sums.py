@@ -61,9 +61,9 @@ def test_what_has_ended_in_an_earlier_term_is_not_recorded_in_a_later_one():
     held = hand.servers[0].held
     record = Record(generation=1, term=1, epoch=1, rows={0: ROW}, number=(5, 1))
     assert only(hand.say("chief:0", record)) == Recorded(term=2, rows={})
-    assert (held.tally.rows, [epoch for epoch, _ in held.tally.open()]) == ({}, [0])
+    assert (held.steps.tally.rows, [epoch for epoch, _ in held.steps.tally.open()]) == ({}, [0])
     assert only(hand.say("chief:0", msgspec.structs.replace(record, term=2))) == Recorded(term=2, rows={})
-    assert (held.tally.rows, held.tally.open()) == ({0: ROW}, ())
+    assert (held.steps.tally.rows, held.steps.tally.open()) == ({0: ROW}, ())
     assert only(hand.say("chief:0", Record(generation=1))) == Recorded(term=2, rows={0: ROW})
 
 
@@ -77,7 +77,7 @@ def test_a_record_that_comes_late_on_a_broken_connection_takes_nothing_back():
     hand.say("chief:0", early)
     hand.say("chief:0", late)
     assert only(hand.say("chief:0", early)) == Recorded(term=1, rows={}), "it is answered all the same"
-    assert hand.servers[0].held.tally.rows == {0: ROW, 1: ROW}
+    assert hand.servers[0].held.steps.tally.rows == {0: ROW, 1: ROW}
 
 
 class Line:

@@ -111,7 +111,7 @@ def test_a_late_push_does_not_take_the_batch_of_who_has_it_now():
         hand.beat(task, 1)
     hand.tick()
     hand.push("chief:0", part=0)
-    dealer = hand.servers[0].held.dealer
+    dealer = hand.servers[0].held.steps.dealer
     assert dealer.current[0] == 2, "the lost one's"
     assert hand.push("worker:1", part=2, value=7)[0].message.verdict is Verdict.STALE
     assert hand.push("worker:1", sequence=2, part=2, finite=False)[0].message.verdict is Verdict.REFUSED
@@ -127,7 +127,7 @@ def test_a_batch_that_may_be_on_another_server_is_not_given_up_for_one_gradient_
     game.deliver("worker:1", 1)
     game.kill("worker:1")
     game.lease()
-    dealer = game.hand.servers[0].held.dealer
+    dealer = game.hand.servers[0].held.steps.dealer
     assert dealer.due == {2}
     hand = game.hand
     for server in (0, 1):
@@ -161,7 +161,7 @@ def test_where_a_halved_batch_cannot_be_brought_to_all_servers_they_go_back_to_a
     hand, chief = game.hand, game.machines["chief:0"]
     for tried in range(4):
         assert hand.servers[0].held is not None, f"{tried} gradients were not finite"
-        pushes, part = hand.servers[0].held.pushes, 2
+        pushes, part = hand.servers[0].held.steps, 2
         if tried:
             hand.pull("chief:0")
         assert pushes.dealer.current.get(0, pushes.repairs.given.get(0)) == part
@@ -192,7 +192,7 @@ def test_a_batch_that_only_waits_is_not_under_way_when_the_leader_holds_training
 def test_a_leader_that_stops_training_again_leaves_out_no_batch_that_a_server_may_have():
     """It was started again, and was given the batch of its predecessor, which may have pushed it."""
     game = halved(repair=False)
-    hand, pushes = game.hand, game.hand.servers[0].held.pushes
+    hand, pushes = game.hand, game.hand.servers[0].held.steps
     assert pushes.dealer.current[0] == 2
     [answer] = hand.say("chief:0", Hold(generation=1, number=(2, 1)))
     assert answer.message.version == pushes.version + 2, "worker:0 pushes one, and this is the other"
@@ -220,7 +220,7 @@ def test_in_the_warm_up_only_rank_0_repairs():
     assert len(game.applied[0]) > len(game.applied[1])
     game.kill("chief:0")
     game.lease()
-    pushes = game.hand.servers[0].held.pushes
+    pushes = game.hand.servers[0].held.steps
     assert list(pushes.repairs.due) == [game.applied[0][-1]]
     assert (pushes.permit(1), pushes.permit(2)) == ((False, -1), (False, -1))
     game.to_the_end()
@@ -235,7 +235,7 @@ def test_a_repair_counts_for_no_step_sum_or_clock():
     game.deliver("worker:1", 0)
     game.kill("worker:1")
     game.lease()
-    gate = game.hand.servers[0].held.pushes.gate
+    gate = game.hand.servers[0].held.steps.gate
     for server in (0, 1):
         game.deliver("chief:0", server)
     clocks, accepted = dict(gate.clocks), gate.accepted
@@ -254,7 +254,7 @@ def test_ps_0_says_for_whom_the_end_waits():
     for task in TASKS:
         game.deliver(task, 0)
     assert [len(applied) for applied in game.applied] == [3, 0]
-    attendance = game.hand.servers[0].attendance
+    attendance = game.hand.servers[0].control.roster
     assert attendance.awaited(game.hand.servers[0].held) == "chief:0, worker:0, worker:1"
     game.to_the_end()
     assert [sorted(applied) for applied in game.applied] == [[0, 1, 2]] * 2

@@ -8,6 +8,7 @@ from roles.by_hand import Hand
 
 from dtrain.messages import Heartbeat, Hello, Pull, Push, Verdict
 from dtrain.parameters.replica_memory import ReplicaMemory
+from dtrain.parameters.shared_room import SharedRoom
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.runs.trace import NO_TRACE
 from dtrain.variables import VariableSpec
@@ -84,14 +85,16 @@ class Worker:
 
 @pytest.fixture
 def hand():
-    return Hand(workers=3, max_steps=1000, updates="async", variables=VARIABLES)
+    callers = set()
+    made = Hand(workers=3, max_steps=1000, updates="async", variables=VARIABLES, room=SharedRoom(callers))
+    made.callers = callers
+    return made
 
 
 @pytest.fixture
 def join(hand):
-    handler = ServerHandler(
-        hand.servers[0], Hello(run_id="run", cluster_hash="hash", task="ps:0"), Silent(), local=True
-    )
+    hello = Hello(run_id="run", cluster_hash="hash", task="ps:0")
+    handler = ServerHandler(hand.servers[0], hello, Silent(), callers=hand.callers)
     service = LocalService(handler)
     leader = LocalChannel("ps:0", service.name(), Hello(run_id="run", cluster_hash="hash", task="chief:0"))
     leader.send(hand.initialisation(), hand.blocks())

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from roles.by_hand import asynchronous, only, sync
 
+from dtrain.control.actions import Send
 from dtrain.learning import optimizers
 from dtrain.messages import Control, Controlled, Hold, Holding, NotReady, Refusal, Values, Verdict
-from dtrain.roles.parameter_server.actions import Send
 from dtrain.variables import VariableSpec
 
 FASTER = optimizers.serialize(optimizers.SGD(1.0))

@@ -67,7 +67,7 @@ def follow(hand):
         _, reports = hand.servers[server].position()
         for report in reports:
             hand.say(f"ps:{server}", report)
-        if (last := first.held.pushes._last_commit) is not None:
+        if (last := first.held.steps.last_commit) is not None:
             hand.say("ps:0", last, server=server)
 
 
@@ -159,7 +159,7 @@ def test_values_are_assigned_again_where_the_servers_go_back_to_their_version(se
     assert orders.repeat_in(2)
     assert (set(kernels(hand)), set(rates(hand))) == ({7.0}, {0.25})
     assert not orders.repeat_in(2), "it was given in this term"
-    assert not hand.servers[0].held.pushes.held_back
+    assert not hand.servers[0].held.held_back
 
 
 @pytest.mark.parametrize(("saved", "kernel"), [(0, 7.0), (2, 7.0), (3, 1.0)])
@@ -175,7 +175,7 @@ def test_the_values_of_an_earlier_order_are_assigned_again_where_the_checkpoint_
     assert orders.repeat_in(2)
     assert kernels(hand) == [kernel] * 2
     assert rates(hand) == [0.5, 0.5]
-    assert not hand.servers[0].held.pushes.held_back, "it goes on to the limit of the last order"
+    assert not hand.servers[0].held.held_back, "it goes on to the limit of the last order"
     train(hand, 4, term=2)
     assert rates(hand) == [0.25, 0.25]
     go_back(hand, 3, term=3)
@@ -193,7 +193,7 @@ def test_values_of_an_earlier_order_come_with_the_end_of_its_epoch_if_that_is_lo
     give(hand, orders, SLOW, reached=4, until=6)
     go_back(hand, 2)
     orders.repeat_in(2)
-    assert (hand.servers[0].held.pushes.held_back, kernels(hand)) == (True, [1.0, 1.0])
+    assert (hand.servers[0].held.held_back, kernels(hand)) == (True, [1.0, 1.0])
 
 
 @pytest.mark.parametrize("servers", [1, 2])
@@ -218,11 +218,11 @@ def test_where_the_end_of_an_epoch_is_lost_nothing_is_made_before_the_leader_has
     give(hand, orders, reached=2, until=4, value=7)
     go_back(hand, 2)  # a checkpoint from before the end of the epoch was recorded
     orders.repeat_in(2)
-    assert (hand.servers[0].held.pushes.held_back, kernels(hand)) == (True, [1.0, 1.0])
+    assert (hand.servers[0].held.held_back, kernels(hand)) == (True, [1.0, 1.0])
     give(hand, orders, reached=2, until=2)
     assert orders.record(2, 1, {0: ROW})
     give(hand, orders, reached=2, until=4, value=7)
-    assert (hand.servers[0].held.pushes.held_back, kernels(hand)) == (False, [7.0, 7.0])
+    assert (hand.servers[0].held.held_back, kernels(hand)) == (False, [7.0, 7.0])
 
 
 def test_a_stop_stays_at_its_step():
@@ -238,7 +238,7 @@ def test_a_stop_stays_at_its_step():
         "an epoch that begins again says so again"
     )
     train(hand, 4, term=2)
-    assert all(server.held.pushes.finished for server in hand.servers)
+    assert all(server.held.finished for server in hand.servers)
 
 
 def test_an_order_that_meets_another_term_waits_until_the_leader_has_heard_of_it():
@@ -248,7 +248,7 @@ def test_an_order_that_meets_another_term_waits_until_the_leader_has_heard_of_it
     go_back(hand, 2)
     assert give(hand, orders, SLOW, reached=3, value=7) == (3, False)
     assert orders.waits
-    assert (kernels(hand), rates(hand), hand.servers[0].held.pushes.held_back) == (
+    assert (kernels(hand), rates(hand), hand.servers[0].held.held_back) == (
         [1.0, 1.0],
         [0.5, 0.5],
         True,

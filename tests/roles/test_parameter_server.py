@@ -128,12 +128,12 @@ def test_only_the_leader_initialises(hand):
     ],
 )
 def test_what_does_not_fit_together_is_refused_and_what_was_held_stays(hand, changes, blocks):
-    before, rule = hand.image(), hand.servers[0].training
+    before, rule = hand.image(), hand.servers[0].control.training
     message = hand.initialisation(generation=2, **changes)
     answer = only(hand.say("chief:0", message, hand.blocks() if blocks is None else blocks))
     assert isinstance(answer, Refusal), answer
     assert hand.image() == before
-    assert hand.servers[0].training == rule
+    assert hand.servers[0].control.training == rule
     assert isinstance(only(hand.pull("chief:0")), Values)
 
 
@@ -234,5 +234,5 @@ def test_large_numbers_whose_sum_overflows_are_finite(hand):
 
 def test_messages_that_are_not_for_a_server_are_refused(hand):
     assert only(hand.say("worker:0", Hello(run_id="r", cluster_hash="h", task="worker:0"))) == Refusal(
-        reason="a parameter server does not take Hello messages"
+        reason="ps:0 does not take Hello messages"
     )

@@ -10,6 +10,7 @@ from roles.by_hand import Hand
 from roles.test_in_place import SIZE, VARIABLES, Silent
 
 from dtrain.messages import Heartbeat, Hello, Push
+from dtrain.parameters.shared_room import ReadRoom
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.wire.by_grpc.service import GrpcCaller
 from dtrain.wire.frames import CHUNK_BYTES, Frame, FrameDecoder
@@ -19,10 +20,12 @@ class Server:
     """One that serves by hand."""
 
     def __init__(self, updates):
-        self.hand = Hand(workers=2, max_steps=1000, updates=updates, variables=VARIABLES, chief_trains=False)
-        self.handler = ServerHandler(
-            self.hand.servers[0], Hello(run_id="run", cluster_hash="hash", task="ps:0"), Silent(), local=False
-        )
+        callers = set()
+        training = {"updates": updates, "chief_trains": False}
+        room = ReadRoom(callers)
+        self.hand = Hand(workers=2, max_steps=1000, variables=VARIABLES, room=room, **training)
+        hello = Hello(run_id="run", cluster_hash="hash", task="ps:0")
+        self.handler = ServerHandler(self.hand.servers[0], hello, Silent(), callers=callers)
         self.handler.received(
             GrpcCaller(Hello(run_id="run", cluster_hash="hash", task="chief:0")),
             Frame(self.hand.initialisation(), self.hand.blocks()),

@@ -40,7 +40,7 @@ def test_nobody_is_waited_for_who_does_not_exist_where_parts_are_more_than_repli
         hand.push("chief:0", sequence=part + 1, part=part, ordinal=part)
     hand.say("chief:0", Conclude(generation=1))
     hand.beat("chief:0", incarnation=1, process=1, leaving=True)
-    assert hand.servers[0].attendance.awaited(hand.servers[0].held) == "chief:0"
+    assert hand.servers[0].control.roster.awaited(hand.servers[0].held) == "chief:0"
 
 
 def test_a_refused_gradient_of_a_batch_that_counts_already_does_not_bring_the_batch_back():
@@ -55,7 +55,7 @@ def test_a_refused_gradient_of_a_batch_that_counts_already_does_not_bring_the_ba
     assert hand.version() == 1
     [answer] = hand.push("worker:1", part=2, finite=False)
     assert answer.message.verdict is Verdict.REFUSED
-    assert min(hand.servers[0].held.dealer.export().due) == 3
+    assert min(hand.servers[0].held.steps.dealer.export().due) == 3
 
 
 def test_a_part_that_was_computed_from_an_earlier_version_is_computed_again():

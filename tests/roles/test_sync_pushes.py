@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from roles.by_hand import Hand, only, sync
 
+from dtrain.control.actions import Report
 from dtrain.messages import Commit, Complete, Reply, Snapshot, Subscribe, Verdict
-from dtrain.roles.parameter_server.actions import Report
 from dtrain.variables import VariableSpec
 
 

@@ -12,9 +12,9 @@ from roles.test_in_place import Silent
 
 from dtrain.config import training_section
 from dtrain.config.training_section import DEFAULTS
+from dtrain.control.actions import Report, Send
 from dtrain.errors import PeerLostError
 from dtrain.messages import Commit, Complete, Heartbeat, Hello, Initialised, Reply, Subscribe
-from dtrain.roles.parameter_server.actions import Report, Send
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.wire.by_grpc.service import GrpcCaller
 from dtrain.wire.frames import Frame
@@ -134,7 +134,7 @@ def story(hand):
     return (
         hand.said,
         [hand.image(server) for server in (0, 1)],
-        [server.held.pushes.failed for server in hand.servers],
+        [server.held.failed for server in hand.servers],
     )
 
 

@@ -22,7 +22,7 @@ def two_hands(**training):
     """The shipped server, and one with the twin."""
     hands = Hand(max_steps=6, **training), Hand(max_steps=6, **training)
     server = hands[1].servers[0]
-    server._questions = ScanningQuestions(server.attendance, server._snapshots)
+    server._questions = ScanningQuestions(server.control, server._snapshots)
     return hands
 
 

@@ -5,15 +5,15 @@ them.
 from collections.abc import Callable, Collection
 from typing import Any
 
-from dtrain.messages import Push
+from dtrain.control.async_steps import AsyncSteps
+from dtrain.control.sync_steps import SyncSteps
 from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.part_dealer import Dealt, PartDealer
 from dtrain.protocol.staleness import StalenessRule
 from dtrain.protocol.sync_round import Contribution, Decided, SyncDecision
 from dtrain.roles.chief.machine import Cut
-from dtrain.roles.parameter_server.async_pushes import AsyncPushes
-from dtrain.roles.parameter_server.sync_step import SyncStep
+from dtrain.roles.parameter_server.async_rule import AsyncRule
 from dtrain.roles.worker.machine import Replica
 
 SetAttribute = Callable[[type, str, Any], None]
@@ -21,23 +21,23 @@ SetAttribute = Callable[[type, str, Any], None]
 
 def settles_what_a_dead_process_pushed(set_attribute: SetAttribute) -> None:
     """A contribution of an earlier process that reached some servers only is taken for settled."""
-    before = SyncStep.members_changed
+    before = SyncSteps.members_changed
 
-    def members_changed(self: SyncStep, live: Any, anew: Collection[int]) -> None:
+    def members_changed(self: SyncSteps, live: Any, anew: Collection[int], now: float) -> Any:
         for rank in anew:
             for part in sorted(self.dealer.parts_of[rank] - self.decision.complete.keys()):
                 if self.dealer.current.get(rank) != part:
                     self.dealer.hold(part)
                     self.decision.settle(part, empty=False)
-        before(self, live, anew)
+        return before(self, live, anew, now)
 
-    set_attribute(SyncStep, "members_changed", members_changed)
+    set_attribute(SyncSteps, "members_changed", members_changed)
 
 
 def forgets_that_a_process_was_started_again(set_attribute: SetAttribute) -> None:
     """Parts of an earlier process are not given back."""
-    before = SyncStep.members_changed
-    set_attribute(SyncStep, "members_changed", lambda self, live, anew: before(self, live, ()))
+    before = SyncSteps.members_changed
+    set_attribute(SyncSteps, "members_changed", lambda self, live, anew, now: before(self, live, (), now))
 
 
 def adds_up_by_rank(set_attribute: SetAttribute) -> None:
@@ -56,7 +56,7 @@ def leaves_due_what_has_come(set_attribute: SetAttribute) -> None:
     dealt.
     """
 
-    def reported(self: SyncStep, server: int, contribution: Contribution, version: int) -> None:
+    def reported(self: SyncSteps, server: int, contribution: Contribution, version: int) -> None:
         self.decision.report(server, contribution, version)
 
     def hold(self: PartDealer, part: int, rank: int = -1) -> None:
@@ -73,7 +73,7 @@ def leaves_due_what_has_come(set_attribute: SetAttribute) -> None:
         self.batch = min(self.due) // self.parts
         return sorted(part for part in self.due if part // self.parts == self.batch)
 
-    set_attribute(SyncStep, "reported", reported)
+    set_attribute(SyncSteps, "reported", reported)
     set_attribute(PartDealer, "hold", hold)
     set_attribute(PartDealer, "settle", PartDealer._take_back)
     set_attribute(PartDealer, "begin_batch", begin_batch)
@@ -115,41 +115,36 @@ def applies_a_batch_again(set_attribute: SetAttribute) -> None:
 
 def leaves_in_half_what_a_death_has_halved(set_attribute: SetAttribute) -> None:
     """A batch that ps:0 has applied is not dealt again, though another server may lack it."""
-    made = AsyncPushes.of.__func__  # type: ignore[attr-defined]
+    begun = AsyncSteps.__init__
 
-    def of(cls: Any, store: Any, training: Any, **arguments: Any) -> AsyncPushes:
-        pushes: AsyncPushes = made(cls, store, training, **arguments)
-        pushes.repairs = None
-        return pushes
+    def begin(self: AsyncSteps, **arguments: Any) -> None:
+        begun(self, **{**arguments, "repairs": None})
 
-    set_attribute(AsyncPushes, "of", classmethod(of))
+    set_attribute(AsyncSteps, "__init__", begin)
 
 
 def lets_every_server_drop(set_attribute: SetAttribute) -> None:
     """Every server judges by its own count what is too stale, and is not asked in turn."""
-    made, begun = AsyncPushes.of.__func__, Replica.__post_init__  # type: ignore[attr-defined]
+    made, begun = AsyncRule.__init__, Replica.__post_init__
 
-    def of(cls: Any, store: Any, training: Any, **arguments: Any) -> AsyncPushes:
-        pushes: AsyncPushes = made(cls, store, training, **arguments)
-        pushes.rule = StalenessRule(training.stale_gradients, training.max_staleness)
-        return pushes
+    def init(self: AsyncRule, store: Any, seen: Any, steps: Any, training: Any, **arguments: Any) -> None:
+        made(self, store, seen, steps, training, **arguments)
+        self.rule = StalenessRule(training.stale_gradients, training.max_staleness)
 
     def begin(self: Replica) -> None:
         begun(self)
         self.first_judges = False
 
-    set_attribute(AsyncPushes, "of", classmethod(of))
+    set_attribute(AsyncRule, "__init__", init)
     set_attribute(Replica, "__post_init__", begin)
 
 
 def takes_a_ticket_that_came_back(set_attribute: SetAttribute) -> None:
     """A push is taken though its ticket was given to another replica."""
-    before = AsyncPushes.push
 
-    def push(self: AsyncPushes, caller: Any, replica: str, rank: int, message: Push, *others: Any) -> Any:
-        if self.gate is not None and self.dealer is not None:
-            self.gate.holders.add(rank)
-            self.dealer.current[rank] = message.part
-        return before(self, caller, replica, rank, message, *others)
+    def admits(self: AsyncSteps, rank: int, batch: int) -> bool:
+        self.gate.holders.add(rank)
+        self.dealer.current[rank] = batch
+        return True
 
-    set_attribute(AsyncPushes, "push", push)
+    set_attribute(AsyncSteps, "admits", admits)

@@ -8,9 +8,11 @@ from simulation.reporter import Reporter
 from simulation.setup import Setup
 
 from dtrain.messages import AnyMessage, Heartbeat, Hello
+from dtrain.parameters.shared_room import ReadRoom
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.parameter_server.driver import TICK_S, ServerHandler
 from dtrain.roles.parameter_server.machine import ParameterServer
+from dtrain.wire.channel import Caller
 from dtrain.wire.frames import Frame
 
 START_S = 60.0
@@ -37,10 +39,14 @@ class Server:
     def _begin(self) -> None:
         life = self.life = Life(self._network.clock)
         self.down = False
-        machine = ParameterServer(self.index, self._setup.cluster, self._setup.training, life.now())
+        callers: set[Caller] = set()
+        setup, room = self._setup, ReadRoom(callers)
+        machine = ParameterServer(self.index, setup.cluster, setup.training, life.now(), room=room)
         hello = Hello(run_id="run", cluster_hash="cluster", task=self.name)
         to_first = partial(self._connect, life, "decisions") if self._first is not None else None
-        self.handler = ServerHandler(machine, hello, Reporter(), to_first=to_first, clock=life)
+        self.handler = ServerHandler(
+            machine, hello, Reporter(), callers=callers, to_first=to_first, clock=life
+        )
         life.start(partial(self._serve, life, self.handler))
 
     def _connect(self, life: Life, kind: str, timeout_s: float) -> VirtualChannel:
@@ -56,7 +62,7 @@ class Server:
         while not handler.ended.wait(TICK_S):
             handler.tick()
         if handler.first is not None:
-            handler.first.close(patient=not handler.machine.attendance.farewell)
+            handler.first.close(patient=not handler.machine.control.roster.farewell)
         assert handler.failure is None or "is gone" in handler.failure, handler.failure
         self._network.say(f"{self.name} ends")
         self.end()

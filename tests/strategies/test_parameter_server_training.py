@@ -39,7 +39,7 @@ class Line:
         self.carry_out(actions)
 
     def carry_out(self, actions):
-        for action in actions:
+        for action in self.hand.carried_out(self.server, actions):
             action.caller.arrived.append(Frame(action.message, [block.copy() for block in action.blocks]))
 
     def receive(self, into=(), deadline=None):
@@ -126,7 +126,7 @@ def fallen_back(hand, version=0):
 
 def in_force(hand):
     held = hand.servers[0].held
-    return held.term, held.store.optimizer_config["config"]["learning_rate"], held.pushes.held_back
+    return held.term, held.store.optimizer_config["config"]["learning_rate"], held.held_back
 
 
 def is_in_force(hand):

@@ -126,6 +126,13 @@ class ClusterSpec:
         """The chief, or worker 0 where there is none."""
         return next(self.tasks(*TRAINING_ROLES), None)
 
+    @cached_property
+    def control_host(self) -> TaskId | None:
+        """The task that hosts the control plane: the first parameter server, so that a step needs no message
+        beside those that carry gradients; the leader where there are no servers.
+        """
+        return next(self.tasks(Role.PS), self.leader)
+
     def replicas(self, chief_trains: bool = True) -> tuple[TaskId, ...]:
         """Return the tasks that train, in rank order."""
         return tuple(self.tasks(*(TRAINING_ROLES if chief_trains else (Role.WORKER,))))

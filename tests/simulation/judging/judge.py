@@ -237,7 +237,7 @@ class Judge:
             or (not self.sync and self.rule.stale_gradients == "compensate")
         ):
             return
-        possible = term.states(server, held.pushes.version)
+        possible = term.states(server, held.version)
         truth = [
             image(state.tables[table][""][listed] for table, listed in zip(lookup.tables, ids, strict=True))
             for state in possible
@@ -245,7 +245,7 @@ class Judge:
         self.demand(
             Promise.BITS,
             not truth or image(blocks) in truth,
-            f"rows of ps:{server} at version {held.pushes.version}",
+            f"rows of ps:{server} at version {held.version}",
         )
 
     # What is on the disk

@@ -8,13 +8,14 @@ one version of every shard, never a mixture
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import cache, partial
 
 import msgspec
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import AsyncSection, SyncSection
+from dtrain.control.actions import Action, Decide, End, Redeliver, Report, Send
 from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError
 from dtrain.messages import (
     AnyMessage,
@@ -33,7 +34,6 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.process.open_files import allow_open_files
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.roles.parameter_server.actions import Action, End, Report, Send
 from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.roles.parameter_server.preemption import ThreadPolicy
 from dtrain.runs.reporting import Reporter
@@ -66,7 +66,7 @@ class ServerHandler:
         hello: Hello,
         reporter: Reporter,
         *,
-        local: bool = False,
+        callers: set[Caller] | None = None,
         to_first: Connect | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -76,7 +76,7 @@ class ServerHandler:
             machine: decides.
             hello: this server's own.
             reporter: told of progress.
-            local: whether replicas on this host read its values where they lie.
+            callers: filled with the open connections; the machine's room looks which of them read.
             to_first: opens a connection to ps:0, where synchronous training is decided; None: this is ps:0.
             clock: the time, and how to wait.
         """
@@ -91,10 +91,9 @@ class ServerHandler:
         self._to_first = to_first
         self._hello = hello
         self._lock = threading.Lock()
-        self._callers: set[Caller] = set()
+        self._callers = set() if callers is None else callers
         self._late: list[str] = []
         self._begun = False
-        machine.room = (SharedRoom if local else ReadRoom)(self._callers)
 
     @property
     def limit_bytes(self) -> int:
@@ -109,7 +108,7 @@ class ServerHandler:
     @property
     def answers_at_once(self) -> bool:
         """In async every push is; in sync it waits for the others."""
-        return isinstance(self.machine.training, AsyncSection)
+        return isinstance(self.machine.control.training, AsyncSection)
 
     def refuse(self, hello: Hello) -> str | None:
         """See `Handler.refuse`."""
@@ -123,12 +122,9 @@ class ServerHandler:
             self._callers.add(caller)
             if isinstance(frame.message, Push) and self.answers_at_once:
                 caller.has_read()  # it waits for other values; the next version may be made in that place
-            if isinstance(
-                frame.message, Heartbeat
-            ):  # its answer tells the leader of everybody, this server included
-                self.machine.attendance.statuses[self._hello.task] = msgspec.to_builtins(
-                    self.reporter.current(), str_keys=True
-                )
+            if isinstance(frame.message, Heartbeat):  # its answer tells of this server too
+                status = msgspec.to_builtins(self.reporter.current(), str_keys=True)
+                self.machine.control.roster.statuses[self._hello.task] = status
             self._carry_out(self.machine.receive(caller, sender, frame.message, frame.blocks, self._now()))
             self.reporter.slow_down(begun_s)
             self._report_progress(frame.message)
@@ -153,8 +149,7 @@ class ServerHandler:
         """See `Handler.disconnected`."""
         with self._lock:
             self._callers.discard(caller)
-            if self.machine.held is not None:
-                self.machine.held.store.lose(caller.reading)
+            self.machine.lose(caller.reading)
             self.machine.disconnected(caller)
             if not (connections := self._connections()):  # it may have been the last one before the end
                 self._carry_out(self.machine.tick(self._now(), connections))
@@ -173,13 +168,13 @@ class ServerHandler:
     def tick(self) -> None:
         """Let time pass."""
         with self._lock:
-            attendance = self.machine.attendance
-            if self._late != (late := attendance.latecomers(self.machine.held)):
+            roster = self.machine.control.roster
+            if self._late != (late := roster.latecomers(self.machine.held)):
                 self._late = late
                 self.reporter.waiting(
                     f"{', '.join(late)} to come and learn that training has ended" if late else None
                 )
-            if self.first is not None and attendance.farewell:
+            if self.first is not None and roster.farewell:
                 self.first.hurry()  # it may have gone
             self._carry_out(self.machine.tick(self._now(), self._connections()))
 
@@ -189,25 +184,27 @@ class ServerHandler:
         self.ended.set()
 
     def _connections(self) -> int:
-        """As `Attendance.end` counts them."""
+        """As `Roster.end` counts them."""
         others = sum(_task(caller.hello.task).role is not Role.PS for caller in self._callers)
         first_is_there = self.first is None or (self.first.failure is None and not self.first.away)
         return others + (self.machine.index > 0 and first_is_there)
 
-    def _carry_out(self, actions: Iterator[Action]) -> None:
+    def _carry_out(self, actions: Sequence[Action]) -> None:
         """Do one thing after the other; a version that goes to many is one payload."""
         payload: Payload | None = None
         made = -1
         for action in actions:
             match action:
                 case Send(caller, message, blocks) if blocks:
-                    version = self.machine.held.pushes.version if self.machine.held else 0
+                    version = self.machine.held.version if self.machine.held else 0
                     if payload is None or payload.blocks is not blocks or made != version:
                         payload, made = Payload(blocks), version
                     # opaque to the machine only
                     caller.send(message, blocks, payload)  # type: ignore[attr-defined]
                 case Send(caller, message):
                     caller.send(message)  # type: ignore[attr-defined]
+                case Decide() | Redeliver():
+                    self._carry_out(self.machine.go_on(action, self._now()))
                 case Report(message) if self.link is not None:
                     self.link.report(message)
                 case End(None):
@@ -217,8 +214,8 @@ class ServerHandler:
 
     def _report_progress(self, message: AnyMessage) -> None:
         held = self.machine.held
-        if held is not None and held.pushes.version != self.reporter.status.step:
-            self.reporter.progress(held.pushes.version)
+        if held is not None and held.version != self.reporter.status.step:
+            self.reporter.progress(held.version)
             self.reporter.status.max_steps = held.max_steps
             self.reporter.status.rolled_back_steps = held.lineage.rolled_back_steps
         if isinstance(message, Initialise):
@@ -226,8 +223,7 @@ class ServerHandler:
             if held is not None and not self._begun:
                 self._begun = True
                 self.reporter.announce(
-                    f"{self.machine.cluster.leader} is there and training begins at step "
-                    f"{held.pushes.version}"
+                    f"{self.machine.cluster.leader} is there and training begins at step {held.version}"
                 )
 
 
@@ -295,13 +291,15 @@ def serve(assignment: TaskAssignment) -> None:
     hello = assignment.hello()
     spec, now_s = assignment.spec, time.monotonic()
     evaluators = spec.cluster.count(Role.EVALUATOR)
-    machine = ParameterServer(
-        assignment.task.index, assignment.cluster, spec.on_servers, now_s, evaluators, spec.wait
-    )
     by_grpc = assignment.spec.on_servers.transport == "grpc"
+    callers: set[Caller] = set()
+    room = (ReadRoom if by_grpc else SharedRoom)(callers)
+    machine = ParameterServer(
+        assignment.task.index, assignment.cluster, spec.on_servers, now_s, evaluators, spec.wait, room
+    )
     connect_by = partial(_connect_to_first, assignment, hello, reporter)
     to_first = partial(connect_by, assignment.spec.on_servers.transport) if machine.index > 0 else None
-    handler = ServerHandler(machine, hello, reporter, local=not by_grpc, to_first=to_first)
+    handler = ServerHandler(machine, hello, reporter, callers=callers, to_first=to_first)
     local = None if by_grpc else LocalService(handler, socket_name(str(assignment.task), hello))
     service = GrpcService(
         handler,
@@ -326,7 +324,7 @@ def serve(assignment: TaskAssignment) -> None:
                 handler.link.close()
             if handler.first is not None:
                 handler.first.close(
-                    patient=not machine.attendance.farewell
+                    patient=not machine.control.roster.farewell
                 )  # after it ps:0 may be gone for good
             service.stop()
             if local is not None:

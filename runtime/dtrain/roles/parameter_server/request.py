@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.control.actions import Caller
 from dtrain.messages import Lookup, Pull, Snapshot
-from dtrain.roles.parameter_server.actions import Caller
 
 Question = Pull | Lookup | Snapshot
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from dtrain.cluster import TaskId
+from dtrain.control.actions import Caller
 from dtrain.messages import Mark, Push, Snapshot, SnapshotReply
 from dtrain.protocol.applied_batches import NONE, AppliedBatches
 from dtrain.protocol.part_dealer import NOTHING_DEALT
-from dtrain.roles.parameter_server.actions import Caller
-from dtrain.roles.parameter_server.held import Held
+from dtrain.roles.parameter_server.term_state import TermState
 
 Blocks = Sequence[np.ndarray[Any, Any]]
 Delivery = tuple[Caller, TaskId, Push, Blocks]
@@ -63,7 +63,7 @@ class Snapshots:
         """Some of the state is asked for."""
         self._forget_at_s = now + UNREAD_S
 
-    def tick(self, held: Held | None, now: float) -> None:
+    def tick(self, held: TermState | None, now: float) -> None:
         """Time has passed: let go of what is not read any more."""
         if now >= self._forget_at_s and held is not None:
             self._forget_at_s = math.inf
@@ -90,14 +90,12 @@ class Snapshots:
         """A connection is gone: what came on it comes again."""
         self.waiting = [delivery for delivery in self.waiting if delivery[0] != caller]
 
-    def answer(self, held: Held, question: Snapshot, late: bool) -> SnapshotReply | None:
+    def answer(self, held: TermState, question: Snapshot, late: bool) -> SnapshotReply | None:
         """The state, as soon as it is what was asked for, or when it is late; pushes need not wait any
         more.
         """
         applied = held.applied
-        whole = held.pushes.version >= question.at_least and (
-            applied is None or applied.covers(question.covers)
-        )
+        whole = held.version >= question.at_least and (applied is None or applied.covers(question.covers))
         if not (whole or late):
             return None
         if applied is not None:
@@ -105,12 +103,12 @@ class Snapshots:
         self._marked_until_s, self.number = -math.inf, question.number
         held.store.mark()
         return SnapshotReply(
-            version=held.pushes.version,
+            version=held.version,
             slots=tuple(held.store.slots),
             seen=held.seen.export(),
-            dealt=held.dealer.export() if held.dealer is not None else NOTHING_DEALT,
+            dealt=NOTHING_DEALT if held.steps is None else held.steps.dealer.export(),
             optimizer=held.store.optimizer_config,
-            tally=held.pushes.told(),
+            tally=() if held.steps is None else held.steps.tally.open(),
             history=held.history,
             assigned=held.store.assigned,
             applied=NONE if applied is None else applied.export(),

@@ -7,13 +7,13 @@ import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.messages import AnyMessage, Load, Loaded, Lookup, Refusal, Rows, SnapshotRows
-from dtrain.roles.parameter_server.held import Held
+from dtrain.roles.parameter_server.term_state import TermState
 
 Blocks = Sequence[np.ndarray[Any, Any]]
 
 
 def table_answer(
-    held: Held | None,
+    held: TermState | None,
     message: Load | Lookup | SnapshotRows,
     blocks: Blocks,
     rank: int | None = None,
@@ -31,7 +31,7 @@ def table_answer(
                 held.store.table(message.table).load(message.array, message.start, message.stop, *blocks)
                 return Loaded(), ()
             case Lookup():
-                rows = held.pushes.rows_for(rank, message.tables, blocks)
+                rows = held.rule.rows_for(rank, message.tables, blocks)
                 rows = rows if whole else held.store.compressed_rows(message.tables, rows)
             case SnapshotRows():
                 rows = [held.store.read_image(message.part, message.array, message.start, message.stop)]

@@ -1,44 +1,75 @@
-"""The members of a run as one server sees them: membership, liveness and the end. Machine.
-
-Rules *No silent wait*, *Authentication* and *Orderly end* (docs/design/protocol.md#orderly-end).
+"""Members of a run as one task knows them: ranks, leases, statuses, and when the task may end
+(docs/design/protocol.md#no-silent-wait, docs/design/protocol.md#orderly-end). Machine.
 """
 
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Collection, Set
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import WaitSection
-from dtrain.messages import Conclude, Heartbeat, HeartbeatReply, Lineage, Row
+from dtrain.control.actions import End
+from dtrain.control.steps import Steps
+from dtrain.messages import Conclude, Heartbeat, HeartbeatReply, Lineage, Refusal, Row
 from dtrain.protocol.membership import LEASE_S, Membership, MemberState
-from dtrain.roles.parameter_server.actions import Action, End
-from dtrain.roles.parameter_server.held import Held
 
 NAMED = 8
 """How many of the replicas that are waited for are named; the others are counted."""
 
 
+class Standing(Protocol):
+    """How training stands in one term, as the part of a task that holds arrays knows it."""
+
+    generation: int
+    term: int
+    lineage: Lineage
+    max_steps: int
+    directory: str
+
+    @property
+    def steps(self) -> Steps | None:
+        """At the control host: what makes versions."""
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last version has been made; at the control host, on every server."""
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the next version waits for the leader."""
+
+    @property
+    def failed(self) -> Refusal | None:
+        """Why training cannot go on; None while it can."""
+
+
 @dataclass
-class Attendance:
-    """The tasks that talk to one server; ps:0's decides who is waited for.
+class Roster:
+    """The tasks that talk to one task. The control host expects all, every other server the leader alone.
 
     Attributes:
+        hosts: whether this task hosts the control plane.
         ranks: rank of each replica, by task name; of those that have joined as well.
         statuses: what each member has said last of itself, by task name.
         farewell: no task will train any more.
         rows: with the farewell, the numbers of every epoch, by call of `fit`.
         concluded_generation: the newest one whose last step is saved.
-        evaluators: how many tasks beside those of the cluster will come to ps:0.
+        evaluators: how many tasks beside those of the cluster will come.
         wait: how long others are waited for.
     """
 
-    index: int
+    hosts: bool
     cluster: ClusterSpec
     chief_trains: bool
     now: float
     evaluators: int = 0
     wait: WaitSection = field(default_factory=WaitSection)
+    leader: str = field(init=False)
     ranks: dict[str, int] = field(init=False)
     membership: Membership = field(init=False)
     statuses: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
@@ -51,17 +82,11 @@ class Attendance:
     _leader_lost_since_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        self.leader = str(self.cluster.leader)
         self.rank(self.chief_trains)
         evaluators = [str(TaskId(Role.EVALUATOR, index)) for index in range(self.evaluators)]
-        expected = dict.fromkeys(
-            [*self.ranks, self.leader, *evaluators] if self.index == 0 else [self.leader]
-        )
+        expected = dict.fromkeys([*self.ranks, self.leader, *evaluators] if self.hosts else [self.leader])
         self.membership = Membership(expected, lease_s=LEASE_S, join_s=self.wait.start_s, now=self.now)
-
-    @property
-    def leader(self) -> str:
-        """The one whose orders count."""
-        return str(self.cluster.leader)
 
     def rank(self, chief_trains: bool) -> None:
         """Give every replica its rank, by the rule of the newest term."""
@@ -73,7 +98,7 @@ class Attendance:
         self._names = {rank: name for name, rank in self.ranks.items()}
 
     def let_join(self, sender: TaskId) -> None:
-        """Add a worker that the cluster does not name, and that the handshake has let in."""
+        """Give a rank to a worker that the cluster does not name: the handshake has let it in."""
         if (
             sender.role is Role.WORKER
             and sender.index >= self.cluster.first_joined
@@ -83,10 +108,8 @@ class Attendance:
             self.rank(self.chief_trains)
 
     def heard(self, task: str, message: Heartbeat, now: float) -> tuple[int | None, bool]:
-        """Record a sign of life; return the task's incarnation, None if another process has replaced it.
-
-        Return also whether the replicas that count have changed: the task was lost, or has another process.
-        An expected task counts as alive.
+        """Note that a task is alive; return its incarnation (None: another process has taken its place), and
+        whether members have changed: a task that is expected is waited for as one that is alive.
         """
         before, known_as = self.membership.state(task), self.membership.incarnation(task)
         incarnation = self.membership.heartbeat(task, message.process, message.incarnation, now)
@@ -101,16 +124,16 @@ class Attendance:
             self._anew.add(task)
         return incarnation, message.leaving or anew or before not in (MemberState.LIVE, MemberState.EXPECTED)
 
-    def report(self, sender: TaskId, incarnation: int, held: Held | None) -> HeartbeatReply:
+    def report(self, sender: TaskId, incarnation: int, held: Standing | None) -> HeartbeatReply:
         """Return the state of the run, for a living task."""
         leads = sender == self.cluster.leader
         return HeartbeatReply(
             incarnation=incarnation,
             generation=held.generation if held else 0,
-            version=held.pushes.version if held else 0,
+            version=held.version if held else 0,
             ended=self.farewell,
             waiting_for=self.awaited(held),
-            failed=held.pushes.failed if held else None,
+            failed=held.failed if held else None,
             directory=held.directory if held else None,
             statuses=tuple(self.statuses.values()) if leads else (),
             term=held.term if held else 0,
@@ -121,35 +144,39 @@ class Attendance:
             else (),
         )
 
-    def awaited(self, held: Held | None) -> str | None:
-        """Return the tasks that must act before a replica can go on."""
+    def awaited(self, held: Standing | None) -> str | None:
+        """Return the tasks without which a replica cannot go on, in words; None if there are none."""
         ended = held is not None and held.finished and not self.concluded(held.generation)
-        if held is None or ended or held.pushes.held_back:
+        if held is None or ended or held.held_back:
             return self.leader
-        if held.pushes.too_few:
+        steps = held.steps
+        if steps is None:
+            return None
+        if steps.too_few:
             return ", ".join(self._named({self.ranks[task] for task in self._gone()}))
-        ranks, servers = held.pushes.awaited()
+        ranks, servers = steps.awaited()
         return ", ".join([*(f"ps:{server}" for server in servers), *self._named(ranks)]) or None
 
     def _named(self, ranks: Collection[int]) -> list[str]:
         named = [self._names[rank] for rank in sorted(islice(ranks, NAMED))]
         return [*named, f"{len(ranks) - NAMED} more"] if len(ranks) > NAMED else named
 
-    def change(self, held: Held | None, now: float) -> Iterator[Action]:
-        """Count anew, on ps:0, after a task has come, was lost or has left."""
-        if held is not None and self.index == 0:
-            gone = {self.ranks[task] for task in self._gone()}
-            live = self._names.keys() - gone
-            held.pushes.missing = self._missing()
-            anew = [self.ranks[task] for task in self._anew]
-            self._anew.clear()
-            yield from held.pushes.members_changed(live, anew, held.seen, now)
+    def newcomers(self) -> list[int]:
+        """Return, once, the ranks of which another process has come since the last call."""
+        anew = [self.ranks[task] for task in self._anew]
+        self._anew.clear()
+        return anew
+
+    @property
+    def live(self) -> Set[int]:
+        """The ranks that are alive or still expected."""
+        return self._names.keys() - {self.ranks[task] for task in self._gone()}
 
     def _gone(self) -> Set[str]:
         """Return the replicas that have left or are lost."""
         return self.membership.gone & self.ranks.keys()
 
-    def _missing(self) -> str:
+    def missing(self) -> str:
         """Return who has gone and how: ``worker:1 left at step 9, worker:2 has not been heard of for 5
         s``.
         """
@@ -174,44 +201,45 @@ class Attendance:
         """Return whether the replicas of a generation may go."""
         return self.farewell or self.concluded_generation >= generation
 
-    def latecomers(self, held: Held | None) -> list[str]:
-        """After the last step: who has not come yet, to learn that training has ended and what came of it."""
+    def latecomers(self, held: Standing | None) -> list[str]:
+        """Return the tasks that have not come yet, after the last step, to learn what came of training."""
         return self._still_to_hear(held, MemberState.EXPECTED)
 
-    def _still_to_hear(self, held: Held | None, *states: MemberState) -> list[str]:
-        if not self.farewell or held is None or held.pushes.version < held.max_steps:
+    def _still_to_hear(self, held: Standing | None, *states: MemberState) -> list[str]:
+        if not self.farewell or held is None or held.version < held.max_steps:
             return []
         servers = {
             str(TaskId(Role.PS, index)) for index in range(self.cluster.count(Role.PS))
-        }  # they follow ps:0 to its end
+        }  # they follow the control host to its end
         return [
             task for task in self.membership.tasks(*states) if task != self.leader and task not in servers
         ]
 
-    def end(self, held: Held | None, now: float, connections: int) -> Iterator[Action]:
-        """End the server when no task will talk to it: after the farewell, or long after the leader was lost.
-
-        The rule *Orderly end* (docs/design/protocol.md#orderly-end).
+    def end(self, held: Standing | None, now: float, connections: int) -> list[End]:
+        """End the task when no other will talk to it any more: after the farewell, or long after the leader
+        was lost.
 
         Args:
-            held: the server's variables.
+            held: how training stands.
             now: seconds.
-            connections: of all others to this server; on ps:0, which the other servers follow, theirs do not
-                count, and with them the one that is open to ps:0 counts as well.
+            connections: of all others to this task. At the control host those of other servers, which follow
+                it, do not count; at another server the one that is open to the control host counts as well.
         """
-        # One that is alive without a connection was killed, and may be started again within its lease.
+        ends = []
+        # A task that is alive without a connection was killed, and may be started again within its lease.
         if (
             self.farewell
             and connections == 0
             and not self._still_to_hear(held, MemberState.EXPECTED, MemberState.LIVE)
         ):
-            yield End()
+            ends.append(End())
         if self.farewell or self.membership.state(self.leader) not in (MemberState.LOST, MemberState.LEFT):
             self._leader_lost_since_s = None
         elif self._leader_lost_since_s is None:
             self._leader_lost_since_s = now
         elif now - self._leader_lost_since_s >= self.wait.leader_s:
-            yield End(self._leader_is_gone())
+            ends.append(End(self._leader_is_gone()))
+        return ends
 
     def _leader_is_gone(self) -> str:
         if self.membership.members[self.leader].incarnation > 0:

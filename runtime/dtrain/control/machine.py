@@ -1,0 +1,252 @@
+"""The control plane's machine: (message, now) -> actions. No socket, no thread, no clock, no arrays.
+
+Every task that serves has one. The one of `ClusterSpec.control_host` decides for the run: who is a member and
+of which rank, which part of a batch each replica computes, what makes the next version, when the run is over.
+Those of other tasks keep a lease of the leader, so that each task knows when it may go.
+
+A host that dies is started again and knows nothing. Members renew their leases with it, servers report what
+they hold, and the leader brings it with a new term what the last checkpoint remembers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.config import AsyncSection, ServerSection, SyncSection, WaitSection
+from dtrain.control.actions import Action, Caller, End, Send
+from dtrain.control.async_steps import AsyncSteps
+from dtrain.control.roster import Roster, Standing
+from dtrain.control.steps import Steps
+from dtrain.control.sync_steps import SyncSteps
+from dtrain.messages import (
+    AnyMessage,
+    Complete,
+    Conclude,
+    Farewell,
+    Heartbeat,
+    Initialise,
+    NotReady,
+    Record,
+    Recorded,
+    Refusal,
+    RefusalKind,
+    Subscribe,
+)
+from dtrain.protocol.async_updates import TicketGate
+from dtrain.protocol.part_dealer import Dealt, PartDealer
+from dtrain.protocol.repairs import Repairs
+from dtrain.protocol.sync_round import SyncDecision
+from dtrain.protocol.tally import Tally
+
+
+@dataclass
+class ControlPlane:
+    """The control plane, as one task knows it.
+
+    Attributes:
+        task: which one.
+        training: the rules in force: of the spec, then of the newest term.
+        evaluators: how many tasks beside those of the cluster will come.
+        wait: how long others are waited for.
+        standing: how training stands; None before the leader has begun a term.
+        followers: connections of the servers that follow the decisions.
+    """
+
+    task: TaskId
+    cluster: ClusterSpec
+    training: ServerSection
+    now: float
+    evaluators: int = 0
+    wait: WaitSection = field(default_factory=WaitSection)
+    roster: Roster = field(init=False)
+    standing: Standing | None = field(default=None, init=False)
+    followers: list[Caller] = field(default_factory=list, init=False)
+    _recorded: tuple[int, int] = field(default=(0, 0), init=False)
+
+    def __post_init__(self) -> None:
+        self.hosts = self.task == self.cluster.control_host
+        self.roster = Roster(
+            self.hosts, self.cluster, self.training.chief_trains, self.now, self.evaluators, self.wait
+        )
+
+    def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, now: float) -> list[Action]:
+        """Deal with one message. Every action and decision must be carried out before the next call."""
+        match message:
+            case Complete():
+                return self._complete(sender, message)
+            case Heartbeat():
+                return self._heartbeat(caller, sender, message, now)
+            case Subscribe():
+                return self._subscribe(caller, message)
+            case Record():
+                return [Send(caller, self._record(message))]
+            case Conclude():
+                self.roster.conclude(message)
+                return [Send(caller, message)]
+            case Farewell():
+                return [self._farewell(caller, sender, message)]
+        return [Send(caller, Refusal(reason=f"{self.task} does not take {type(message).__name__} messages"))]
+
+    # Terms
+
+    def steps_of(self, message: Initialise, training: ServerSection) -> Steps | None:
+        """Return what makes the versions of a term that begins with this message; None where another task
+        hosts the control plane.
+        """
+        if not self.hosts:
+            return None
+        return _steps(message, training, self.cluster, self.followers)
+
+    def begin(self, standing: Standing, training: ServerSection, now: float) -> list[Action]:
+        """Begin a term."""
+        self.standing = standing
+        self.training = training
+        self._recorded = (0, 0)
+        self.roster.rank(training.chief_trains)
+        return self._members_changed(now)
+
+    def give_up(self) -> None:
+        """End the term: the leader finds that, and gives every server the newest checkpoint."""
+        self.standing = None
+
+    # Members
+
+    def _heartbeat(self, caller: Caller, sender: TaskId, message: Heartbeat, now: float) -> list[Action]:
+        incarnation, news = self.roster.heard(str(sender), message, now)
+        if incarnation is None:
+            reason = f"another process has taken the place of {sender}"
+            return [Send(caller, Refusal(reason=reason))]
+        answer = Send(caller, self.roster.report(sender, incarnation, self.standing))
+        return [answer, *self._members_changed(now)] if news else [answer]
+
+    def _members_changed(self, now: float) -> list[Action]:
+        """Count anew, at the host, after a task has come, was lost or has left."""
+        steps = self.standing.steps if self.standing is not None else None
+        if steps is None:
+            return []
+        steps.missing = self.roster.missing()
+        return steps.members_changed(self.roster.live, self.roster.newcomers(), now)
+
+    # Decisions
+
+    def _complete(self, sender: TaskId, message: Complete) -> list[Action]:
+        standing = self.standing
+        if standing is None or (standing.generation, standing.term) != (message.generation, message.term):
+            return []
+        steps = standing.steps
+        return steps.complete(sender.index, message) if isinstance(steps, SyncSteps) else []
+
+    def _subscribe(self, caller: Caller, message: Subscribe) -> list[Action]:
+        self.followers.append(caller)
+        steps = self.standing.steps if self.standing is not None else None
+        if not isinstance(steps, SyncSteps):
+            return []
+        return [Send(caller, said) for said in steps.said_since(message)]
+
+    # The leader's account of epochs, and the end
+
+    def _record(self, message: Record) -> NotReady | Recorded:
+        held = self.standing
+        if held is None or held.steps is None or held.generation != message.generation:
+            return NotReady(reason=f"{self.task} does not hold generation {message.generation}")
+        if message.epoch is None:
+            return Recorded(term=held.term, rows=held.steps.tally.rows)
+        # In another term the leader has not heard yet that the servers went back. What comes late on a
+        # connection that broke was said again since, and more after it.
+        if held.term == message.term and message.number > self._recorded:
+            held.steps.tally.record(message.epoch, message.rows)
+            self._recorded = message.number
+        return Recorded(term=held.term, rows={})
+
+    def _farewell(self, caller: Caller, sender: TaskId, message: Farewell) -> Send:
+        self.roster.farewell = True
+        self.roster.rows.update(message.rows)
+        held = self.standing
+        if held is not None and held.steps is not None and held.version < held.max_steps:
+            reason = f"{sender} has ended training at step {held.version} of {held.max_steps}"
+            held.steps.failed = Refusal(reason=reason, kind=RefusalKind.ENDED)
+        return Send(caller, Farewell())
+
+    def disconnected(self, caller: Caller) -> None:
+        """Forget a connection that is gone."""
+        if caller in self.followers:
+            self.followers.remove(caller)
+
+    def tick(self, now: float) -> list[Action]:
+        """Let leases run out, and decide what time decides."""
+        rulings = self._members_changed(now) if self.roster.membership.expire(now) else []
+        steps = self.standing.steps if self.standing is not None else None
+        return rulings if steps is None else [*rulings, *steps.judge(now)]
+
+    def end(self, now: float, connections: int) -> list[End]:
+        """See `Roster.end`."""
+        return self.roster.end(self.standing, now, connections)
+
+
+def _steps(
+    message: Initialise, training: ServerSection, cluster: ClusterSpec, followers: Sequence[Caller]
+) -> Steps:
+    """Return the steps of a term at the control host; `followers` are sent what is decided."""
+    leader = cluster.rank(cluster.leader, training.chief_trains) if cluster.leader else None
+    ranks = frozenset([0] if message.alone else range(len(cluster.replicas(training.chief_trains))))
+    dealer = _dealer(message, training)
+    tally = _tally(message)
+    servers = max(1, cluster.count(Role.PS))  # parts that hold arrays
+    if isinstance(training, AsyncSection):
+        warmup_steps = message.max_steps if message.alone else training.warmup_steps
+        return AsyncSteps(
+            gate=TicketGate(
+                message.version,
+                message.max_steps,
+                warmup_steps,
+                training.staleness_bound,
+                until=message.until,
+                leader=leader,
+            ),
+            dealer=dealer,
+            tally=tally,
+            repairs=Repairs(dict.fromkeys(message.repairs)) if servers > 1 else None,
+            alone=message.alone,
+            retry=training.on_stale == "retry_same_batch",
+            max_staleness=training.max_staleness,
+            torn=message.applied is not None,
+            too_few_timeout_s=0.0 if training.too_few == "fail" else training.too_few_timeout_s,
+        )
+    decision = SyncDecision(
+        message.version,
+        servers,
+        dealer.parts,
+        len(ranks),
+        dealer.whole,
+        training.too_few == "shrink",
+        live=ranks,
+    )
+    return SyncSteps(
+        dealer=dealer,
+        decision=decision,
+        tally=tally,
+        training=training,
+        followers=followers,
+        generation=message.generation,
+        term=message.term,
+        max_steps=message.max_steps,
+        until=message.until,
+        ranks=ranks if message.alone else None,
+        leader=leader,
+    )
+
+
+def _dealer(message: Initialise, training: ServerSection) -> PartDealer:
+    """Deal whole batches where no replica was a backup when the fit began, however many replicas there are
+    now.
+    """
+    dealt = Dealt(*message.dealt)
+    return PartDealer.of(dealt, whole=isinstance(training, SyncSection) and not dealt.even)
+
+
+def _tally(message: Initialise) -> Tally:
+    rows = {} if message.alone else message.history.get(message.generation, {})
+    first_step = message.lineage.first_step
+    return Tally.of(
+        first_step, message.steps_per_epoch, message.first_epoch, message.tally, rows, kept=not message.alone
+    )

@@ -1,0 +1,375 @@
+"""The host's part in synchronous training: which part each replica computes, and what makes the next version.
+Machine.
+
+It joins the dealer of parts, the decision (docs/design/protocol.md#one-decision) and the sums of loss and
+metrics. What it decides every server carries out, the host's own included; see `Decide`.
+"""
+
+from collections.abc import Collection, Hashable, Iterable, Sequence, Set
+from dataclasses import dataclass, field
+
+from dtrain.config import SyncSection
+from dtrain.control.actions import Action, Caller, Decide, Send
+from dtrain.messages import Commit, Complete, Push, Refusal, RefusalKind, Release, Subscribe
+from dtrain.protocol.part_dealer import NO_PART, PartDealer
+from dtrain.protocol.sync_round import Contribution, Decided, SyncDecision
+from dtrain.protocol.tally import Open, Tally
+
+
+@dataclass(kw_only=True)
+class SyncSteps:
+    """The steps of one term.
+
+    Attributes:
+        dealer, decision: of the same parts.
+        tally: sums up what counts.
+        training: the rules.
+        followers: connections of the servers that follow the decisions.
+        generation, term, max_steps, until: as in `Initialise`.
+        ranks: the only replicas that are dealt parts; None: all.
+        leader: its rank; None if it does not train.
+        failed: why training cannot go on; None while it can.
+        missing: which replicas have gone, and how.
+        shared_out: how often parts may have become free since the term began, other than by a new version.
+        turn: where more replicas live than a batch has parts, those that compute one of this batch; None:
+            all.
+        pushes: contributions to the version that is being made, with the message that brought each.
+        pending: those whose replicas wait for the next version or for another part.
+        released: those whose replicas were given another part.
+        last_commit: the newest decision, for a server that connects again.
+    """
+
+    dealer: PartDealer
+    decision: SyncDecision
+    tally: Tally
+    training: SyncSection
+    followers: Sequence[Caller]
+    generation: int
+    term: int
+    max_steps: int
+    until: int | None = None
+    ranks: Set[int] | None = None
+    leader: int | None = None
+    failed: Refusal | None = None
+    missing: str = ""
+    shared_out: int = 0
+    turn: Set[int] | None = field(default=None, init=False)
+    pushes: dict[Contribution, Push] = field(default_factory=dict, init=False)
+    pending: dict[Contribution, None] = field(default_factory=dict, init=False)
+    released: set[Contribution] = field(default_factory=set, init=False)
+    last_commit: Commit | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Begin the first batch."""
+        self._retry = self.training.on_stale == "retry_same_batch"
+        self._begin_batch()
+
+    # How training stands
+
+    @property
+    def version(self) -> int:
+        """The newest version that is decided."""
+        return self.decision.version
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the next version waits for the leader."""
+        return self.until is not None and self.decision.version >= self.until
+
+    @property
+    def _rests(self) -> bool:
+        """Whether nothing is decided now: training has ended, has failed, or waits for the leader."""
+        version = self.decision.version
+        return (
+            self.failed is not None
+            or version >= self.max_steps
+            or (self.until is not None and version >= self.until)
+        )
+
+    @property
+    def too_few(self) -> bool:
+        """Whether fewer can contribute than are needed."""
+        return self.decision.too_few_since_s is not None
+
+    @property
+    def awaits_others(self) -> bool:
+        """No server waits: what is decided is complete everywhere."""
+        return False
+
+    @property
+    def standing(self) -> Hashable:
+        """See `Steps.standing`."""
+        return self.decision.version, self.shared_out
+
+    def awaited(self) -> tuple[Collection[int], Collection[int]]:
+        """Return the live ranks that owe a contribution to this version, and the servers that lack one which
+        the host's has.
+        """
+        ranks, servers = self.decision.awaited()
+        return ranks if self.turn is None else [rank for rank in ranks if rank in self.turn], servers
+
+    def told_to(self, rank: int) -> Open:
+        """See `Steps.told_to`."""
+        return self.tally.open() if rank == self.leader else ()
+
+    def repairs_next(self, rank: int) -> bool:
+        """No part is a repair: a contribution counts where it is complete on every server."""
+        return False
+
+    def confirm(self, rank: int, sequence: int) -> None:
+        """No-op: every server reports what it holds."""
+
+    # What the leader changes
+
+    def hold(self) -> int:
+        """Make no version; return the newest."""
+        self.until = self.version
+        return self.version
+
+    def release(self, until: int | None) -> None:
+        """Go on, to this version."""
+        self.until = until
+
+    def end_at(self, version: int) -> None:
+        """Make this version the last one; if it has been made, no replica waits any more."""
+        self.max_steps = version
+        if self.version >= version:
+            self._forget_pushes()
+
+    # Parts
+
+    def _begin_batch(self) -> None:
+        if self.dealer.whole:
+            self.decision.begin(self.dealer.begin_batch())
+            self._take_turns()
+
+    def _take_turns(self) -> None:
+        """After a join, or a resume with more replicas, let every replica compute a part of as many batches
+        as any other.
+        """
+        live, parts, batch = self.decision.live, self.dealer.parts, self.dealer.batch
+        self.turn = None
+        if self.dealer.whole and len(live) > parts:
+            ranks = sorted(live)
+            self.turn = {ranks[number % len(ranks)] for number in range(batch * parts, (batch + 1) * parts)}
+
+    def permit(self, rank: int) -> tuple[bool, int]:
+        """Return whether a replica may push next, and the part that it is to compute.
+
+        With `deterministic` no replica begins with values that the leader may be about to change. Where a
+        part that came too late is computed again, the last steps wait for it: no part of a pass that is never
+        made takes its place.
+        """
+        version = self.decision.version
+        if version >= self.max_steps or (self.training.deterministic and self.held_back):
+            return False, NO_PART
+        dealer, decision, turn = self.dealer, self.decision, self.turn
+        if rank not in decision.live:
+            return False, NO_PART
+        if rank not in dealer.current and not (
+            len(dealer.parts_of[rank]) < decision.quota and (turn is None or rank in turn)
+        ):
+            return False, NO_PART
+        fresh = not self._retry or dealer.outstanding < (self.max_steps - version) * dealer.parts
+        part = dealer.give(rank, decision.live if turn is None else turn, fresh=fresh)
+        return part != NO_PART, part
+
+    def _may_have_another(self, rank: int) -> bool:
+        """Return whether there may be a part for a replica that has pushed one: else `permit` need not be
+        asked.
+        """
+        return not self.dealer.whole or bool(self.dealer.due) or rank in self.dealer.current
+
+    def came_too_late(self, rank: int, part: int) -> bool:
+        """Note that the gradient of a part has arrived too late; see `too_late`."""
+        self.dealer.pushed(rank, part)
+        return self.too_late(rank, part)
+
+    def too_late(self, rank: int, part: int) -> bool:
+        """Note that a part came too late; return whether others may compute it now.
+
+        A batch that is dealt whole was settled when its version was made. But a part of the present one may
+        have been computed from an earlier version: the replica was told of it in the answer to a push that it
+        had repeated.
+        """
+        if self.dealer.whole:
+            comes_back = self.dealer.given.get(part) == rank and part in self.decision.open
+            if comes_back:
+                self.dealer.give_back(part)
+            return comes_back
+        if self._retry:
+            self.dealer.repeat(part)
+        else:
+            self.dealer.settle(part)
+        return False
+
+    def refused(self, rank: int, part: int) -> tuple[bool, int]:
+        """Note that the gradient of a part was refused; return what the replica may push next. Where that is
+        true of a whole batch, the next one takes its place.
+        """
+        dealer = self.dealer
+        dealer.pushed(rank, part)
+        if not dealer.whole:
+            dealer.settle(part)
+        elif part // dealer.parts == dealer.batch:  # else its batch has made a version without it
+            dealer.hold(part)
+            self.decision.settle(part, empty=False)
+            self._passes_over()
+        return self.permit(rank)
+
+    def _passes_over(self) -> bool:
+        """Begin the next batch if every gradient of this one was refused; return whether it was so."""
+        if not self.decision.all_refused:
+            return False
+        self._begin_batch()
+        return True
+
+    # Contributions and decisions
+
+    def offered(self, contribution: Contribution, push: Push, now: float) -> list[Action]:
+        """Note a part that the host holds now, or that has no examples; return what follows from it."""
+        dealer, decision = self.dealer, self.decision
+        dealer.pushed(contribution[0], push.part)
+        self.pushes[contribution] = push
+        self.pending[contribution] = None
+        if push.examples:
+            decision.offer(contribution, push.part)
+            if push.part in dealer.due and contribution[0] in decision.live:
+                dealer.hold(push.part, contribution[0])  # thought lost, the replica need not compute it again
+            self.reported(0, contribution, push.base_version)
+        elif not dealer.whole:
+            dealer.settle(push.part)
+        if dealer.whole and push.empty:
+            first = push.part // dealer.parts * dealer.parts
+            without = range(first + dealer.parts - push.empty, first + dealer.parts)
+            for part in decision.open.intersection(without):
+                decision.settle(part, empty=True)
+                dealer.hold(part)
+        decided = self.share_out(now) if self._passes_over() else self.decide()
+        if contribution in self.pending and self._may_have_another(contribution[0]):
+            decided += self._deal_to(contribution)
+        return decided
+
+    def complete(self, server: int, message: Complete) -> list[Action]:
+        """Note that another server holds a contribution whole."""
+        contribution = (message.rank, message.incarnation, message.ordinal)
+        self.reported(server, contribution, message.version)
+        return self.decide()
+
+    def reported(self, server: int, contribution: Contribution, version: int) -> None:
+        """Note that a server holds a contribution; complete, its part is not computed again, though its
+        replica may die.
+        """
+        part = self.decision.report(server, contribution, version)
+        if part is not None and part in self.dealer.due:
+            self.dealer.hold(part, contribution[0])
+
+    def members_changed(self, live: Set[int], anew: Collection[int], now: float) -> list[Action]:
+        """See `Steps.members_changed`."""
+        live = live if self.ranks is None else live & self.ranks
+        for rank in (self.decision.live - live) | set(anew):
+            self.dealer.lose(rank, self.decision.complete)
+        self.decision.members_changed(live, anew)
+        self._take_turns()
+        return self.share_out(now)
+
+    def share_out(self, now: float) -> list[Action]:
+        """Deal parts that may have come back, or those of a batch that has begun, to replicas that wait."""
+        self.shared_out += 1
+        dealt = [decided for contribution in list(self.pending) for decided in self._deal_to(contribution)]
+        return dealt + self.judge(now)
+
+    def _deal_to(self, contribution: Contribution) -> list[Action]:
+        """If there is another part for a replica that waits, let it go on, on every server."""
+        may, part = self.permit(contribution[0])
+        if not may:
+            return []
+        self.released.add(contribution)
+        del self.pending[contribution]
+        return self._told(self._release(contribution), part)
+
+    def _release(self, contribution: Contribution) -> Release:
+        return Release(
+            generation=self.generation, version=self.version, contribution=contribution, term=self.term
+        )
+
+    def judge(self, now: float) -> list[Action]:
+        """See `Steps.judge`."""
+        decided = self.decide()
+        if self._rests:
+            return decided
+        found = self.decision.too_few(now)
+        if found is None:
+            return decided
+        waited_s = now - found.since_s
+        if self.training.too_few == "fail" or waited_s >= self.training.too_few_timeout_s:
+            reason = (
+                f"too few replicas: {found.needed} contributions are needed for version {self.version + 1} "
+                f"and at most {found.possible} can come, for {waited_s:.1f} s (training.too_few: "
+                f"{self.training.too_few}): {self.missing}"
+            )
+            self.failed = Refusal(reason=reason, kind=RefusalKind.TOO_FEW_REPLICAS)
+        return decided
+
+    def decide(self) -> list[Action]:
+        """Make the next version if enough contributions are complete everywhere."""
+        decided = self.decision.decided()
+        if decided is None or self._rests:
+            return []
+        commit = Commit(
+            generation=self.generation,
+            version=self.version,
+            contributors=decided.contributors,
+            term=self.term,
+            parts=decided.parts,
+        )
+        self.last_commit = commit
+        self._made(decided)
+        return self._told(commit)
+
+    def _told(self, decision: Commit | Release, part: int = NO_PART) -> list[Action]:
+        """Return a decision as it goes to every server, the host's own last."""
+        return [*(Send(follower, decision) for follower in self.followers), Decide(decision, part)]
+
+    def _made(self, decided: Decided) -> None:
+        """Go on with the next version: count what makes this one, settle its parts, and begin the next batch.
+
+        Parts of a replica that is lost, or was started again, have been given back before.
+        """
+        version = self.version
+        for contribution in decided.contributors:
+            self.tally.add(version, self.pushes[contribution].sums)
+        if not self.dealer.whole:
+            self._settle(decided.contributors)
+        self.decision.committed()
+        self._forget_pushes()
+        self._begin_batch()
+
+    def _settle(self, contributors: Iterable[Contribution]) -> None:
+        counted = set(contributors)
+        for contribution, push in self.pushes.items():
+            if contribution in counted:
+                self.dealer.settle(push.part)
+            elif self.dealer.given.get(push.part) == contribution[0]:
+                self.too_late(contribution[0], push.part)
+
+    def _forget_pushes(self) -> None:
+        self.pushes.clear()
+        self.pending.clear()
+        self.released.clear()
+
+    def said_since(self, message: Subscribe) -> list[Commit | Release]:
+        """Return what a server that connects (again) has missed; servers are never more than one version
+        apart.
+
+        Where it stood when it asked may be long ago: it may have been initialised since.
+        """
+        last = self.last_commit
+        said: list[Commit | Release] = []
+        if last is not None and (message.generation, message.term, message.version) <= (
+            last.generation,
+            last.term,
+            last.version,
+        ):
+            said.append(last)
+        return said + [self._release(contribution) for contribution in sorted(self.released)]

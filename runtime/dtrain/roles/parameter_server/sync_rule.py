@@ -1,0 +1,326 @@
+"""What a server does with pushes in synchronous training (docs/design/protocol.md#newest-version,
+docs/design/protocol.md#one-decision).
+
+Machine: no socket, no thread, no clock. A server holds contributions until the control plane has decided
+which of them make the next version: the host's server hears that by a call, the others by `Commit`. A push is
+answered when the version that it contributes to has been made, or as soon as there is another part for its
+replica: then a `Release` lets all servers answer it as pending.
+"""
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dtrain.config import SyncSection
+from dtrain.control.actions import Action, Caller, Report, Send
+from dtrain.control.sync_steps import SyncSteps
+from dtrain.messages import Commit, Complete, Push, Release, Reply, Verdict
+from dtrain.parameters.means import mean
+from dtrain.parameters.store import Store
+from dtrain.protocol.exactly_once import Seen, SeenPushes
+from dtrain.protocol.part_dealer import NO_PART
+from dtrain.protocol.sync_round import Contribution, SyncRound
+from dtrain.protocol.tally import Open
+
+Array = np.ndarray[Any, Any]
+Blocks = Sequence[Array]
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A connection on which the version being made is waited for; after a break there may be an old and a new
+    one for a while.
+    """
+
+    caller: Caller
+    duplicate: bool = False
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A gradient that is held.
+
+    Attributes:
+        blocks: as they were pushed.
+        examples: of how many examples it is the mean.
+    """
+
+    blocks: Blocks
+    examples: int
+
+
+class SyncRule:
+    """Contributions to the newest version, held until it is decided which of them make the next one; see
+    `UpdateRule`.
+
+    Attributes:
+        version: the newest version.
+        max_steps: the last version.
+        until: the version at which the leader reads the values, and every replica is shown them whole; None:
+            no such version.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        seen: SeenPushes,
+        steps: SyncSteps | None,
+        training: SyncSection,
+        *,
+        generation: int,
+        term: int,
+        version: int,
+        max_steps: int,
+        until: int | None = None,
+    ) -> None:
+        """Begin a term.
+
+        Args:
+            store: changed by every step.
+            seen: the newest push of each replica.
+            steps: at the control host.
+            training: the rules.
+            generation, term, version, max_steps, until: as in `Initialise`.
+        """
+        self.version = version
+        self.max_steps = max_steps
+        self.until = until
+        self._store = store
+        self._seen = seen
+        self._steps = steps
+        self._by_examples = training.weighting == "examples"
+        self._generation = generation
+        self._term = term
+        self._round: SyncRound[Offered] = SyncRound(version)
+        self._trainable = [group.trainable for group in store.groups]
+        self._undecided: dict[str, Contribution] = {}
+        self._empty: set[Contribution] = set()
+        self._waiting: dict[Contribution, list[Waiting]] = {}
+        self._released: set[Contribution] = set()
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the leader reads the newest version."""
+        return self.until is not None and self.version >= self.until
+
+    def end_at(self, version: int) -> list[Action]:
+        """See `UpdateRule.end_at`."""
+        self.max_steps = version
+        if self.version < version:
+            return []  # the commit that makes it is under way
+        for replica in self._undecided:
+            self._seen.decide(replica, Verdict.FINISHED)
+        answers: list[Action] = []
+        for contribution, each in self._waiting.items():
+            told = self._told_to(contribution[0])
+            for waiting in each:
+                verdict, duplicate = Verdict.FINISHED, waiting.duplicate
+                reply = Reply(verdict=verdict, version=version, duplicate=duplicate, tally=told)
+                answers.append(Send(waiting.caller, reply, self._shown()))
+        self._forget_pushes()
+        return answers
+
+    # Pushes
+
+    def push(
+        self,
+        caller: Caller,
+        replica: str,
+        rank: int,
+        push: Push,
+        blocks: Blocks,
+        now: float,
+        *,
+        again: bool,
+    ) -> list[Action]:
+        """See `UpdateRule.push`."""
+        contribution = (rank, push.incarnation, push.ordinal)
+        if again:
+            self._waiting.setdefault(contribution, []).append(Waiting(caller, duplicate=True))
+            return []
+        if self.version >= self.max_steps or push.base_version < self.version:
+            return self._too_late(caller, replica, rank, push, now)
+        self._seen.record(replica, Seen(push.incarnation, push.sequence))
+        self._undecided[replica] = contribution
+        self._waiting.setdefault(contribution, []).append(Waiting(caller))
+        if push.examples:
+            self._round.offer(contribution, push.base_version, Offered(blocks, push.examples))
+        else:
+            self._empty.add(contribution)
+        if self._steps is not None:
+            return self._steps.offered(contribution, push, now)
+        reports: list[Action] = [Report(self._report(contribution))] if push.examples else []
+        if contribution in self._released:
+            reports += self._answer_pending(contribution, NO_PART)
+        return reports
+
+    def _too_late(self, caller: Caller, replica: str, rank: int, push: Push, now: float) -> list[Action]:
+        late = push.base_version < self.version and push.examples > 0
+        verdict = Verdict.STALE if late else Verdict.FINISHED if push.examples else Verdict.ACCEPTED
+        steps = self._steps
+        comes_back = steps is not None and steps.came_too_late(rank, push.part)
+        self._seen.record(replica, Seen(push.incarnation, push.sequence, verdict))
+        ticket, part = self._permit(rank)
+        reply = Reply(
+            verdict=verdict,
+            version=self.version,
+            stale=int(late),
+            ticket=ticket,
+            part=part,
+            tally=self._told_to(rank),
+        )
+        answer = Send(caller, reply, self._shown())
+        return [answer, *steps.share_out(now)] if steps is not None and comes_back else [answer]
+
+    def _answer_pending(self, contribution: Contribution, part: int) -> list[Action]:
+        offered = self._round.held.get(contribution)
+        if offered is not None:  # the replica's memory, which it is about to write again
+            copies = [np.array(block) for block in offered.blocks]
+            self._round.held[contribution] = replace(offered, blocks=copies)
+        for replica in [replica for replica, its in self._undecided.items() if its == contribution]:
+            self._seen.decide(replica, Verdict.PENDING)
+            del self._undecided[replica]
+        return [
+            Send(
+                waiting.caller,
+                Reply(
+                    verdict=Verdict.PENDING,
+                    version=self.version,
+                    duplicate=waiting.duplicate,
+                    ticket=True,
+                    part=part,
+                ),
+            )
+            for waiting in self._waiting.pop(contribution)
+        ]
+
+    # Decisions
+
+    def follow(self, decision: Commit | Release, part: int = NO_PART) -> list[Action]:
+        """Carry out what the control plane has decided; `part` is what it has dealt to a replica that is
+        released.
+
+        Raises:
+            ValueError: a commit is for a version that this server has not reached, or names a contribution
+                that it lacks.
+        """
+        if isinstance(decision, Commit):
+            return self._commit(decision)
+        if decision.version != self.version:
+            return []
+        self._released.add(decision.contribution)
+        if decision.contribution not in self._waiting:  # its push has not arrived
+            return []
+        return self._answer_pending(decision.contribution, part)
+
+    def reports(self) -> list[Complete]:
+        """Return all that the control host must hear again after a reconnect."""
+        return [self._report(contribution) for contribution in self._round.held]
+
+    def _report(self, contribution: Contribution) -> Complete:
+        rank, incarnation, ordinal = contribution
+        return Complete(
+            generation=self._generation,
+            rank=rank,
+            incarnation=incarnation,
+            version=self.version,
+            ordinal=ordinal,
+            term=self._term,
+        )
+
+    def _commit(self, commit: Commit) -> list[Action]:
+        held = _by_process(self._round.held)
+        offered = self._round.commit(commit.version, commit.contributors)
+        if offered is None:
+            return []
+        self.version = self._round.version
+        examples = [each.examples for each in offered] if self._by_examples else None
+        blocks = [each.blocks for each in offered]
+        present = self._store.values
+        gradient = mean(blocks, self._trainable, parts=commit.parts, weights=examples, present=present)
+        self._store.apply(gradient, commit.version)
+        del offered, blocks, gradient  # the answers, which are as large, are made while this waits
+        counted = set(commit.contributors)
+        for replica, contribution in self._undecided.items():
+            # Also for one whose connection is broken: its repetition is answered with this verdict.
+            self._seen.decide(replica, self._verdict(contribution, counted))
+        answers = self._answers(counted, held)
+        self._forget_pushes()
+        return answers
+
+    def _answers(self, counted: Set[Contribution], held: dict[tuple[int, int], int]) -> list[Action]:
+        """Answer the replicas that wait for a version made of `counted`; `held` is how many contributions
+        this server held, by process.
+        """
+        counted_of = _by_process(counted)
+        version = self.version
+        values = self._shown() if self._waiting else ()
+        answers: list[Action] = []
+        for contribution, each in self._waiting.items():
+            rank, process = contribution[0], contribution[:2]
+            verdict = self._verdict(contribution, counted)
+            accepted = counted_of.get(process, 0)
+            stale = held.get(process, 0) - accepted
+            for waiting in each:
+                ticket, part = self._permit(rank)
+                reply = Reply(
+                    verdict=verdict,
+                    version=version,
+                    duplicate=waiting.duplicate,
+                    accepted=accepted,
+                    stale=stale,
+                    ticket=ticket,
+                    part=part,
+                    tally=self._told_to(rank),
+                )
+                answers.append(Send(waiting.caller, reply, values))
+        return answers
+
+    def _verdict(self, contribution: Contribution, counted: Set[Contribution]) -> Verdict:
+        """Return what became of a contribution; one that has no examples counts as it is."""
+        return Verdict.ACCEPTED if contribution in counted or contribution in self._empty else Verdict.STALE
+
+    def _forget_pushes(self) -> None:
+        self._undecided.clear()
+        self._empty.clear()
+        self._waiting.clear()
+        self._released.clear()
+
+    # Answers
+
+    def _permit(self, rank: int) -> tuple[bool, int]:
+        """Return whether a replica may push next, and which part; the control host alone says no."""
+        return (True, NO_PART) if self._steps is None else self._steps.permit(rank)
+
+    def _told_to(self, rank: int) -> Open:
+        return () if self._steps is None else self._steps.told_to(rank)
+
+    def shown_to(self, rank: int, whole: bool = False) -> Blocks:
+        """See `UpdateRule.shown_to`."""
+        return self._shown(whole)
+
+    def _shown(self, whole: bool = False) -> Blocks:
+        return self._store.shown(self.version, whole or self.held_back)
+
+    def rows_for(self, rank: int | None, tables: Sequence[int], ids: Blocks) -> list[Array]:
+        """See `UpdateRule.rows_for`."""
+        return self._store.look_up(tables, ids)
+
+    def disconnected(self, caller: Caller) -> None:
+        """See `UpdateRule.disconnected`. What was contributed stays: it may be complete everywhere."""
+        for contribution, each in list(self._waiting.items()):
+            self._waiting[contribution] = [waiting for waiting in each if waiting.caller != caller]
+
+    def waiting(self) -> list[Caller]:
+        """See `UpdateRule.waiting`."""
+        return [waiting.caller for each in self._waiting.values() for waiting in each]
+
+
+def _by_process(contributions: Iterable[Contribution]) -> dict[tuple[int, int], int]:
+    """Return how many contributions are of each process: a rank and an incarnation."""
+    counts: dict[tuple[int, int], int] = {}
+    for rank, incarnation, _ in contributions:
+        counts[rank, incarnation] = counts.get((rank, incarnation), 0) + 1
+    return counts

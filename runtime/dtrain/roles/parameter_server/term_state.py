@@ -1,0 +1,296 @@
+"""What a server holds in one term: variables, the rule by which they change, the table of what was seen."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dtrain.cluster import Role
+from dtrain.config import AsyncSection, ServerSection
+from dtrain.control.async_steps import AsyncSteps
+from dtrain.control.machine import ControlPlane
+from dtrain.control.steps import Steps
+from dtrain.control.sync_steps import SyncSteps
+from dtrain.errors import InputError
+from dtrain.learning.core.drawn_table import DrawnTable
+from dtrain.messages import Initialise, Lineage, Marked, Push, Refusal, Reply, Row, Verdict
+from dtrain.parameters.compression import Compression
+from dtrain.parameters.placement import Plan
+from dtrain.parameters.published import Room
+from dtrain.parameters.store import Store
+from dtrain.protocol.applied_batches import NONE, AppliedBatches
+from dtrain.protocol.batch_cut import BatchCut
+from dtrain.protocol.exactly_once import Seen, SeenPushes
+from dtrain.protocol.part_dealer import NO_PART
+from dtrain.roles.parameter_server.async_rule import AsyncRule
+from dtrain.roles.parameter_server.sync_rule import SyncRule
+
+Blocks = Sequence[np.ndarray[Any, Any]]
+
+
+@dataclass(kw_only=True)
+class TermState:
+    """The variables of one term, and the rule by which they change.
+
+    Attributes:
+        max_steps: the last version; a change of the configuration may lower it.
+        rule: what is done with gradients.
+        steps: at the control host: what is dealt and decided.
+        earlier_rows: at the control host: the numbers of every epoch of other calls of `fit`, by call.
+        order: the number of the newest change of the configuration that was carried out.
+        stopped: whether it has ended training.
+    """
+
+    generation: int
+    term: int
+    lineage: Lineage
+    plan: Plan
+    training: ServerSection
+    max_steps: int
+    directory: str
+    store: Store
+    seen: SeenPushes
+    rule: SyncRule | AsyncRule
+    steps: Steps | None
+    earlier_rows: dict[int, dict[int, Row]]
+    order: tuple[int, int] = (0, 0)
+    stopped: bool = False
+
+    @classmethod
+    def from_message(
+        cls, message: Initialise, blocks: Blocks, *, server: int, control: ControlPlane, room: Room
+    ) -> "TermState":
+        """Return what the leader says; the values are kept in `room`.
+
+        Args:
+            message: the leader's.
+            blocks: `[group]` flat values, then `[slot][trainable group]`; taken over where writable.
+            server: which one this is.
+            control: this task's.
+            room: where values are kept.
+
+        Raises:
+            DtrainError: plan, optimizer and blocks do not fit together.
+        """
+        plan = Plan.from_dict(message.plan)
+        training = message.training
+        servers = control.cluster.count(Role.PS)
+        if plan.servers != servers:
+            raise InputError(f"a plan for {plan.servers} servers, and the cluster has {servers}")
+        store = _store(message, blocks, plan, server, training, room)
+        seen = SeenPushes.restore(message.seen)
+        steps = control.steps_of(message, training)
+        return cls(
+            generation=message.generation,
+            term=message.term,
+            lineage=message.lineage,
+            plan=plan,
+            training=training,
+            max_steps=message.max_steps,
+            directory=message.directory,
+            store=store,
+            seen=seen,
+            rule=_rule(message, training, store, seen, steps),
+            steps=steps,
+            earlier_rows={} if steps is None else message.history,
+        )
+
+    # How training stands
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return self.rule.version
+
+    @property
+    def failed(self) -> Refusal | None:
+        """At the control host: says why training cannot go on."""
+        return None if self.steps is None else self.steps.failed
+
+    @property
+    def awaits_others(self) -> bool:
+        """At the control host: whether the version at which it stands has not been made on every server."""
+        return self.steps is not None and self.steps.awaits_others
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last version has been made, at the control host on every server."""
+        return self.rule.version >= self.max_steps and not self.awaits_others
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the next version waits for the leader."""
+        if self.steps is not None:
+            return self.steps.held_back
+        return isinstance(self.rule, SyncRule) and self.rule.held_back
+
+    @property
+    def cut(self) -> BatchCut:
+        """How every batch is cut into parts; the control host says it."""
+        return BatchCut() if self.steps is None else BatchCut(self.steps.dealer.parts, self.steps.dealer.even)
+
+    @property
+    def history(self) -> dict[int, dict[int, Row]]:
+        """At the control host: the numbers of every epoch that has ended, by call of `fit`."""
+        if self.steps is None or not (self.steps.tally.kept and self.steps.tally.rows):
+            return self.earlier_rows
+        return {**self.earlier_rows, self.generation: self.steps.tally.rows}
+
+    # What the leader changes
+
+    def hold(self) -> int:
+        """Let no version be made but those under way; return the one after them."""
+        version = self.rule.version if self.steps is None else self.steps.hold()
+        if isinstance(self.rule, SyncRule):
+            self.rule.until = version
+        return version
+
+    def release(self, until: int | None) -> None:
+        """Go on, to this version."""
+        if self.steps is not None:
+            self.steps.release(until)
+        if isinstance(self.rule, SyncRule):
+            self.rule.until = until
+
+    # Checkpoints
+
+    @property
+    def applied(self) -> AppliedBatches | None:
+        """In async: the batches that the variables contain."""
+        return self.rule.applied if isinstance(self.rule, AsyncRule) else None
+
+    @property
+    def halved(self) -> bool:
+        """At the control host, in async: whether the servers contain different batches for good."""
+        return isinstance(self.steps, AsyncSteps) and self.steps.halved is not None
+
+    def marked(self) -> Marked:
+        """Answer a mark."""
+        steps = self.steps
+        if self.applied is None:
+            return Marked(applied=NONE)
+        if not isinstance(steps, AsyncSteps):
+            return Marked(applied=self.applied.export())
+        return Marked(applied=self.applied.export(), again=steps.again, settled=steps.settled_below)
+
+    # Pushes
+
+    def received(self, replica: str, message: Push, blocks: Blocks) -> Blocks:
+        """Return the blocks of a push of this term as they are without compression.
+
+        Raises:
+            InputError: it cannot be taken, and why.
+        """
+        if message.plan_hash != self.plan.hash:
+            raise InputError(
+                f"{replica} pushes by plan {message.plan_hash}, the run's is {self.plan.hash}: do all tasks "
+                "build the same model?"
+            )
+        if not message.examples:
+            return ()
+        try:
+            blocks = self.store.received(blocks)
+        except InputError as error:
+            raise InputError(f"a gradient of {replica} does not fit: {error}") from None
+        if message.base_version > self.rule.version:
+            raise InputError(
+                f"{replica} pushes from version {message.base_version}, the newest is {self.rule.version}"
+            )
+        return blocks
+
+    def permit(self, rank: int) -> tuple[bool, int]:
+        """Return whether a replica may push next, and which part; other servers always say yes."""
+        return (True, NO_PART) if self.steps is None else self.steps.permit(rank)
+
+    def refuse(self, replica: str, rank: int, message: Push) -> tuple[Reply, Blocks]:
+        """Answer a gradient that is not finite."""
+        self.seen.record(replica, Seen(message.incarnation, message.sequence, Verdict.REFUSED))
+        steps = self.steps
+        ticket, part = (True, NO_PART) if steps is None else steps.refused(rank, message.part)
+        reason = f"the gradient of {replica} from version {message.base_version} holds NaN or infinity"
+        if self.halved:
+            reason += "; other servers may have its batch, so all go back to the newest checkpoint"
+        reply = Reply(
+            verdict=Verdict.REFUSED,
+            version=self.rule.version,
+            reason=reason,
+            ticket=ticket,
+            part=part,
+            tally=() if steps is None else steps.told_to(rank),
+        )
+        return reply, self.rule.shown_to(rank)
+
+    def repeat(self, rank: int, row: Seen) -> tuple[Reply, Blocks]:
+        """Answer a push that was judged before: the first verdict, the newest values."""
+        assert row.verdict is not None
+        steps = self.steps
+        ticket, part = self.permit(rank)
+        reply = Reply(
+            verdict=row.verdict,
+            version=self.rule.version,
+            staleness=row.staleness,
+            duplicate=True,
+            accepted=int(row.verdict is Verdict.ACCEPTED),
+            stale=int(row.verdict is Verdict.STALE),
+            ticket=ticket,
+            reason="a repeated gradient held NaN or infinity" if row.verdict is Verdict.REFUSED else None,
+            part=part,
+            tally=() if steps is None else steps.told_to(rank),
+            repairs=steps is not None and steps.repairs_next(rank),
+        )
+        # One that is pending goes on computing with the values that it has.
+        return reply, () if row.verdict is Verdict.PENDING else self.rule.shown_to(rank)
+
+
+def _store(
+    message: Initialise, blocks: Blocks, plan: Plan, server: int, training: ServerSection, room: Room
+) -> Store:
+    """Return a server's variables as they begin a term."""
+    layout = plan.layout(server)
+    dense = len(layout.groups)
+    store = Store(
+        layout,
+        message.optimizer,
+        blocks[:dense],
+        origin=message.lineage.origin,
+        max_steps=message.max_steps,
+        room=room,
+        compression=Compression.of(training.compression),
+    )
+    if message.slots:
+        store.restore_slots(message.slots, blocks[dense:])
+    for table in store.tables:
+        variable = plan.variables[table.shard.variable]
+        for name, description in message.drawn.get(variable.name, {}).items():
+            table.drawn[name] = DrawnTable.described(description, variable.shape)
+    return store
+
+
+def _rule(
+    message: Initialise, training: ServerSection, store: Store, seen: SeenPushes, steps: Steps | None
+) -> SyncRule | AsyncRule:
+    """Return the rule of updates of a term."""
+    if isinstance(training, AsyncSection):
+        assert steps is None or isinstance(steps, AsyncSteps)
+        return AsyncRule(
+            store,
+            seen,
+            steps,
+            training,
+            version=message.version,
+            max_steps=message.max_steps,
+            applied=AppliedBatches(*(message.applied or message.dealt[1:3])),
+        )
+    assert steps is None or isinstance(steps, SyncSteps)
+    return SyncRule(
+        store,
+        seen,
+        steps,
+        training,
+        generation=message.generation,
+        term=message.term,
+        version=message.version,
+        max_steps=message.max_steps,
+        until=message.until,
+    )
