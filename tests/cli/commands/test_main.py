@@ -147,7 +147,7 @@ def test_help_shows_an_example(command):
             "--set cluster.wrker=2: unknown key; did you mean worker?",
         ),
         (["plan", "--name", "../x", "PROGRAM"], "--name ../x: expected letters, digits"),
-        (["worker", "PROGRAM"], "which worker, and of which cluster?"),
+        (["worker", "PROGRAM"], "nothing says which worker this is, and of which cluster"),
         (["worker"], "expected a program, such as `dtrain worker"),
         (["ps", "--", "x"], "`dtrain ps` runs a Python program"),
         (["check", "-"], "TF_CONFIG is not set"),
