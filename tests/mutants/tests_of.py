@@ -18,7 +18,12 @@ MIRRORED = {
     "parameters/largest_elements.py": ["protocol/test_largest_elements.py"],
     "protocol/membership.py": ["protocol/test_membership.py"],
     "parameters/packing.py": ["protocol/test_compression.py", "roles/test_compressed_pushes.py"],
-    "control/machine.py": ["roles/test_attendance.py", "roles/test_parts.py", "roles/test_epoch_sums.py"],
+    "control/machine.py": [
+        "roles/test_control.py",
+        "roles/test_attendance.py",
+        "roles/test_parts.py",
+        "roles/test_epoch_sums.py",
+    ],
     "control/async_steps.py": [
         "roles/test_async_pushes.py",
         "roles/test_parts.py",
