@@ -1,4 +1,4 @@
-"""What a server does with pushes in asynchronous training (docs/design/protocol.md#asynchronous-updates,
+"""A server's handling of pushes in asynchronous training (docs/design/protocol.md#asynchronous-updates,
 docs/design/protocol.md#exactly-once).
 
 Machine: no socket, no thread, no clock. Every server applies a batch on arrival, unless it has it already.

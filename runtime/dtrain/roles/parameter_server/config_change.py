@@ -1,4 +1,4 @@
-"""What a server does about a change of the configuration (docs/design/protocol.md#configuration-changes); see
+"""A server's part in a change of the configuration (docs/design/protocol.md#configuration-changes); see
 `roles.chief.order`. Machine.
 """
 

@@ -1,4 +1,6 @@
-"""What a server gives for a checkpoint, and for how long training waits for it. Machine. Rule 11.
+"""A server's state for a checkpoint, and the time for which training waits for it. Machine.
+
+Rule *Consistent checkpoints* (docs/design/protocol.md#consistent-checkpoints).
 
 In sync a checkpoint is one version, and nothing waits. In async every server counts its own versions; a
 checkpoint is one cut when all servers have applied the same batches. So the leader marks every server: from
@@ -52,7 +54,7 @@ class Snapshots:
         self._marked_until_s, self._covers = now + question.wait_s, AppliedBatches()
 
     def asked(self, question: Snapshot, now: float) -> None:
-        """The state is wanted: what it is to contain need not wait."""
+        """Record that the state is wanted: pushes that it is to contain need not wait."""
         self._covers = AppliedBatches(*question.covers)
         if now < self._marked_until_s:
             self._marked_until_s = now + question.wait_s
@@ -60,7 +62,7 @@ class Snapshots:
         self._forget_at_s = now + question.wait_s + UNREAD_S
 
     def read(self, now: float) -> None:
-        """Some of the state is asked for."""
+        """Record that some of the state is asked for."""
         self._forget_at_s = now + UNREAD_S
 
     def tick(self, held: TermState | None, now: float) -> None:
@@ -77,9 +79,7 @@ class Snapshots:
         return waits
 
     def released(self, now: float) -> list[Delivery]:
-        """The pushes that have waited and need not any more: they are to be dealt with as if they came
-        now.
-        """
+        """Return the pushes that need not wait any more, to be handled as if they came now."""
         if now < self._marked_until_s and not self._covers_more:
             return []
         self._covers_more = False
@@ -87,13 +87,11 @@ class Snapshots:
         return [delivery for delivery in waiting if not self.keeps(delivery, now)]
 
     def forget(self, caller: Caller) -> None:
-        """A connection is gone: what came on it comes again."""
+        """Drop the waiting pushes of a lost connection, which will come again."""
         self.waiting = [delivery for delivery in self.waiting if delivery[0] != caller]
 
     def answer(self, held: TermState, question: Snapshot, late: bool) -> SnapshotReply | None:
-        """The state, as soon as it is what was asked for, or when it is late; pushes need not wait any
-        more.
-        """
+        """Return the state, once it is what was asked for, or late; pushes need not wait any more."""
         applied = held.applied
         whole = held.version >= question.at_least and (applied is None or applied.covers(question.covers))
         if not (whole or late):

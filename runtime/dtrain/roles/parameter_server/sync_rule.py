@@ -1,4 +1,4 @@
-"""What a server does with pushes in synchronous training (docs/design/protocol.md#newest-version,
+"""A server's handling of pushes in synchronous training (docs/design/protocol.md#newest-version,
 docs/design/protocol.md#one-decision).
 
 Machine: no socket, no thread, no clock. A server holds contributions until the control plane has decided

@@ -1,4 +1,4 @@
-"""What a server holds in one term: variables, the rule by which they change, the table of what was seen."""
+"""The state of a server in one term: variables, their update rule, the table of pushes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

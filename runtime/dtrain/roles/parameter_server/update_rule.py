@@ -1,4 +1,4 @@
-"""What a server does with pushes: one protocol, whether updates are synchronous or asynchronous."""
+"""A server's handling of pushes: one protocol, whether updates are synchronous or asynchronous."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
