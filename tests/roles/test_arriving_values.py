@@ -32,6 +32,8 @@ def always_late(monkeypatch):
 class Line(Whole):
     """A connection whose large answers arrive when the test says so: `arriving` is that of the last one."""
 
+    bytes_sent = bytes_received = 0
+
     early = False
 
     def ahead(self, block, start, stop):

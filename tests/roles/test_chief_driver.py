@@ -16,6 +16,8 @@ QUESTION = Snapshot(at_least=3, wait_s=ANSWER_WAIT_S)
 class Line:
     """A connection with answers prepared: messages, or errors to raise."""
 
+    bytes_sent = bytes_received = 0
+
     def __init__(self, *answers):
         self.answers = list(answers)
         self.sent = []

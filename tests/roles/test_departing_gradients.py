@@ -35,6 +35,8 @@ def at_once(monkeypatch):
 class Line:
     """A connection that notes what is sent ahead."""
 
+    bytes_sent = bytes_received = 0
+
     def __init__(self):
         self.sent = []
 

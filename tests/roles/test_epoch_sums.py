@@ -83,6 +83,8 @@ def test_a_record_that_comes_late_on_a_broken_connection_takes_nothing_back():
 class Line:
     """A connection to ps:0 with its answers prepared."""
 
+    bytes_sent = bytes_received = 0
+
     def __init__(self, *answers):
         self.answers = list(answers)
         self.sent = []

@@ -18,6 +18,8 @@ FAST, SLOW = (optimizers.serialize(optimizers.SGD(rate)) for rate in (0.5, 0.25)
 class Line:
     """The leader's connection to a server driven by hand."""
 
+    bytes_sent = bytes_received = 0
+
     def __init__(self, hand, server):
         self.hand, self.server, self.answers = hand, server, []
 

@@ -112,6 +112,8 @@ def test_the_newest_whole_one_outlives_all_that_are_torn(tmp_path):
 class Line:
     """A connection to a server by hand."""
 
+    bytes_sent = bytes_received = 0
+
     def __init__(self, hand, server):
         self.hand, self.server = hand, server
 

@@ -92,6 +92,7 @@ class ReplicaDriver:
         self._gradients = gradients
         self._packing = packing or Packing(weights, gradients)
         self._reporter = reporter
+        self._moved_in_all: tuple[int, int] | None = None
         self._routes = RowRoutes(weights.plan)
         self._outgoing: Sequence[Sequence[Array]] = ()
         self._say = reporter.trace.timed("send", self._send)
@@ -225,7 +226,9 @@ class ReplicaDriver:
 
     @property
     def bytes_moved(self) -> tuple[int, int]:
-        """Bytes sent and received on the connections that are open now."""
+        """Bytes sent and received on the connections that are open now, or were when all were closed."""
+        if self._moved_in_all is not None:
+            return self._moved_in_all
         channels = [peer.channel for peer in self._peers if peer.channel is not None]
         return sum(each.bytes_sent for each in channels), sum(each.bytes_received for each in channels)
 
@@ -236,6 +239,7 @@ class ReplicaDriver:
 
     def close(self) -> None:
         """Close every connection."""
+        self._moved_in_all = self.bytes_moved
         for peer in self._peers:
             peer.close()
 
