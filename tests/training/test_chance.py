@@ -77,4 +77,5 @@ def test_who_goes_on_from_a_checkpoint_draws_what_it_would_have(updates, tmp_pat
     resumed.run(lambda: Drawing(drawn), train)
     assert dict(begun + drawn) == dict(straight)
     assert set(drawn) <= set(straight)
-    assert len(drawn) < len(straight)
+    if updates == "sync":  # an asynchronous leader that is slow may fail before the first step is saved
+        assert len(drawn) < len(straight)
