@@ -76,6 +76,20 @@ def test_in_sync_whoever_is_behind_is_asked_again_until_all_show_one_version():
         "the server's patience is over, ours is not"
     )
     talk.values(0, 5)
+    talk.values(1, 5)
+    assert talk.phase is Phase.READY
+
+
+def test_while_the_first_server_makes_it_wait_the_others_values_may_be_assigned_anew():
+    """The first server answers after the leader has assigned values at the version that another one showed
+    before.
+    """
+    talk = Talk()
+    talk.values(0, 4)
+    assert talk.values(1, 5) == [(0, Pull(generation=1, at_least=5, wait_s=5.0))]
+    assert talk.values(0, 5) == [(1, Pull(generation=1, at_least=5, wait_s=5.0))]
+    assert talk.phase is Phase.PULLING
+    assert talk.values(1, 5) == []
     assert talk.phase is Phase.READY
 
 
@@ -110,6 +124,7 @@ def test_values_that_broke_off_are_asked_for_again_and_the_other_servers_follow(
     talk.values(1, 5)
     assert talk.said == [(0, Pull(generation=1, at_least=5, wait_s=5.0))]
     talk.values(0, 5)
+    talk.values(1, 5)
     assert (talk.phase, talk.machine.versions) == (Phase.READY, [5, 5])
 
 
@@ -125,6 +140,7 @@ def test_stale_somewhere_is_stale_and_the_server_behind_is_asked():
     assert talk.reply(1, 6, Verdict.STALE, stale=1) == [(0, Pull(generation=1, at_least=6, wait_s=5.0))]
     assert talk.machine.outcome == Outcome(Verdict.STALE, 0, 0, 1)
     talk.values(0, 6)
+    talk.values(1, 6)
     assert talk.phase is Phase.READY
 
 

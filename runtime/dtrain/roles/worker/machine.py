@@ -359,6 +359,10 @@ class Replica:
         if self.trains and not (self._ticket or self.held):
             self._refresh = True
             return self._pull([0], 0)
+        if self.sync and first < newest:
+            # ps:0 may answer after the leader has assigned values at the version that others have shown.
+            self._refresh = True
+            return self._pull([s for s, v in enumerate(self.versions) if v < newest], newest)
         if self._refresh:
             # The other servers' values have aged while ps:0 made us wait.
             self._refresh = False
