@@ -88,7 +88,7 @@ def test_the_console_and_status_say_on_a_full_disk_that_nothing_is_saved_any_mor
     launch.run_dir = launcher.folder / "run"
     succeeded(launch)
     said = [line for line in (launcher.folder / "said").read_text().splitlines() if "saved" in line]
-    assert ["nothing is saved any more" in line for line in said] == [True, False], said
+    assert ["can no longer be saved" in line for line in said] == [True, False], said
     assert "saved again" in said[1]
     assert "No space left on device" in said[0]
     assert "earlier checkpoints are untouched" in said[0]
@@ -96,7 +96,7 @@ def test_the_console_and_status_say_on_a_full_disk_that_nothing_is_saved_any_mor
         json.loads((launcher.folder / f"{name}.json").read_text()) for name in ("while-full", "after")
     )
     assert "No space left on device" in full["unsaved"]
-    assert "nothing is saved any more" in (launcher.folder / "while-full.txt").read_text()
+    assert "can no longer be saved" in (launcher.folder / "while-full.txt").read_text()
     assert after["unsaved"] is None
     assert list_checkpoints(launcher.folder / "kept" / "checkpoints")[-1].step == 200
 

@@ -8,7 +8,7 @@ import dtrain
 from dtrain import messages
 
 RUNTIME = Path(dtrain.__file__).parent
-READERS = ("protocol", "wire", "parameters", "roles", "strategies", "training")
+READERS = ("protocol", "control", "wire", "parameters", "roles", "strategies", "training")
 KINDS = {
     name: kind.__struct_fields__
     for name, kind in vars(messages).items()

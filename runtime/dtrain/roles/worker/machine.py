@@ -408,11 +408,11 @@ def _refused(server: int, asked: AnyMessage | None, message: AnyMessage) -> Dtra
 
 def _together(replies: Sequence[Reply]) -> Outcome:
     """Return what the servers' answers to one push come to."""
-    gravest, *others = replies
+    gravest = replies[0]
     staleness = gravest.staleness
     accepted = gravest.accepted
     stale = gravest.stale
-    for reply in others:
+    for reply in replies[1:]:
         if reply.verdict is not gravest.verdict and SEVERITY.index(reply.verdict) > SEVERITY.index(
             gravest.verdict
         ):
