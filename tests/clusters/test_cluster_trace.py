@@ -6,7 +6,7 @@ import sys
 
 from dtrain.cluster import TaskId
 from dtrain.runs.files import RunFiles
-from dtrain.runs.trace import Header, Span, read_trace
+from dtrain.runs.trace import Happened, Header, Span, read_trace
 
 PROGRAM = """
 import numpy as np
@@ -38,6 +38,16 @@ def test_each_task_says_what_it_did(launcher):
         assert lines[0].task == task
         assert spans(lines) >= {"input", "compute", "send", "wait"}
         assert len([line for line in lines if isinstance(line, Span) and line.name == "compute"]) == 10
+    for task in ("ps:0", "ps:1"):
+        applied = [line for line in trace_of(files, task) if isinstance(line, Span) and line.name == "apply"]
+        assert len(applied) == 10
+    happened = [line.what for line in trace_of(files, "ps:0") if isinstance(line, Happened)]
+    told = {type(event).__name__ for event in happened}
+    assert {"MemberJoined", "MemberLeft", "Decided"} <= told
+    decided = [event for event in happened if type(event).__name__ == "Decided"]
+    assert [event.step for event in decided] == list(range(1, 11))
+    leader = {type(line.what).__name__ for line in trace_of(files, "chief:0") if isinstance(line, Happened)}
+    assert {"TermBegun", "Saved", "ConfigChanged"} <= leader
     shown = subprocess.run(
         [sys.executable, "-m", "dtrain_cli.main", "trace", str(launch.run_dir), "-o", "-"],
         capture_output=True,

@@ -5,7 +5,7 @@ import numpy as np
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import WaitSection, training_section
-from dtrain.control.actions import Decide, Redeliver, Send
+from dtrain.control.actions import Decide, Note, Redeliver, Send
 from dtrain.learning import optimizers
 from dtrain.messages import Heartbeat, Initialise, Pull, Push, Reply, Values
 from dtrain.parameters import placement
@@ -102,7 +102,7 @@ class Hand:
         for action in actions:
             if isinstance(action, Decide | Redeliver):
                 done += self.carried_out(server, self.servers[server].go_on(action, self.now), noted)
-            else:
+            elif not isinstance(action, Note):  # what is kept in a trace changes nothing
                 done.append(noted(action) if isinstance(action, Send) else action)
         return done
 

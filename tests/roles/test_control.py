@@ -84,7 +84,8 @@ def test_the_part_of_a_member_whose_lease_is_over_is_dealt_to_one_that_lives(con
     beat(control, "worker:0", LEASE_S)
     push = Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="", part=0, term=1)
     assert steps.offered((0, 1, 0), push, LEASE_S) == []
-    [decision] = control.tick(LEASE_S + 0.1)
+    decision, lost = control.tick(LEASE_S + 0.1)
+    assert str(lost.event) == "member lost: member worker:1"
     assert (decision.message.contribution, decision.part) == ((0, 1, 0), 1)
 
 

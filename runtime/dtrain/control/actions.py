@@ -9,6 +9,7 @@ import numpy as np
 from dtrain.cluster import TaskId
 from dtrain.messages import AnyMessage, Commit, Release
 from dtrain.protocol.part_dealer import NO_PART
+from dtrain.runs.events import AnyEvent
 
 Caller = Hashable
 """A connection, as a machine knows it: something to answer to."""
@@ -49,6 +50,12 @@ class Decide(msgspec.Struct, frozen=True):
     part: int = NO_PART
 
 
+class Note(msgspec.Struct, frozen=True):
+    """Keep an event in the trace."""
+
+    event: AnyEvent
+
+
 class End(msgspec.Struct, frozen=True):
     """Stop serving; `failed` says why if it is not because all is done."""
 
@@ -60,4 +67,4 @@ Later = Redeliver | Decide
 that an answer is made of.
 """
 
-Action = Send | Report | Later | End
+Action = Send | Report | Later | Note | End

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import AsyncSection, ServerSection, SyncSection, WaitSection
-from dtrain.control.actions import Action, Caller, End, Send
+from dtrain.control.actions import Action, Caller, End, Note, Send
 from dtrain.control.async_steps import AsyncSteps
 from dtrain.control.roster import Roster, Standing
 from dtrain.control.steps import Steps
@@ -37,6 +37,7 @@ from dtrain.protocol.part_dealer import Dealt, PartDealer
 from dtrain.protocol.repairs import Repairs
 from dtrain.protocol.sync_round import SyncDecision
 from dtrain.protocol.tally import Tally
+from dtrain.runs.events import MemberJoined, MemberLeft, MemberLost
 
 
 @dataclass
@@ -112,12 +113,17 @@ class ControlPlane:
     # Members
 
     def _heartbeat(self, caller: Caller, sender: TaskId, message: Heartbeat, now: float) -> list[Action]:
+        known_as = self.roster.membership.incarnation(str(sender))
         incarnation, news = self.roster.heard(str(sender), message, now)
         if incarnation is None:
             reason = f"another process has taken the place of {sender}"
             return [Send(caller, Refusal(reason=reason))]
-        answer = Send(caller, self.roster.report(sender, incarnation, self.standing))
-        return [answer, *self._members_changed(now)] if news else [answer]
+        answers: list[Action] = [Send(caller, self.roster.report(sender, incarnation, self.standing))]
+        if self.hosts and incarnation != known_as:
+            answers.append(Note(MemberJoined(member=str(sender), incarnation=incarnation)))
+        if self.hosts and message.leaving:
+            answers.append(Note(MemberLeft(member=str(sender))))
+        return [*answers, *self._members_changed(now)] if news else answers
 
     def _members_changed(self, now: float) -> list[Action]:
         """Count anew, at the host, after a task has come, was lost or has left."""
@@ -174,7 +180,9 @@ class ControlPlane:
 
     def tick(self, now: float) -> list[Action]:
         """Let leases run out, and decide what time decides."""
-        rulings = self._members_changed(now) if self.roster.membership.expire(now) else []
+        lost = self.roster.membership.expire(now)
+        rulings = self._members_changed(now) if lost else []
+        rulings += [Note(MemberLost(member=task)) for task in lost if self.hosts]
         steps = self.standing.steps if self.standing is not None else None
         return rulings if steps is None else [*rulings, *steps.judge(now)]
 

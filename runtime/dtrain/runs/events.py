@@ -40,7 +40,6 @@ class MemberLost(TraceEvent, frozen=True, tag="member lost"):
     """A lease has run out, or a connection was closed without a goodbye."""
 
     member: str
-    incarnation: int
 
 
 class MemberLeft(TraceEvent, frozen=True, tag="member left"):
@@ -54,11 +53,11 @@ class Decided(TraceEvent, frozen=True, tag="decided"):
 
     Attributes:
         step: the global step that they make.
-        parts: the numbers of the parts that are counted.
+        ranks: the replicas whose contributions count, once for each.
     """
 
     step: int
-    parts: tuple[int, ...]
+    ranks: tuple[int, ...]
 
 
 class Disconnected(TraceEvent, frozen=True, tag="disconnected"):
@@ -77,13 +76,6 @@ class Reconnected(TraceEvent, frozen=True, tag="reconnected"):
 
     peer: str
     after_s: float
-
-
-class CutTaken(TraceEvent, frozen=True, tag="cut taken"):
-    """Every server has answered for one state of the variables, for a checkpoint."""
-
-    step: int
-    term: int
 
 
 class Saved(TraceEvent, frozen=True, tag="saved"):
@@ -117,7 +109,6 @@ AnyEvent: TypeAlias = (
     | Decided
     | Disconnected
     | Reconnected
-    | CutTaken
     | Saved
     | ConfigChanged
 )

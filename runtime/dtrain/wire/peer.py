@@ -17,6 +17,7 @@ from functools import partial
 from dtrain.errors import PeerError, PeerLostError, WaitTimeoutError
 from dtrain.messages import AnyMessage
 from dtrain.process.clock import SYSTEM, Clock
+from dtrain.runs.events import AnyEvent, Disconnected, Reconnected
 from dtrain.wire.channel import Channel, NoticesLoss, Streams
 from dtrain.wire.frames import Array, Frame
 
@@ -48,6 +49,7 @@ class Peer:
         clock: Clock = SYSTEM,
         pause_s: float = PAUSE_S,
         greeting: Callable[[], Iterable[AnyMessage]] | None = None,
+        note: Callable[[AnyEvent], None] | None = None,
     ) -> None:
         """Remember how to connect; `open`, or the first question, does it.
 
@@ -59,6 +61,7 @@ class Peer:
             clock: the time, and how to wait.
             pause_s: the pause before each attempt to open a connection again.
             greeting: what is said first on every connection, instead of what is unanswered.
+            note: keeps events in the trace.
         """
         self.name = name
         self.channel: Channel | None = None
@@ -67,6 +70,7 @@ class Peer:
         self._clock = clock
         self._pause_s = pause_s
         self._greeting = greeting
+        self._note = note
         self._asked: tuple[AnyMessage, Sequence[Array]] | None = None
         self._aborted: str | None = None
         self._opened_s = -math.inf
@@ -206,6 +210,8 @@ class Peer:
         until_s = self._patient_until_s if deadline is None else min(deadline, self._patient_until_s)
         first = self._opened_s == -math.inf
         pause_s = 0.0 if first else self._pause_s
+        if self._note is not None and not first:
+            self._note(Disconnected(peer=self.name, reason=str(lost)))
         while self._aborted is None:
             if self._clock.now() >= self._patient_until_s:
                 raise PeerLostError(f"{lost}; it did not come back within {self._patience_s:g} s")
@@ -219,6 +225,8 @@ class Peer:
                 pause_s = self._pause_s
                 lost = error if first else lost
         self._raise_if_aborted()
+        if self._note is not None and not first:
+            self._note(Reconnected(peer=self.name, after_s=self._clock.now() - now_s))
 
     def _take(self, channel: Channel) -> None:
         self._opened_s = self._clock.now()

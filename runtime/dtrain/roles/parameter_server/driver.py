@@ -8,14 +8,14 @@ one version of every shard, never a mixture
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cache, partial
 
 import msgspec
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import AsyncSection, SyncSection
-from dtrain.control.actions import Action, Decide, End, Redeliver, Report, Send
+from dtrain.control.actions import Action, Decide, End, Later, Note, Redeliver, Report, Send
 from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError
 from dtrain.messages import (
     AnyMessage,
@@ -34,8 +34,9 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.process.open_files import allow_open_files
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.roles.parameter_server.machine import ParameterServer
+from dtrain.roles.parameter_server.machine import Blocks, ParameterServer
 from dtrain.roles.parameter_server.preemption import ThreadPolicy
+from dtrain.runs.events import Decided
 from dtrain.runs.reporting import Reporter
 from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer, Caller, Channel
@@ -94,6 +95,8 @@ class ServerHandler:
         self._callers = set() if callers is None else callers
         self._late: list[str] = []
         self._begun = False
+        self._go_on = self._go_on_noting if reporter.trace.on else self._go_on_quietly
+        self._receive = self._receive_noting if reporter.trace.on else machine.receive
 
     @property
     def limit_bytes(self) -> int:
@@ -125,7 +128,7 @@ class ServerHandler:
             if isinstance(frame.message, Heartbeat):  # its answer tells of this server too
                 status = msgspec.to_builtins(self.reporter.current(), str_keys=True)
                 self.machine.control.roster.statuses[self._hello.task] = status
-            self._carry_out(self.machine.receive(caller, sender, frame.message, frame.blocks, self._now()))
+            self._carry_out(self._receive(caller, sender, frame.message, frame.blocks, self._now()))
             self.reporter.slow_down(begun_s)
             self._report_progress(frame.message)
             if isinstance(frame.message, Initialise | Load):
@@ -157,7 +160,7 @@ class ServerHandler:
     def decided(self, said: Commit | Release) -> None:
         """Follow ps:0, which has made a version or lets a replica go on with another part."""
         with self._lock:
-            self._carry_out(self.machine.receive(None, TaskId(Role.PS, 0), said, (), self._now()))
+            self._carry_out(self._receive(None, TaskId(Role.PS, 0), said, (), self._now()))
             self._report_progress(said)
 
     def position(self) -> tuple[Subscribe, list[Complete]]:
@@ -204,13 +207,37 @@ class ServerHandler:
                 case Send(caller, message):
                     caller.send(message)  # type: ignore[attr-defined]
                 case Decide() | Redeliver():
-                    self._carry_out(self.machine.go_on(action, self._now()))
+                    self._go_on(action)
                 case Report(message) if self.link is not None:
                     self.link.report(message)
+                case Note(event):
+                    self.reporter.trace.event(event)
                 case End(None):
                     self.ended.set()
                 case End(str(reason)):
                     self.fail(reason)
+
+    def _go_on_quietly(self, action: Later) -> None:
+        self._carry_out(self.machine.go_on(action, self._now()))
+
+    def _go_on_noting(self, action: Later) -> None:
+        """Go on, and keep in the trace what was decided and how long it took to apply it."""
+        begun_s = self._now()
+        actions = self.machine.go_on(action, begun_s)
+        if isinstance(action, Decide) and isinstance(action.message, Commit):
+            self.reporter.trace.span("apply", begun_s, self._now())
+            ranks = tuple(rank for rank, _, _ in action.message.contributors)
+            self.reporter.trace.event(Decided(step=action.message.version + 1, ranks=ranks))
+        self._carry_out(actions)
+
+    def _receive_noting(
+        self, caller: Hashable, sender: TaskId, message: AnyMessage, blocks: Blocks, now: float
+    ) -> list[Action]:
+        """Let the machine receive, and keep in the trace how long it took to apply an update."""
+        actions = self.machine.receive(caller, sender, message, blocks, now)
+        if isinstance(message, Commit) or (isinstance(message, Push) and self.answers_at_once):
+            self.reporter.trace.span("apply", now, self._now())
+        return actions
 
     def _report_progress(self, message: AnyMessage) -> None:
         held = self.machine.held

@@ -110,7 +110,13 @@ class ReplicaDriver:
         self.overtaken = False
         self._names = [str(TaskId(Role.PS, server)) for server in range(machine.servers)]
         self._peers = [
-            Peer(name, partial(connect, server), patience_s=patience_s, clock=clock)
+            Peer(
+                name,
+                partial(connect, server),
+                patience_s=patience_s,
+                clock=clock,
+                note=reporter.trace.event,
+            )
             for server, name in enumerate(self._names)
         ]
         Peer.together(self._peers)
