@@ -359,16 +359,16 @@ class Replica:
         if self.trains and not (self._ticket or self.held):
             self._refresh = True
             return self._pull([0], 0)
-        if self.sync and first < newest:
+        first_is_behind = first < newest
+        differ = self.sync and self.versions.count(newest) != self.servers
+        if differ and (first_is_behind or not self._refresh):
             # ps:0 may answer after the leader has assigned values at the version that others have shown.
-            self._refresh = True
+            self._refresh = first_is_behind
             return self._pull([s for s, v in enumerate(self.versions) if v < newest], newest)
         if self._refresh:
             # The other servers' values have aged while ps:0 made us wait.
             self._refresh = False
             return self._pull(range(1, self.servers), newest if self.sync else first if self.held else 0)
-        if self.sync and self.versions.count(newest) != self.servers:
-            return self._pull([s for s, v in enumerate(self.versions) if v < newest], newest)
         self.phase = Phase.READY
         return []
 
