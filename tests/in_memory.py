@@ -175,5 +175,7 @@ class InMemoryCluster:
     def _close(self) -> None:
         for server in self.servers:
             server.ended.set()
+            if server.link is not None:
+                server.link.close()
             server.reporter.close()
         self._give_up("the cluster has ended")

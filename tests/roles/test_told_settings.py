@@ -171,11 +171,13 @@ def second():
     handler = ServerHandler(
         hand.servers[1], Hello(run_id="run", cluster_hash="hash", task="ps:1"), Silent(), to_first=to_first
     )
+    others = set(threading.enumerate())
     yield hand, handler, asked
     handler.ended.set()
-    for thread in threading.enumerate():
-        if thread.name == "commits":
-            thread.join(PATIENCE_S)
+    if handler.link is not None:
+        handler.link.close()
+    for thread in set(threading.enumerate()) - others:
+        thread.join(PATIENCE_S)
 
 
 def initialise(hand, handler, **training):
