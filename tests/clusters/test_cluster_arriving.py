@@ -111,7 +111,9 @@ def test_whatever_breaks_off_the_result_is_the_same_bit_for_bit(launcher):
         succeeded(launch)
         log = launch.log("worker:0")
         assert log.count("cut after") == len(cuts)
-        assert f"begun {8 + len(cuts) * (way == 'back')}" in log
+        # A step is computed again if its first values had been read when the connection was cut.
+        again = int(re.search(r"^begun (\d+)$", log, re.M)[1]) - 8
+        assert (again in (1, 2)) if cuts and way == "back" else again == 0
         assert report_of(launch.run_dir)["global_step"] == 8
         found.append(re.search(r"^weights (\w+)$", launch.log("chief:0"), re.M)[1])
     assert len(set(found)) == 1
