@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dtrain.errors import SpecError
+from dtrain.learning.graphs.graph import Graph
 from dtrain.learning.graphs.networks import Network
 from dtrain.learning.graphs.wiring import Part, Submodel
 from dtrain.learning.layers import Layer, SymbolicTensor
@@ -30,7 +31,9 @@ def shown(part: Part) -> Any:
     if isinstance(part, Layer):
         return part
     if part.model is None:
-        part.model = CLASSES[part.kind].of_network(Network(part.graph), part.name)
+        graph = part.graph
+        assert isinstance(graph, Graph)
+        part.model = CLASSES[part.kind].of_network(Network(graph), part.name)
     return part.model
 
 

@@ -202,11 +202,12 @@ class Graph:
         names: dict[Layer, list[str]] = {}
         for layer, _, name in sorted(self.weights(), key=lambda each: not each[1].trainable):
             names.setdefault(layer, []).append(name)
-        return [name for layer in self._layers_by_depth() for name in names.pop(layer, ())]
+        return [name for layer in self.layers_by_depth() for name in names.pop(layer, ())]
 
-    def _layers_by_depth(self) -> Iterator[Layer]:
+    def layers_by_depth(self) -> Iterator[Layer]:
+        """Yield every layer once or several times, in Keras's order: by `parts`."""
         for part in self.parts:
-            yield from [part] if isinstance(part, Layer) else part.graph._layers_by_depth()
+            yield from [part] if isinstance(part, Layer) else part.graph.layers_by_depth()
 
     @cached_property
     def counts(self) -> dict[Layer, int]:

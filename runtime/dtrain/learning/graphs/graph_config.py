@@ -6,23 +6,22 @@ within has uses and outputs of its own, and may use the models before it in the 
 models share is thus one part again.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from dtrain.errors import SpecError
 from dtrain.learning.core.configuration import CustomObjects, from_data, to_data
-from dtrain.learning.graphs.wiring import Part, Slot, Submodel, Use
+from dtrain.learning.graphs.wiring import InnerGraph, Part, Slot, Submodel, Use
 from dtrain.learning.layers import CLASSES, Layer
-
-if TYPE_CHECKING:
-    from dtrain.learning.graphs.graph import Graph
 
 KINDS = ("Model", "Sequential")
 
-G = TypeVar("G", bound="Graph")
+G = TypeVar("G", bound=InnerGraph)
+Make = Callable[[Sequence[Use], Sequence[Slot]], G]
+"""Makes a graph: the class `Graph`, or one that is derived from it."""
 
 
-def to_config(graph: "Graph") -> dict[str, Any]:
+def to_config(graph: InnerGraph) -> dict[str, Any]:
     """Return a graph as data.
 
     Raises:
@@ -32,7 +31,7 @@ def to_config(graph: "Graph") -> dict[str, Any]:
     models: dict[Part, int] = {}
     described: list[dict[str, Any]] = []
 
-    def collect(inner: "Graph") -> dict[str, Any]:
+    def collect(inner: InnerGraph) -> dict[str, Any]:
         for part in inner.names:
             if isinstance(part, Layer):
                 layers.setdefault(part, len(layers))
@@ -52,8 +51,8 @@ def to_config(graph: "Graph") -> dict[str, Any]:
     return {"layers": table, **({"models": described} if described else {}), **wiring}
 
 
-def from_config(config: Mapping[str, Any], cls: type[G], custom_objects: CustomObjects) -> G:
-    """Return what `to_config` described, as a graph of class `cls`; `custom_objects` has classes of your own.
+def from_config(config: Mapping[str, Any], make: Make[G], custom_objects: CustomObjects) -> G:
+    """Return what `to_config` described, as a graph that `make` makes; `custom_objects` has your own classes.
 
     Raises:
         SpecError: a layer is unknown, or the config is that of no graph.
@@ -67,10 +66,10 @@ def from_config(config: Mapping[str, Any], cls: type[G], custom_objects: CustomO
                     f"a model within: expected a name and one of {', '.join(KINDS)}, found "
                     f"{each['name']!r}, {each['kind']!r}"
                 )
-            inner = _graph_from_data(each, cls, layers, models)
+            inner = _graph_from_data(each, make, layers, models)
             inner.submodel = Submodel(each["name"], each["kind"], inner)
             models.append(inner.submodel)
-        return _graph_from_data(config, cls, layers, models)
+        return _graph_from_data(config, make, layers, models)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise SpecError(f"the config of a network is malformed: {error!r}") from error
 
@@ -82,10 +81,10 @@ def _layer_from_data(data: Any, custom_objects: CustomObjects) -> Layer:
 
 
 def _graph_from_data(
-    data: Mapping[str, Any], cls: type[G], layers: Sequence[Layer], models: Sequence[Submodel]
+    data: Mapping[str, Any], make: Make[G], layers: Sequence[Layer], models: Sequence[Submodel]
 ) -> G:
     uses = [_use_from_data(each, layers, models) for each in data["steps"]]
-    return cls(uses, [Slot(*slot) for slot in data["outputs"]])
+    return make(uses, [Slot(*slot) for slot in data["outputs"]])
 
 
 def _use_to_data(use: Use, layers: Mapping[Part, int], models: Mapping[Part, int]) -> dict[str, Any]:

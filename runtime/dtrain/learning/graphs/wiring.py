@@ -5,17 +5,14 @@ A graph that has models in it is run as steps of layers alone (`flattened`). Nam
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning.core.arrays import Shape, fits, shape_text
 from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor, Weight
 from dtrain.learning.layers.base import Node
-
-if TYPE_CHECKING:
-    from dtrain.learning.graphs.graph import Graph
 
 
 class Slot(NamedTuple):
@@ -23,6 +20,35 @@ class Slot(NamedTuple):
 
     step: int
     output: int
+
+
+class InnerGraph(Protocol):
+    """The part of `Graph`, which documents it, that a `Submodel` and its config need."""
+
+    uses: "tuple[Use, ...]"
+    leaving: tuple[Slot, ...]
+    names: "dict[Part, str]"
+    steps: "tuple[Step, ...]"
+    inputs: "tuple[Step, ...]"
+    outputs: tuple[Slot, ...]
+    submodel: "Submodel | None"
+    built: bool
+
+    def build(self, input_shape: Any) -> None:
+        """Work out all shapes and weights for the shape of one example."""
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Every layer once."""
+
+    def layers_by_depth(self) -> Iterator[Layer]:
+        """Yield the layers in Keras's order."""
+
+    def weights(self) -> Iterable[tuple[Layer, Weight, str]]:
+        """Yield each weight with its layer and its name in the model."""
+
+    def output_shapes_for(self, entering: Sequence[Shape]) -> list[Shape]:
+        """Return the shapes of the outputs for inputs of the given shapes."""
 
 
 @dataclass(eq=False)
@@ -39,7 +65,7 @@ class Submodel:
 
     name: str
     kind: str
-    graph: "Graph"
+    graph: InnerGraph
     model: Any = None
 
     @property
