@@ -30,6 +30,18 @@ def test_who_waits_for_a_server_waits_for_those_whom_it_waits_for(reporter):
     assert reporter.current().waiting_for == "ps:0"
 
 
+def test_a_wait_costs_no_span_where_nothing_is_traced(reporter, monkeypatch):
+    spans = []
+    monkeypatch.setattr(reporter.trace, "span", lambda *span: spans.append(span))
+    reporter.waiting("ps:0")
+    reporter.waiting(None)
+    assert not spans
+    monkeypatch.setattr(reporter.trace, "on", True)
+    reporter.waiting("ps:0")
+    reporter.waiting(None)
+    assert [span[0] for span in spans] == ["wait"]
+
+
 @pytest.mark.parametrize("place", ["writing", "before it"])
 def test_the_last_account_is_written_though_the_order_to_stop_comes_in_the_midst_of_it(
     tmp_path, monkeypatch, place

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import sys
+import threading
 
 import pytest
 
@@ -81,6 +83,31 @@ def test_a_disk_that_refuses_does_not_stop_training(tmp_path):
     trace.span("wait", 1.0, 2.0)
     trace.flush()
     trace.flush()
+
+
+def test_threads_that_flush_at_once_write_every_line_once(tmp_path):
+    trace = Trace(tmp_path / "trace.jsonl", Clock())
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    over = threading.Event()
+
+    def flush():
+        while not over.is_set():
+            trace.flush()
+
+    threads = [threading.Thread(target=flush) for _ in range(3)]
+    try:
+        for thread in threads:
+            thread.start()
+        for number in range(3000):
+            trace.span("wait", float(number), float(number))
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(before)
+    trace.flush()
+    assert [line.at_s for line in read_trace(tmp_path / "trace.jsonl")] == [float(n) for n in range(3000)]
 
 
 def test_events_are_logged_for_a_program_that_asks(caplog):

@@ -89,6 +89,18 @@ class Saved(TraceEvent, frozen=True, tag="saved"):
     why: str
 
 
+class CutTaken(TraceEvent, frozen=True, tag="cut taken"):
+    """A server remembers its state, which the leader reads for a checkpoint.
+
+    Attributes:
+        step: the server's version.
+        whole: whether that state is the one that was asked for; else the server could wait no longer.
+    """
+
+    step: int
+    whole: bool
+
+
 class ConfigChanged(TraceEvent, frozen=True, tag="config changed"):
     """An order of the leader (a learning rate, assigned values, an end) has a step from which it holds.
 
@@ -109,6 +121,7 @@ AnyEvent: TypeAlias = (
     | Decided
     | Disconnected
     | Reconnected
+    | CutTaken
     | Saved
     | ConfigChanged
 )

@@ -85,7 +85,8 @@ class Reporter:
         if self._waiting is not None:
             whom, since_s = self._waiting
             self._waited_s += now - since_s
-            self.trace.span("wait", since_s, now, whom)
+            if self.trace.on:
+                self.trace.span("wait", since_s, now, whom)
         self._waiting = None if for_whom is None else (for_whom, now)
 
     def behind(self, server: str, others: str | None) -> None:

@@ -8,6 +8,7 @@ INFO, for a program that has set up logging.
 import contextlib
 import functools
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +92,7 @@ class Trace:
         self._clock = clock
         self._lines: list[bytes] = []
         self._written_bytes = 0
+        self._writing = threading.Lock()  # the reporter's thread flushes, and so does the task as it ends
 
     def begin(self, header: Header) -> None:
         """Say whose trace follows."""
@@ -125,15 +127,18 @@ class Trace:
 
     def flush(self) -> None:
         """Append what has come since the last call. A full disk must not stop training."""
-        if self._path is None or not self._lines:
-            return
+        with self._writing:
+            if self._path is not None and self._lines:
+                self._append(self._path)
+
+    def _append(self, path: Path) -> None:
         count = len(self._lines)
         data = b"".join(self._lines[:count])
         del self._lines[:count]
         with contextlib.suppress(OSError):
             if self._written_bytes == 0:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("ab") as file:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as file:
                 file.write(data)
         self._written_bytes += len(data)
         if self._written_bytes >= BYTES_MAX and self.on:

@@ -8,7 +8,8 @@ one version of every shard, never a mixture
 import math
 import threading
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 
 import msgspec
@@ -95,8 +96,8 @@ class ServerHandler:
         self._callers = set() if callers is None else callers
         self._late: list[str] = []
         self._begun = False
-        self._go_on = self._go_on_noting if reporter.trace.on else self._go_on_quietly
-        self._receive = self._receive_noting if reporter.trace.on else machine.receive
+        self._go_on = self._go_on_traced if reporter.trace.on else self._go_on_untraced
+        self._receive = self._receive_traced if reporter.trace.on else machine.receive
 
     @property
     def limit_bytes(self) -> int:
@@ -217,27 +218,34 @@ class ServerHandler:
                 case End(str(reason)):
                     self.fail(reason)
 
-    def _go_on_quietly(self, action: Later) -> None:
+    def _go_on_untraced(self, action: Later) -> None:
         self._carry_out(self.machine.go_on(action, self._now()))
 
-    def _go_on_noting(self, action: Later) -> None:
+    def _go_on_traced(self, action: Later) -> None:
         """Go on, and keep in the trace what was decided and how long it took to apply it."""
-        begun_s = self._now()
-        actions = self.machine.go_on(action, begun_s)
+        with self._applying():
+            actions = self.machine.go_on(action, self._now())
         if isinstance(action, Decide) and isinstance(action.message, Commit):
-            self.reporter.trace.span("apply", begun_s, self._now())
             ranks = tuple(rank for rank, _, _ in action.message.contributors)
             self.reporter.trace.event(Decided(step=action.message.version + 1, ranks=ranks))
         self._carry_out(actions)
 
-    def _receive_noting(
+    def _receive_traced(
         self, caller: Hashable, sender: TaskId, message: AnyMessage, blocks: Blocks, now: float
     ) -> list[Action]:
         """Let the machine receive, and keep in the trace how long it took to apply an update."""
-        actions = self.machine.receive(caller, sender, message, blocks, now)
-        if isinstance(message, Commit) or (isinstance(message, Push) and self.answers_at_once):
-            self.reporter.trace.span("apply", now, self._now())
-        return actions
+        with self._applying():
+            return self.machine.receive(caller, sender, message, blocks, now)
+
+    @contextmanager
+    def _applying(self) -> Iterator[None]:
+        """Keep a span for what is done meanwhile, if that makes a version of the term."""
+        begun_s = self._now()
+        held = self.machine.held
+        before = None if held is None else held.version
+        yield
+        if held is not None and held.version != before:
+            self.reporter.trace.span("apply", begun_s, self._now())
 
     def _report_progress(self, message: AnyMessage) -> None:
         held = self.machine.held

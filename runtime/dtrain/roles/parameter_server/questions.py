@@ -6,9 +6,9 @@ import heapq
 import math
 from collections.abc import Hashable, Sequence
 
-from dtrain.control.actions import Caller, Send
+from dtrain.control.actions import Caller, Note, Send
 from dtrain.control.machine import ControlPlane
-from dtrain.messages import Conclude, Lookup, NotReady, Pull, Snapshot, Values
+from dtrain.messages import Conclude, Lookup, NotReady, Pull, Snapshot, SnapshotReply, Values
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.parameter_server.request import Question, Request
 from dtrain.roles.parameter_server.snapshots import Snapshots
@@ -58,15 +58,17 @@ class Questions:
         """Drop the questions of a connection that is gone."""
         self.open = {number: request for number, request in self.open.items() if request.caller != caller}
 
-    def answers(self, held: TermState | None, now: float) -> list[Send]:
+    def answers(self, held: TermState | None, now: float) -> list[Send | Note]:
         """Answer whatever can be answered now."""
-        answers = []
+        answers: list[Send | Note] = []
         for number in self._to_look_at(held, now):
             request = self.open[number]
             answer = self._answer(request, held, late=now >= request.deadline_s)
             if answer is not None:
                 del self.open[number]
                 answers.append(answer)
+                if isinstance(answer.message, SnapshotReply):
+                    answers.append(Note(self._snapshots.taken))
             else:
                 self._wait(number, request.message, held)
         self._standing_then = self._standing(held) if len(self.open) > FEW else NOT_KNOWN

@@ -24,6 +24,7 @@ from dtrain.messages import Mark, Push, Snapshot, SnapshotReply
 from dtrain.protocol.applied_batches import NONE, AppliedBatches
 from dtrain.protocol.part_dealer import NOTHING_DEALT
 from dtrain.roles.parameter_server.term_state import TermState
+from dtrain.runs.events import CutTaken
 
 Blocks = Sequence[np.ndarray[Any, Any]]
 Delivery = tuple[Caller, TaskId, Push, Blocks]
@@ -39,10 +40,12 @@ class Snapshots:
 
     Attributes:
         number: of the question that was answered last: what is remembered was meant for it.
+        taken: for the trace, what is remembered.
         waiting: pushes that have to wait.
     """
 
     number: int = 0
+    taken: CutTaken = field(default_factory=lambda: CutTaken(step=0, whole=True))
     waiting: list[Delivery] = field(default_factory=list)
     _marked_until_s: float = -math.inf
     _forget_at_s: float = math.inf
@@ -99,6 +102,7 @@ class Snapshots:
         if applied is not None:
             applied.forget_below(question.settled)
         self._marked_until_s, self.number = -math.inf, question.number
+        self.taken = CutTaken(step=held.version, whole=whole)
         held.store.mark()
         return SnapshotReply(
             version=held.version,

@@ -95,7 +95,7 @@ class ReplicaDriver:
         self._moved_in_all: tuple[int, int] | None = None
         self._routes = RowRoutes(weights.plan)
         self._outgoing: Sequence[Sequence[Array]] = ()
-        self._say = reporter.trace.timed("send", self._send)
+        self._timed_send = reporter.trace.timed("send", self._send)
         self.row_gradients: dict[str, SparseRows] = {}
         self.tables: dict[str, Any] = {}
         for spec in weights.plan.variables:
@@ -254,7 +254,7 @@ class ReplicaDriver:
         answers: dict[int, Frame] = {}
         read = False
         for server, message in outgoing:
-            self._say(server, message)
+            self._timed_send(server, message)
         while self.machine.unanswered:
             server = next(iter(self.machine.unanswered))
             frame = answers[server] = self._receive(server)
@@ -268,7 +268,7 @@ class ReplicaDriver:
                 )
             read = read or type(message) is not Rows
             for next_server, answer in self.machine.receive(server, message):
-                self._say(next_server, answer)
+                self._timed_send(next_server, answer)
         self._reporter.waiting(None)
         if read and not self._packing.in_place:
             self._weights.join()
