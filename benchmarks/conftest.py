@@ -44,7 +44,7 @@ def figure(
     """Makes a Figure; with --real it is printed now and stands in the table at the end."""
 
     def add(*args: object, **kwargs: object) -> Figure:
-        made = Figure(*args, **kwargs)  # type: ignore[arg-type]
+        made = Figure(*args, benchmark=request.path.name, **kwargs)  # type: ignore[arg-type]
         if real:
             request.config.stash.setdefault(FIGURES, []).append(made)
             with capsys.disabled():

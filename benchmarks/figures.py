@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ class Figure:
         promised: as a comparison with the figure, ``>= 1000``; None where nothing is.
         versus: by name, what it stands beside: a limit or a peer. Ratios are figure / other.
         result: what was computed, in a form that does not depend on chance.
+        benchmark: the file that measures it.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Figure:
     versus: dict[str, float] = field(default_factory=dict)
     result: Any = None
     note: str = ""
+    benchmark: str = ""
 
     @property
     def median(self) -> float:
@@ -52,6 +55,7 @@ class Figure:
         return json.dumps(
             {
                 "name": self.name,
+                "benchmark": self.benchmark,
                 "figure": _rounded(self.median),
                 "unit": self.unit,
                 "n": len(self.runs),
@@ -62,6 +66,7 @@ class Figure:
                 "ratios": self.ratios,
                 "note": self.note,
                 "result_hash": hashlib.sha256(json.dumps(self.result).encode()).hexdigest()[:12],
+                "measured": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
                 "machine": {
                     "cores": os.cpu_count(),
                     "python": platform.python_version(),
