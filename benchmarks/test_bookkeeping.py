@@ -43,8 +43,8 @@ SETTINGS = {
 PROMISED_MS = "<= 0.2"
 WAIT_S = 60.0
 MAY_GROW = {"first heartbeat": 1.2, "heartbeat": 1.2, "contribution": 1.2, "goodbye": 2.0}
-"""How much more instructions one may be with five times as many replicas. Who lives is counted anew when
-somebody has left.
+"""By how much the instructions of a message may grow with five times as many replicas. After a replica has
+left, ps:0 counts the live ones anew.
 """
 
 
@@ -102,7 +102,7 @@ class Servers:
         self.pushes = [0] * replicas
 
     def begin(self):
-        """Everybody comes and asks for values, and waits until the leader brings them."""
+        """Every replica joins, asks for values, and waits until the leader brings them."""
         for rank in range(len(self.tasks)):
             self.beat(rank, "first heartbeat")
             self._say(rank, Pull(generation=1, at_least=0, wait_s=WAIT_S), "pull")
@@ -149,7 +149,7 @@ class Servers:
             self._say(rank, push, "contribution", server, self._blocks[server])
 
     def end(self):
-        """The leader ends training, and everybody leaves."""
+        """The leader ends training, and every replica leaves."""
         self._ended = True
         for server, machine in enumerate(self._machines):
             version, rule = machine.held.version, machine.held.store.optimizer_config
@@ -222,7 +222,7 @@ class Servers:
 
 
 def costs(replicas, servers, rounds, meter, training):
-    """What each kind costs ps:0 while everybody pushes, a heartbeat after each push, and one replica is three
+    """What each kind costs ps:0 while all replicas push, a heartbeat after each push, and one replica is three
     times slower.
     """
     run = Servers(replicas, servers, meter, training)

@@ -37,7 +37,7 @@ ONE_WORKER = ("--no-evaluator", "--workers", 1, "--ps", 2, "--set", "training.ch
 
 
 def test_deciding_against_not_deciding(cluster, figure, real, runs):
-    """One worker, two servers: sync, where ps:0 decides and tells ps:1, and async, where nobody decides."""
+    """One worker, two servers: sync, where ps:0 decides and tells ps:1, and async, where each server decides for itself."""
     steps = 4000 if real else 100
     costs_ms = []
     for _ in range(runs):

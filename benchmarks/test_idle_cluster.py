@@ -1,4 +1,4 @@
-"""The default cluster, synchronous, while everybody waits for the chief's second batch: what waiting costs.
+"""The default cluster, synchronous, while all tasks wait for the chief's second batch: what waiting costs.
 
 Memory is PSS, so what the tasks share is divided among them. CPU is that of every process, launcher and fork
 server included.

@@ -2,7 +2,7 @@
 evaluator.
 
 Beside it `torchrun --nproc-per-node 4` of processes that do nothing, from the command to its end: they import
-nothing, train nothing and talk to nobody.
+nothing, train nothing and open no connection.
 """
 
 import re

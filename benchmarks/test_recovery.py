@@ -49,9 +49,7 @@ def test_a_server_is_killed(struck, figure, real, runs, updates):
     ("updates", "steps", "promised"), [("async", 60_000, "<= 1"), ("sync", 12_000, "<= 5.5")]
 )
 def test_a_worker_is_killed(struck, figure, real, runs, updates, steps, promised):
-    """So many steps that the lease is over before the last one, for which the others wait: the dead one might
-    still make it.
-    """
+    """Run until the dead worker's lease is over: before that the others wait, as it might still make a step."""
     only_for_real(updates, real)
     steps, kill = (steps, 3000) if real else (200, 20)
     words = ("--updates", updates, "--set", "training.too_few=shrink", "--set", "restart.worker.policy=never")

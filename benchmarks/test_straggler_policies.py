@@ -11,7 +11,7 @@ SLOW = ("--set", "simulate.slow.worker:2=5")
 POLICIES = {
     "wait: `updates: sync`": ("--updates", "sync"),
     "do not wait for the last: `sync`, `backup_workers: 1`": ("--updates", "sync", "--backup-workers", 1),
-    "wait for nobody: `async`": ("--updates", "async"),
+    "wait for no replica: `async`": ("--updates", "async"),
     "and trust it less: `async`, `stale_gradients: scale`": (
         "--updates",
         "async",

@@ -1,8 +1,8 @@
-"""A line through noisy points: y = 2x + 10, one example a step, SGD. The classic first distributed program.
+r"""A line through noisy points: y = 2x + 10, one example a step, SGD. The classic first distributed program.
 
     dtrain launch cluster_specs/line.yaml examples/linear_regression.py
-    python examples/linear_regression.py --ps_hosts=a:2222 --worker_hosts=b:2222,c:2222 --job_name=ps
-    --task_index=0
+    python examples/linear_regression.py --ps_hosts=a:2222 --worker_hosts=b:2222,c:2222 \
+        --job_name=ps --task_index=0
 
 The second form is one task of a cluster started by hand, in the words of TensorFlow's first distributed
 programs; start one process for each task.

@@ -1,11 +1,12 @@
-"""One trial of a search for hyperparameters: a perceptron whose shape and optimizer are flags, and which
+r"""One trial of a search for hyperparameters: a perceptron whose shape and optimizer are flags, and which
 reports its accuracy.
 
-    dtrain launch examples/tuned_trial.py --data FOLDER --n_hidden 2 --n_neurons 200 --learning_rate 0.1
-    --optimizer sgd python examples/tuned_trial.py --quick
+    dtrain launch examples/tuned_trial.py --data FOLDER --n_hidden 2 --n_neurons 200 \
+        --learning_rate 0.1 --optimizer sgd
+    python examples/tuned_trial.py --quick
 
-After every epoch the leader prints one line of JSON, for whoever runs the search: the metric, its value, the
-global step.
+After every epoch the leader prints one line of JSON for the program that runs the search: the metric, its
+value, the global step.
 """
 
 import argparse

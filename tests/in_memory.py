@@ -1,7 +1,7 @@
 """A whole cluster in one process: everything that is shipped, but for the sockets, which `dtrain.wire.memory`
 replaces.
 
-Every replica runs the program's body in a thread of its own; servers answer in the thread of whoever asks. No
+Every replica runs the program's body in a thread of its own; servers answer in the thread of the caller. No
 lease runs out, because time is never told to the servers: that is for tests of what training computes.
 """
 

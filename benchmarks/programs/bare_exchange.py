@@ -1,8 +1,7 @@
-"""What one step's exchange with one server costs without a protocol: send a gradient, have it applied,
-receive the new values.
+r"""The cost of one step's exchange with one server without a protocol: send a gradient, receive new values.
 
-    dtrain launch --workers 1 --ps 1 --set cluster.chief=0 -- python bare_exchange.py --way socket|unary
-    --bytes 32000000 --steps 50
+    dtrain launch --workers 1 --ps 1 --set cluster.chief=0 -- python bare_exchange.py \
+        --way socket|unary --bytes 32000000 --steps 50
 
 `socket`: a raw TCP socket; the server receives all, applies, sends all. `unary`: one gRPC message each way.
 """

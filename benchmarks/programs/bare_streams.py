@@ -1,11 +1,11 @@
-"""The bare loop under a step: workers send so many bytes to each server over a persistent gRPC stream and get
+r"""The bare loop under a step: workers send so many bytes to each server over a persistent gRPC stream and get
 as many back.
 
-    dtrain launch --set cluster.chief=0 --set success=all_workers -- python bare_streams.py --steps 3000
-    --bytes 100 100
+    dtrain launch --set cluster.chief=0 --set success=all_workers -- python bare_streams.py \
+        --steps 3000 --bytes 100 100
 
-No training, no protocol, nothing of dtrain: what a step over gRPC could cost at best. Both ends move the
-bytes in and out of memory of their own in chunks, as arrays must be.
+It does no training, has no protocol and uses nothing of dtrain: it shows the lowest cost of a step over gRPC.
+Both ends move the bytes in and out of memory of their own in chunks, as arrays must be.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A cluster that waits: synchronous training whose chief has no second batch, so everybody else waits for
+"""A cluster that waits: synchronous training whose chief has no second batch, so all other tasks wait for
 it.
 """
 

@@ -1,12 +1,11 @@
-"""What one step's exchange with one server costs over a long link: a process between the two delays what
-passes, 1 Gbit/s each way.
+r"""The cost of one step's exchange with one server over a long link: a process between them delays all bytes.
 
-    dtrain launch --workers 1 --ps 1 --set cluster.chief=0 -- python long_link.py --way grpc|socket --bytes
-    32000000 --steps 5
+    dtrain launch --workers 1 --ps 1 --set cluster.chief=0 -- python long_link.py \
+        --way grpc|socket --bytes 32000000 --steps 5
 
-`grpc`: dtrain's connection. `socket`: a raw TCP socket; the server receives all, applies, sends all. What the
-process between has taken it has also acknowledged, so no window of the kernel's shows, only what the
-connection itself lets be under way.
+`grpc`: dtrain's connection. `socket`: a raw TCP socket; the server receives all, applies, sends all. The link
+carries 1 Gbit/s each way. The process between acknowledges what it has taken, so the kernel's windows have no
+effect, and only the limits of the connection itself show.
 """
 
 import contextlib
@@ -57,7 +56,7 @@ def carry(source: socket.socket, sink: socket.socket, delay_s: float) -> None:
 
 
 def link(listener: socket.socket, address: str, delay_s: float) -> None:
-    """Join whoever comes to the server, once it is up."""
+    """Connect each client to the server, once the server is up."""
     host, port = address.split(":")
     while True:
         near, _ = listener.accept()

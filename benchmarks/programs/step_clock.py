@@ -40,5 +40,5 @@ class StepClock:
         return dt.data.Dataset.from_generator(generate)
 
     def report(self) -> None:
-        """One line for whoever started the program."""
+        """One line for the program that started this one."""
         print("marks", json.dumps(self.marks), flush=True)

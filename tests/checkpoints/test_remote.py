@@ -1,4 +1,4 @@
-"""Copies of checkpoints at a URL: complete or not there, and fetched by whoever has none."""
+"""Copies of checkpoints at a URL: complete or absent, and fetched by a run that has none."""
 
 import contextlib
 import uuid

@@ -59,7 +59,7 @@ class HandCluster:
         for task in (*self.tasks, *others):
             if task != self.leader:
                 start(task)
-        wait_until(lambda: all(map(self._has_joined, self.commands)), "everybody but the leader")
+        wait_until(lambda: all(map(self._has_joined, self.commands)), "all tasks but the leader")
         start(self.leader)
 
     def _has_joined(self, task: str) -> bool:

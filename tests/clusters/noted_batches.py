@@ -1,4 +1,4 @@
-"""One epoch over numbered examples, each noted by whoever computes with it. Not a test itself."""
+"""One epoch over numbered examples, each noted by the replica that computes with it. Not a test itself."""
 
 import argparse
 import time

@@ -20,7 +20,7 @@ def main():
     parser.add_argument(
         "--trouble", choices=["raise", "nan", "other model"], help="what goes wrong, and for whom:"
     )
-    parser.add_argument("--task", help="worker:0; default: everybody")
+    parser.add_argument("--task", help="worker:0; default: every task")
     parser.add_argument("--validate", action="store_true", help="give the evaluator something to do")
     parser.add_argument("--wait_for", help="a file without which nothing begins, or goes on")
     parser.add_argument(

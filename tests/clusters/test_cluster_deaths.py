@@ -1,4 +1,4 @@
-"""kill -9 of every role: who is started again, what goes on meanwhile, what is lost, and how far training
+"""kill -9 of every role: which task is started again, what goes on meanwhile, what is lost, and how far training
 comes.
 """
 
@@ -16,7 +16,7 @@ QUICK = (
 )
 STEPS = 200
 PROGRAM = (PACED, "--steps", str(STEPS), "--wait_for", "go", "--after", "60")
-"""Nobody comes to the last step before the death, however late it comes."""
+"""More steps than a run makes before the death, however late that comes."""
 
 
 def kill_while_training(launch, task):

@@ -139,7 +139,7 @@ def test_the_history_is_that_of_a_run_without_faults_whoever_was_killed(launcher
 
 
 def test_a_stopped_run_goes_on_with_more_replicas_and_one_that_joins(launcher):
-    """Its batches stay cut as they were; nothing is missed or counted twice, and everybody returns the
+    """Its batches stay cut as they were; nothing is missed or counted twice, and every task returns the
     History of all epochs.
     """
     words = (*SYNC, "--ps", "1", "--no-evaluator", "--set", "training.weighting=examples")

@@ -1,4 +1,4 @@
-"""Many runs on one machine, and servers that are none of them: nobody takes another's port, nobody talks to a
+"""Many runs on one machine, and servers that are none of them: no run takes another's port, no task talks to a
 stranger.
 """
 
@@ -48,7 +48,7 @@ def test_five_launches_at_once_neither_collide_nor_talk_to_each_other(launcher):
     for slope, launch in launches.items():
         succeeded(launch)
         assert f"chief:0 | slope {slope}\n" in launch.out, (
-            "each has learned its own line, so nobody else's gradients came in"
+            "each has learned its own line, so no other run's gradients came in"
         )
         cluster = json.loads(re.search(r"chief:0 \| cluster (.*)", launch.out)[1])["cluster"]
         ports += [address for addresses in cluster.values() for address in addresses]
@@ -97,7 +97,7 @@ def test_a_strangers_server_on_a_held_port(launcher):
     )
     (launcher.folder / "stranger.py").write_text(STRANGER)
     stranger = launcher.run("stranger.py", address)
-    assert stranger.process.stdout.readline() == "serving\n", "gRPC's servers share ports with anybody"
+    assert stranger.process.stdout.readline() == "serving\n", "gRPC's servers share ports with any process"
     (launcher.folder / "go").touch()
     assert launch.end() == 1
     assert f"at {address}, where ps:0 is expected, answers a server that is not dtrain's" in launch.err

@@ -1,4 +1,4 @@
-"""First values of a table: the same whoever draws which rows, by name and numbers alone."""
+"""First values of a table: the same whichever task draws the rows: name and numbers decide."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The ticket gate: the last step exactly, warm-up by rank 0 alone, nobody too far ahead, nobody shut out for
+"""The ticket gate: the last step exactly, warm-up by rank 0 alone, no replica too far ahead, none shut out for
 ever.
 """
 
@@ -44,7 +44,7 @@ def test_warm_up_versions_carry_rank_0_alone():
     assert gate.request(0)
     gate.settle(0, accepted=True)
     assert gate.request(0)
-    # Its push of step 2 is under way; somebody else's could overtake it.
+    # Its push of step 2 is under way; another replica's could overtake it.
     assert not gate.request(1)
     assert gate.awaited({0, 1}) == {0}
     gate.settle(0, accepted=True)
@@ -209,7 +209,7 @@ def test_the_laws_hold_after_every_event_and_all_steps_are_made(
         if bound is not None and gate.clocks:
             assert max(gate.clocks.values()) - min(gate.clocks.values()) <= bound + 1
 
-    # Whatever happened: if everybody goes on, in any order of speed, the last step is made exactly.
+    # Whatever happened: if all replicas go on, in any order of speed, the last step is made exactly.
     for _ in range(max_steps + 1):
         for rank in reversed(range(replicas)):
             if gate.request(rank):

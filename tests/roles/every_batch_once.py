@@ -1,4 +1,4 @@
-"""Asynchronous servers and the machines of replicas, message by message: whoever plays with them says what
+"""Asynchronous servers and the machines of replicas, message by message: the test says what
 comes next.
 """
 
@@ -79,13 +79,13 @@ class Play:
         self.asleep |= {task} & self.machines.keys()
 
     def wake(self):
-        """Whoever slept is heard of again."""
+        """Renew the lease of each replica that slept."""
         for task in sorted(self.asleep):
             self._beat(task, self.incarnations[task])
         self.asleep.clear()
 
     def lease(self):
-        """Whoever neither lives nor is awake is lost."""
+        """Lose each replica that is dead or asleep."""
         self.hand.now += LEASE_S - 0.5
         for task in set(self.alive) - self.asleep:
             self._beat(task, self.incarnations[task])
@@ -130,7 +130,7 @@ class Play:
             self._say(task, machine.push())
 
     def to_the_end(self):
-        """Everybody lives, and everything arrives, until all have ended."""
+        """Let every replica live and every message arrive, until all have ended."""
         for task in TASKS:
             self.start(task)
         self.wake()

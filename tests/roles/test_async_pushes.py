@@ -178,17 +178,17 @@ def test_asynchronous_training_without_anybody_who_could_train_fails_by_name():
     hand = Hand(updates="async", chief_trains=False, too_few_timeout_s=10.0)
     hand.initialise()
     hand.beat("chief:0")
-    for hand.now in (61.0, 70.0):  # nobody has come within the time to join
+    for hand.now in (61.0, 70.0):  # no replica has come within the time to join
         hand.beat("chief:0", 1)
         hand.tick()
     assert only(hand.beat("chief:0", 1)).failed is None
     hand.now = 72.0
     hand.tick()
     reply = only(hand.beat("chief:0", 1))
-    nobody = "nobody is alive who could make version 1, for 11.0 s"
+    waited = "no live replica could make version 1 for 11.0 s"
     assert (
         reply.failed.reason
-        == f"too few replicas: {nobody}: worker:0 has not been heard of, worker:1 has not been heard of"
+        == f"too few replicas: {waited}: worker:0 has not been heard of, worker:1 has not been heard of"
     )
     assert reply.waiting_for == "worker:0, worker:1"
 

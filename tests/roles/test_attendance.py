@@ -1,4 +1,4 @@
-"""Who is alive, who is too few, and when a server may go, by hand."""
+"""Which members live, when they are too few, and when a server may go, without processes."""
 
 import pytest
 from roles.by_hand import TASKS, Hand, lost, only, sync

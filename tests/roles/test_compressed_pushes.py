@@ -1,4 +1,4 @@
-"""Servers whose replicas compress: they hold float32, and send 16 bits to whoever goes on computing."""
+"""Servers whose replicas compress: they hold float32, and send 16 bits to replicas that go on computing."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Checkpoints are copied beside training: a store that is slow, or gone for a while, holds nobody up."""
+"""Checkpoints are copied beside training: a store that is slow, or gone for a while, delays no step."""
 
 import threading
 

@@ -139,7 +139,7 @@ def test_it_says_goodbye(link):
     assert [beat.leaving for beat in server.beats].index(True) == len(server.beats) - 1
 
 
-@pytest.mark.parametrize("error", [PeerRefusedError("not you"), WaitTimeoutError("nobody there")])
+@pytest.mark.parametrize("error", [PeerRefusedError("not you"), WaitTimeoutError("no answer")])
 def test_one_that_is_not_wanted_or_finds_nobody_fails_at_once(link, error):
     with pytest.raises(type(error), match=str(error)):
         link(Server(error))

@@ -110,7 +110,7 @@ def test_a_change_that_does_not_fit_is_refused_and_leaves_everything_alone():
     for more in (
         {"optimizer": adam},
         {"blocks": hand.blocks()[:1]},
-        {"optimizer": {"class_name": "Nobody", "config": {}}},
+        {"optimizer": {"class_name": "Unknown", "config": {}}},
     ):
         assert isinstance(control(hand, **more)[0], Refusal)
         assert hand.image() == before

@@ -1,4 +1,4 @@
-"""The leader's machine for one order: everybody holds, everybody is told, ps:0 last."""
+"""The leader's machine for one order: every server holds, every server gets it, ps:0 last."""
 
 import pytest
 from hypothesis import given, settings

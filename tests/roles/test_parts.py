@@ -213,7 +213,7 @@ def test_with_more_contributions_than_replicas_the_parts_are_shared_evenly():
 
 
 def test_with_fewer_parts_than_replicas_everyone_takes_turns():
-    """As after a resume with more replicas: nobody starves, and nobody is waited for whose turn it is not."""
+    """As after a resume with more replicas: no replica starves, and none is waited for before its turn."""
     hand = Hand(workers=4, updates="sync")
     hand.initialise(dealt=(3, 0, ()))
     tasks = ("chief:0", "worker:0", "worker:1", "worker:2", "worker:3")

@@ -1,4 +1,4 @@
-"""Versions of a server's values: what somebody reads stays as it is, and there are no more copies than
+"""Versions of a server's values: what a reader holds stays as it is, and there are no more copies than
 different readings.
 """
 

@@ -82,7 +82,7 @@ def test_what_is_being_sent_is_not_torn_and_what_was_sent_is_overwritten():
     newest = server.place
     server.push(1, 3, 3)
     assert server.place is newest
-    assert server.hand.servers[0].held.store._published._older == [], "nobody reads the first one any more"
+    assert server.hand.servers[0].held.store._published._older == [], "the first one has no reader any more"
 
 
 def test_one_version_for_many_is_cut_once_if_they_take_it_together():

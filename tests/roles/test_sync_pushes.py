@@ -1,4 +1,4 @@
-"""Synchronous servers by hand: contributions, one decision for all servers, everybody told."""
+"""Synchronous servers by hand: contributions, one decision for all servers, sent to all."""
 
 import msgspec
 import numpy as np

@@ -83,7 +83,7 @@ def look_up(made, ids, term=5):
 def test_a_term_with_tables_begins_when_the_last_row_has_come():
     made = hand()
     made.initialise(term=5, drawn=DRAWN, loads=True)
-    assert made.pull("worker:0") == [], "nobody trains what is not there yet"
+    assert made.pull("worker:0") == [], "no replica trains what is not there yet"
     assert (
         only(made.say("chief:0", Load(term=5, table=0, array="accumulator", start=0, stop=ROWS))) == Loaded()
     )

@@ -49,7 +49,7 @@ WISHES = {
 
 
 class TwoServers(Hand):
-    """What ps:1 reports reaches ps:0, and what ps:0 decides reaches ps:1; all that is said to anybody is
+    """What ps:1 reports reaches ps:0, and what ps:0 decides reaches ps:1; all that is sent to any task is
     written down.
     """
 

@@ -21,7 +21,7 @@ PLAN = placement.plan(VARIABLES, 1)
 
 
 class Silent:
-    """A reporter that nobody reads."""
+    """A reporter without a reader."""
 
     trace = NO_TRACE
 

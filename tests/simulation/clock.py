@@ -176,7 +176,7 @@ class Clock:
             self.wake(fiber)
 
     def park(self, until_s: float | None = None) -> None:
-        """Wait until somebody wakes this thread, or for this time; it may also return for nothing."""
+        """Wait until another thread wakes this one, or for this time; it may also return for nothing."""
         me = self.current
         assert me is not None, "an event must not wait"
         if me.killed:

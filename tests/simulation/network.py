@@ -158,7 +158,7 @@ class VirtualChannel:
             self.changed()
 
     def changed(self) -> None:
-        """Whoever waits may look again."""
+        """Wake all waiting threads."""
         if self._waiting is not None:
             self._clock.wake(self._waiting)
 
@@ -218,6 +218,6 @@ class Network:
         return deepcopy(message) if isinstance(message, CHANGING) else message
 
     def say(self, text: str) -> None:
-        """Tell the story, if somebody listens."""
+        """Pass a line of the story on, where a listener is set."""
         if self._story is not None:
             self._story.append(f"{self.clock.now:9.3f}  {text}")

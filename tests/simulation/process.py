@@ -77,7 +77,7 @@ class Process:
         self.life.pause(for_s)
 
     def isolate(self, for_s: float) -> None:
-        """Reach nobody."""
+        """Reach no task."""
         self.network.say(f"{self.task} is cut off for {for_s:.3f} s")
         self._unreachable_until_s = self.network.clock.now + for_s
         for wire in sorted((wire for wire in self.network.wires if wire.life is self.life), key=repr):

@@ -1,4 +1,4 @@
-"""A task's account of itself that nobody reads."""
+"""A task's account of itself without a reader."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

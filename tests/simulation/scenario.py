@@ -32,7 +32,7 @@ class Fault:
 
     Attributes:
         kind: ``break`` a connection, ``crash`` a replica that is started again, let one ``die`` for good,
-            ``pause`` it, cut it off from everybody (``partition``), make it ``slow``; ``stall`` a server, let
+            ``pause`` it, cut it off from all others (``partition``), make it ``slow``; ``stall`` a server, let
             it ``fall`` and be started again, or ``hang`` until it is killed.
         target: index of the replica or server.
         for_s: until the task is back; a factor for ``slow``; for ``break`` it chooses the connection.

@@ -22,7 +22,7 @@ RESTART_S = 0.3
 """How long a restart takes at least; what the dead process has sent may arrive later."""
 
 ORDERED_STOP_S = 10.0
-"""How long after the chief's end the launcher stops whoever is left."""
+"""How long after the chief's end the launcher stops the tasks that are left."""
 
 STORY_LINES = 60
 REPLICAS = ("crash", "die", "pause", "partition", "slow")
@@ -184,7 +184,7 @@ class World:
         assert not self.scenario.harmless, failures
         if rule.too_few != "fail":
             assert any(fault.kind == "die" for fault in self.scenario.faults), (
-                f"nobody died, and yet {failures}"
+                f"no task died, and yet {failures}"
             )
         assert any("too few replicas" in failure for failure in failures), failures
 

@@ -159,7 +159,7 @@ def test_whatever_is_raised_is_what_is_recorded_and_shown(tmp_path, capsys, mons
     failure.show(error)
     shown = capsys.readouterr().err
     assert told in shown
-    assert shown, "somebody reads the log"
+    assert shown, "the log has the message"
 
 
 @pytest.mark.parametrize(

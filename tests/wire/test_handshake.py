@@ -1,4 +1,4 @@
-"""Who is let in, and what a stranger is told."""
+"""Which tasks are let in, and what a stranger is told."""
 
 import msgspec
 import pytest

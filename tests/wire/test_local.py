@@ -32,7 +32,7 @@ HEAD = _head(PUSH, (), None)
 
 
 class Echo:
-    """Sends blocks back as they are, and remembers what it saw; a Subscribe is told more than anybody can
+    """Sends blocks back as they are, and remembers what it saw; a Subscribe is told more than a client can
     hold.
     """
 

@@ -21,7 +21,7 @@ def listening():
 
 @pytest.fixture
 def closed(listening):
-    with socket.socket() as held:  # bound, so that nobody else gets it, and never listening
+    with socket.socket() as held:  # bound, so that no other process gets it, and never listening
         held.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{held.getsockname()[1]}"
 

@@ -1,4 +1,4 @@
-"""The real transports on 127.0.0.1: who is let in, who is named when it fails, and that nobody starves."""
+"""The real transports on 127.0.0.1: which tasks are let in, which one an error names, and that none starves."""
 
 import socket
 import threading
@@ -192,8 +192,8 @@ def test_the_end_of_a_block_may_go_ahead_of_its_message(connect):
         ),
         (Hello(run_id="run-1", cluster_hash="hash", task="worker:0"), "did not present the secret of ps:0"),
         (
-            Hello(run_id="run-1", cluster_hash="hash", task="nobody", secret="secret"),
-            "'nobody' is not a task",
+            Hello(run_id="run-1", cluster_hash="hash", task="unknown", secret="secret"),
+            "'unknown' is not a task",
         ),
     ],
 )

@@ -114,8 +114,8 @@ def _bound_after_others(holder: socket.socket, address: Any) -> socket.socket:
     """Bind a port of which nothing is left but connections that have ended within the last minute
     (TIME_WAIT).
 
-    With SO_REUSEADDR these are no hindrance, but neither is another holder, until one of the two listens: so
-    this one does, for a moment. The kernel then refuses it if anybody else has the port.
+    With SO_REUSEADDR the kernel ignores these, and another holder too, until one of the two listens. So
+    listen for a moment: the kernel refuses that if another process holds the port.
     """
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     _bound(holder, address)

@@ -1,10 +1,9 @@
-"""The cluster spec without its addresses' meaning: how to train, save, restart and misbehave. See
-docs/reference/spec.md.
+"""The cluster spec: how to train, save, restart and inject faults (docs/reference/spec.md). `cluster` has the
+addresses.
 
-All of it is frozen data. What somebody wrote (a spec, options, a constructor's arguments) may leave out any
-key; `resolution` lays it over the defaults, checks it, and makes a `RunSpec` of it. Whoever reads a spec (the
-launcher, with file, line and column; a constructor, with the argument's name) shows what the check yields;
-the rules stand nowhere else.
+All of it is frozen data. A written spec (a file, options, a constructor's arguments) may leave out any key;
+`resolution` lays it over the defaults, checks it, and makes a `RunSpec` of it. Each reader reports
+mistakes in its own terms: the launcher with file, line and column, a constructor with the argument's name.
 """
 
 from dtrain.config.checkpoint_section import CheckpointSection

@@ -1,9 +1,9 @@
-"""Where the words about a run meet: the later of these wins, whatever its value.
+"""Precedence of settings: the later of these wins, whatever its value.
 
     default  <  the program's constructor  <  spec  <  shortcut  <  --set
 
-Whoever reads a spec lays its last three over each other and calls `resolve`; a task adds what its program
-says with `with_program`. Both check everything here, and nothing is checked anywhere else.
+A reader of a spec lays the last three over each other and calls `resolve`; a task adds its program's wishes
+with `with_program`. Every check of a setting is made here.
 """
 
 import json

@@ -32,7 +32,7 @@ RoleName = Literal["chief", "worker", "ps", "evaluator"]
 
 
 class WrittenSpec(TypedDict, total=False):
-    """A spec as somebody wrote it: a key that is not there is unset."""
+    """A spec as written: a key that is not there is unset."""
 
     name: str
     cluster: ClusterSection

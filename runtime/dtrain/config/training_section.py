@@ -40,7 +40,7 @@ class PlainSettings(TypedDict, total=False):
 
 
 class TrainingSettings(PlainSettings, total=False):
-    """The section as somebody wrote it: a key that is not there is unset, whatever its default."""
+    """The section as written: a key that is not there is unset, whatever its default."""
 
     partitioner: dict[str, int] | None
 

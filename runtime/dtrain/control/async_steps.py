@@ -264,8 +264,8 @@ class AsyncSteps:
         self._too_few_since_s = now if self._too_few_since_s is None else self._too_few_since_s
         waited_s = now - self._too_few_since_s
         if waited_s >= self.too_few_timeout_s:
-            nobody = f"nobody is alive who could make version {self.version + 1}, for {waited_s:.1f} s"
+            waited = f"no live replica could make version {self.version + 1} for {waited_s:.1f} s"
             self.failed = Refusal(
-                reason=f"too few replicas: {nobody}: {self.missing}", kind=RefusalKind.TOO_FEW_REPLICAS
+                reason=f"too few replicas: {waited}: {self.missing}", kind=RefusalKind.TOO_FEW_REPLICAS
             )
         return []

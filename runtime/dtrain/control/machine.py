@@ -1,7 +1,7 @@
 """The control plane's machine: (message, now) -> actions. No socket, no thread, no clock, no arrays.
 
-Every task that serves has one. The one of `ClusterSpec.control_host` decides for the run: who is a member and
-of which rank, which part of a batch each replica computes, what makes the next version, when the run is over.
+Every task that serves has one. The one of `ClusterSpec.control_host` decides for the run: which tasks are
+members, their ranks, which part of a batch each replica computes, what makes the next version, and the end.
 Those of other tasks keep a lease of the leader, so that each task knows when it may go.
 
 A host that dies is started again and knows nothing. Members renew their leases with it, servers report what

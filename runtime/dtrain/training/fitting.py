@@ -205,17 +205,17 @@ class Fit:
         """Return the user's callbacks and those of every fit."""
         for callback in self.callbacks:
             callback.set_training(training)
-        everybody = [*self.callbacks, self.history]
+        callbacks = [*self.callbacks, self.history]
         if self.verbose:
             bar = ProgressBar(self.verbose)
-            everybody = [bar.clearing(), *everybody, bar]
+            callbacks = [bar.clearing(), *callbacks, bar]
         params = {
             "epochs": epochs.epochs,
             "steps": epochs.steps_per_epoch,
             "verbose": self.verbose,
             "validates": validates,
         }
-        return CallbackList(everybody, self.model, params)
+        return CallbackList(callbacks, self.model, params)
 
     def _validate(self, training: Training, validation: Validation, callbacks: CallbackList) -> Validate:
         def validate(epochs: Iterable[int]) -> dict[str, float]:

@@ -208,8 +208,8 @@ class Model(Architecture):
         check_finite(batches, steps, "evaluate", "steps")
         self.build_for(batches)
         shows = verbose and (verbose != "auto" or self.strategy.is_leader)
-        everybody = [*as_callbacks(callbacks), *([ProgressBar(verbose)] if shows else [])]
-        hooks = CallbackList(everybody, self, {"steps": steps or batches.count, "verbose": verbose})
+        called = [*as_callbacks(callbacks), *([ProgressBar(verbose)] if shows else [])]
+        hooks = CallbackList(called, self, {"steps": steps or batches.count, "verbose": verbose})
         return _reported(self._evaluate(self.weights, batches.once(steps), hooks), return_dict)
 
     def predict(

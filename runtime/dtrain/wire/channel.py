@@ -136,9 +136,7 @@ class Handler(Protocol):
 
     @property
     def answers_at_once(self) -> bool:
-        """Whether a large message is answered before anybody else's is needed, so that they may come one at a
-        time.
-        """
+        """Whether a large message is answered before another one is needed: they may come one at a time."""
 
     def refuse(self, hello: Hello) -> str | None:
         """Why this connection is not let in; None if it is."""

@@ -1,4 +1,4 @@
-"""What stands on a terminal: a table that is erased where it is, also after somebody has changed the
+"""What stands on a terminal: a table that is erased where it is, also after the user has changed the
 width.
 """
 

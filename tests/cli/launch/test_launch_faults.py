@@ -22,7 +22,7 @@ FLOOD_MB = 1000 if os.environ.get("DTRAIN_CHAOS") else 100
 def in_namespace():
     """Makes a wrapper that runs shell lines, and then the command, in a mount namespace of its own."""
     if subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets nobody have a mount namespace of one's own (unshare -rm)")
+        pytest.skip("this machine allows no mount namespace to a user (unshare -rm)")
     return lambda script: ("unshare", "-rm", "sh", "-c", script, "sh")
 
 
@@ -30,7 +30,7 @@ def in_namespace():
 
 
 def test_a_flood_of_output_is_complete_in_the_file_and_counted_on_the_console(launcher):
-    line = "a line of which there are very many, and which nobody will ever read to its end"
+    line = "a line of which there are very many, and which no reader will read to its end"
     lines = FLOOD_MB * 10**6 // (len(line) + 1)
     shown = launcher.folder / "shown"
     with shown.open("w") as stdout:
@@ -150,7 +150,7 @@ def test_a_spec_that_is_none(launcher, words, said):
 
 
 def test_a_disk_that_fills_up_under_the_run(launcher, in_namespace):
-    """And stays full: what the run gives back to it, somebody takes at once."""
+    """And stays full: another program takes at once what the run gives back."""
     program = launcher.program(
         """
         status(step=3)
@@ -163,7 +163,7 @@ def test_a_disk_that_fills_up_under_the_run(launcher, in_namespace):
                         pass
             except OSError:
                 if task == "chief:0":
-                    print("nobody will ever read this")
+                    print("this line has no reader")
         """
     )
     script = 'mount -t tmpfs -o size=2m none disk && { "$@"; code=$?; cp -r disk/run kept; exit $code; }'

@@ -1,4 +1,4 @@
-"""Nothing outlives the launcher: whoever is killed, whatever the tasks have started, in whatever session."""
+"""Nothing outlives the launcher: whichever task is killed, whatever the tasks have started, in whatever session."""
 
 import os
 import signal
@@ -107,4 +107,4 @@ def test_a_stopped_task_can_still_be_told_to_stop(launcher):
     os.kill(launch.task("worker:0")["pid"], signal.SIGSTOP)
     launch.send(signal.SIGTERM)
     assert launch.end() == 143
-    assert [event["status"] for event in launch.events("exited")] == [143] * 3, "nobody had to be killed"
+    assert [event["status"] for event in launch.events("exited")] == [143] * 3, "no task had to be killed"

@@ -1,4 +1,4 @@
-"""Restarts: who is started again, how often, and where."""
+"""Restarts: which task is started again, how often, and where."""
 
 import json
 

@@ -39,7 +39,7 @@ class Terminal:
         try:
             while data := os.read(self.person, 1 << 16):
                 self.seen += data.decode(errors="replace")
-        except OSError:  # nothing now, or nobody on the other end any more
+        except OSError:  # nothing now, or the other end is closed
             pass
         return self.seen
 
@@ -98,7 +98,7 @@ def test_ctrl_s_stops_the_terminal_and_nothing_else(launcher, terminal):
         status()
         wait_for(run_dir / "go")
         for line in range(20_000):
-            print("a line that nobody reads")
+            print("a line without a reader")
         """
     )
     launch = start(launcher, terminal, *SMALL, program)
@@ -131,7 +131,7 @@ def test_ctrl_z_and_fg(launcher, terminal):
     wait_until(lambda: "running" in terminal.read())
     launch.send(
         signal.SIGSTOP
-    )  # what Ctrl-Z comes to; SIGTSTP itself stops nobody where no shell has started the tests
+    )  # what Ctrl-Z comes to; SIGTSTP itself stops no process where no shell has started the tests
     wait_until(lambda: psutil.Process(launch.process.pid).status() == psutil.STATUS_STOPPED)
     before = len(terminal.read())
     time.sleep(1.0)  # longer than the launcher would have waited

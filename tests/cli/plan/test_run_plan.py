@@ -1,4 +1,4 @@
-"""The plan: who is started with what, in which order; what foreign commands are told; nothing secret written
+"""The plan: which task is started with what, in which order; what foreign commands are told; nothing secret written
 down.
 """
 

@@ -1,1 +1,1 @@
-"""The rules of a launch that need no process: who is restarted, who is stopped, when a run has succeeded."""
+"""The rules of a launch that need no process: restarts, the order of stopping, success."""

@@ -2,7 +2,7 @@
 is left.
 
 The order is: workers, evaluator, chief, servers. Each begins when those before it are gone, so that the chief
-can still save and the evaluator still read, and the servers outlive everyone who talks to them. Deadlines run
+can still save and the evaluator still read, and the servers outlive all their clients. Deadlines run
 from the order to stop, not from the first task that stops.
 
 After success the others may leave by themselves first: the workers finish their last lines, the evaluator

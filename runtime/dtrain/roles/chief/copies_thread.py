@@ -1,6 +1,4 @@
-"""Copies checkpoints to their second home in a thread of its own: a slow store keeps nobody from saving,
-restoring, training.
-"""
+"""A thread that copies checkpoints to a remote store: a slow store delays neither saving nor training."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +9,7 @@ from dtrain.errors import CheckpointError, CopiesTakenError
 from dtrain.process.clock import SYSTEM, Clock
 
 PATIENCE_S = 600.0
-"""How long one upload may take when somebody waits for it."""
+"""How long one upload may take when a caller waits for it."""
 RETRY_S = 60.0
 """For how long the last checkpoint is tried again."""
 PAUSE_S = 1.0

@@ -91,7 +91,7 @@ class Leader:
         It is never repeated within a term: a server might have begun it, trained, and died in the meantime.
 
         Raises:
-            PeerLostError: a server is gone: whoever has the term must be given another one.
+            PeerLostError: a server is gone: all servers need a new term.
             PeerRefusedError: a server will not have it.
         """
         self.term = term

@@ -1,9 +1,9 @@
 """The leader's machine for one order: every server changes its ways at the same version.
 Rule *Configuration changes* (docs/design/protocol.md#configuration-changes).
 
-    1. Every server is asked to hold. ps:0 names the version: the next one that nobody has begun to make. It
-       lets nothing be made beyond it until it is told more: in sync no commit, in async no ticket but those
-       under way.
+    1. Every server is asked to hold. ps:0 names the version: the next one that no replica has begun
+       to make. It makes no version beyond it until the third step: in sync no commit, in async no ticket but
+       those under way.
     2. All others are told what holds from that version on; a server that has not reached it keeps it for
       then.
     3. Last ps:0 is told, and training goes on.

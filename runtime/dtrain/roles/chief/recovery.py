@@ -8,8 +8,8 @@ Rule *Terms* (docs/design/protocol.md#terms):
   version.
 3. Terms only rise, also from one process of the leader to the next.
 4. What a server says counts if it was asked after the term had begun everywhere.
-5. The leader remembers whom ps:0 had heard of, and tells it to the next one: who is not heard of again within
-  a lease is dead.
+5. The leader remembers which tasks ps:0 had heard of, and tells the next ps:0: a task that is not heard of
+  again within a lease is dead.
 6. A leader that is started again passes over every `fit` before the one that the servers, or the newest
   checkpoint, are in.
 """

@@ -298,7 +298,7 @@ def fetch_newest(section: CheckpointSection, directory: Path, warn: Callable[[st
     Raises:
         CheckpointError: the copies cannot be read.
         CopiesTakenError: they are those of another run, and this one has checkpoints of its own.
-        SpecError: nobody can read such a URL.
+        SpecError: no installed file system reads such a URL.
     """
     remote = checkpoints.remote_copies(section.remote)
     if remote is None:

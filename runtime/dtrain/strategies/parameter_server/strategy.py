@@ -250,7 +250,7 @@ class ParameterServerStrategy(Strategy):
         self.reporter.waiting(None)
 
     def _write_down(self, reply: HeartbeatReply) -> None:
-        """Leader: ps:0 has told of everybody."""
+        """Leader: log the status of every task, which ps:0 has sent, and keep the evaluations."""
         if self._metrics is not None:
             self._metrics.update(reply)
         for evaluation in (each for status in reply.statuses for each in status.get("evaluations", ())):

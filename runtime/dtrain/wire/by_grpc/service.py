@@ -112,7 +112,7 @@ class GrpcService:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _meet(self, _request: bytes, context: Any) -> bytes:
-        """Tell who is let in of the way for tasks on this host."""
+        """Send an admitted task the name of the local socket, for tasks on this host."""
         if reason := self._handler.refuse(_hello(context)):
             context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         return self._local_name().encode()

@@ -16,14 +16,14 @@ def states(**by_task: str) -> dict[TaskId, str]:
 
 
 def test_success_is_the_leaders_or_everybodys():
-    everybody = replace(SPEC, success="all_workers")
+    all_workers = replace(SPEC, success="all_workers")
     assert has_succeeded(SPEC, LEADER, states(chief0="succeeded"))
     assert not has_succeeded(SPEC, LEADER, states(worker0="succeeded", worker1="succeeded"))
     assert not has_succeeded(
-        everybody, LEADER, states(chief0="succeeded", worker0="succeeded", worker1="succeeded")
+        all_workers, LEADER, states(chief0="succeeded", worker0="succeeded", worker1="succeeded")
     )
     done = states(chief0="succeeded", worker0="succeeded", worker1="succeeded", worker2="succeeded")
-    assert has_succeeded(everybody, LEADER, done)
+    assert has_succeeded(all_workers, LEADER, done)
 
 
 @pytest.mark.parametrize(
