@@ -26,10 +26,11 @@ from dtrain.wire.by_grpc.client import GrpcChannel
 from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer, Caller
 from dtrain.wire.frames import Frame
+from dtrain.wire.security.credentials import Credentials
 
 BYTES_PER_S = 125e6
 CHUNK_BYTES = 128 * 1024
-HELLO = Hello(run_id="long-link", cluster_hash="", task="worker:0")
+WORKER = Credentials(Hello(run_id="long-link", cluster_hash="", task="worker:0"))
 
 
 def carry(source: socket.socket, sink: socket.socket, delay_s: float) -> None:
@@ -89,13 +90,13 @@ class Applies:
 
 
 def serve_grpc(address: str, size: int) -> None:
-    service = GrpcService(Applies(size), address, connections=4, share_port=True)
+    service = GrpcService(Applies(size), address, WORKER, connections=4, share_port=True)
     signal.sigwait({signal.SIGTERM})
     service.stop()
 
 
 def exchange_by_grpc(address: str, gradient: np.ndarray, values: np.ndarray) -> Callable[[], None]:
-    channel = GrpcChannel("ps:0", address, HELLO, 60)
+    channel = GrpcChannel("ps:0", address, WORKER, 60)
 
     def exchange() -> None:
         channel.send(Push(generation=0, incarnation=0, sequence=0, base_version=0, plan_hash=""), [gradient])

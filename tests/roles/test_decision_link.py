@@ -11,8 +11,9 @@ from dtrain.roles.parameter_server.driver import DecisionLink
 from dtrain.wire.by_grpc.client import GrpcChannel
 from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer
+from dtrain.wire.security.credentials import Credentials
 
-HELLO = Hello(run_id="run", cluster_hash="hash", task="ps:1")
+SECOND = Credentials(Hello(run_id="run", cluster_hash="hash", task="ps:1"))
 HELD = Complete(generation=1, rank=2, incarnation=1, version=7, ordinal=0)
 TIMEOUT_S = 20.0
 
@@ -81,14 +82,14 @@ def address(first):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    service = GrpcService(first, address, connections=16, share_port=False)
+    service = GrpcService(first, address, SECOND, connections=16, share_port=False)
     yield address
     service.stop()
 
 
 @pytest.fixture
 def connect(address):
-    return partial(GrpcChannel, "ps:0", address, HELLO)
+    return partial(GrpcChannel, "ps:0", address, SECOND)
 
 
 @pytest.fixture

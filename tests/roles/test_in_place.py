@@ -14,10 +14,15 @@ from dtrain.runs.trace import NO_TRACE
 from dtrain.variables import VariableSpec
 from dtrain.wire.connecting import arrays_to_send
 from dtrain.wire.one_host.local import LocalChannel, LocalService
+from dtrain.wire.security.credentials import Credentials
 
 SIZE = 3_000_000
 VARIABLES = (VariableSpec("kernel", (SIZE // 500, 500)), VariableSpec("bias", (500,)))
 NBYTES = 4 * (SIZE + 500)
+
+
+def credentials(task):
+    return Credentials(Hello(run_id="run", cluster_hash="hash", task=task))
 
 
 class Silent:
@@ -53,7 +58,7 @@ class Worker:
     def __init__(self, hand, name, task):
         self.hand = hand
         self.task = task
-        self.channel = LocalChannel("ps:0", name, Hello(run_id="run", cluster_hash="hash", task=task))
+        self.channel = LocalChannel("ps:0", name, credentials(task))
         self.gradients = ReplicaMemory(hand.plan, lambda sizes: arrays_to_send("auto", sizes))
         self.weights = ReplicaMemory(hand.plan)
         self.sequence = 0
@@ -93,10 +98,9 @@ def hand():
 
 @pytest.fixture
 def join(hand):
-    hello = Hello(run_id="run", cluster_hash="hash", task="ps:0")
-    handler = ServerHandler(hand.servers[0], hello, Silent(), callers=hand.callers)
-    service = LocalService(handler)
-    leader = LocalChannel("ps:0", service.name(), Hello(run_id="run", cluster_hash="hash", task="chief:0"))
+    handler = ServerHandler(hand.servers[0], credentials("ps:0").hello, Silent(), callers=hand.callers)
+    service = LocalService(handler, credentials("ps:0"))
+    leader = LocalChannel("ps:0", service.name(), credentials("chief:0"))
     leader.send(hand.initialisation(), hand.blocks())
     leader.receive()
     workers = []

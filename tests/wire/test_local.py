@@ -21,10 +21,11 @@ from dtrain.wire.one_host import local, shared_memory
 from dtrain.wire.one_host.local import LocalChannel, LocalService, socket_name
 from dtrain.wire.one_host.packets import PacketSocket, _head
 from dtrain.wire.one_host.shared_memory import SharedMemory, shared_bytes
+from dtrain.wire.security.credentials import Credentials
 
 SERVER, WORKER = (
-    Hello(run_id="run", cluster_hash="hash", task="ps:0"),
-    Hello(run_id="run", cluster_hash="hash", task="worker:0"),
+    Credentials(Hello(run_id="run", cluster_hash="hash", task="ps:0")),
+    Credentials(Hello(run_id="run", cluster_hash="hash", task="worker:0")),
 )
 PUSH = Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p")
 LARGE = 1 << 20
@@ -67,7 +68,7 @@ def echo():
 
 @pytest.fixture
 def service(echo):
-    service = LocalService(echo)
+    service = LocalService(echo, SERVER)
     yield service
     service.stop()
 
@@ -84,7 +85,9 @@ def address(echo, service):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    grpc_service = GrpcService(echo, address, connections=8, share_port=False, local_name=service.name)
+    grpc_service = GrpcService(
+        echo, address, SERVER, connections=8, share_port=False, local_name=service.name
+    )
     yield address
     grpc_service.stop()
 
@@ -158,7 +161,7 @@ class Silent(Echo):
 def test_a_wait_pauses_so_that_a_signal_that_comes_just_before_it_is_heard(monkeypatch):
     monkeypatch.setattr(local, "LOOK_S", 0.01)
     silent, pauses = Silent(), []
-    service = LocalService(silent)
+    service = LocalService(silent, SERVER)
     channel = LocalChannel("ps:0", service.name(), WORKER)
     receive = channel._packets.receive
 
@@ -255,7 +258,7 @@ def test_a_server_on_another_host_is_met_over_grpc_or_refused(echo):
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     elsewhere = GrpcService(
-        echo, address, connections=8, share_port=False, local_name=lambda: "dtrain-elsewhere"
+        echo, address, SERVER, connections=8, share_port=False, local_name=lambda: "dtrain-elsewhere"
     )
     channel = connecting.connect("ps:3", address, WORKER, 20.0)
     assert isinstance(channel, GrpcChannel)
@@ -273,8 +276,8 @@ def met(echo):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    local = LocalService(echo, socket_name("ps:0", SERVER))
-    grpc_service = GrpcService(echo, address, connections=8, share_port=False, local_name=local.name)
+    local = LocalService(echo, SERVER, socket_name("ps:0", SERVER))
+    grpc_service = GrpcService(echo, address, SERVER, connections=8, share_port=False, local_name=local.name)
     yield address
     grpc_service.stop()
     local.stop()
@@ -299,9 +302,9 @@ def test_tasks_of_a_run_on_one_host_meet_without_grpc(met, monkeypatch):
 def test_a_task_of_another_run_does_not_know_the_socket_and_asks_over_grpc(met, hello, monkeypatch):
     asked = []
     monkeypatch.setattr(client, "local_name", lambda *question: asked.append(question) or "")
-    channel = connecting.connect("ps:0", met, hello, 20.0)
+    channel = connecting.connect("ps:0", met, Credentials(hello), 20.0)
     assert isinstance(channel, GrpcChannel)
-    assert asked == [("ps:0", met, hello, 20.0)]
+    assert asked == [("ps:0", met, Credentials(hello), 20.0)]
     channel.close()
 
 
@@ -323,7 +326,7 @@ def test_where_nobody_serves_yet_the_wait_ends_without_grpc(monkeypatch):
 
 
 def test_a_name_that_is_taken_leaves_another_one(echo):
-    services = [LocalService(echo, socket_name("ps:0", SERVER)) for _ in range(2)]
+    services = [LocalService(echo, SERVER, socket_name("ps:0", SERVER)) for _ in range(2)]
     assert services[0].name() != services[1].name()
     channel = LocalChannel("ps:0", services[1].name(), WORKER)
     channel.close()

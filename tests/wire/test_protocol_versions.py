@@ -17,6 +17,7 @@ from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.handshake import read_opening, refusal
 from dtrain.wire.memory import MemoryChannel
 from dtrain.wire.one_host.local import LocalChannel, LocalService
+from dtrain.wire.security.credentials import Credentials
 
 SERVER = Hello(run_id="run", cluster_hash="hash", task="ps:0")
 LATER = msgspec.structs.replace(SERVER, task="worker:0", version=PROTOCOL_VERSION + 1)
@@ -44,14 +45,14 @@ def address():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    service = GrpcService(Room(), address, connections=8, share_port=False)
+    service = GrpcService(Room(), address, Credentials(SERVER), connections=8, share_port=False)
     yield address
     service.stop()
 
 
 @pytest.fixture
 def name():
-    service = LocalService(Room())
+    service = LocalService(Room(), Credentials(SERVER))
     yield service.name()
     service.stop()
 
@@ -64,7 +65,7 @@ def names_both(text, version):
 
 
 def test_a_server_refuses_another_version_over_grpc(address):
-    channel = GrpcChannel("ps:0", address, LATER, TIMEOUT_S)
+    channel = GrpcChannel("ps:0", address, Credentials(LATER), TIMEOUT_S)
     with pytest.raises(PeerRefusedError, match="ps:0 at 127") as refused:
         channel.receive()
     assert names_both(str(refused.value), PROTOCOL_VERSION + 1)
@@ -101,7 +102,7 @@ def test_a_task_refuses_a_server_of_another_version_on_its_host(hello):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, ThreadPoolExecutor(1) as threads:
         listener.bind(b"\0" + name.encode())
         listener.listen()
-        opening = threads.submit(LocalChannel, "ps:0", name, SERVER, TIMEOUT_S)
+        opening = threads.submit(LocalChannel, "ps:0", name, Credentials(SERVER), TIMEOUT_S)
         connection, _ = listener.accept()
         connection.send(struct.pack("<I", len(header)) + header)
         with pytest.raises(PeerRefusedError) as refused:
@@ -113,7 +114,7 @@ def test_a_task_refuses_a_server_of_another_version_on_its_host(hello):
 
 def test_a_task_hears_both_versions_on_the_way_through_a_socket(name):
     with pytest.raises(PeerRefusedError) as refused:
-        LocalChannel("ps:0", name, LATER)
+        LocalChannel("ps:0", name, Credentials(LATER))
     assert f"speaks version {PROTOCOL_VERSION} of dtrain's protocol" in str(refused.value)
     assert f"the other end version {PROTOCOL_VERSION + 1}" in str(refused.value)
 

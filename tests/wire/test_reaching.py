@@ -9,8 +9,9 @@ from dtrain.errors import SpecError, WaitTimeoutError
 from dtrain.messages import Hello
 from dtrain.wire import connecting, reaching
 from dtrain.wire.by_grpc.service import GrpcService
+from dtrain.wire.security.credentials import Credentials
 
-WORKER = Hello(run_id="run-1", cluster_hash="hash", task="worker:0", secret="secret")
+WORKER = Credentials(Hello(run_id="run-1", cluster_hash="hash", task="worker:0", secret="secret"))
 
 
 @pytest.fixture
@@ -117,5 +118,5 @@ def test_an_address_that_is_taken_or_not_ours_is_an_error_with_the_remedy(listen
         ),
     ):
         with pytest.raises(SpecError, match=f"^cannot listen at {address}: {said}$"):
-            GrpcService(None, address, connections=1, share_port=False)
+            GrpcService(None, address, WORKER, connections=1, share_port=False)
     assert capfd.readouterr().err == "", "gRPC has nothing to add"

@@ -18,9 +18,10 @@ from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer, Streams
 from dtrain.wire.handshake import refusal
 from dtrain.wire.one_host.local import LocalService
+from dtrain.wire.security.credentials import Credentials
 
-SERVER = Hello(run_id="run-1", cluster_hash="hash", task="ps:0", secret="secret")
-WORKER = Hello(run_id="run-1", cluster_hash="hash", task="worker:0", secret="secret")
+SERVER = Credentials(Hello(run_id="run-1", cluster_hash="hash", task="ps:0", secret="secret"))
+WORKER = Credentials(Hello(run_id="run-1", cluster_hash="hash", task="worker:0", secret="secret"))
 TIMEOUT_S = 20.0
 
 
@@ -39,7 +40,7 @@ class Room:
         self.gone = 0
 
     def refuse(self, hello):
-        return refusal(SERVER, hello)
+        return refusal(SERVER.hello, hello)
 
     def received(self, caller, frame):
         with self.changed:
@@ -87,8 +88,8 @@ def room():
 @pytest.fixture
 def address(room):
     address = f"127.0.0.1:{free_port()}"
-    local = LocalService(room)
-    service = GrpcService(room, address, connections=64, share_port=False, local_name=local.name)
+    local = LocalService(room, SERVER)
+    service = GrpcService(room, address, SERVER, connections=64, share_port=False, local_name=local.name)
 
     def stop():
         service.stop()
@@ -103,8 +104,8 @@ def address(room):
 def connect(address, request):
     channels = []
 
-    def connect(hello=WORKER, timeout_s=TIMEOUT_S):
-        channels.append(connecting.connect("ps:0", address, hello, timeout_s, request.param))
+    def connect(credentials=WORKER, timeout_s=TIMEOUT_S):
+        channels.append(connecting.connect("ps:0", address, credentials, timeout_s, request.param))
         return channels[-1]
 
     yield connect
@@ -199,7 +200,7 @@ def test_the_end_of_a_block_may_go_ahead_of_its_message(connect):
 )
 def test_a_stranger_is_refused_with_the_plain_reason(connect, room, hello, said):
     with pytest.raises(PeerRefusedError, match="ps:0 at 127") as refused:
-        connect(hello).receive()
+        connect(Credentials(hello)).receive()
     assert said in str(refused.value)
     assert room.waiting == []
 
@@ -275,7 +276,7 @@ def test_a_client_waits_for_a_server_that_comes_up_later(room):
     address = f"127.0.0.1:{free_port()}"
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(GrpcChannel, "ps:0", address, WORKER, TIMEOUT_S)
-        service = GrpcService(room, address, connections=4, share_port=False)
+        service = GrpcService(room, address, SERVER, connections=4, share_port=False)
         channel = coming.result()
         channel.send(Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p"))
         assert channel.receive().message == Push(
@@ -355,7 +356,7 @@ def test_the_order_to_leave_never_meets_grpc_in_the_midst_of_stopping(room):
     """SIGTERM's SystemExit rises in the main thread, wherever that is: there gRPC's own thread would miss
     half of the shutdown.
     """
-    service = GrpcService(room, f"127.0.0.1:{free_port()}", connections=1, share_port=False)
+    service = GrpcService(room, f"127.0.0.1:{free_port()}", SERVER, connections=1, share_port=False)
     stop, stopping = service._server.stop, []
     service._server.stop = lambda grace: stopping.append(threading.current_thread()) or stop(grace)
     service.stop()

@@ -18,7 +18,6 @@ import numpy as np
 
 from dtrain.cluster.loopback import is_loopback
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
-from dtrain.messages import Hello
 from dtrain.variables import DTYPE_BYTES
 from dtrain.wire.channel import Channel
 from dtrain.wire.frames import Array
@@ -28,6 +27,7 @@ from dtrain.wire.one_host.packets import SMALL_BYTES
 from dtrain.wire.one_host.shared_memory import shared_arrays
 from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.reaching import Tell, not_reached, obstacle, reach
+from dtrain.wire.security.credentials import Credentials
 
 _PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.1
@@ -42,7 +42,7 @@ def _drop_reason(reason: str | None) -> None:
 def connect(
     peer: str,
     address: str,
-    hello: Hello,
+    credentials: Credentials,
     timeout_s: float,
     transport: str = "auto",
     tell: Tell = _drop_reason,
@@ -52,7 +52,7 @@ def connect(
     Args:
         peer: the server, for messages: ``ps:0``.
         address: where it serves.
-        hello: what this task says of itself.
+        credentials: what this task says of itself and proves itself with.
         timeout_s: how long the server may take to accept connections, and then to answer.
         transport: the way; see above.
         tell: told why the server is not reached while that is so, and None when it is.
@@ -63,17 +63,17 @@ def connect(
             way.
     """
     on_this_host = transport != "grpc" and is_loopback(address) and not shared_memory.shortage
-    channel = _met(peer, address, hello, timeout_s, tell) if on_this_host else None
+    channel = _met(peer, address, credentials, timeout_s, tell) if on_this_host else None
     if channel is None:
         if not on_this_host:  # a name server that does not answer cannot be interrupted
             in_own_thread(partial(reach, peer, address, timeout_s, tell), "connecting")
         tell(_SILENT)
-        channel = _by_grpc(peer, address, hello, timeout_s, transport)
+        channel = _by_grpc(peer, address, credentials, timeout_s, transport)
     tell(None)
     return channel
 
 
-def _by_grpc(peer: str, address: str, hello: Hello, timeout_s: float, transport: str) -> Channel:
+def _by_grpc(peer: str, address: str, credentials: Credentials, timeout_s: float, transport: str) -> Channel:
     """Open the way over gRPC, or the one whose name comes over it."""
     from dtrain.wire.by_grpc.client import (
         GrpcChannel,
@@ -81,19 +81,19 @@ def _by_grpc(peer: str, address: str, hello: Hello, timeout_s: float, transport:
     )  # 5 MB and 70 ms that a task does not take whose servers are met
 
     if transport == "grpc":
-        return GrpcChannel(peer, address, hello, timeout_s)
-    name = local_name(peer, address, hello, timeout_s)
+        return GrpcChannel(peer, address, credentials, timeout_s)
+    name = local_name(peer, address, credentials, timeout_s)
     reason = shared_memory.shortage or ("" if name else f"{peer} offers no way for tasks on its host")
     if not reason:
         try:
-            return LocalChannel(peer, name, hello)
+            return LocalChannel(peer, name, credentials)
         except PeerLostError as error:
             reason = str(error)
     if transport == "local":
         raise PeerRefusedError(
             f"transport: local cannot lead to {peer} at {address}: {reason}; use auto or grpc"
         )
-    return GrpcChannel(peer, address, hello, timeout_s)
+    return GrpcChannel(peer, address, credentials, timeout_s)
 
 
 def heartbeat_transport(transport: str, address: str) -> str:
@@ -101,20 +101,20 @@ def heartbeat_transport(transport: str, address: str) -> str:
     return "auto" if transport != "grpc" and is_loopback(address) else "grpc"
 
 
-def _met(peer: str, address: str, hello: Hello, timeout_s: float, tell: Tell) -> Channel | None:
+def _met(peer: str, address: str, credentials: Credentials, timeout_s: float, tell: Tell) -> Channel | None:
     """Return a connection to a server on this host by its socket's name; None if it has no such socket.
 
     Raises:
         WaitTimeoutError: no process answers within `timeout_s`.
     """
-    name = socket_name(peer, hello)
+    name = socket_name(peer, credentials)
     deadline_s = time.monotonic() + timeout_s
     pause_s = _PAUSE_S
     while True:
         reason = obstacle(address)  # its own socket has been there for longer
         tell(reason or _SILENT)
         try:
-            return LocalChannel(peer, name, hello, max(deadline_s - time.monotonic(), _PAUSE_S))
+            return LocalChannel(peer, name, credentials, max(deadline_s - time.monotonic(), _PAUSE_S))
         except (PeerLostError, PeerRefusedError):
             left_s = deadline_s - time.monotonic()
         if left_s <= 0:

@@ -48,6 +48,7 @@ from dtrain.wire.one_host.local import LocalService, socket_name
 from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.peer import Connect, Peer
 from dtrain.wire.reaching import wait_for_name
+from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.slow_link import through_link
 
 TICK_S = 0.5
@@ -323,7 +324,7 @@ def serve(assignment: TaskAssignment) -> None:
     reporter = Reporter(assignment)
     tell = partial(reporter.unreached, "its own name", address)
     in_own_thread(partial(wait_for_name, address, assignment.spec.wait.start_s, tell), "own name")
-    hello = assignment.hello()
+    credentials = Credentials.of(assignment)
     spec, now_s = assignment.spec, time.monotonic()
     evaluators = spec.cluster.count(Role.EVALUATOR)
     by_grpc = assignment.spec.on_servers.transport == "grpc"
@@ -332,13 +333,18 @@ def serve(assignment: TaskAssignment) -> None:
     machine = ParameterServer(
         assignment.task.index, assignment.cluster, spec.on_servers, now_s, evaluators, spec.wait, room
     )
-    connect_by = partial(_connect_to_first, assignment, hello, reporter)
+    connect_by = partial(_connect_to_first, assignment, credentials, reporter)
     to_first = partial(connect_by, assignment.spec.on_servers.transport) if machine.index > 0 else None
-    handler = ServerHandler(machine, hello, reporter, callers=callers, to_first=to_first)
-    local = None if by_grpc else LocalService(handler, socket_name(str(assignment.task), hello))
+    handler = ServerHandler(machine, credentials.hello, reporter, callers=callers, to_first=to_first)
+    local = (
+        None
+        if by_grpc
+        else LocalService(handler, credentials, socket_name(str(assignment.task), credentials))
+    )
     service = GrpcService(
         handler,
         address,
+        credentials,
         connections=_connections(assignment),
         share_port=assignment.launched and assignment.spec.hold_ports,
         local_name=local.name if local else str,
@@ -348,7 +354,7 @@ def serve(assignment: TaskAssignment) -> None:
         reporter.running()
         reporter.waiting(f"{assignment.cluster.leader} to initialise the variables")
         if assignment.task.index > 0:
-            handler.first = _join_first_server(assignment, hello, reporter)
+            handler.first = _join_first_server(assignment, credentials, reporter)
         while not handler.ended.wait(TICK_S):
             handler.tick()
             if machine.held is not None:
@@ -371,19 +377,21 @@ def serve(assignment: TaskAssignment) -> None:
 
 
 def _connect_to_first(
-    assignment: TaskAssignment, hello: Hello, reporter: Reporter, transport: str, timeout_s: float
+    assignment: TaskAssignment, credentials: Credentials, reporter: Reporter, transport: str, timeout_s: float
 ) -> Channel:
     address = assignment.cluster.servers[0]
     channel = connect(
-        "ps:0", address, hello, timeout_s, transport, partial(reporter.unreached, "ps:0", address)
+        "ps:0", address, credentials, timeout_s, transport, partial(reporter.unreached, "ps:0", address)
     )
     return through_link(channel, assignment.spec.simulate, str(assignment.task))
 
 
-def _join_first_server(assignment: TaskAssignment, hello: Hello, reporter: Reporter) -> HeartbeatLink:
+def _join_first_server(
+    assignment: TaskAssignment, credentials: Credentials, reporter: Reporter
+) -> HeartbeatLink:
     transport = heartbeat_transport(assignment.spec.on_servers.transport, assignment.cluster.servers[0])
     try:
-        heart = partial(_connect_to_first, assignment, hello, reporter, transport)
+        heart = partial(_connect_to_first, assignment, credentials, reporter, transport)
         return HeartbeatLink("ps:0", heart, reporter, connect_s=assignment.connect_s, patience_s=float("inf"))
     except DtrainError as error:
         raise type(error)(f"{assignment.task} cannot join the run: {error}") from None

@@ -50,6 +50,7 @@ from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.wire.channel import Channel
 from dtrain.wire.connecting import connect, heartbeat_transport
+from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.slow_link import through_link
 
 TOLD_EVALUATIONS = 20
@@ -98,6 +99,7 @@ class ParameterServerStrategy(Strategy):
         )
         self.evaluations: dict[int, Mapping[str, float]] = {}
         self._patience_s = assignment.spec.wait.server_s
+        self._credentials = Credentials.of(assignment)
         self.reporter.introduce()
         if self._hand_run is not None:
             self.reporter.announce(f"leads the run; its files are in {run_dir}")
@@ -144,7 +146,7 @@ class ParameterServerStrategy(Strategy):
     def _connect(self, server: int, timeout_s: float, transport: str) -> Channel:
         address = self.assignment.cluster.servers[server]
         tell = partial(self.reporter.unreached, server_name(server), address)
-        channel = connect(server_name(server), address, self.assignment.hello(), timeout_s, transport, tell)
+        channel = connect(server_name(server), address, self._credentials, timeout_s, transport, tell)
         return through_link(channel, self.assignment.spec.simulate, str(self.assignment.task))
 
     def open(self, problem: Problem) -> Training:

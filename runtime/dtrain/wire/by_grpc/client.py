@@ -9,12 +9,13 @@ import grpc
 import msgspec
 
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
-from dtrain.messages import AnyMessage, Hello, Rows
+from dtrain.messages import AnyMessage, Rows
 from dtrain.wire.answers import next_of
 from dtrain.wire.by_grpc.options import CLIENT, HELLO_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.channel import silent
 from dtrain.wire.frames import Array, Frame, FrameDecoder, encode, encode_ahead
 from dtrain.wire.own_thread import in_own_thread
+from dtrain.wire.security.credentials import Credentials
 
 _REFUSED = (
     grpc.StatusCode.PERMISSION_DENIED,
@@ -29,7 +30,7 @@ class GrpcChannel:
     up.
     """
 
-    def __init__(self, peer: str, address: str, hello: Hello, timeout_s: float) -> None:
+    def __init__(self, peer: str, address: str, credentials: Credentials, timeout_s: float) -> None:
         """Connect and shake hands.
 
         Raises:
@@ -48,7 +49,7 @@ class GrpcChannel:
         self._decoder = FrameDecoder(_LIMIT_BYTES, offer=self._offer)
         talk = self._channel.stream_stream(f"/{METHOD_SERVICE}/{TALK}")
         self._answers: queue.SimpleQueue[Frame | Exception] = queue.SimpleQueue()
-        self._call: Any = talk(self._chunks(), metadata=_metadata(hello))
+        self._call: Any = talk(self._chunks(), metadata=_metadata(credentials))
         threading.Thread(target=self._read, name=f"answers of {peer}", daemon=True).start()
 
     def _chunks(self) -> Iterator[bytes]:
@@ -137,23 +138,23 @@ class GrpcChannel:
         self._channel.close()
 
 
-def local_name(peer: str, address: str, hello: Hello, timeout_s: float) -> str:
+def local_name(peer: str, address: str, credentials: Credentials, timeout_s: float) -> str:
     """Ask a server for its socket for tasks on the same host; empty if it has none.
 
     Raises:
         WaitTimeoutError: no process answers at the address within `timeout_s`.
         PeerRefusedError: the server does not want this task.
     """
-    return in_own_thread(lambda: _meet(peer, address, hello, timeout_s), "connecting")
+    return in_own_thread(lambda: _meet(peer, address, credentials, timeout_s), "connecting")
 
 
-def _meet(peer: str, address: str, hello: Hello, timeout_s: float) -> str:
+def _meet(peer: str, address: str, credentials: Credentials, timeout_s: float) -> str:
     channel = grpc.insecure_channel(address, options=CLIENT)
     try:
         # The call itself waits for the server: closing a channel whose readiness was watched takes another
         # 0.2 s.
         meet = channel.unary_unary(f"/{METHOD_SERVICE}/{MEET}")
-        name: bytes = meet(b"", metadata=_metadata(hello), timeout=timeout_s, wait_for_ready=True)
+        name: bytes = meet(b"", metadata=_metadata(credentials), timeout=timeout_s, wait_for_ready=True)
         return name.decode()
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -183,8 +184,8 @@ def _open(peer: str, address: str, timeout_s: float) -> grpc.Channel:
     return channel
 
 
-def _metadata(hello: Hello) -> tuple[tuple[str, bytes]]:
-    return ((HELLO_KEY, msgspec.msgpack.encode(hello)),)
+def _metadata(credentials: Credentials) -> tuple[tuple[str, bytes]]:
+    return ((HELLO_KEY, msgspec.msgpack.encode(credentials.hello)),)
 
 
 def _translated(error: grpc.RpcError, peer: str, address: str) -> PeerLostError | PeerRefusedError:

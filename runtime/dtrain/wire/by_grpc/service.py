@@ -21,6 +21,7 @@ from dtrain.wire.frames import SMALL_BYTES, Array, FrameDecoder, Payload, with_p
 from dtrain.wire.handshake import read_opening
 from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.reaching import listening_obstacle
+from dtrain.wire.security.credentials import Credentials
 
 
 class GrpcCaller:
@@ -58,6 +59,7 @@ class GrpcService:
         self,
         handler: Handler,
         address: str,
+        credentials: Credentials,
         *,
         connections: int,
         share_port: bool,
@@ -68,6 +70,7 @@ class GrpcService:
         Args:
             handler: who answers.
             address: ``host:port``.
+            credentials: what this server proves itself with.
             connections: how many may be open at once; a thread each.
             share_port: bind with SO_REUSEPORT, because the launcher holds the port for us; else it may not be
                 shared.
@@ -82,6 +85,7 @@ class GrpcService:
         ):  # of gRPC nothing could be heard but that it failed
             raise SpecError(f"cannot listen at {address}: {why}")
         self._handler = handler
+        self._credentials = credentials
         self._local_name = local_name
         self._traffic = Traffic()
         self._pool = ThreadPoolExecutor(max_workers=connections, thread_name_prefix="connection")

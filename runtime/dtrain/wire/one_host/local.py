@@ -27,6 +27,7 @@ from dtrain.wire.frames import Array, Frame, Payload, written
 from dtrain.wire.handshake import only_version, other_version
 from dtrain.wire.one_host import shared_memory
 from dtrain.wire.one_host.packets import SMALL_BYTES, PacketSocket
+from dtrain.wire.security.credentials import Credentials
 
 HELLO_LIMIT_S = 10.0
 RETRY_S = 0.05
@@ -42,7 +43,9 @@ class LocalChannel:
     copy.
     """
 
-    def __init__(self, peer: str, name: str, hello: Hello, timeout_s: float = HELLO_LIMIT_S) -> None:
+    def __init__(
+        self, peer: str, name: str, credentials: Credentials, timeout_s: float = HELLO_LIMIT_S
+    ) -> None:
         """Connect and shake hands.
 
         Raises:
@@ -50,6 +53,7 @@ class LocalChannel:
             PeerRefusedError: another user's process is, or the server does not want this task.
         """
         self.peer = peer
+        hello = credentials.hello
         self._aborted: str | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._packets = PacketSocket(self._socket)
@@ -187,11 +191,12 @@ class LocalService:
         of what they do.
     """
 
-    def __init__(self, handler: Handler, name: str = "") -> None:
+    def __init__(self, handler: Handler, credentials: Credentials, name: str = "") -> None:
         """Serve under a name that the run's tasks know (`socket_name`), or a random one where it is taken or
         empty.
         """
         self._handler = handler
+        self._credentials = credentials
         self._open: set[PacketSocket] = set()
         self._talks: dict[int, _Talk] = {}
         self._ready = select.epoll()
@@ -292,8 +297,9 @@ class LocalService:
         return False
 
 
-def socket_name(server: str, hello: Hello) -> str:
+def socket_name(server: str, credentials: Credentials) -> str:
     """Return the name of a server's socket, which only tasks with the run's secret can know."""
+    hello = credentials.hello
     told = "\0".join((server, hello.run_id, hello.cluster_hash))
     key = (hello.secret or "").encode()[:64]
     return f"dtrain-{hashlib.blake2b(told.encode(), key=key, digest_size=16).hexdigest()}"
