@@ -13,6 +13,7 @@ from dtrain import messages
 from dtrain.config import (
     CheckpointSection,
     RestartSection,
+    SecuritySection,
     SimulateSection,
     TrainingSettings,
     WaitSection,
@@ -102,13 +103,16 @@ def test_a_gradient_s_walk_is_short_on_each_side(first, after):
     assert len({file for file, _ in walk}) <= 15
 
 
-SECTIONS = [WrittenSpec, TrainingSettings, CheckpointSection, RestartSection, WaitSection, SimulateSection]
+SECTIONS = [
+    *(WrittenSpec, TrainingSettings, CheckpointSection, RestartSection, WaitSection, SecuritySection),
+    SimulateSection,
+]
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda each: each.__name__)
 def test_every_key_of_a_spec_is_in_its_page(section):
     page = text_of("reference/spec.md")
-    sections = {"cluster", "training", "checkpoint", "restart", "wait", "simulate"}
+    sections = {"cluster", "training", "checkpoint", "restart", "wait", "security", "simulate"}
     for key in keys_of(section).keys() - sections:
         assert f"`{key}`" in page, f"{section.__name__}.{key}"
 

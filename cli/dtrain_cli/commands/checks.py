@@ -38,7 +38,7 @@ def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object],
     from dtrain.config import SingleSection
     from dtrain_cli.spec.file import read_spec
 
-    spec = read_spec(path, sets, shortcuts, foreign, trains=not foreign)
+    spec = read_spec(path, sets, shortcuts, foreign, trains=not foreign).secured(os.environ)
     training = spec.training
     updates = "" if isinstance(training, SingleSection) else f", {training.updates}"
     click.echo(f"{path}: no mistakes; {spec.cluster}; {training.strategy}{updates}")

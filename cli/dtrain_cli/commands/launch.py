@@ -134,7 +134,8 @@ def _example_plan(
     from dtrain_cli.spec.file import read_spec
 
     workload = Workload(words.program, words.arguments, Path.cwd())
-    spec = workload.named(read_spec(words.spec, sets, shortcuts, words.foreign, trains=not words.foreign))
+    spec = read_spec(words.spec, sets, shortcuts, words.foreign, trains=not words.foreign).secured(os.environ)
+    spec = workload.named(spec)
     run_id = new_run_id(spec.name, datetime.now())
     directory = run_dir or (runs_dir or default_runs_dir()) / run_id
     machine = Machine(

@@ -16,7 +16,7 @@ from dtrain.errors import SpecError
 from dtrain_cli.commands.command_line import ProgramCommand, Words, check_program_file
 from dtrain_cli.commands.runs import find
 from dtrain_cli.commands.shell_completion import complete_run
-from dtrain_cli.commands.spec_options import DIRECTORY, RUNS_DIR_HELP, Count, Seconds
+from dtrain_cli.commands.spec_options import DIRECTORY, RUNS_DIR_HELP, SECURITY_OPTIONS, Count, Seconds
 
 if TYPE_CHECKING:
     from dtrain.process.assignment import TaskAssignment
@@ -29,8 +29,12 @@ _CLASSIC = {
     "job_name": "The role again.",
     "task_index": "The index again.",
 }
-_WAITS = {"start_timeout": "wait.start_s", "grace": "wait.grace_s"}
-"""Which field each shortcut gives."""
+_SHORTCUTS = (
+    "start_timeout",
+    "grace",
+    *(option.removeprefix("--").replace("-", "_") for option in SECURITY_OPTIONS),
+)
+"""Those of `dtrain_cli.spec.file.SHORTCUTS` that a single task takes."""
 _OF_ANOTHER_RUN = ("DTRAIN_RUN_ID", "DTRAIN_RUN_DIR", "DTRAIN_SECRET")
 _ABOUT = {
     Role.CHIEF: "Start the chief here: it leads the training.",
@@ -88,9 +92,7 @@ def _options(role: Role) -> list[click.Parameter]:
             ["--grace"], type=Seconds(0), metavar="S", help="From the order to stop to SIGKILL (default: 25)."
         ),
         click.Option(["--run-dir"], type=DIRECTORY, metavar="DIR", help="Where this task keeps its files."),
-        click.Option(
-            ["--secret-file"], type=FILE, metavar="FILE", help="The secret that all tasks of the run share."
-        ),
+        *(click.Option([name], **settings) for name, settings in SECURITY_OPTIONS.items()),
         *(
             click.Option([*_spellings(name), name], metavar="...", help=f"Classic flag. {about}")
             for name, about in _CLASSIC.items()
@@ -131,18 +133,16 @@ def _start(
     elif role is not Role.PS:
         raise SpecError(f"expected a program, such as `dtrain {role} --spec SPEC --index 0 PROGRAM.py`")
     classic = [f"--{name}={value}" for name in _CLASSIC if (value := options.pop(name)) is not None]
-    waits = {name: value for name in _WAITS if (value := options.pop(name)) is not None}
-    sets = (*(f"{_WAITS[name]}={value!r}" for name, value in waits.items()), *sets)
+    shortcuts = {name: value for name in _SHORTCUTS if (value := options.pop(name)) is not None}
     join = options.pop("join", None)
     runs_dir = options.pop("runs_dir", None)
     if join is None:
         from dtrain_cli.plan.standalone_start import StandaloneStart
 
         flags = (*words.arguments, *classic)
-        _become_task(
-            StandaloneStart(role, spec=spec, sets=sets, flags=flags, **options).assignment(os.environ), words
-        )
-    if spec or sets or classic or any(value is not None for value in options.values()):
+        start = StandaloneStart(role, spec=spec, sets=sets, shortcuts=shortcuts, flags=flags, **options)
+        _become_task(start.assignment(os.environ), words)
+    if spec or sets or shortcuts or classic or any(value is not None for value in options.values()):
         raise SpecError(
             "--join takes the worker's place and everything else from the run; give only --runs-dir beside it"
         )

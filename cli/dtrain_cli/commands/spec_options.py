@@ -28,6 +28,15 @@ class Seconds(click.FloatRange):
         return self.fail(f"{value!r} is not a valid {self.name}.", param, ctx) if isnan(seconds) else seconds
 
 
+_FILE: dict[str, Any] = {"metavar": "FILE"}
+SECURITY_OPTIONS: dict[str, dict[str, Any]] = {
+    "--secret-file": _FILE | {"help": "The secret that all tasks of the run share."},
+    "--tls-ca": _FILE | {"help": "The certificates from which every task's must descend."},
+    "--tls-cert": _FILE | {"help": "A task's certificate; {role} and {index} are filled in."},
+    "--tls-key": _FILE | {"help": "The key of that certificate; likewise."},
+    "--insecure": {"is_flag": True, "default": None, "help": "On a network, do without a secret."},
+}
+"""The options of `security`, for every command that connects."""
 _OPTIONS = (
     click.option(
         "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set any field, e.g. cluster.worker=8."
@@ -53,7 +62,8 @@ def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--set` and the shortcuts; the callback gets `sets` and the names of
     `dtrain_cli.spec.file.SHORTCUTS`.
     """
-    for option in reversed(_OPTIONS):
+    security = (click.option(name, **settings) for name, settings in SECURITY_OPTIONS.items())
+    for option in reversed((*_OPTIONS, *security)):
         command = option(command)
     return command
 

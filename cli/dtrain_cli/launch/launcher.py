@@ -56,7 +56,7 @@ def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) 
     workload = Workload(options.program, tuple(options.arguments), Path.cwd())
     spec = read_spec(
         options.spec, options.sets, options.shortcuts, options.foreign, trains=not options.foreign
-    )
+    ).secured(os.environ)
     directory, resume = _directory(options, workload.named(spec))
     with locked_run_directory(directory, resume) as files, LocalTarget(line, fork_server) as target:
         earlier = read_record(files.run, RunRecord)

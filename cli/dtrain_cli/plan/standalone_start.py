@@ -8,8 +8,9 @@ The rest of a spec (how to train, when to save) always comes from `--spec` and `
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import ClusterSection, RunSpec
@@ -49,7 +50,7 @@ class StandaloneStart:
         sets: each `--set KEY=VALUE`.
         flags: everything in which classic flags may stand, the strongest last.
         run_dir: where the task keeps its files.
-        secret_file: the file with the run's secret.
+        shortcuts: values by the names of `dtrain_cli.spec.file.SHORTCUTS`.
     """
 
     role: Role
@@ -58,7 +59,7 @@ class StandaloneStart:
     sets: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     run_dir: Path | None = None
-    secret_file: Path | None = None
+    shortcuts: Mapping[str, Any] = field(default_factory=dict)
 
     def assignment(self, environment: Mapping[str, str]) -> TaskAssignment:
         """Be one task of a cluster.
@@ -80,9 +81,10 @@ class StandaloneStart:
             raise SpecError(
                 f"`dtrain {self.role}` was asked for {asked}; TF_CONFIG or the flags say {found.task}"
             )
-        secret = self._secret(found.spec) or environment.get(SECRET) or None
+        spec = found.spec.secured(environment)
+        secret = _secret(spec) or environment.get(SECRET) or None
         run_dir = self.run_dir.absolute() if self.run_dir else found.run_dir
-        return replace(found, run_dir=run_dir, secret=secret)
+        return replace(found, spec=spec, run_dir=run_dir, secret=secret)
 
     def _by_flags(self) -> TaskAssignment | None:
         own = [f"--job_name={self.role}", f"--task_index={self.index or 0}"]
@@ -93,7 +95,7 @@ class StandaloneStart:
         """Return the place that the spec gives, if it writes addresses."""
         if self.spec is None:
             return None
-        spec = read_spec(self.spec, self.sets)
+        spec = read_spec(self.spec, self.sets, self.shortcuts)
         jobs = {role: getattr(spec.cluster, role) for role in Role if role is not Role.EVALUATOR}
         if any(isinstance(job, int) and job for job in jobs.values()):
             return None
@@ -121,28 +123,29 @@ class StandaloneStart:
 
     def _with_spec(self, found: TaskAssignment) -> TaskAssignment:
         """Return a place that does not come from the spec, with the rest of the user's spec."""
-        if self.spec is None and not self.sets:
+        if self.spec is None and not self.sets and not self.shortcuts:
             return found
         counts = [
             f"cluster.{role}={found.cluster.count(role)}" for role in Role if role is not Role.EVALUATOR
         ]
         if self.spec is None or self.role is Role.EVALUATOR:
             counts.append(f"cluster.{Role.EVALUATOR}={int(self.role is Role.EVALUATOR)}")
-        return replace(found, spec=read_spec(self.spec, [*counts, *self.sets]))
+        return replace(found, spec=read_spec(self.spec, [*counts, *self.sets], self.shortcuts))
 
-    def _secret(self, spec: RunSpec) -> str | None:
-        path = self.secret_file or (Path(spec.secret_file).expanduser() if spec.secret_file else None)
-        if path is None:
-            return None
-        try:
-            secret = path.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SpecError(
-                f"{path}: cannot read the secret: {getattr(error, 'strerror', None) or error}"
-            ) from None
-        if not secret:
-            raise SpecError(f"{path}: expected the run's secret, found an empty file")
-        return secret
+
+def _secret(spec: RunSpec) -> str | None:
+    if spec.security.secret_file is None:
+        return None
+    path = Path(spec.security.secret_file).expanduser()
+    try:
+        secret = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(
+            f"{path}: cannot read the secret: {getattr(error, 'strerror', None) or error}"
+        ) from None
+    if not secret:
+        raise SpecError(f"{path}: expected the run's secret, found an empty file")
+    return secret
 
 
 def _by_hand(cluster: ClusterSpec, task: TaskId) -> TaskAssignment:

@@ -24,6 +24,11 @@ SHORTCUTS = {
     "start_timeout": ("wait", "start_s"),
     "grace": ("wait", "grace_s"),
     "name": ("name",),
+    "tls_ca": ("security", "ca_file"),
+    "tls_cert": ("security", "cert_file"),
+    "tls_key": ("security", "key_file"),
+    "secret_file": ("security", "secret_file"),
+    "insecure": ("security", "insecure"),
 }
 """Which field each shortcut of the command line gives."""
 
@@ -69,7 +74,8 @@ def _default_tree(foreign: bool) -> SpecTree:
 def _shortcut(name: str, value: Any) -> Override:
     option = f"--{name.replace('_', '-')}"
     if isinstance(value, bool):
-        return Override(option if value else f"--no-{option[2:]}", SHORTCUTS[name], int(value))
+        label = option if value else f"--no-{option[2:]}"
+        return Override(label, SHORTCUTS[name], int(value) if name == "evaluator" else value)
     return Override(f"{option} {value if str(value).isprintable() else repr(value)}", SHORTCUTS[name], value)
 
 

@@ -14,6 +14,7 @@ from dtrain.config.problems import Problem
 from dtrain.config.resolution import resolve, with_program
 from dtrain.config.restart_section import DEFAULT_RESTART, RestartSection
 from dtrain.config.run_spec import EMBEDDED_DEFAULT, NO_SERVERS, RunSpec, WrittenSpec
+from dtrain.config.security_section import SecuritySection
 from dtrain.config.simulate_section import KillFault, LinkFault, PauseFault, SimulateSection
 from dtrain.config.training_section import (
     AsyncSection,
@@ -44,6 +45,7 @@ __all__ = [
     "Problem",
     "RestartSection",
     "RunSpec",
+    "SecuritySection",
     "ServerSection",
     "SimulateSection",
     "SingleSection",

@@ -85,10 +85,16 @@ def _section_mistakes(
         if key in keys:
             yield from mistakes(each, keys[key], (*path, key), show)
         else:
-            yield (*path, key), unknown_key(key, keys)
+            yield (*path, key), _below(key, keys) or unknown_key(key, keys)
     if is_dataclass(section):
         needed = (f.name for f in fields(section) if f.default is MISSING and f.default_factory is MISSING)
         yield from (((*path, name), "expected a value, found none") for name in needed if name not in value)
+
+
+def _below(key: str, keys: dict[str, Any]) -> str | None:
+    """Return where a key belongs that stands above its section; None where no section has it."""
+    homes = [f"{name}.{key}" for name, kind in keys.items() if is_section(kind) and key in keys_of(kind)]
+    return f"unknown key; did you mean {' or '.join(homes)}?" if homes else None
 
 
 def _mapping_mistakes(value: Any, kind: Any, path: KeyPath, show: Callable[[Any], str]) -> Iterator[Problem]:

@@ -1,6 +1,6 @@
 """A spec: all sections, and the rules between them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict
 
@@ -9,6 +9,7 @@ from dtrain.config.checkpoint_section import CheckpointSection
 from dtrain.config.cluster_section import ClusterSection
 from dtrain.config.problems import Problem
 from dtrain.config.restart_section import DEFAULT_RESTART, RestartSection
+from dtrain.config.security_section import SecuritySection
 from dtrain.config.simulate_section import SimulateSection
 from dtrain.config.training_rules import replicas_problems
 from dtrain.config.training_section import (
@@ -42,7 +43,7 @@ class WrittenSpec(TypedDict, total=False):
     restart: dict[RoleName, RestartSection]
     wait: WaitSection
     hold_ports: bool
-    secret_file: str | None
+    security: SecuritySection
     trace: bool
     simulate: SimulateSection
 
@@ -65,7 +66,7 @@ class RunSpec:
     restart: dict[RoleName, RestartSection] = field(default_factory=dict)
     wait: WaitSection = field(default_factory=WaitSection)
     hold_ports: bool = True
-    secret_file: str | None = None
+    security: SecuritySection = field(default_factory=SecuritySection)
     trace: bool = False
     simulate: SimulateSection = field(default_factory=SimulateSection)
     said: dict[str, Any] = field(default_factory=dict, compare=False)
@@ -79,7 +80,7 @@ class RunSpec:
             )
         elif self.name.startswith((".", "-")):
             yield ("name",), f"expected a letter or digit first, found {self.name!r}"
-        for section in ("cluster", "checkpoint", "wait", "simulate"):
+        for section in ("cluster", "checkpoint", "wait", "security", "simulate"):
             yield from (((section, *path), text) for path, text in getattr(self, section).problems())
         for role, restart in self.restart.items():
             yield from ((("restart", role, *path), text) for path, text in restart.problems())
@@ -136,6 +137,14 @@ class RunSpec:
     def on_servers(self) -> ServerSection:
         """The `training` section of a run that trains on parameter servers; only such a run asks."""
         return on_servers(self.training)
+
+    def secured(self, environment: Mapping[str, str]) -> "RunSpec":
+        """Return the same spec with what the environment says of `security`.
+
+        Raises:
+            SpecError: it cannot be used; see `SecuritySection.completed`.
+        """
+        return replace(self, security=self.security.completed(environment))
 
     def resolved(self) -> "RunSpec":
         """Return the same spec with its consequences written out.

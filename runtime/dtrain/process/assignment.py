@@ -84,7 +84,7 @@ class TaskAssignment:
         return cls(
             task=task,
             cluster=cluster,
-            spec=_read_spec(environment.get(SPEC), cluster),
+            spec=_read_spec(environment.get(SPEC), cluster).secured(environment),
             run_id=run_id or _run_id_by_hand(cluster),
             run_dir=Path(run_dir) if run_dir else None,
             attempt=_read_attempt(environment.get(ATTEMPT, "0")),
@@ -93,9 +93,15 @@ class TaskAssignment:
         )
 
     @classmethod
-    def by_hand(cls, cluster: ClusterSpec, task: TaskId) -> "TaskAssignment":
-        """Return the assignment of a task that was started without a launcher and without a spec."""
-        return cls(task, cluster, _default_spec(cluster), run_id=_run_id_by_hand(cluster))
+    def by_hand(cls, cluster: ClusterSpec, task: TaskId, environment: Mapping[str, str]) -> "TaskAssignment":
+        """Return the assignment of a task that was started without a launcher and without a spec.
+
+        Raises:
+            SpecError: the environment says something of `security` that cannot be used.
+        """
+        spec = _default_spec(cluster).secured(environment)
+        secret = environment.get(SECRET) or None
+        return cls(task, cluster, spec, run_id=_run_id_by_hand(cluster), secret=secret)
 
     @property
     def joined(self) -> bool:

@@ -102,7 +102,7 @@ def _make(wishes: TrainingSettings) -> Strategy:
     """Make the strategy of this process."""
     assignment = TaskAssignment.from_environment(os.environ)
     if assignment is None and (found := read_classic_flags(sys.argv[1:])):
-        assignment = TaskAssignment.by_hand(*found)
+        assignment = TaskAssignment.by_hand(*found, os.environ)
     who = CONSTRUCTOR if wishes else "dt.get_strategy()"
     spec = with_program(assignment.spec if assignment else RunSpec(), wishes, who)
     if assignment is not None and assignment.launched:

@@ -87,15 +87,15 @@ def test_what_a_launcher_says_is_kept():
 def test_the_secret_comes_from_the_file_then_the_spec_then_the_environment(spec, tmp_path):
     (tmp_path / "one").write_text("first\n")
     (tmp_path / "two").write_text("second\n")
-    start = StandaloneStart(Role.CHIEF, spec=spec, sets=(f"secret_file={tmp_path / 'two'}",))
+    start = StandaloneStart(Role.CHIEF, spec=spec, sets=(f"security.secret_file={tmp_path / 'two'}",))
     assert start.assignment({"DTRAIN_SECRET": "third"}).secret == "second"
-    one = StandaloneStart(Role.CHIEF, spec=spec, secret_file=tmp_path / "one")
+    one = StandaloneStart(Role.CHIEF, spec=spec, shortcuts={"secret_file": str(tmp_path / "one")})
     assert one.assignment({}).secret == "first"
     assert StandaloneStart(Role.CHIEF, spec=spec).assignment({"DTRAIN_SECRET": "third"}).secret == "third"
     (tmp_path / "one").write_text("\n")
     assert refused(one).endswith("expected the run's secret, found an empty file")
     assert "cannot read the secret" in refused(
-        StandaloneStart(Role.CHIEF, spec=spec, secret_file=tmp_path / "three")
+        StandaloneStart(Role.CHIEF, spec=spec, shortcuts={"secret_file": str(tmp_path / "three")})
     )
 
 

@@ -34,7 +34,7 @@ def mistakes(source: Path | None, *sets: str, **shortcuts) -> list[str]:
 
 
 SECTIONS = (
-    "name, cluster, training, checkpoint, success, restart, wait, hold_ports, secret_file, trace, simulate"
+    "name, cluster, training, checkpoint, success, restart, wait, hold_ports, security, trace, simulate"
 )
 
 
@@ -182,7 +182,12 @@ def test_precedence_is_set_then_shortcut_then_spec(spec):
 
 def test_sets_reach_tasks_lists_and_absent_sections(spec):
     path = spec(GOOD + "simulate: {kill: [{task: worker:0, at_step: 1}]}\n")
-    sets = ["simulate.slow.worker:1=5", "restart.ps.max=0", "simulate.kill.0.at_step=9", "secret_file=null"]
+    sets = [
+        "simulate.slow.worker:1=5",
+        "restart.ps.max=0",
+        "simulate.kill.0.at_step=9",
+        "security.secret_file=null",
+    ]
     read = read_spec(path, [*sets, "cluster.worker=[a:1, b:2]"])
     assert read.simulate.slow == {"worker:1": 5.0}
     assert read.restart["ps"].max == 0

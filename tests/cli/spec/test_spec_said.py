@@ -77,7 +77,7 @@ NONES = """
 training: {staleness_bound: none, partitioner: none, max_staleness: None, compression: null, replicas_to_aggregate: null}
 checkpoint: {every_s: none, every_steps: NONE, remote: none}
 simulate: none
-secret_file: none
+security: {secret_file: none, ca_file: none}
 """
 
 

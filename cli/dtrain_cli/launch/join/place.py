@@ -38,6 +38,7 @@ def joining_worker(run: KnownRun, environment: Mapping[str, str]) -> TaskAssignm
     spec = read_record(files.spec, RunSpec)
     if spec is None or isinstance(spec.training, SingleSection):
         raise SpecError(f"run {name} does not train on parameter servers; only such a run can be joined")
+    spec = spec.secured(environment)
     cluster, _ = read_tf_config(msgspec.json.encode({"cluster": offer.cluster}).decode())
     return TaskAssignment(
         task=_free_place(files, cluster),
