@@ -15,7 +15,7 @@ from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import CheckpointSection, ClusterSection, RunSpec, SimulateSection, training_section
 from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage
-from dtrain.parameters.shared_room import ReadRoom
+from dtrain.parameters.shared_buffers import ReadBufferAllocator
 from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.parameter_server.machine import ParameterServer
@@ -94,8 +94,8 @@ class InMemoryCluster:
     def _server(self, index: int) -> ServerHandler:
         assignment = self._assignment(TaskId(Role.PS, index))
         callers: set[Caller] = set()
-        room = ReadRoom(callers)
-        machine = ParameterServer(index, self.cluster, self.spec.training, 0.0, room=room)
+        allocator = ReadBufferAllocator(callers)
+        machine = ParameterServer(index, self.cluster, self.spec.training, 0.0, allocator=allocator)
         first = None if index == 0 else lambda timeout_s, own=assignment: self.connect(0, own)
         return ServerHandler(
             machine, assignment.hello(), Reporter(assignment), callers=callers, to_first=first

@@ -137,7 +137,7 @@ SERVER = [
     ),
     bug(STORE, "Store.apply", "self._take_effect(step + 1)", "self._take_effect(step)"),
     bug(STORE, "Store._keep_dense", "*"),
-    bug("parameters/table.py", "Table.update", "self.image.keep(gradient.ids)"),
+    bug("parameters/table.py", "Table.update", "self.snapshot.keep(gradient.ids)"),
     bug(
         "roles/parameter_server/snapshots.py",
         "Snapshots.keeps",
@@ -151,8 +151,14 @@ SERVER = [
         "held.version >= question.at_least and (applied is None or applied.covers(question.covers))",
         "held.version >= question.at_least",
     ),
-    bug("parameters/published.py", "Published.next_place", "*", "return self.newest", says="always in place"),
-    bug("parameters/published.py", "Published.lose", "*"),
+    bug(
+        "parameters/versioned_buffers.py",
+        "VersionedBuffers.next_place",
+        "*",
+        "return self.newest",
+        says="always in place",
+    ),
+    bug("parameters/versioned_buffers.py", "VersionedBuffers.lose", "*"),
 ]
 
 LEADER = [

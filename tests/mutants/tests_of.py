@@ -74,7 +74,7 @@ MIRRORED = {
         "roles/test_tables_on_servers.py",
     ],
     "roles/parameter_server/config_change.py": ["roles/test_obedience.py"],
-    "parameters/published.py": ["roles/test_published.py", "roles/test_in_place.py"],
+    "parameters/versioned_buffers.py": ["roles/test_versioned_buffers.py", "roles/test_in_place.py"],
     "roles/parameter_server/snapshots.py": ["roles/test_snapshots.py"],
     "parameters/store.py": [
         "roles/test_store.py",

@@ -35,7 +35,7 @@ class Hand:
         variables=VARIABLES,
         evaluators=0,
         wait=None,
-        room=None,
+        allocator=None,
         **training,
     ):
         self.training = training_section(**training)
@@ -51,7 +51,7 @@ class Hand:
         self.now = 0.0
         self.processes = {}
         self.parts = {}
-        about = (self.cluster, self.training, self.now, evaluators, wait or WaitSection(), room)
+        about = (self.cluster, self.training, self.now, evaluators, wait or WaitSection(), allocator)
         self.servers = [ParameterServer(i, *about) for i in range(servers)]
 
     @property

@@ -8,7 +8,7 @@ from roles.by_hand import Hand
 
 from dtrain.messages import Heartbeat, Hello, Pull, Push, Verdict
 from dtrain.parameters.replica_memory import ReplicaMemory
-from dtrain.parameters.shared_room import SharedRoom
+from dtrain.parameters.shared_buffers import SharedBufferAllocator
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.runs.trace import NO_TRACE
 from dtrain.variables import VariableSpec
@@ -91,7 +91,13 @@ class Worker:
 @pytest.fixture
 def hand():
     callers = set()
-    made = Hand(workers=3, max_steps=1000, updates="async", variables=VARIABLES, room=SharedRoom(callers))
+    made = Hand(
+        workers=3,
+        max_steps=1000,
+        updates="async",
+        variables=VARIABLES,
+        allocator=SharedBufferAllocator(callers),
+    )
     made.callers = callers
     return made
 

@@ -135,7 +135,7 @@ def test_of_a_table_all_rows_are_set_or_none():
     hold(hand)
     assert control(hand, blocks=[*hand.blocks(value=7), rows])[0] == Controlled()
     assert table.values.tolist() == rows.reshape(3, 2).tolist()
-    assert table.image.read("", 0, 3).tolist() == [[1.0] * 2] * 3, (
+    assert table.snapshot.read("", 0, 3).tolist() == [[1.0] * 2] * 3, (
         "a checkpoint that is being written has them as they were"
     )
     control(hand, count=2, blocks=[*hand.blocks(value=8), rows[:0]])

@@ -10,7 +10,7 @@ from roles.by_hand import Hand
 from roles.test_in_place import SIZE, VARIABLES, Silent
 
 from dtrain.messages import Heartbeat, Hello, Push
-from dtrain.parameters.shared_room import ReadRoom
+from dtrain.parameters.shared_buffers import ReadBufferAllocator
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.wire.by_grpc.service import GrpcCaller
 from dtrain.wire.frames import CHUNK_BYTES, Frame, FrameDecoder
@@ -22,8 +22,8 @@ class Server:
     def __init__(self, updates):
         callers = set()
         training = {"updates": updates, "chief_trains": False}
-        room = ReadRoom(callers)
-        self.hand = Hand(workers=2, max_steps=1000, variables=VARIABLES, room=room, **training)
+        allocator = ReadBufferAllocator(callers)
+        self.hand = Hand(workers=2, max_steps=1000, variables=VARIABLES, allocator=allocator, **training)
         hello = Hello(run_id="run", cluster_hash="hash", task="ps:0")
         self.handler = ServerHandler(self.hand.servers[0], hello, Silent(), callers=callers)
         self.handler.received(
@@ -82,7 +82,7 @@ def test_what_is_being_sent_is_not_torn_and_what_was_sent_is_overwritten():
     newest = server.place
     server.push(1, 3, 3)
     assert server.place is newest
-    assert server.hand.servers[0].held.store._published._older == [], "the first one has no reader any more"
+    assert server.hand.servers[0].held.store._versions._older == [], "the first one has no reader any more"
 
 
 def test_one_version_for_many_is_cut_once_if_they_take_it_together():
@@ -113,4 +113,4 @@ def test_a_connection_that_breaks_reads_no_more(updates):
     for caller in server.callers:
         caller.has_read()
         server.handler.disconnected(caller)
-    assert server.hand.servers[0].held.store._published.next_place()[0] is newest
+    assert server.hand.servers[0].held.store._versions.next_place()[0] is newest

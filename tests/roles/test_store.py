@@ -8,7 +8,9 @@ import pytest
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import optimizers
 from dtrain.parameters import placement
-from dtrain.parameters.store import Store, any_non_finite, unclippable
+from dtrain.parameters.finite import any_non_finite
+from dtrain.parameters.placement import unclippable
+from dtrain.parameters.store import Store
 from dtrain.variables import VariableSpec
 
 VARIABLES = [
@@ -77,9 +79,9 @@ def test_a_snapshot_restores_to_the_same_state_and_the_same_future():
     one.apply([gradient.copy() for gradient in gradients], 1)
     values, slots = [], {name: [] for name in one.slots}
     for part, group in enumerate(one.groups):
-        values.append(one.read_image(part, "", 0, group.size))
+        values.append(one.read_snapshot(part, "", 0, group.size))
         for name in slots if group.trainable else ():
-            slots[name].append(one.read_image(part, name, 0, group.size))
+            slots[name].append(one.read_snapshot(part, name, 0, group.size))
     other = store(optimizer, values)
     other.restore_slots(list(slots), [array for arrays in slots.values() for array in arrays])
     other.apply(gradients, 1)

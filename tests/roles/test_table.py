@@ -14,7 +14,7 @@ from dtrain.learning.core.initializers import RandomNormal
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers import legacy
 from dtrain.parameters import placement
-from dtrain.parameters.image import Image
+from dtrain.parameters.copy_on_write import CopyOnWriteSnapshot
 from dtrain.parameters.means import mean
 from dtrain.parameters.row_routes import RowRoutes
 from dtrain.parameters.store import Store
@@ -145,7 +145,7 @@ def test_an_image_stays_as_it_was_while_everything_changes(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     arrays = {"": rng.normal(size=(ROWS, 2)), "slot": rng.normal(size=(ROWS, 2))}
     before = {name: array.copy() for name, array in arrays.items()}
-    image = Image(arrays)
+    image = CopyOnWriteSnapshot(arrays)
     size = data.draw(st.integers(1, ROWS))
     for name in arrays:
         for start in range(0, ROWS, size):
@@ -188,8 +188,8 @@ def test_what_does_not_fit_is_refused():
             table.load(*wrong)
     with pytest.raises(InputError, match="are not rows 0 to 2"):
         table.load(VALUES, 0, 2, np.zeros(3, np.float32))
-    with pytest.raises(InputError, match="no image of part 0"):
-        store.read_image(0, VALUES, 0, 1)
+    with pytest.raises(InputError, match="no snapshot of part 0"):
+        store.read_snapshot(0, VALUES, 0, 1)
     with pytest.raises(InputError, match="number of a table below 1, found 1"):
         store.table(1)
 

@@ -8,7 +8,7 @@ from simulation.reporter import Reporter
 from simulation.setup import Setup
 
 from dtrain.messages import AnyMessage, Heartbeat, Hello
-from dtrain.parameters.shared_room import ReadRoom
+from dtrain.parameters.shared_buffers import ReadBufferAllocator
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.parameter_server.driver import TICK_S, ServerHandler
 from dtrain.roles.parameter_server.machine import ParameterServer
@@ -40,8 +40,8 @@ class Server:
         life = self.life = Life(self._network.clock)
         self.down = False
         callers: set[Caller] = set()
-        setup, room = self._setup, ReadRoom(callers)
-        machine = ParameterServer(self.index, setup.cluster, setup.training, life.now(), room=room)
+        setup, allocator = self._setup, ReadBufferAllocator(callers)
+        machine = ParameterServer(self.index, setup.cluster, setup.training, life.now(), allocator=allocator)
         hello = Hello(run_id="run", cluster_hash="cluster", task=self.name)
         to_first = partial(self._connect, life, "decisions") if self._first is not None else None
         self.handler = ServerHandler(

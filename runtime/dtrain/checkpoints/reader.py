@@ -5,7 +5,6 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 
@@ -15,9 +14,9 @@ from dtrain.checkpoints.locks import open_for_reading
 from dtrain.checkpoints.manifest import MANIFEST, FileRecord, Manifest
 from dtrain.checkpoints.tensor_file import Entry, decode_header, header_bytes
 from dtrain.errors import CheckpointDamagedError, CheckpointError
+from dtrain.types import Array
 from dtrain.variables.sharded_variable import ShardedVariable
 
-Array = np.ndarray[Any, Any]
 BLOCK_BYTES = 1 << 20
 
 

@@ -33,8 +33,8 @@ from dtrain.checkpoints.keys import join_parts
 from dtrain.checkpoints.manifest import MANIFEST, FileRecord, Manifest
 from dtrain.checkpoints.tensor_file import FILE_NAME, Entry, array_bytes, encode_header
 from dtrain.errors import CheckpointError
+from dtrain.types import Array
 
-Array = np.ndarray[Any, Any]
 BLOCK_BYTES = 1 << 20
 
 

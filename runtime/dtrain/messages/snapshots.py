@@ -2,7 +2,7 @@
 
 Rule *Consistent checkpoints* (docs/design/protocol.md#consistent-checkpoints).
 
-The leader reads it block by block after the servers have answered, while training goes on; see `roles.image`.
+The leader reads it block by block after the servers have answered, while training goes on: copy on write.
 """
 
 from typing import Any
@@ -90,7 +90,7 @@ class SnapshotRows(Message, frozen=True, gc=False, kw_only=True):
         part: whose: a group's with this number in the layout, whose elements are the rows; after the groups
             come the tables.
         array: "" for the values, else a slot's name.
-        start, stop: which rows. They are asked for in order: see `roles.image`.
+        start, stop: which rows. They are asked for in order: see `parameters.copy_on_write`.
         number: of the `Snapshot`; refused if there has been another one since, which may have come late on a
             broken connection.
     """

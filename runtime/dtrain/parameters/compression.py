@@ -20,16 +20,15 @@ A push of an array of n elements is, in its place among the blocks:
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.parameters.half_precision import HalfPrecision
 from dtrain.parameters.placement import Group, ServerLayout, Shard
-
-Array = np.ndarray[Any, Any]
-Blocks = Sequence[Array]
+from dtrain.parameters.versioned_buffers import BufferAllocator, VersionedBuffers
+from dtrain.types import Array, Blocks
 
 
 @dataclass(frozen=True)
@@ -132,6 +131,30 @@ class Compression:
                 "the same for all tasks?"
             )
         return self.half.widen(block, scale=scale)
+
+
+class CompressedValues:
+    """A server's compressed values: the newest version asked for, and older ones while they are read."""
+
+    def __init__(self, compression: Compression, layout: ServerLayout, allocator: BufferAllocator) -> None:
+        self._compression = compression
+        self._layout = layout
+        kinds = compression.value_kinds(layout)
+        self._versions = VersionedBuffers([np.empty(size, dtype) for dtype, size in kinds], allocator)
+        self._made_of = 0
+
+    def of(self, values: VersionedBuffers) -> list[Array]:
+        """Return the newest of these, compressed."""
+        if self._made_of != values.number:
+            place = self._versions.next_place()
+            self._compression.compress_values(self._layout, values.newest, place)
+            self._versions.publish(place)
+            self._made_of = values.number
+        return self._versions.newest
+
+    def lose(self, values: Sequence[Array]) -> None:
+        """Drop these buffers; see `VersionedBuffers.lose`."""
+        self._versions.lose(values)
 
 
 def _scale(block: Array) -> float:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from dtrain.types import Array
 
 
 class HalfPrecision:

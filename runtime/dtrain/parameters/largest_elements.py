@@ -7,11 +7,9 @@ kept, as it changes no variable. A replica that is started again keeps nothing, 
 servers went back to a checkpoint.
 """
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from dtrain.types import Array
 
 
 class LargestElements:

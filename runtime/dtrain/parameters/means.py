@@ -4,12 +4,10 @@ Rule *Determinism* (docs/design/protocol.md#determinism).
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
-Blocks = Sequence[Array]
+from dtrain.types import Array, Blocks
 
 PIECE = 1 << 15
 """Elements that are averaged at a time."""

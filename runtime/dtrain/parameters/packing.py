@@ -13,9 +13,7 @@ from dtrain.messages.verdict import Verdict
 from dtrain.parameters.compression import Compression
 from dtrain.parameters.largest_elements import LargestElements
 from dtrain.parameters.replica_memory import ReplicaMemory
-
-Array = np.ndarray[Any, Any]
-Blocks = Sequence[Array]
+from dtrain.types import Array, Blocks
 
 
 class Packing:

@@ -22,9 +22,9 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from dtrain.errors import InputError, SpecError
+from dtrain.learning import optimizers
+from dtrain.types import Array
 from dtrain.variables import DTYPE_BYTES, VariableSpec
 from dtrain.variables.partitioning import (
     Partitioner,
@@ -34,8 +34,6 @@ from dtrain.variables.partitioning import (
     shard_name,
     split_rows,
 )
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,3 +291,22 @@ def _layout(server: int, shards: Sequence[Shard]) -> ServerLayout:
         for trainable, dtype in ordered
     ]
     return ServerLayout(server, tuple(groups), tuple(shard for shard in shards if shard.sparse))
+
+
+def unclippable(optimizer: Mapping[str, Any], plan: Plan) -> str | None:
+    """Return why an optimizer that limits norms cannot do so on these servers; None if it can.
+
+    A norm needs a whole variable, the global norm all of them, on one server.
+    """
+    rule = optimizers.from_config(optimizer)
+    if rule.global_clipnorm is not None and plan.servers > 1:
+        return (
+            f"global_clipnorm needs all variables on one parameter server, found {plan.servers}; use "
+            "clipnorm or clipvalue"
+        )
+    if rule.clipnorm is not None and len(plan.shards) > len(plan.variables):
+        return (
+            "clipnorm needs every variable in one piece; this run's partitioner splits some: use "
+            "clipvalue or no partitioner"
+        )
+    return None

@@ -12,13 +12,11 @@ which `join` fills from the blocks and `split` writes back. Without a partitione
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from dtrain.parameters.placement import Plan
-
-Array = np.ndarray[Any, Any]
+from dtrain.types import Array
 
 PLACES_KEPT = 4
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.parameters.placement import Plan, Shard
-
-Array = np.ndarray[Any, Any]
+from dtrain.types import Array
 
 
 @dataclass(frozen=True, slots=True)

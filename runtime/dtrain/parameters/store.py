@@ -5,8 +5,7 @@ update is one pass over one array however many variables there are, and a gradie
 which it is applied. Sparse variables are tables (`parameters.table`), each by itself.
 """
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -17,14 +16,12 @@ from dtrain.errors import InputError
 from dtrain.learning import optimizers
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.parameters.change import Change, laid_over
-from dtrain.parameters.compressed_values import CompressedValues
-from dtrain.parameters.compression import Compression
-from dtrain.parameters.image import Image
-from dtrain.parameters.placement import Plan, ServerLayout
-from dtrain.parameters.published import Published, Room
+from dtrain.parameters.compression import CompressedValues, Compression
+from dtrain.parameters.copy_on_write import CopyOnWriteSnapshot
+from dtrain.parameters.placement import ServerLayout
 from dtrain.parameters.table import VALUES, Table
-
-Array = np.ndarray[Any, Any]
+from dtrain.parameters.versioned_buffers import BufferAllocator, VersionedBuffers
+from dtrain.types import Array
 
 
 class Store:
@@ -43,7 +40,7 @@ class Store:
         values: Sequence[Array],
         origin: int = 0,
         max_steps: int | None = None,
-        room: Room | None = None,
+        allocator: BufferAllocator | None = None,
         compression: Compression | None = None,
     ) -> None:
         """Take over initial values, `[group]`, flat; arrays that cannot be written are copied.
@@ -51,14 +48,11 @@ class Store:
         Args:
             layout: of the server.
             optimizer: its serialized form.
-            values: of the layout's dtypes and sizes.
+            values: of the layout's dtypes and sizes, else an `InputError` is raised.
             origin: the version at which the optimizer began.
             max_steps: the last version, at which the optimizer completes its work.
-            room: the memory that keeps the values.
+            allocator: the memory that keeps the values.
             compression: the form in which they travel.
-
-        Raises:
-            InputError: they do not have the layout's dtypes and sizes.
         """
         self.layout = layout
         self.origin = origin
@@ -69,26 +63,26 @@ class Store:
         self.optimizer = optimizers.from_config(optimizer)
         if reason := _mismatch(values, self._kinds):
             raise InputError(reason)
-        room = room or Room()
-        self._published = Published(values, room)
+        allocator = allocator or BufferAllocator()
+        self._versions = VersionedBuffers(values, allocator)
         self._compression = compression
-        self._compressed = None if compression is None else CompressedValues(compression, layout, room)
+        self._compressed = None if compression is None else CompressedValues(compression, layout, allocator)
         fresh = [self.optimizer.initial_slots(self.values[index]) for index in self.trainable]
         names = self.optimizer.initial_slots(np.zeros(0))  # names also where a server has nothing to train
+        self.slots: dict[str, list[Array]] = {name: [slots[name] for slots in fresh] for name in names}
         self._changes: list[Change] = []
         self.assigned = (0, 0)
-        self._images: list[Image] = []
-        self.slots: dict[str, list[Array]] = {name: [slots[name] for slots in fresh] for name in names}
+        self._snapshots: list[CopyOnWriteSnapshot] = []
         self.tables = [Table(shard, self.optimizer) for shard in layout.tables]
         self._trained_tables = [table for table in self.tables if table.shard.trainable]
 
     @property
     def values(self) -> list[Array]:
-        """The newest version: `[group]`, flat arrays of the layout's dtypes and sizes, owned by `room`.
+        """The newest version: `[group]`, flat arrays of the layout's dtypes and sizes, owned by `allocator`.
 
         They are read-only for callers: a later version may overwrite them once they are not read.
         """
-        return self._published.newest
+        return self._versions.newest
 
     def shown(self, version: int, whole: bool = False) -> list[Array]:
         """Return the values for replicas at this version, the newest: compressed if so configured.
@@ -97,11 +91,11 @@ class Store:
         """
         if self._compressed is None or whole or (self.max_steps is not None and version >= self.max_steps):
             return self.values
-        return self._compressed.of(self._published)
+        return self._compressed.of(self._versions)
 
     def lose(self, values: Sequence[Array]) -> None:
         """Drop these buffers: the process that was reading them is gone."""
-        self._published.lose(values)
+        self._versions.lose(values)
         if self._compressed is not None:
             self._compressed.lose(values)
 
@@ -172,10 +166,10 @@ class Store:
             if change.values:
                 self.assigned = change.number
                 self._keep_dense()
-                place = self._published.next_place()
+                place = self._versions.next_place()
                 for value, new in zip(place, change.values, strict=False):
                     value[...] = new
-                self._published.publish(place)
+                self._versions.publish(place)
                 for table, rows in zip(self.tables, change.values[len(place) :], strict=True):
                     if rows.size:
                         table.assign(rows)
@@ -186,7 +180,7 @@ class Store:
         if reached >= step:
             self._keep_dense()
             values = self.values
-            place = self._published.next_place()
+            place = self._versions.next_place()
             for value, new in zip(values, place, strict=True):
                 new[...] = value
             for position, index in enumerate(self.trainable):
@@ -195,7 +189,7 @@ class Store:
                 )
             for table in self._trained_tables:
                 table.finalize()
-            self._published.publish(place)
+            self._versions.publish(place)
 
     def slot_views(self, slot: str) -> dict[str, Array]:
         """Return one slot of every trainable dense shard by the shard's name, as views."""
@@ -308,7 +302,7 @@ class Store:
             dense = self._clip(dense, rows)
         self._keep_dense()
         position = 0
-        place = self._published.next_place()
+        place = self._versions.next_place()
         for index, (value, new, gradient) in enumerate(zip(self.values, place, dense, strict=True)):
             if self.groups[index].trainable:
                 slots = {name: arrays[position] for name, arrays in self.slots.items()}
@@ -324,7 +318,7 @@ class Store:
             table.update(rows[table.shard.name], step - self.origin, rate_scale)
             if step + 1 == self.max_steps:
                 table.finalize()
-        self._published.publish(place)
+        self._versions.publish(place)
         self._take_effect(step + 1)
 
     def _listed(self, blocks: Sequence[Array]) -> Iterable[tuple[Table, Array, Array]]:
@@ -363,38 +357,39 @@ class Store:
         for name, arrays in self.slots.items():
             for index, array in zip(self.trainable, arrays, strict=True):
                 slots.setdefault(index, {})[name] = array
-        self._images = [
-            Image({VALUES: value, **slots.get(index, {})}) for index, value in enumerate(self.values)
+        self._snapshots = [
+            CopyOnWriteSnapshot({VALUES: value, **slots.get(index, {})})
+            for index, value in enumerate(self.values)
         ]
-        self._images += [table.mark() for table in self.tables]
+        self._snapshots += [table.mark() for table in self.tables]
 
-    def read_image(self, part: int, name: str, start: int, stop: int) -> Array:
+    def read_snapshot(self, part: int, name: str, start: int, stop: int) -> Array:
         """Return rows of one array at the time of the last `mark`, flat.
 
-        Arguments are those of `SnapshotRows`; see `Image.read`.
+        Arguments are those of `SnapshotRows`; see `CopyOnWriteSnapshot.read`.
 
         Raises:
             InputError: there was none, or it has no such rows.
         """
-        if not 0 <= part < len(self._images):
-            raise InputError(f"there is no image of part {part}; there are {len(self._images)}")
-        return self._images[part].read(name, start, stop).reshape(-1)
+        if not 0 <= part < len(self._snapshots):
+            raise InputError(f"there is no snapshot of part {part}; there are {len(self._snapshots)}")
+        return self._snapshots[part].read(name, start, stop).reshape(-1)
 
-    def forget_images(self) -> None:
+    def forget_snapshots(self) -> None:
         """Drop what was marked and will not be read."""
-        self._images = []
+        self._snapshots = []
         for table in self.tables:
-            table.image = None
+            table.snapshot = None
 
-    def keep_images(self) -> None:
+    def keep_snapshots(self) -> None:
         """Copy what was marked before a write from outside."""
-        for image in self._images:
-            image.keep_all()
+        for snapshot in self._snapshots:
+            snapshot.keep_all()
 
     def _keep_dense(self) -> None:
         """Copy marked dense values before an update."""
-        for image in self._images[: len(self.groups)]:
-            image.keep_all()
+        for snapshot in self._snapshots[: len(self.groups)]:
+            snapshot.keep_all()
 
 
 def _mismatch(blocks: Sequence[Array], expected: Sequence[tuple[np.dtype[Any], int]]) -> str | None:
@@ -405,33 +400,3 @@ def _mismatch(blocks: Sequence[Array], expected: Sequence[tuple[np.dtype[Any], i
     # names only here: numpy computes them at every access
     wanted, given = ([(dtype.name, size) for dtype, size in kinds] for kinds in (expected, found))
     return f"expected (dtype, elements) {wanted}, found {given}"
-
-
-def unclippable(optimizer: Mapping[str, Any], plan: Plan) -> str | None:
-    """Return why an optimizer that limits norms cannot do so on these servers; None if it can.
-
-    A norm needs a whole variable, the global norm all of them, on one server.
-    """
-    rule = optimizers.from_config(optimizer)
-    if rule.global_clipnorm is not None and plan.servers > 1:
-        return (
-            f"global_clipnorm needs all variables on one parameter server, found {plan.servers}; use "
-            "clipnorm or clipvalue"
-        )
-    if rule.clipnorm is not None and len(plan.shards) > len(plan.variables):
-        return (
-            "clipnorm needs every variable in one piece; this run's partitioner splits some: use "
-            "clipvalue or no partitioner"
-        )
-    return None
-
-
-def any_non_finite(blocks: Iterable[Array]) -> bool:
-    """Return whether a floating-point block holds NaN or infinity; usually one pass for a sum of squares.
-
-    Of numpy's products only `vdot` gives no warning when it overflows.
-    """
-    return any(
-        block.dtype.kind == "f" and not math.isfinite(np.vdot(block, block)) and not np.isfinite(block).all()
-        for block in blocks
-    )

@@ -8,11 +8,10 @@ from dtrain.errors import InputError
 from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers import Optimizer
-from dtrain.parameters.image import Image
+from dtrain.parameters.copy_on_write import CopyOnWriteSnapshot
 from dtrain.parameters.placement import Shard
+from dtrain.types import Array
 from dtrain.variables.lazy_table import row_blocks
-
-Array = np.ndarray[Any, Any]
 
 VALUES = ""
 """The name of the rows themselves among a table's arrays; the others are slots."""
@@ -25,7 +24,7 @@ class Table:
         arrays: the rows under `VALUES`, and of a trainable table each slot under its name; to be filled
             before use. Each has the shard's shape; the table owns them.
         drawn: the source from which `load` draws rows of an array where none are given.
-        image: the table at the moment of a checkpoint.
+        snapshot: the table at the moment of a checkpoint.
     """
 
     def __init__(self, shard: Shard, optimizer: Optimizer) -> None:
@@ -33,7 +32,7 @@ class Table:
         slots = optimizer.initial_slots(np.zeros(0, shard.dtype)) if shard.trainable else ()
         self.arrays = {name: np.empty(shard.shape, shard.dtype) for name in (VALUES, *slots)}
         self.drawn: dict[str, DrawnTable] = {}
-        self.image: Image | None = None
+        self.snapshot: CopyOnWriteSnapshot | None = None
         self.optimizer = optimizer
 
     @property
@@ -83,8 +82,8 @@ class Table:
 
     def assign(self, rows: Array) -> None:
         """Replace all rows by these, in any shape."""
-        if self.image is not None:
-            self.image.keep_all()
+        if self.snapshot is not None:
+            self.snapshot.keep_all()
         self.values[...] = rows.reshape(self.values.shape)
 
     def look_up(self, ids: Array) -> Array:
@@ -111,25 +110,25 @@ class Table:
 
     def update(self, gradient: SparseRows, step: int, rate_scale: float) -> None:
         """Apply one update of the optimizer in place; ids ascend and occur once."""
-        if self.image is not None:
+        if self.snapshot is not None:
             if self.optimizer.touches_listed_rows_only:
-                self.image.keep(gradient.ids)
+                self.snapshot.keep(gradient.ids)
             else:
-                self.image.keep_all()
+                self.snapshot.keep_all()
         self.optimizer.update_rows(
             self.values, gradient.ids, gradient.rows, self.slots, step, rate_scale=rate_scale
         )
 
     def finalize(self) -> None:
         """Complete the last update; see `Optimizer.finalize`."""
-        if self.optimizer.use_ema and self.image is not None:
-            self.image.keep_all()
+        if self.optimizer.use_ema and self.snapshot is not None:
+            self.snapshot.keep_all()
         self.optimizer.finalize(self.values, self.slots)
 
-    def mark(self) -> Image:
+    def mark(self) -> CopyOnWriteSnapshot:
         """Remember the table as it is now, in place of an earlier moment."""
-        self.image = Image(self.arrays)
-        return self.image
+        self.snapshot = CopyOnWriteSnapshot(self.arrays)
+        return self.snapshot
 
     @property
     def _row_size(self) -> int:

@@ -11,12 +11,10 @@ Source: Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
-Blocks = Sequence[Array]
+from dtrain.types import Array, Blocks
 
 BLOCK = 1 << 15
 """Elements that are corrected at a time: four arrays of them stay in the cache."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
@@ -20,9 +20,8 @@ from dtrain.checkpoints.tensor_file import (
 )
 from dtrain.errors import CheckpointDamagedError, CheckpointError
 from dtrain.saving.destination import write_whole
+from dtrain.types import Array
 from dtrain.variables.lazy_table import row_blocks
-
-Array = np.ndarray[Any, Any]
 
 FORMAT = "dtrain"
 VERSION = "1"

@@ -3,16 +3,12 @@
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from dtrain.errors import DtrainError, SpecError
 from dtrain.learning.graphs.graph import Graph
 from dtrain.saving.destination import FilePath, destination, write_whole
 from dtrain.strategies.interface import Strategy
-
-Array = np.ndarray[Any, Any]
+from dtrain.types import Array
 
 SUFFIX = ".onnx"
 # The limit of a protobuf message.

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import SpecError
-
-Array = np.ndarray[Any, Any]
+from dtrain.types import Array
 
 SUFFIXES = (".npy", ".npz", ".csv", ".json", ".jsonl")
 

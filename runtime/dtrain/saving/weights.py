@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -11,9 +10,8 @@ from dtrain.errors import CheckpointError
 from dtrain.saving.archive import check_not_of_tensorflow, read_archive, write_archive
 from dtrain.saving.destination import FilePath, destination
 from dtrain.strategies.interface import Strategy
+from dtrain.types import Array
 from dtrain.variables import VariableSpec
-
-Array = np.ndarray[Any, Any]
 
 
 def save_weights(

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import InputError
-
-Array = np.ndarray[Any, Any]
+from dtrain.types import Array
 
 BLOCK_BYTES = 4 << 20
 """Bytes of a table that are handled at a time where all of it is read."""

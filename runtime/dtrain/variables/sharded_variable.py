@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import InputError
+from dtrain.types import Array
 from dtrain.variables.partitioning import row_offsets, split_rows
 
-Array = np.ndarray[Any, Any]
 LocalSlice = tuple[int, int | None, int]
 
 

@@ -8,10 +8,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import count, zip_longest
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import msgspec
-import numpy as np
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import on_servers
@@ -39,11 +38,11 @@ from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.start import Start
 from dtrain.roles.chief.table_loads import descriptions, loads
+from dtrain.types import Array
 from dtrain.wire.channel import Channel
 from dtrain.wire.frames import Frame
 from dtrain.wire.peer import Peer
 
-Array = np.ndarray[Any, Any]
 Answer = TypeVar("Answer", Marked, SnapshotReply)
 Connect = Callable[[int, float], Channel]
 

@@ -24,11 +24,11 @@ from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.saved_arrays import SavedArray, saved_arrays
 from dtrain.roles.chief.start import Start
+from dtrain.types import Array
 from dtrain.variables.lazy_table import row_blocks
 
 CUT_ATTEMPTS = 10
 
-Array = np.ndarray[Any, Any]
 Tried = Callable[[int, str | None], None]
 """Hears the step of a checkpoint and why it could not be written; None: it was."""
 

@@ -27,8 +27,6 @@ from dtrain.protocol.tally import Open
 from dtrain.variables import VariableSpec
 from dtrain.variables.lazy_table import LazyTable
 
-Array = np.ndarray[Any, Any]
-
 
 @dataclass(frozen=True)
 class Start:

@@ -10,10 +10,10 @@ import numpy as np
 from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.messages import Load
 from dtrain.parameters.placement import Plan
+from dtrain.types import Array
 from dtrain.variables import DTYPE_BYTES
 from dtrain.variables.lazy_table import BLOCK_BYTES, row_blocks
 
-Array = np.ndarray[Any, Any]
 Tables = Mapping[str, Mapping[str, Any]]
 """By variable, its rows under ``""`` and each slot under its name: whatever can be sliced by rows."""
 

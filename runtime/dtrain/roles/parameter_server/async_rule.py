@@ -7,9 +7,6 @@ what comes without permission and judges what is too stale.
 """
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from dtrain.config import AsyncSection
 from dtrain.control.actions import Action, Caller, Send
@@ -21,9 +18,7 @@ from dtrain.protocol.delay_compensation import DelayCompensation
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.protocol.staleness import StalenessRule
-
-Array = np.ndarray[Any, Any]
-Blocks = Sequence[Array]
+from dtrain.types import Array, Blocks
 
 
 class AsyncRule:

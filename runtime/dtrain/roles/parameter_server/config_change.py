@@ -2,18 +2,12 @@
 `roles.chief.order`. Machine.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-
 from dtrain.control.actions import Action, Caller, Send
 from dtrain.errors import DtrainError
 from dtrain.messages import Control, Controlled, Hold, Holding, NotReady, Refusal
 from dtrain.parameters.change import Change
 from dtrain.roles.parameter_server.term_state import TermState
-
-Blocks = Sequence[np.ndarray[Any, Any]]
+from dtrain.types import Blocks
 
 
 def obey(

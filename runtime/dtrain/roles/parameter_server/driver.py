@@ -30,15 +30,16 @@ from dtrain.messages import (
     Release,
     Subscribe,
 )
-from dtrain.parameters.shared_room import ReadRoom, SharedRoom
+from dtrain.parameters.shared_buffers import ReadBufferAllocator, SharedBufferAllocator
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.process.open_files import allow_open_files
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.roles.parameter_server.machine import Blocks, ParameterServer
+from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.roles.parameter_server.preemption import ThreadPolicy
 from dtrain.runs.events import Decided
 from dtrain.runs.reporting import Reporter
+from dtrain.types import Blocks
 from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer, Caller, Channel
 from dtrain.wire.connecting import connect, heartbeat_transport
@@ -79,7 +80,7 @@ class ServerHandler:
             machine: decides.
             hello: this server's own.
             reporter: told of progress.
-            callers: filled with the open connections; the machine's room looks which of them read.
+            callers: filled with the open connections; the machine's allocator looks which of them read.
             to_first: opens a connection to ps:0, where synchronous training is decided; None: this is ps:0.
             clock: the time, and how to wait.
         """
@@ -329,9 +330,9 @@ def serve(assignment: TaskAssignment) -> None:
     evaluators = spec.cluster.count(Role.EVALUATOR)
     by_grpc = assignment.spec.on_servers.transport == "grpc"
     callers: set[Caller] = set()
-    room = (ReadRoom if by_grpc else SharedRoom)(callers)
+    allocator = (ReadBufferAllocator if by_grpc else SharedBufferAllocator)(callers)
     machine = ParameterServer(
-        assignment.task.index, assignment.cluster, spec.on_servers, now_s, evaluators, spec.wait, room
+        assignment.task.index, assignment.cluster, spec.on_servers, now_s, evaluators, spec.wait, allocator
     )
     connect_by = partial(_connect_to_first, assignment, credentials, reporter)
     to_first = partial(connect_by, assignment.spec.on_servers.transport) if machine.index > 0 else None

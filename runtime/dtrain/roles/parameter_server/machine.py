@@ -7,11 +7,7 @@ about members and decisions; at the control host the rules ask it by a call. The
 one lock and carries out what it returns before anything else happens.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 import msgspec
-import numpy as np
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import ServerSection, WaitSection
@@ -41,7 +37,7 @@ from dtrain.messages import (
     SnapshotRows,
     Subscribe,
 )
-from dtrain.parameters.published import Room
+from dtrain.parameters.versioned_buffers import BufferAllocator
 from dtrain.protocol.membership import LEASE_S
 from dtrain.protocol.part_dealer import NO_RANK
 from dtrain.roles.parameter_server.config_change import obey
@@ -51,8 +47,7 @@ from dtrain.roles.parameter_server.snapshots import Snapshots
 from dtrain.roles.parameter_server.sync_rule import SyncRule
 from dtrain.roles.parameter_server.table_answers import table_answer
 from dtrain.roles.parameter_server.term_state import TermState
-
-Blocks = Sequence[np.ndarray[Any, Any]]
+from dtrain.types import Blocks
 
 LEADERS_DEEDS: dict[type[AnyMessage], str] = {
     Initialise: "initialise variables",
@@ -83,7 +78,7 @@ class ParameterServer:
         now: float,
         evaluators: int = 0,
         wait: WaitSection | None = None,
-        room: Room | None = None,
+        allocator: BufferAllocator | None = None,
     ) -> None:
         """Begin without variables.
 
@@ -93,14 +88,14 @@ class ParameterServer:
             now: seconds.
             evaluators: how many tasks beside those of the cluster will come.
             wait: how long others are waited for.
-            room: where values are kept.
+            allocator: where values are kept.
         """
         self.index = index
         self.cluster = cluster
         task = TaskId(Role.PS, index)
         self.control = ControlPlane(task, cluster, training, now, evaluators, wait or WaitSection())
         self.held: TermState | None = None
-        self._room = room or Room()
+        self._allocator = allocator or BufferAllocator()
         self._loading: TermState | None = None
         self._snapshots = Snapshots()
         self._questions = Questions(self.control, self._snapshots)
@@ -221,7 +216,7 @@ class ParameterServer:
             return [Send(caller, Refusal(reason=reason))]
         try:
             held = TermState.from_message(
-                message, blocks, server=self.index, control=self.control, room=self._room
+                message, blocks, server=self.index, control=self.control, allocator=self._allocator
             )
         except (DtrainError, msgspec.ValidationError) as error:
             reason = f"the leader's plan, optimizer and values do not fit together: {error}"

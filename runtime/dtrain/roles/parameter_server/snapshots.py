@@ -12,11 +12,7 @@ checkpoint is no cut, but says of every server which batches it contains; see `p
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 
 from dtrain.cluster import TaskId
 from dtrain.control.actions import Caller
@@ -25,8 +21,8 @@ from dtrain.protocol.applied_batches import NONE, AppliedBatches
 from dtrain.protocol.part_dealer import NOTHING_DEALT
 from dtrain.roles.parameter_server.term_state import TermState
 from dtrain.runs.events import CutTaken
+from dtrain.types import Blocks
 
-Blocks = Sequence[np.ndarray[Any, Any]]
 Delivery = tuple[Caller, TaskId, Push, Blocks]
 """A push as it arrived."""
 
@@ -72,7 +68,7 @@ class Snapshots:
         """Time has passed: let go of what is not read any more."""
         if now >= self._forget_at_s and held is not None:
             self._forget_at_s = math.inf
-            held.store.forget_images()
+            held.store.forget_snapshots()
 
     def keeps(self, delivery: Delivery, now: float) -> bool:
         """Whether a push has to wait."""

@@ -9,7 +9,6 @@ replica: then a `Release` lets all servers answer it as pending.
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -23,9 +22,7 @@ from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.protocol.sync_round import Contribution, SyncRound
 from dtrain.protocol.tally import Open
-
-Array = np.ndarray[Any, Any]
-Blocks = Sequence[Array]
+from dtrain.types import Array, Blocks
 
 
 @dataclass(frozen=True)

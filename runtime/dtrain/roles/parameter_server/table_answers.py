@@ -1,15 +1,9 @@
 """A server's answers to messages about one of its tables."""
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-
 from dtrain.errors import InputError
 from dtrain.messages import AnyMessage, Load, Loaded, Lookup, Refusal, Rows, SnapshotRows
 from dtrain.roles.parameter_server.term_state import TermState
-
-Blocks = Sequence[np.ndarray[Any, Any]]
+from dtrain.types import Blocks
 
 
 def table_answer(
@@ -34,7 +28,7 @@ def table_answer(
                 rows = held.rule.rows_for(rank, message.tables, blocks)
                 rows = rows if whole else held.store.compressed_rows(message.tables, rows)
             case SnapshotRows():
-                rows = [held.store.read_image(message.part, message.array, message.start, message.stop)]
+                rows = [held.store.read_snapshot(message.part, message.array, message.start, message.stop)]
         return Rows(), rows
     except (InputError, ValueError, TypeError) as error:
         return Refusal(reason=f"{type(message).__name__} does not fit: {error}"), ()

@@ -1,10 +1,6 @@
 """The state of a server in one term: variables, their update rule, the table of pushes."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from dtrain.cluster import Role
 from dtrain.config import AsyncSection, ServerSection
@@ -17,16 +13,15 @@ from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.messages import Initialise, Lineage, Marked, Push, Refusal, Reply, Row, Verdict
 from dtrain.parameters.compression import Compression
 from dtrain.parameters.placement import Plan
-from dtrain.parameters.published import Room
 from dtrain.parameters.store import Store
+from dtrain.parameters.versioned_buffers import BufferAllocator
 from dtrain.protocol.applied_batches import NONE, AppliedBatches
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.parameter_server.async_rule import AsyncRule
 from dtrain.roles.parameter_server.sync_rule import SyncRule
-
-Blocks = Sequence[np.ndarray[Any, Any]]
+from dtrain.types import Blocks
 
 
 @dataclass(kw_only=True)
@@ -59,16 +54,22 @@ class TermState:
 
     @classmethod
     def from_message(
-        cls, message: Initialise, blocks: Blocks, *, server: int, control: ControlPlane, room: Room
+        cls,
+        message: Initialise,
+        blocks: Blocks,
+        *,
+        server: int,
+        control: ControlPlane,
+        allocator: BufferAllocator,
     ) -> "TermState":
-        """Return what the leader says; the values are kept in `room`.
+        """Return what the leader says; the values are kept in `allocator`.
 
         Args:
             message: the leader's.
             blocks: `[group]` flat values, then `[slot][trainable group]`; taken over where writable.
             server: which one this is.
             control: this task's.
-            room: where values are kept.
+            allocator: where values are kept.
 
         Raises:
             DtrainError: plan, optimizer and blocks do not fit together.
@@ -78,7 +79,7 @@ class TermState:
         servers = control.cluster.count(Role.PS)
         if plan.servers != servers:
             raise InputError(f"a plan for {plan.servers} servers, and the cluster has {servers}")
-        store = _store(message, blocks, plan, server, training, room)
+        store = _store(message, blocks, plan, server, training, allocator)
         seen = SeenPushes.restore(message.seen)
         steps = control.steps_of(message, training)
         return cls(
@@ -244,7 +245,12 @@ class TermState:
 
 
 def _store(
-    message: Initialise, blocks: Blocks, plan: Plan, server: int, training: ServerSection, room: Room
+    message: Initialise,
+    blocks: Blocks,
+    plan: Plan,
+    server: int,
+    training: ServerSection,
+    allocator: BufferAllocator,
 ) -> Store:
     """Return a server's variables as they begin a term."""
     layout = plan.layout(server)
@@ -255,7 +261,7 @@ def _store(
         blocks[:dense],
         origin=message.lineage.origin,
         max_steps=message.max_steps,
-        room=room,
+        allocator=allocator,
         compression=Compression.of(training.compression),
     )
     if message.slots:

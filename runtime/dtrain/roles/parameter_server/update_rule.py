@@ -1,14 +1,11 @@
 """A server's handling of pushes: one protocol, whether updates are synchronous or asynchronous."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from dtrain.control.actions import Action, Caller
 from dtrain.messages import Push
-
-Array = np.ndarray[Any, Any]
+from dtrain.types import Array
 
 
 class UpdateRule(Protocol):

@@ -15,10 +15,10 @@ from dtrain.cluster import Role, TaskId
 from dtrain.errors import PeerLostError, ProgramError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Reply, Rows, Sums, Verdict
+from dtrain.parameters.finite import any_non_finite
 from dtrain.parameters.packing import Packing
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.parameters.row_routes import RowRoutes
-from dtrain.parameters.store import any_non_finite
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.outcome import Outcome
 from dtrain.roles.worker.arriving_values import ArrivingValues

@@ -14,9 +14,10 @@ from dtrain.errors import NonFiniteGradientError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Row, SnapshotReply, SnapshotRows, Sums, Verdict
 from dtrain.parameters.change import Change
+from dtrain.parameters.finite import any_non_finite
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.parameters.row_routes import RowRoutes
-from dtrain.parameters.store import Store, any_non_finite
+from dtrain.parameters.store import Store
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.part_dealer import PartDealer
@@ -185,7 +186,7 @@ class LocalTraining(Training, Leader):
             if change.stop:
                 self.store.end_at(self.global_step, self.global_step)
             self.store.change(Change(self.global_step, change.optimizer), self.global_step)
-            self.store.keep_images()
+            self.store.keep_snapshots()
             for name, value in (change.weights or {}).items():
                 if name in self._tables:
                     self._tables[name].assign(np.asarray(value))
@@ -236,7 +237,7 @@ class LocalTraining(Training, Leader):
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
         """See `saver.Holder`."""
         with self._lock:
-            return self.store.read_image(question.part, question.array, question.start, question.stop)
+            return self.store.read_snapshot(question.part, question.array, question.start, question.stop)
 
     def _history(self) -> dict[int, dict[int, Row]]:
         """Return the numbers of every epoch that has ended, by call of `fit`."""

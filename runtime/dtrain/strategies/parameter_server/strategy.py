@@ -12,8 +12,7 @@ from dtrain.config import NO_SERVERS, AsyncSection, SyncSection
 from dtrain.errors import SpecError
 from dtrain.messages import HeartbeatReply, Row
 from dtrain.parameters import placement
-from dtrain.parameters.placement import Plan
-from dtrain.parameters.store import unclippable
+from dtrain.parameters.placement import Plan, unclippable
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.membership import LEASE_S

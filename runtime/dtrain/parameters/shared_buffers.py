@@ -5,13 +5,14 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from dtrain.errors import SharedMemoryError
-from dtrain.parameters.published import Array, Room
+from dtrain.parameters.versioned_buffers import BufferAllocator
+from dtrain.types import Array
 from dtrain.wire.channel import Caller
 from dtrain.wire.one_host.packets import SMALL_BYTES
 from dtrain.wire.one_host.shared_memory import shared_arrays
 
 
-class ReadRoom(Room):
+class ReadBufferAllocator(BufferAllocator):
     """This process's own memory, from which answers are sent."""
 
     keeps_spares = False
@@ -29,7 +30,7 @@ class ReadRoom(Room):
         return any(caller.reading and caller.reading[0] is values[0] for caller in self._callers)
 
 
-class SharedRoom(ReadRoom):
+class SharedBufferAllocator(ReadBufferAllocator):
     """Memory that replicas on this host map, where that pays and there is enough of it."""
 
     keeps_spares = True  # making shared memory takes longer than a step

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrain.parameters.published import Published, Room
+from dtrain.parameters.versioned_buffers import BufferAllocator, VersionedBuffers
 
 
-class ReadingRoom(Room):
+class CountingAllocator(BufferAllocator):
     """Remembers who reads what, and how many places were ever made."""
 
     def __init__(self):
@@ -34,7 +34,7 @@ def advance(published, version):
 
 @pytest.mark.parametrize("groups", [1, 3])
 def test_unread_values_are_changed_in_place(groups):
-    published = Published([np.zeros(4) for _ in range(groups)], Room())
+    published = VersionedBuffers([np.zeros(4) for _ in range(groups)], BufferAllocator())
     first = published.newest
     advance(published, 1)
     assert published.newest is first
@@ -42,7 +42,7 @@ def test_unread_values_are_changed_in_place(groups):
 
 
 def test_a_server_without_variables_has_versions_too():
-    published = Published([], Room())
+    published = VersionedBuffers([], BufferAllocator())
     advance(published, 1)
     published.lose(published.newest)
 
@@ -50,22 +50,22 @@ def test_a_server_without_variables_has_versions_too():
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(["read", "advance", "lose"]), st.integers(0, 3)), max_size=60))
 def test_what_is_read_never_changes(steps):
-    room = ReadingRoom()
-    published = Published([np.zeros(3)], room)
+    allocator = CountingAllocator()
+    published = VersionedBuffers([np.zeros(3)], allocator)
     lost, version, losses = [], 0, 0
     for step, reader in steps:
         match step:
             case "read":
-                room.readers[reader] = published.newest, version
-            case "lose" if reader in room.readers:
-                reading, seen = room.readers.pop(reader)
+                allocator.readers[reader] = published.newest, version
+            case "lose" if reader in allocator.readers:
+                reading, seen = allocator.readers.pop(reader)
                 published.lose(reading)
                 lost.append((reading, seen))
                 losses += 1
             case "advance":
                 version += 1
                 advance(published, version)
-        for reading, seen in [*room.readers.values(), *lost]:
+        for reading, seen in [*allocator.readers.values(), *lost]:
             assert np.all(reading[0] == seen)
         assert np.all(published.newest[0] == version)
-    assert room.places <= 4 + 2 + losses
+    assert allocator.places <= 4 + 2 + losses

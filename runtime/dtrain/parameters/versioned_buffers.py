@@ -6,18 +6,17 @@ are readers of different versions; over gRPC a replica reads a version as long a
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from dtrain.types import Array
 
 
-class Room:
+class BufferAllocator:
     """The memory of values: this process's own, which no other process reads."""
 
     def take(self, values: Sequence[Array]) -> list[Array]:
-        """Return the same values in this room; arrays that cannot be written are copied."""
+        """Return the same values in this allocator; arrays that cannot be written are copied."""
         return [value if value.flags.writeable else np.array(value) for value in values]
 
     def another(self, values: Sequence[Array]) -> list[Array]:
@@ -36,7 +35,7 @@ class Room:
     """True if buffers that are not read any more stay for a later version."""
 
 
-class Published:
+class VersionedBuffers:
     """Versions of one server's values.
 
     Attributes:
@@ -45,20 +44,20 @@ class Published:
         number: how many versions have been published, the first one included.
     """
 
-    def __init__(self, values: Sequence[Array], room: Room) -> None:
-        self._room = room
-        self.newest = room.take(values)
-        self._lends = room.lends(values)
+    def __init__(self, values: Sequence[Array], allocator: BufferAllocator) -> None:
+        self._allocator = allocator
+        self.newest = allocator.take(values)
+        self._lends = allocator.lends(values)
         self.number = 1
         self._older: list[list[Array]] = []
         self._lost = False
 
     def next_place(self) -> list[Array]:
         """Return the arrays for the next version, which may be those of the newest one."""
-        if not self._lost and not (self._lends and self._room.in_use(self.newest)):
+        if not self._lost and not (self._lends and self._allocator.in_use(self.newest)):
             return self.newest
-        free = (values for values in self._older if not self._room.in_use(values))
-        return next(free, None) or self._room.another(self.newest)
+        free = (values for values in self._older if not self._allocator.in_use(values))
+        return next(free, None) or self._allocator.another(self.newest)
 
     def publish(self, values: list[Array]) -> None:
         """Make the version in these arrays the newest."""
@@ -68,8 +67,8 @@ class Published:
             self._older = [each for each in kept if each is not values]
             self.newest = values
             self._lost = False
-        if not self._room.keeps_spares:
-            self._older = [each for each in self._older if self._room.in_use(each)]
+        if not self._allocator.keeps_spares:
+            self._older = [each for each in self._older if self._allocator.in_use(each)]
 
     def lose(self, values: Sequence[Array]) -> None:
         """Drop these buffers without reuse: a reader has disconnected, and its end of reading is unknown."""

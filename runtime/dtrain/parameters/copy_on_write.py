@@ -1,30 +1,28 @@
 """Arrays as they were at one moment, read while training goes on: copy on write.
 
 Rule *Consistent checkpoints* (docs/design/protocol.md#consistent-checkpoints). Nothing is copied when the
-image is made. A row of a table that is about to change is copied once, unless it has been read already; where
-all rows change, as those of dense variables do, the unread ones are copied at once. Rows are read once, array
-after array, first row first, and dropped once read; the block that was read last may be read again.
+snapshot is made. A row of a table that is about to change is copied once, unless it has been read already;
+where all rows change, as those of dense variables do, the unread ones are copied at once. Rows are read once,
+array after array, first row first, and dropped once read; the block that was read last may be read again.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from dtrain.errors import InputError
-
-Array = np.ndarray[Any, Any]
+from dtrain.types import Array
 
 
 @dataclass
 class _Part:
-    """One array, [rows, ...], in the image.
+    """One array, [rows, ...], in the snapshot.
 
     Attributes:
         position: rows before it have been read.
         last: the block that was read last, and its first row.
-        ids, rows: numbers (int64) and former contents of rows that have changed, copies of the image's own.
+        ids, rows: numbers (int64) and former contents of rows that have changed, owned by the snapshot.
         kept: bool, one for each row: True if `rows` has it.
         whole: copies of all rows from `whole_start` on, if all have changed.
     """
@@ -89,7 +87,7 @@ class _Part:
         self.kept = None
 
 
-class Image:
+class CopyOnWriteSnapshot:
     """Arrays of equally many rows each, as they were when this was made."""
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
@@ -115,7 +113,7 @@ class Image:
         """
         part = self._parts.get(name)
         if part is None or not 0 <= start <= stop <= len(part.array):
-            raise InputError(f"there is no image of rows {start} to {stop} of {name or 'values'}")
+            raise InputError(f"there is no snapshot of rows {start} to {stop} of {name or 'values'}")
         for before in self._parts.values():
             if before is part:
                 break
