@@ -78,8 +78,8 @@ HARMLESS = [
         "roles/worker/machine.py",
         "Replica.push",
         "self.sequence + 1",
-        "self.sequence + (not self._void)",
-        harmless="`start` clears the flag before a replica is ready to push again",
+        "self.sequence + (type(self.phase) is not Draining)",
+        harmless="a replica that may push is ready, so it is not draining",
     ),
     bug(
         "checkpoints/reader.py",

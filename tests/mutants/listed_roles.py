@@ -216,9 +216,7 @@ REPLICA = [
         "[s for s, v in enumerate(self.versions) if v < newest]",
         "[]",
     ),
-    bug(
-        WORKER, "Replica._close", "self.phase is Phase.CLOSING and self.saves", "self.phase is Phase.CLOSING"
-    ),
+    bug(WORKER, "Replica._close", "self.saves", "True", says="CLOSING -> FINISHED at once"),
     bug(
         WORKER,
         "_together",

@@ -10,7 +10,8 @@ from dtrain.cluster import TaskId
 from dtrain.control.actions import Send
 from dtrain.messages import Conclude, HeartbeatReply, Push
 from dtrain.protocol.membership import LEASE_S
-from dtrain.roles.worker.machine import Phase, Replica
+from dtrain.roles.worker.machine import Replica
+from dtrain.roles.worker.phases import Ready
 
 
 class Play:
@@ -126,7 +127,7 @@ class Play:
         machine = self.machines[task]
         for server, message in outgoing:
             self.under_way[task, self.lives[task], server].append(message)
-        if machine.phase is Phase.READY and not machine.held:
+        if isinstance(machine.phase, Ready) and not machine.held:
             self._say(task, machine.push())
 
     def to_the_end(self):
@@ -142,10 +143,10 @@ class Play:
                 self._beat(task, self.incarnations[task])
             for server in range(len(self.hand.servers)):
                 self._actions(self.hand.tick(server))
-            if self.machines["chief:0"].phase is Phase.FINISHED and not self.concluded:
+            if self.machines["chief:0"].finished and not self.concluded:
                 self.concluded = True
                 self._actions(self.hand.say("chief:0", Conclude(generation=1), caller="control"))
-            if all(machine.phase is Phase.FINISHED for machine in self.machines.values()):
+            if all(machine.finished for machine in self.machines.values()):
                 return
         raise AssertionError(
             {task: (machine.phase, machine.unanswered) for task, machine in self.machines.items()}

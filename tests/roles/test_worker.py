@@ -15,7 +15,9 @@ from dtrain.messages import (
     Values,
     Verdict,
 )
-from dtrain.roles.worker.machine import Outcome, Phase, Replica
+from dtrain.protocol.outcome import Outcome
+from dtrain.roles.worker.machine import Replica
+from dtrain.roles.worker.phases import Closing, Finished, Pulling, Pushing, Ready
 
 MAX = 10
 
@@ -43,14 +45,15 @@ class Talk:
 
     @property
     def phase(self):
-        return self.machine.phase
+        """The class of the phase."""
+        return type(self.machine.phase)
 
 
 def ready(servers=2, version=0, term=0, **more):
     talk = Talk(servers, **more)
     for server in range(servers):
         talk.values(server, version, term=term)
-    assert talk.phase is Phase.READY
+    assert talk.phase is Ready
     return talk
 
 
@@ -62,9 +65,9 @@ def test_it_asks_the_first_server_and_then_the_others_for_at_least_its_version()
         (2, Pull(generation=1, at_least=4, wait_s=5.0)),
     ]
     assert talk.values(2, 4) == []
-    assert talk.phase is Phase.PULLING
+    assert talk.phase is Pulling
     assert talk.values(1, 4) == []
-    assert talk.phase is Phase.READY
+    assert talk.phase is Ready
     assert talk.machine.global_step == 4
 
 
@@ -77,7 +80,7 @@ def test_in_sync_whoever_is_behind_is_asked_again_until_all_show_one_version():
     )
     talk.values(0, 5)
     talk.values(1, 5)
-    assert talk.phase is Phase.READY
+    assert talk.phase is Ready
 
 
 def test_while_the_first_server_makes_it_wait_the_others_values_may_be_assigned_anew():
@@ -88,16 +91,16 @@ def test_while_the_first_server_makes_it_wait_the_others_values_may_be_assigned_
     talk.values(0, 4)
     assert talk.values(1, 5) == [(0, Pull(generation=1, at_least=5, wait_s=5.0))]
     assert talk.values(0, 5) == [(1, Pull(generation=1, at_least=5, wait_s=5.0))]
-    assert talk.phase is Phase.PULLING
+    assert talk.phase is Pulling
     assert talk.values(1, 5) == []
-    assert talk.phase is Phase.READY
+    assert talk.phase is Ready
 
 
 def test_in_async_each_server_has_a_version_of_its_own():
     talk = Talk(sync=False)
     assert talk.values(0, 4) == [(1, Pull(generation=1, at_least=0, wait_s=5.0))]
     talk.values(1, 7)
-    assert talk.phase is Phase.READY
+    assert talk.phase is Ready
     assert [message.base_version for _, message in talk.push()] == [4, 7]
 
 
@@ -109,9 +112,9 @@ def test_a_push_goes_to_every_server_and_its_answers_are_the_next_values():
     ]
     assert talk.machine.unanswered == dict(talk.said)
     assert talk.reply(1, 5, accepted=1) == []
-    assert talk.phase is Phase.PUSHING
+    assert talk.phase is Pushing
     assert talk.reply(0, 5, accepted=1) == []
-    assert talk.phase is Phase.READY
+    assert talk.phase is Ready
     assert talk.machine.outcome == Outcome(Verdict.ACCEPTED, 0, 1, 0)
     assert talk.push()[0] == (0, Push(generation=1, incarnation=3, sequence=2, base_version=5, plan_hash="p"))
 
@@ -120,12 +123,12 @@ def test_values_that_broke_off_are_asked_for_again_and_the_other_servers_follow(
     talk = ready(version=3)
     talk.said = list(talk.machine.fetch_again(1))
     assert talk.said == [(1, Pull(generation=1, at_least=3, wait_s=5.0))]
-    assert talk.phase is Phase.PULLING
+    assert talk.phase is Pulling
     talk.values(1, 5)
     assert talk.said == [(0, Pull(generation=1, at_least=5, wait_s=5.0))]
     talk.values(0, 5)
     talk.values(1, 5)
-    assert (talk.phase, talk.machine.versions) == (Phase.READY, [5, 5])
+    assert (talk.phase, talk.machine.versions) == (Ready, [5, 5])
 
 
 def test_it_does_not_push_what_it_has_not_computed():
@@ -141,7 +144,7 @@ def test_stale_somewhere_is_stale_and_the_server_behind_is_asked():
     assert talk.machine.outcome == Outcome(Verdict.STALE, 0, 0, 1)
     talk.values(0, 6)
     talk.values(1, 6)
-    assert talk.phase is Phase.READY
+    assert talk.phase is Ready
 
 
 def test_the_gravest_verdict_and_the_largest_staleness_count():
@@ -158,7 +161,7 @@ def test_with_quotas_pending_contributions_are_counted_up_and_the_values_stay():
         assert [message.ordinal for _, message in talk.push()] == [ordinal] * 2
         talk.reply(0, 4, Verdict.PENDING)
         talk.reply(1, 4, Verdict.PENDING)
-        assert (talk.phase, talk.machine.global_step) == (Phase.READY, 4)
+        assert (talk.phase, talk.machine.global_step) == (Ready, 4)
     talk.push()
     talk.reply(0, 5, accepted=3)
     talk.reply(1, 5, accepted=3)
@@ -181,7 +184,7 @@ def test_refused_gradients_are_skipped_or_fail_by_the_policy():
         talk = ready(servers=1, nan_policy=policy)
         talk.push(finite=False)
         talk.reply(0, 0, Verdict.REFUSED, reason="the gradient of worker:1 holds NaN")
-        assert talk.phase is Phase.READY
+        assert talk.phase is Ready
         assert talk.machine.outcome.reason == "the gradient of worker:1 holds NaN"
     talk = ready(servers=1, nan_policy="fail")
     talk.push(finite=False)
@@ -199,7 +202,7 @@ def test_without_a_ticket_it_asks_for_one_and_then_for_what_has_aged_meanwhile()
     assert talk.values(0, 5, ticket=False) == [(0, Pull(generation=1, at_least=0, wait_s=5.0, answered=1))]
     assert talk.values(0, 6) == [(1, Pull(generation=1, at_least=0, wait_s=5.0, answered=1))]
     talk.values(1, 8)
-    assert talk.phase is Phase.READY
+    assert talk.phase is Ready
     assert talk.machine.versions == [6, 8]
 
 
@@ -210,42 +213,42 @@ def test_at_the_last_step_it_has_the_final_values_of_every_server():
     assert talk.reply(1, MAX, accepted=1) == [
         (0, Pull(generation=1, at_least=MAX, wait_s=5.0, concluded=True))
     ]
-    assert (talk.phase, talk.machine.global_step) == (Phase.CLOSING, MAX)
+    assert (talk.phase, talk.machine.global_step) == (Closing, MAX)
     assert talk.hear(0, NotReady(reason="chief:0 has not saved the last step")) == [
         (0, Pull(generation=1, at_least=MAX, wait_s=5.0, concluded=True))
     ]
     assert talk.hear(0, Conclude(generation=1)) == []
-    assert (talk.phase, talk.machine.unanswered) == (Phase.FINISHED, {})
+    assert (talk.phase, talk.machine.unanswered) == (Finished, {})
 
 
 def test_a_server_that_never_gets_to_the_last_step_is_asked_once():
     talk = Talk(sync=False, saves=True)
     assert talk.values(0, MAX, ticket=False) == [(1, Pull(generation=1, at_least=MAX, wait_s=5.0))]
     talk.values(1, MAX - 1)
-    assert talk.phase is Phase.FINISHED
+    assert talk.phase is Finished
     assert talk.machine.versions == [MAX, MAX - 1]
 
 
 def test_one_that_comes_when_all_is_done_is_finished_at_once():
     talk = Talk(servers=1, saves=True)
     assert talk.values(0, MAX, ticket=False) == []
-    assert talk.phase is Phase.FINISHED
+    assert talk.phase is Finished
 
 
 def test_a_leader_that_does_not_train_waits_for_the_versions_that_it_names():
     talk = Talk(trains=False, saves=True)
     assert talk.values(0, 3, ticket=False) == [(1, Pull(generation=1, at_least=3, wait_s=5.0))]
     talk.values(1, 3)
-    assert talk.phase is Phase.READY, "it looks at the first values"
+    assert talk.phase is Ready, "it looks at the first values"
     assert list(talk.machine.wait_for(6)) == [(0, Pull(generation=1, at_least=6, wait_s=5.0))]
     assert talk.values(0, 5, ticket=False) == [(0, Pull(generation=1, at_least=6, wait_s=5.0))]
     assert talk.values(0, 6, ticket=False) == [(1, Pull(generation=1, at_least=6, wait_s=5.0))]
     talk.values(1, 6)
-    assert talk.phase is Phase.READY
+    assert talk.phase is Ready
     assert list(talk.machine.wait_for(MAX + 5)) == [(0, Pull(generation=1, at_least=MAX, wait_s=5.0))]
     assert talk.values(0, MAX, ticket=False) == [(1, Pull(generation=1, at_least=MAX, wait_s=5.0))]
     talk.values(1, MAX)
-    assert talk.phase is Phase.FINISHED
+    assert talk.phase is Finished
 
 
 def test_a_server_that_is_not_ready_is_asked_again():
@@ -263,9 +266,9 @@ def test_a_later_generation_means_that_this_one_is_over(pushing):
         talk.push()
     asked = Pull(generation=1, at_least=0, wait_s=5.0, concluded=True)
     assert talk.values(0, 0, generation=2) == [(0, asked)]
-    assert (talk.phase, talk.machine.unanswered) == (Phase.CLOSING, {0: asked})
+    assert (talk.phase, talk.machine.unanswered) == (Closing, {0: asked})
     assert talk.hear(0, Conclude(generation=1, rows={0: {"loss": 0.5}})) == []
-    assert (talk.phase, talk.machine.rows) == (Phase.FINISHED, {0: {"loss": 0.5}})
+    assert (talk.phase, talk.machine.rows) == (Finished, {0: {"loss": 0.5}})
     assert talk.machine.outcome.verdict is Verdict.FINISHED
     assert talk.machine.global_step == talk.machine.max_steps
 
@@ -302,7 +305,7 @@ def test_in_a_later_term_it_begins_again_when_everything_it_asked_for_is_answere
     assert talk.machine.outcome.verdict is Verdict.VOID
     assert talk.values(0, 3, term=8) == [(1, Pull(generation=1, at_least=3, wait_s=5.0, term=8))]
     talk.values(1, 3, term=8)
-    assert (talk.phase, talk.machine.versions) == (Phase.READY, [3, 3])
+    assert (talk.phase, talk.machine.versions) == (Ready, [3, 3])
     assert talk.push()[0] == (
         0,
         Push(generation=1, incarnation=3, sequence=2, base_version=3, plan_hash="p", term=8),
@@ -324,7 +327,7 @@ def test_who_waits_for_the_last_step_to_be_saved_may_be_needed_again():
     talk.reply(0, MAX, accepted=1)
     assert later(talk, 0) == [(0, Pull(generation=1, at_least=0, wait_s=5.0, term=8))]
     talk.values(0, 3, term=8)
-    assert talk.phase is Phase.READY
+    assert talk.phase is Ready
     assert talk.machine.outcome.verdict is Verdict.VOID
 
 
@@ -333,7 +336,7 @@ def asynchronous(version=0, **more):
     talk = Talk(sync=False, **more)
     talk.values(0, version)
     talk.values(1, version)
-    assert talk.phase is Phase.READY
+    assert talk.phase is Ready
     return talk
 
 
@@ -353,7 +356,7 @@ def test_training_has_not_ended_before_ps_0_says_that_every_server_has_the_last_
     assert talk.reply(1, MAX) == [ask]
     assert talk.values(0, MAX, ticket=False, settled=False) == [ask], "asked in vain, for as long as it waits"
     assert talk.values(0, MAX, ticket=False) == []
-    assert talk.phase is Phase.FINISHED
+    assert talk.phase is Finished
 
 
 def test_a_repair_is_computed_after_the_last_step():
@@ -361,7 +364,7 @@ def test_a_repair_is_computed_after_the_last_step():
     talk.push()
     talk.reply(0, MAX, ticket=True, part=4, repairs=True)
     talk.reply(1, MAX)
-    assert (talk.phase, talk.machine.repairs, talk.machine.part) == (Phase.READY, True, 4)
+    assert (talk.phase, talk.machine.repairs, talk.machine.turn.part) == (Ready, True, 4)
     assert [push.part for _, push in talk.push()] == [4, 4]
     talk.reply(1, MAX)
     assert talk.reply(0, MAX, ticket=False) == [(0, Pull(generation=1, at_least=MAX, wait_s=5.0, answered=2))]
@@ -386,7 +389,7 @@ def test_where_ps_0_judges_alone_the_others_are_sent_what_it_accepts():
     [(server, passed_on)] = talk.reply(0, 1, accepted=1)
     assert (server, passed_on.sequence, passed_on.part) == (1, push.sequence, push.part)
     talk.reply(1, 1, accepted=1)
-    assert (talk.phase, talk.machine.outcome.verdict) == (Phase.READY, Verdict.ACCEPTED)
+    assert (talk.phase, talk.machine.outcome.verdict) == (Ready, Verdict.ACCEPTED)
 
 
 def test_where_ps_0_finds_a_gradient_too_stale_the_others_give_their_values_only():
@@ -397,7 +400,7 @@ def test_where_ps_0_finds_a_gradient_too_stale_the_others_give_their_values_only
     ]
     talk.values(1, 6)
     assert (talk.phase, talk.machine.outcome.verdict, talk.machine.versions) == (
-        Phase.READY,
+        Ready,
         Verdict.STALE,
         [5, 6],
     )

@@ -34,7 +34,7 @@ from dtrain.roles.chief.recovery import Beginning, beginning
 from dtrain.roles.chief.start import Start, continued, fresh, restored, saved_generation
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
-from dtrain.roles.worker.machine import Phase, Replica
+from dtrain.roles.worker.machine import Replica
 
 CONNECT_S = 60.0
 PATIENCE_S = 60.0
@@ -246,7 +246,7 @@ class Fit:
         if keeper is not None:
             while self._record():
                 pass
-        if machine.phase is not Phase.FINISHED:
+        if not machine.finished:
             return False
         if keeper is None:
             return True
@@ -271,7 +271,7 @@ class Fit:
         while self.orders.repeat_in(machine.term):
             if not self._ended <= self.orders.rows.keys():  # an epoch begins anew, and with it its order
                 self._until = machine.global_step
-            if not machine.held or machine.phase is Phase.FINISHED:
+            if not machine.held or machine.finished:
                 break
             self.driver.start()
 
@@ -279,7 +279,7 @@ class Fit:
         """Tell ps:0 of an epoch that has ended; False if none has."""
         machine, rows = self.machine, self.orders.rows
         steps, epoch = machine.global_step - machine.first_step, len(rows)
-        stopped_within = machine.phase is Phase.FINISHED and epoch * self._epochs < steps
+        stopped_within = machine.finished and epoch * self._epochs < steps
         if not (stopped_within or (epoch + 1) * self._epochs <= steps):
             return False
         row = row_of([sums for each, sums in machine.tally if each == epoch])
@@ -292,7 +292,7 @@ class Fit:
     def _step(self) -> None:
         assert self.driver is not None
         machine = self.machine
-        if machine.phase is Phase.FINISHED:
+        if machine.finished:
             return  # the servers had gone back, and the others have made all steps meanwhile
         if self.keeper is not None and self._has_to_order():
             self._order(self.keeper)
@@ -307,7 +307,7 @@ class Fit:
         """Compute and push; what was computed with values that were taken back is void."""
         driver, model, process = self.driver, self.setup.model, self.process
         assert driver is not None
-        part, now, random = self.machine.part, self._cut(), process.network.random
+        part, now, random = self.machine.turn.part, self._cut(), process.network.random
         rows = now.rows(part)
         assert rows.stop <= model.examples, "the counters have too few elements"
         ids = model.chosen_rows(part)
@@ -394,7 +394,7 @@ class Fit:
         process.network.say(f"{process.task} has ordered {rule} until {self._until} from version {version}")
         process.network.judge.leader_ordered(self.generation, rule, version, mark)
         keeper.ordered(self._until, end=version if stops else None)
-        if (stops or machine.held or orders.waits) and machine.phase is not Phase.FINISHED:
+        if (stops or machine.held or orders.waits) and not machine.finished:
             self._again()
 
     def _assigns_here(self) -> bool:

@@ -173,7 +173,7 @@ class World:
 
     def _waiting(self) -> str:
         return ", ".join(
-            f"{p.task}: {p.machine.phase.value if p.machine else 'starting'}"
+            f"{p.task}: {p.machine.phase if p.machine else 'starting'}"
             for p in self.processes.values()
             if p.alive
         )

@@ -23,7 +23,8 @@ from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.outcome import Outcome
 from dtrain.roles.worker.arriving_values import ArrivingValues
 from dtrain.roles.worker.departing_gradients import DepartingGradients
-from dtrain.roles.worker.machine import Outgoing, Phase, Replica
+from dtrain.roles.worker.machine import Replica
+from dtrain.roles.worker.phases import Finished, Outgoing, Pulling, Ready
 from dtrain.runs.reporting import Reporter
 from dtrain.variables import VariableSpec
 from dtrain.variables.lazy_table import LazyTable
@@ -164,7 +165,7 @@ class ReplicaDriver:
     @property
     def can_overlap(self) -> bool:
         """Whether layers may overlap: values are used as they come, and there are enough of them."""
-        ready = self.machine.phase is Phase.READY and self._packing.in_place
+        ready = isinstance(self.machine.phase, Ready) and self._packing.in_place
         return ready and any(map(self.arriving.may_be_late, range(self.machine.servers)))
 
     def measure_link(self) -> float:
@@ -206,7 +207,7 @@ class ReplicaDriver:
         servers = {piece.server: [each for each in pieces if each.server == piece.server] for piece in pieces}
         rows = np.empty((len(ids), *spec.shape[1:]), spec.dtype)
         found = False
-        over = self.machine.phase is Phase.FINISHED
+        over = self.machine.finished
         while not found:
             self._outgoing = [
                 [each.ids for each in servers.get(server, ())] for server in range(self.machine.servers)
@@ -216,7 +217,7 @@ class ReplicaDriver:
             )
             found = all(isinstance(answers[server].message, Rows) for server in servers)
             self.overtaken |= not found
-            if not found and self.machine.phase is Phase.FINISHED:
+            if not found and self.machine.finished:
                 if over:
                     raise ProgramError(
                         f"{spec.name} cannot be read any more: another model or a later fit has the "
@@ -253,6 +254,7 @@ class ReplicaDriver:
         """Ask, and hear answers until nothing is open; returns each server's last one."""
         answers: dict[int, Frame] = {}
         read = False
+        over = type(self.machine.phase) is Finished
         for server, message in outgoing:
             self._timed_send(server, message)
         while self.machine.unanswered:
@@ -262,7 +264,7 @@ class ReplicaDriver:
             if type(message) is Reply:
                 if self._outgoing[server] and not self._packing.in_place:
                     self._packing.judged(server, message.verdict)
-            elif type(message) is NotReady and self.machine.phase is Phase.FINISHED:
+            elif type(message) is NotReady and over:
                 raise PeerLostError(
                     f"ps:{server} has lost what was trained: read it from the last checkpoint"
                 )
@@ -272,9 +274,9 @@ class ReplicaDriver:
         self._reporter.waiting(None)
         if read and not self._packing.in_place:
             self._weights.join()
-        if self.machine.phase is not Phase.READY:
+        if type(self.machine.phase) is not Ready:
             self.arrive()  # there is no step that could begin
-        if self.machine.phase is Phase.PULLING:
+        if type(self.machine.phase) is Pulling:
             raise AssertionError("a replica that pulls waits for an answer")
         return answers
 

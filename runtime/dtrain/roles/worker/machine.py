@@ -1,11 +1,5 @@
 """The replica's machine: what a training task says to the parameter servers, and when it may compute.
-(message) -> messages.
-
-    pulling   every server has been asked for its values; in sync all must be of one version, the newest
-    ready     the values are there (and, in async, ps:0's ticket): compute a gradient
-    pushing   the gradient is on its way to every server; their answers carry the verdict and the next values
-    closing   the last step has been made and the final values are here; the leader has not saved them yet
-    finished  it has
+(message) -> messages. `phases` names the phases, from pulling to finished.
 
 When a server loses its memory, the leader gives all servers the newest checkpoint again, in a new term. A
 replica that hears of a new term drops what it has, waits until every server has answered what was asked
@@ -24,7 +18,6 @@ are sent a push when ps:0 has accepted it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 from dtrain.errors import DtrainError, NonFiniteGradientError, PeerRefusedError, TooFewReplicasError
 from dtrain.messages import (
@@ -45,23 +38,21 @@ from dtrain.messages import (
 )
 from dtrain.protocol.batch_cut import UNCUT, BatchCut
 from dtrain.protocol.outcome import Outcome
-
-Outgoing = tuple[int, AnyMessage]
-"""A server's index and what it is told. A Push is accompanied by that server's gradient blocks, a Lookup by
-ids.
-"""
+from dtrain.roles.worker.phases import (
+    READY,
+    Closing,
+    Draining,
+    Finished,
+    Outgoing,
+    Permit,
+    Phase,
+    Pulling,
+    Pushing,
+    Ready,
+    Turn,
+)
 
 SEVERITY = (Verdict.PENDING, Verdict.ACCEPTED, Verdict.STALE, Verdict.FINISHED, Verdict.REFUSED)
-
-
-class Phase(Enum):
-    """The phase of a replica."""
-
-    PULLING = "pulling"
-    READY = "ready"
-    PUSHING = "pushing"
-    CLOSING = "closing"
-    FINISHED = "finished"
 
 
 @dataclass
@@ -75,16 +66,14 @@ class Replica:
         term: the servers' newest, as far as it was heard; 0 before.
         first_judges: whether the other servers are sent a push only when ps:0 has accepted it.
         patience_s: how long a server may take to answer a pull before it must say why.
+        turn: the last word of ps:0 on what to compute next.
         versions: of the values at hand, a server.
         unanswered: by server, what was asked and not yet answered.
         first_step: at which this generation began.
-        held: leader: the next version waits for its order, and so does the permission to push.
-        awaited: the version that a leader which does not train waits for.
-        part: which one to compute next, as ps:0 says.
-        repairs: whether it makes no step, because ps:0 has it already and another server may not.
+        sequence: the number of the newest push.
+        outcome: of the newest push, once every server has answered it.
         cut: how every batch is cut into parts.
         tally: leader: the sums of the epochs that it has not ended, as of the values at hand.
-        rows: when it is finished: the numbers of every epoch.
     """
 
     servers: int
@@ -97,32 +86,20 @@ class Replica:
     nan_policy: str = "refuse"
     first_judges: bool = False
     patience_s: float = 5.0
+    sequence: int = 0
     term: int = 0
-    phase: Phase = Phase.PULLING
+    phase: Phase = field(default_factory=Pulling)
+    turn: Turn = field(default_factory=Turn)
     max_steps: int = 0
     first_step: int = 0
-    held: bool = False
-    awaited: int = 0
-    sequence: int = 0
     versions: list[int] = field(default_factory=list)
     unanswered: dict[int, AnyMessage] = field(default_factory=dict)
     outcome: Outcome | None = None
-    part: int = -1
-    repairs: bool = False
     cut: BatchCut = UNCUT
     tally: tuple[tuple[int, Sums], ...] = ()
-    rows: dict[int, Row] = field(default_factory=dict)
-    _ordinal: int = 0
-    _contributed_to: int = -1
-    _ticket: bool = True
-    _refresh: bool = True
-    _final_pulls: int = 0
-    _ended_early: bool = False
-    _replies: dict[int, Reply] = field(default_factory=dict)
-    _void: bool = False
-    _settled: bool = True
-    _answered: int = 0
-    _for_others: list[Outgoing] = field(default_factory=list)
+    _pending: tuple[int, int] = (-1, 0)  # a version, and how many contributions to it are held
+    _answered: int = 0  # async: the newest push that every server has answered
+    _ended_early: bool = False  # the leader has ended training before the step that was announced first
 
     def __post_init__(self) -> None:
         self.versions = [0] * self.servers
@@ -135,33 +112,41 @@ class Replica:
     @property
     def finished(self) -> bool:
         """True if the last step is done."""
-        return self.phase is Phase.FINISHED
+        return type(self.phase) is Finished
+
+    @property
+    def repairs(self) -> bool:
+        """See `Turn.repairs`."""
+        return self.turn.repairs
+
+    @property
+    def held(self) -> bool:
+        """Leader: the next version waits for its order, and so does the permission to push."""
+        return self.turn.permit is Permit.HELD
+
+    @property
+    def rows(self) -> Mapping[int, Row]:
+        """The numbers of every epoch, in a task that was told of the end."""
+        return self.phase.rows if isinstance(self.phase, Finished) else {}
 
     def start(self) -> list[Outgoing]:
         """Ask ps:0 for its values and permission to begin; the other servers are asked once it has said
         yes.
         """
-        self.phase = Phase.PULLING
-        self._void = False
-        self._replies = {}
-        self._for_others = []
-        self._contributed_to = -1
-        self._ticket = True
-        self._refresh = True
-        self._final_pulls = 0
+        self.phase = Pulling(aged=True)
+        self._pending = (-1, 0)
         self.versions = [0] * self.servers
         return [self._ask(0, at_least=0)]
 
     def wait_for(self, version: int) -> list[Outgoing]:
         """Look again when this version has been made, or the last one."""
-        self.phase = Phase.PULLING
-        self._refresh = True
-        self.awaited = min(version, self.max_steps)
-        return [self._ask(0, self.awaited)]
+        awaited = min(version, self.max_steps)
+        self.phase = Pulling(aged=True, awaited=awaited)
+        return [self._ask(0, awaited)]
 
     def fetch_again(self, server: int) -> list[Outgoing]:
         """Get the values of this server again, or newer ones: those at hand have not come whole."""
-        self.phase = Phase.PULLING
+        self.phase = Pulling(last=self.finished)
         return [self._ask(server, self.versions[server])]
 
     def push(
@@ -175,17 +160,15 @@ class Replica:
             empty: how many parts of the batch have no examples.
             sums: for ps:0.
         """
-        if self.phase is not Phase.READY:
-            raise AssertionError(f"a replica that is {self.phase.value} has nothing to push")
-        if self.held:
+        if type(self.phase) is not Ready:
+            raise AssertionError(f"a replica that is {type(self.phase).__name__.lower()} has nothing to push")
+        if self.turn.permit is Permit.HELD:
             raise AssertionError("a leader whose order is waited for may not push")
-        self.phase = Phase.PUSHING
         self.sequence = self.sequence + 1
-        self._replies = {}
-        step = self.versions[0]
-        if self._contributed_to != step:
-            self._contributed_to = step
-            self._ordinal = 0
+        step, held = self._pending
+        ordinal = held if step == self.versions[0] else 0
+        for_others: list[Outgoing] = []
+        self.phase = Pushing(ordinal, {}, for_others)
         outgoing: list[Outgoing] = []
         for server, version in enumerate(self.versions):
             message = Push(
@@ -194,16 +177,16 @@ class Replica:
                 sequence=self.sequence,
                 base_version=version,
                 plan_hash=self.plan_hash,
-                ordinal=self._ordinal,
+                ordinal=ordinal,
                 finite=finite,
-                part=self.part,
+                part=self.turn.part,
                 term=self.term,
                 examples=examples,
                 empty=empty,
                 sums=sums if server == 0 else None,
             )
             if server and self.first_judges:
-                self._for_others.append((server, message))
+                for_others.append((server, message))
             else:
                 self.unanswered[server] = message
                 outgoing += [(server, message)]
@@ -231,18 +214,18 @@ class Replica:
         """
         asked = self.unanswered.pop(server, None)
         if type(message) is Values and message.generation == self.generation:
-            self._void |= 0 < self.term < message.term
+            if 0 < self.term < message.term:
+                self.phase = Draining()
             self.term = max(self.term, message.term)
-        if self._void and isinstance(message, Values | Reply | Rows | NotReady):
+        if type(self.phase) is Draining and isinstance(message, Values | Reply | Rows | NotReady):
             return self._begin_again()
         match message:
-            case Reply():
-                return self._reply(server, message)
+            case Reply() if type(self.phase) is Pushing:
+                return self._reply(self.phase, server, message)
             case Values() if message.generation > self.generation:
                 return self._end(server)
             case Conclude():
-                self.phase = Phase.FINISHED
-                self.rows = message.rows
+                self.phase = Finished(message.rows)
                 return []
             case Values():
                 return self._values(server, message)
@@ -259,8 +242,7 @@ class Replica:
         if self.unanswered:
             return []
         self.outcome = Outcome(Verdict.VOID)
-        self.awaited = 0  # a leader that waits for a version has to repeat its order first
-        return self.start()
+        return self.start()  # a leader that waited for a version has to repeat its order first
 
     def _ask(self, server: int, at_least: int, concluded: bool = False) -> Outgoing:
         return self._repeat(
@@ -283,8 +265,6 @@ class Replica:
         """End without having seen the end: the servers train the next generation, and ps:0 still knows what
         came of this one.
         """
-        known = self.phase is Phase.FINISHED
-        self.phase = Phase.FINISHED if known else Phase.CLOSING
         self.outcome = Outcome(Verdict.FINISHED)
         self.versions = [self.max_steps] * self.servers
         asked = self.unanswered.get(0)
@@ -292,7 +272,10 @@ class Replica:
         if asked is not None and server > 0:
             self.unanswered[0] = asked  # its answer is on the way
             return []
-        return [] if known else [self._ask(0, 0, concluded=True)]
+        if self.finished:
+            return []
+        self.phase = Closing()
+        return [self._ask(0, 0, concluded=True)]
 
     def _values(self, server: int, message: Values) -> list[Outgoing]:
         self.versions[server] = message.version
@@ -300,97 +283,83 @@ class Replica:
         self.max_steps = message.max_steps
         self.first_step = message.first_step
         if server == 0:
-            self._ticket = message.ticket
-            self.part = message.part
-            self.held = message.held and not message.ticket
+            permit = Permit.GRANTED if message.ticket else Permit.HELD if message.held else Permit.NONE
+            self.turn = Turn(permit, message.part, message.repairs, message.settled)
             self.cut = BatchCut(message.parts, message.even)
             self.tally = message.tally
-            self.repairs = message.repairs
-            self._settled = message.settled
-        return [] if self.unanswered else self._settle()
+        if self.unanswered:
+            return []
+        return self._settle(self.phase if isinstance(self.phase, Pulling) else Pulling())
 
-    def _reply(self, server: int, reply: Reply) -> list[Outgoing]:
-        self._replies[server] = reply
+    def _reply(self, pushed: Pushing, server: int, reply: Reply) -> list[Outgoing]:
+        pushed.replies[server] = reply
         if reply.verdict is not Verdict.PENDING:
             self.versions[server] = reply.version
         if server == 0:
-            self._ticket = reply.ticket
-            self.part = reply.part
-            self.repairs = reply.repairs
-            self._settled = self.sync or self.servers == 1
+            permit = Permit.GRANTED if reply.ticket else Permit.NONE
+            self.turn = Turn(permit, reply.part, reply.repairs, self.sync or self.servers == 1)
             if reply.verdict is not Verdict.PENDING:
                 self.tally = reply.tally
             if reply.verdict is Verdict.FINISHED:
                 self.max_steps = min(self.max_steps, reply.version)  # the leader may have ended training
-            if self._for_others and (outgoing := self._pass_on(reply.verdict)):
-                return outgoing
+            if pushed.for_others and reply.verdict is Verdict.ACCEPTED:
+                return [self._repeat(other, message) for other, message in pushed.for_others]
         if self.unanswered:
             return []
         self._answered = 0 if self.sync else self.sequence
-        self.outcome = outcome = _together(list(self._replies.values()))
+        self.outcome = outcome = _together(list(pushed.replies.values()))
         if outcome.verdict is Verdict.REFUSED and self.nan_policy == "fail":
             raise NonFiniteGradientError(outcome.reason or "a gradient was refused")
-        self._ordinal += outcome.verdict is Verdict.PENDING
-        return self._settle()
+        if outcome.verdict is Verdict.PENDING:
+            self._pending = self.versions[0], pushed.ordinal + 1
+        # Servers that were not sent what ps:0 did not accept have only newer values to give.
+        kept_back = bool(pushed.for_others) and pushed.replies[0].verdict is not Verdict.ACCEPTED
+        return self._settle(Pulling(aged=kept_back))
 
-    def _pass_on(self, verdict: Verdict) -> list[Outgoing]:
-        """Send the other servers what ps:0 has judged; where it was not accepted they have only newer values
-        to give.
-        """
-        outgoing = self._for_others
-        self._for_others = []
-        self._refresh |= verdict is not Verdict.ACCEPTED
-        accepted = verdict is Verdict.ACCEPTED
-        return [self._repeat(server, message) for server, message in outgoing] if accepted else []
-
-    def _settle(self) -> list[Outgoing]:
+    def _settle(self, pulled: Pulling) -> list[Outgoing]:
         """Every server has answered: ready, finished, or some must be asked (again)."""
+        turn = self.turn
         first = self.versions[0]
         newest = max(self.versions)
         over = first >= self.max_steps
-        if over and not (self._settled or self.repairs):
-            self._refresh = True
-            return self._pull([0], self.max_steps)
-        if (over and not self.repairs) or (self.sync and newest >= self.max_steps):
-            return self._close()
-        if first < self.awaited or not (self.trains or self._settled):
-            self._refresh = True
-            return self._pull([0], self.awaited)
-        if self.trains and not (self._ticket or self.held):
-            self._refresh = True
-            return self._pull([0], 0)
+        if over and not (turn.settled or turn.repairs):
+            return self._pull([0], self.max_steps, Pulling(True, pulled.awaited, pulled.last))
+        if (over and not turn.repairs) or (self.sync and newest >= self.max_steps):
+            return self._close(pulled)
+        if first < pulled.awaited or not (self.trains or turn.settled):
+            return self._pull([0], pulled.awaited, Pulling(True, pulled.awaited))
+        if self.trains and turn.permit is Permit.NONE:
+            return self._pull([0], 0, Pulling(aged=True))
         first_is_behind = first < newest
         differ = self.sync and self.versions.count(newest) != self.servers
-        if differ and (first_is_behind or not self._refresh):
+        if differ and (first_is_behind or not pulled.aged):
             # ps:0 may answer after the leader has assigned values at the version that others have shown.
-            self._refresh = first_is_behind
-            return self._pull([s for s, v in enumerate(self.versions) if v < newest], newest)
-        if self._refresh:
-            # The other servers' values have aged while ps:0 made us wait.
-            self._refresh = False
-            return self._pull(range(1, self.servers), newest if self.sync else first if self.held else 0)
-        self.phase = Phase.READY
+            behind = [s for s, v in enumerate(self.versions) if v < newest]
+            return self._pull(behind, newest, Pulling(aged=first_is_behind))
+        if pulled.aged and self.servers > 1:
+            at_least = newest if self.sync else first if turn.permit is Permit.HELD else 0
+            return self._pull(range(1, self.servers), at_least, Pulling())
+        self.phase = READY
         return []
 
-    def _close(self) -> list[Outgoing]:
+    def _close(self, pulled: Pulling) -> list[Outgoing]:
         """Get the final values, and wait until they are saved.
 
         Where the leader has ended training it may also have changed the last version, after it was answered
         with.
         """
         old = [s for s, v in enumerate(self.versions) if v < self.max_steps or (self._ended_early and s > 0)]
-        behind = old if self._final_pulls == 0 else []
-        self._final_pulls += 1
-        outgoing = self._pull(behind, self.max_steps, then=Phase.CLOSING)
-        if self.phase is Phase.CLOSING and self.saves:
-            self.phase = Phase.FINISHED
-        elif self.phase is Phase.CLOSING:
-            outgoing += [self._ask(0, self.max_steps, concluded=True)]
-        return outgoing
+        if old and not pulled.last:
+            return self._pull(old, self.max_steps, Pulling(pulled.aged, last=True))
+        if self.saves:
+            self.phase = Finished()
+            return []
+        self.phase = Closing()
+        return [self._ask(0, self.max_steps, concluded=True)]
 
-    def _pull(self, behind: Sequence[int], at_least: int, then: Phase = Phase.READY) -> list[Outgoing]:
-        self.phase = Phase.PULLING if behind else then
-        return [self._ask(server, at_least) for server in behind]
+    def _pull(self, servers: Sequence[int], at_least: int, phase: Pulling) -> list[Outgoing]:
+        self.phase = phase
+        return [self._ask(server, at_least) for server in servers]
 
 
 def _refused(server: int, asked: AnyMessage | None, message: AnyMessage) -> DtrainError:

@@ -65,7 +65,7 @@ class ServerReplica(Replica, Overlaps):
 
     def next_batch(self) -> int:
         """See `Replica.next_batch`."""
-        return self._machine.part
+        return self._machine.turn.part
 
     def arrive(self) -> None:
         """See `Overlaps.arrive`."""
