@@ -58,8 +58,12 @@ def status(run: str | None, watch: bool, as_json: bool, runs_dir: Path | None) -
 
     directory = find(run, runs_dir).files.directory
     state = RunState.PENDING
+    damaged: list[str] = []
     for report in _reports(directory, watch):
         state = report["state"]
+        if report["damaged"] != damaged:
+            damaged = report["damaged"]
+            click.echo("\n".join(f"dtrain: {line}" for line in damaged), err=True)
         if as_json:
             click.echo(json.dumps(report))
         else:
@@ -185,7 +189,7 @@ def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
         click.echo(f"run {name} is not running: {why}", err=True)
         return
     click.echo(f"stopping run {name}", err=True)
-    if not stop_launcher(found.record, wait):
+    if not stop_launcher(found, wait):
         raise RunError(
             f"run {name} is still stopping after {wait:g} s; look at it with `dtrain status {name}`"
         )
@@ -198,19 +202,30 @@ def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
 def runs(as_json: bool, runs_dir: Path | None) -> None:
     """List the runs that this machine knows, the newest first."""
     from dtrain.runs.files import default_runs_dir
-    from dtrain_cli.runs.index import known_runs, no_run_below
+    from dtrain_cli.runs.index import no_run_below, survey
     from dtrain_cli.runs.removal import bytes_of
     from dtrain_cli.runs.report import read_report
 
     fields = ("run", "name", "state", "started", "ended", "exit_code", "global_step", "run_dir")
     directory = runs_dir or default_runs_dir()
-    known = known_runs(directory)
-    reports = [read_report(run.files.directory) for run in known]
-    listed = [{name: report[name] for name in fields} for report in reports]
+    found = survey(directory)
+    known = []
+    listed = []
+    for run in found.runs:
+        try:
+            report = read_report(run.files.directory)
+        except (RunError, OSError) as error:  # it has become damaged, or has gone, since it was found
+            found.unread.append(str(error))
+            continue
+        known.append(run)
+        listed.append({name: report[name] for name in fields})
+        found.unread.extend(report["damaged"])
+    for line in found.unread if listed or as_json else ():
+        click.echo(f"dtrain: {line}", err=True)
     if as_json:
         click.echo(json.dumps(listed))
     elif not listed:
-        click.echo(no_run_below(directory), err=True)
+        click.echo(no_run_below(directory, found.unread), err=True)
     else:
         from dtrain_cli.console.run_table import bytes_text, runs_table, stdout_console
 

@@ -143,20 +143,24 @@ def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
 
 def _run_row(run: Mapping[str, Any]) -> tuple[str, ...]:
     step = "" if run["global_step"] is None else str(run["global_step"])
-    started = (
-        datetime.fromisoformat(run["started"]).astimezone().strftime("%Y-%m-%d %H:%M")
-        if run["started"]
-        else ""
-    )
-    return run["run"], run["name"], run["state"], step, started, _took(run)
+    started = _moment(run["started"])
+    since = started.strftime("%Y-%m-%d %H:%M") if started else ""
+    return run["run"], run["name"], run["state"], step, since, _took(run)
 
 
 def _took(run: Mapping[str, Any]) -> str:
     """Return how long a run took, or has been under way. The text is empty where the end is not recorded."""
-    if not run["started"] or not (run["ended"] or run["state"] in LIVE_RUN_STATES):
-        return ""
-    end = datetime.fromisoformat(run["ended"]) if run["ended"] else datetime.now(UTC)
-    return duration_text(max(0.0, (end - datetime.fromisoformat(run["started"])).total_seconds()))
+    started = _moment(run["started"])
+    ended = datetime.now(UTC) if run["state"] in LIVE_RUN_STATES else _moment(run["ended"])
+    return duration_text(max(0.0, (ended - started).total_seconds())) if started and ended else ""
+
+
+def _moment(text: str | None) -> datetime | None:
+    """Read an ISO time, in the local zone; None for a text that is none."""
+    try:
+        return datetime.fromisoformat(text).astimezone() if text else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _headline(report: Mapping[str, Any]) -> Text:

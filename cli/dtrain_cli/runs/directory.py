@@ -1,6 +1,5 @@
 """The directory of one launch: its id, made or found, locked for as long as the launch lives."""
 
-import contextlib
 import fcntl
 import os
 import secrets
@@ -10,7 +9,9 @@ from datetime import datetime
 from pathlib import Path
 
 from dtrain.errors import RunInUseError, RunNotFoundError, SpecError
+from dtrain.runs import ownership
 from dtrain.runs.files import RunFiles
+from dtrain.runs.json_file import give_room_back, keep_room
 
 
 def new_run_id(name: str, now: datetime) -> str:
@@ -19,7 +20,7 @@ def new_run_id(name: str, now: datetime) -> str:
 
 
 def check_fit(files: RunFiles) -> None:
-    """Make sure that an existing directory may be taken for a run, and can be read by its owner only.
+    """Make sure that an existing directory may be taken for a run.
 
     Raises:
         SpecError: it is another's, others may write to it, or it holds other files than a run's.
@@ -29,20 +30,15 @@ def check_fit(files: RunFiles) -> None:
             f"{files.directory} cannot be a run's directory: {strange}; give a new or empty one with "
             "--run-dir"
         )
-    with contextlib.suppress(OSError):
-        files.directory.chmod(0o700)
 
 
 def _strange(files: RunFiles) -> str | None:
     """Return why an existing directory is unfit for a run; None: it is fit, or not there."""
     try:
-        facts = files.directory.stat()
+        if why := ownership.strange(files.directory.stat()):
+            return why
     except OSError:  # why it cannot be had is said when it is made
         return None
-    if facts.st_uid != os.geteuid():
-        return f"it belongs to another user (uid {facts.st_uid})"
-    if facts.st_mode & 0o022:
-        return f"others may write to it (mode {facts.st_mode & 0o777:04o}; `chmod go-w` corrects it)"
     try:
         names = sorted(path.name for path in files.directory.iterdir())
     except OSError as error:
@@ -71,7 +67,7 @@ def locked_run_directory(directory: Path, resume: bool) -> Iterator[RunFiles]:
     files = RunFiles(directory)
     check_fit(files)
     files.create()
-    lock = os.open(files.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = files.open_lock()
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,8 +83,8 @@ def locked_run_directory(directory: Path, resume: bool) -> Iterator[RunFiles]:
             raise RunNotFoundError(
                 f"there is no run in {directory} to resume; leave out --resume to start one there"
             )
-        files.keep_room()
+        keep_room(directory)
         yield files
     finally:
-        files.give_room_back()
+        give_room_back(directory)
         os.close(lock)

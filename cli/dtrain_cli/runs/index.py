@@ -1,14 +1,19 @@
 """The runs that this machine knows, and finding the one that a person means.
 
-A run is known if its directory, or a link to it, lies below the runs directory. Newest means: started last.
+A run is known if its directory, or a link to it, lies below the runs directory. Newest means: started last. A
+record is believed if its file and its folder are this user's alone: what others may write names no process.
 """
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dtrain.errors import RunError, RunNotFoundError
-from dtrain.runs.files import RUNS_DIR, RunFiles, RunRecord, read_record
+from dtrain.cluster import TaskId
+from dtrain.errors import RunError, RunNotFoundError, SpecError
+from dtrain.runs import ownership
+from dtrain.runs.files import RUNS_DIR, RunFiles, RunRecord
+from dtrain.runs.json_file import read_record
 
 _NAMED_MAX = 5
 
@@ -28,17 +33,87 @@ class KnownRun:
         return datetime.fromtimestamp(self.files.directory.stat().st_ctime, UTC).isoformat()
 
 
+@dataclass(frozen=True)
+class Survey:
+    """The runs below a runs directory.
+
+    Attributes:
+        runs: the newest first, each once.
+        unread: why each of the others cannot be read, one line each.
+    """
+
+    runs: list[KnownRun]
+    unread: list[str]
+
+
+def survey(runs_dir: Path) -> Survey:
+    """Look at every run below a directory. One that cannot be read hides no other."""
+    runs: dict[Path, KnownRun] = {}
+    unread = []
+    others = []
+    for entry in _entries(runs_dir):
+        try:
+            directory = entry.resolve()
+            if directory.stat().st_uid != os.geteuid():
+                others.append(entry.name)
+            elif directory not in runs and (record := own_record(entry)) is not None:
+                runs[directory] = KnownRun(RunFiles(directory), record)
+        except FileNotFoundError:  # a link to a run that was removed, or a run that is being removed
+            continue
+        except PermissionError:
+            others.append(entry.name)
+        except RunError as error:
+            unread.append(str(error))
+        except OSError as error:
+            unread.append(f"{entry} cannot be read: {error.strerror}")
+    if others:
+        more = f" and {len(others) - 1} more" if others[1:] else ""
+        unread.append(f"{others[0]}{more} may not be read by this user, or belong to another one")
+    return Survey(
+        sorted(runs.values(), key=lambda run: (instant(run.started), run.record.run), reverse=True), unread
+    )
+
+
 def known_runs(runs_dir: Path) -> list[KnownRun]:
     """Return all readable runs, the newest first."""
-    runs = []
-    for directory in _entries(runs_dir):
-        try:
-            record = read_record(directory / "run.json", RunRecord)
-        except (RunError, OSError):  # damaged, or another user's: it can still be named by its path
-            continue
-        if record is not None:
-            runs.append(KnownRun(RunFiles(directory.resolve()), record))
-    return sorted(runs, key=lambda run: (instant(run.started), run.record.run), reverse=True)
+    return survey(runs_dir).runs
+
+
+def own_record(directory: Path) -> RunRecord | None:
+    """Return the record of the run in a folder; None if there is none.
+
+    Raises:
+        OSError: the folder cannot be read.
+        RunError: the folder or the record is not this user's alone, or the record is damaged.
+    """
+    try:
+        folder = ownership.open_own(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        # The folder cannot be exchanged for another between its check and the reading.
+        path = Path(f"/proc/self/fd/{folder}/run.json")
+        if (facts := _facts(path)) is None:
+            return None
+        if why := ownership.strange(facts):
+            raise RunError(f"{directory / path.name} is not believed: {why}; {ownership.NOT_BELIEVED}")
+        record = read_record(path, RunRecord)
+        for task in record.tasks if record else ():
+            TaskId.parse(task.task)
+        return record
+    except SpecError as error:
+        raise RunError(f"{directory / 'run.json'} is damaged: {error}") from None
+    except RunError as error:
+        raise RunError(str(error).replace(f"/proc/self/fd/{folder}", str(directory), 1)) from None
+    finally:
+        os.close(folder)
+
+
+def _facts(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None
 
 
 def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
@@ -48,10 +123,11 @@ def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
         RunNotFoundError: there is none, or more than one begins so.
         RunError: its record is damaged.
     """
-    runs = known_runs(runs_dir)
+    found = survey(runs_dir)
+    runs = found.runs
     if reference is None:
         if not runs:
-            raise RunNotFoundError(no_run_below(runs_dir))
+            raise RunNotFoundError(no_run_below(runs_dir, found.unread))
         return runs[0]
     for matches in (
         [run for run in runs if run.record.run == reference],
@@ -64,35 +140,25 @@ def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
             raise RunNotFoundError(
                 f"{len(matches)} runs begin with {reference!r}: {_names(matches)}; write more of the id"
             )
-    record = read_record(Path(reference) / "run.json", RunRecord)
+    try:
+        record = own_record(Path(reference)) if reference else None
+    except (OSError, ValueError):  # no path that exists, or one that may not be read
+        record = None
     if record is not None:
         return KnownRun(RunFiles(Path(reference).resolve()), record)
-    newest = f"the newest are {_names(runs)}" if runs else unreadable(runs_dir) or "there are none"
+    newest = f"the newest are {_names(runs)}" if runs else "; ".join(found.unread[:1]) or "there are none"
     raise RunNotFoundError(f"no run with the id, name or path {reference!r} below {runs_dir}; {newest}")
 
 
-def no_run_below(runs_dir: Path) -> str:
-    """Say that no run is known, and what to do."""
-    if strange := unreadable(runs_dir):
+def no_run_below(runs_dir: Path, unread: list[str]) -> str:
+    """Say that no run is known, and what to do; `unread` as in `Survey`."""
+    if unread:
+        more = f" and {len(unread) - 1} more" if unread[1:] else ""
         return (
-            f"no run below {runs_dir} can be read: {strange}; say where your own are with --runs-dir or "
-            f"{RUNS_DIR}"
+            f"no run below {runs_dir} can be read: {unread[0]}{more}; say where your own are with "
+            f"--runs-dir or {RUNS_DIR}"
         )
     return f"no run below {runs_dir} yet; start one with `dtrain launch PROGRAM.py`"
-
-
-def unreadable(runs_dir: Path) -> str:
-    """Name the directories that this user may not read; nothing where there are none."""
-    names = []
-    for directory in _entries(runs_dir):
-        try:
-            (directory / "run.json").stat()
-        except PermissionError:
-            names.append(directory.name)
-        except OSError:
-            continue
-    more = f" and {len(names) - 1} more" if names[1:] else ""
-    return f"{names[0]}{more} may not be read by this user" if names else ""
 
 
 def _entries(runs_dir: Path) -> list[Path]:
@@ -127,9 +193,9 @@ def instant(text: str) -> datetime:
     """Read an ISO time; what is none is long ago, and what names no zone is local."""
     try:
         instant = datetime.fromisoformat(text)
-    except ValueError:
+        return instant if instant.tzinfo else instant.astimezone()
+    except (ValueError, OverflowError):  # no time, or none of the clock's years
         return datetime.fromtimestamp(0, UTC)
-    return instant if instant.tzinfo else instant.astimezone()
 
 
 def _names(runs: list[KnownRun]) -> str:

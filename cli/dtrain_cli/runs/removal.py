@@ -88,7 +88,7 @@ def remove_run(run: KnownRun, runs_dir: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(run: KnownRun) -> Iterator[None]:
-    lock = os.open(run.files.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = run.files.open_lock()
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if launcher_lives(run.record):

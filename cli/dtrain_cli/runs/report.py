@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.cluster import Role, TaskId
-from dtrain.errors import RunNotFoundError
+from dtrain.errors import RunError, RunNotFoundError
 from dtrain.process.living import lives, started_s
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, TaskStatus, global_step, read_record
 from dtrain.runs.states import LIVE_RUN_STATES, LIVE_TASK_STATES, RunState, TaskState
+from dtrain_cli.runs.index import own_record
 from dtrain_cli.runs.joined_tasks import with_joined
 
 EXIT_CODES = {RunState.FAILED: 1, RunState.STALE: 1, RunState.STOPPED: 4}
@@ -61,7 +62,7 @@ class ProcessMeter:
 
 
 def read_report(directory: Path, meter: ProcessMeter | None = None) -> dict[str, Any]:
-    """Return everything that is known of the run in a directory.
+    """Return everything that is known of the run in a directory; `damaged` names the records that are.
 
     Args:
         directory: the run's directory.
@@ -72,20 +73,25 @@ def read_report(directory: Path, meter: ProcessMeter | None = None) -> dict[str,
         RunError: its record is damaged.
     """
     files = RunFiles(directory)
-    record = read_record(files.run, RunRecord)
+    record = own_record(directory)
     if record is None:
         raise RunNotFoundError(f"there is no run in {directory}")
     alive = record.state in LIVE_RUN_STATES and is_alive(files, record)
     if record.state in LIVE_RUN_STATES and not alive:
-        record = read_record(files.run, RunRecord) or record  # it may have ended between the two looks
+        record = own_record(directory) or record  # it may have ended between the two looks
     meter = meter or ProcessMeter()
     record.tasks = with_joined(files, record.tasks)
-    statuses = {
-        task.task: read_record(files.status(TaskId.parse(task.task)), TaskStatus) for task in record.tasks
-    }
+    statuses: dict[str, TaskStatus | None] = {}
+    damaged = []
+    for task in record.tasks:
+        try:
+            statuses[task.task] = read_record(files.status(TaskId.parse(task.task)), TaskStatus)
+        except (RunError, OSError) as error:
+            damaged.append(str(error))
     pids = [task.pid for task in record.tasks if alive and task.pid and task.state in LIVE_TASK_STATES]
     usage = {pid: used for pid in pids if (used := meter.measure(pid)) is not None}
-    return build_report(files, record, statuses, usage, alive, time.monotonic())
+    report = build_report(files, record, statuses, usage, alive, time.monotonic())
+    return {**report, "damaged": damaged}
 
 
 def is_alive(files: RunFiles, record: RunRecord) -> bool:
@@ -95,7 +101,7 @@ def is_alive(files: RunFiles, record: RunRecord) -> bool:
     The lock is the truth: the kernel drops it with its holder. It is asked last because asking means taking
         it for a moment.
     """
-    return launcher_lives(record) or _is_locked(files.lock)
+    return launcher_lives(record) or is_locked(files.lock)
 
 
 def launcher_lives(record: RunRecord) -> bool:
@@ -107,9 +113,10 @@ def launcher_lives(record: RunRecord) -> bool:
     )
 
 
-def _is_locked(lock: Path) -> bool:
+def is_locked(lock: Path) -> bool:
+    """Return whether a process holds a lock."""
     try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:

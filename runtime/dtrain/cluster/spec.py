@@ -31,7 +31,7 @@ class Role(StrEnum):
 TRAINING_ROLES = (Role.CHIEF, Role.WORKER)
 ROLE_ORDER = {role: position for position, role in enumerate(Role)}
 
-_TASK_NAME = re.compile(r"(?:/job:)?(?P<role>[a-z_]+)(?::|/task:|/)(?P<index>\d+)")
+_TASK_NAME = re.compile(r"(?:/job:)?(?P<role>[a-z_]+)(?::|/task:|/)(?P<index>\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ def lives(pid: int, started: float) -> bool:
     """Return whether the process of that pid and start time (`started_s`) lives, or has not been reaped."""
     try:
         descriptor = os.pidfd_open(pid)
-    except OSError:
+    except (OSError, OverflowError):
         return False
     try:
         end = select.poll()

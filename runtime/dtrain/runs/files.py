@@ -25,34 +25,25 @@ that looks again.
 """
 
 import contextlib
-import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from dtrain.cluster import Role, TaskId
-from dtrain.errors import RunError
-from dtrain.runs.json_file import overwrite_json, replace_json
+from dtrain.errors import RunError, SpecError
+from dtrain.runs.json_file import FULL, overwrite_json, replace_json
+from dtrain.runs.json_file import read_record as read_record
+from dtrain.runs.ownership import PRIVATE, make_private
 from dtrain.runs.states import FailureKind, RunState, TaskPhase, TaskState
 
 RUNS_DIR = "DTRAIN_RUNS_DIR"
-RESERVE_BYTES = 64 * 1024
-RESERVES = {"run.json": 1, "failure.json": 3}
-"""Number of last records of each name for which a full disk has room."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
-READS_MAX = 3
-"""A record counts as damaged when so many readings have failed: it may be overwritten during one of them."""
 
 _OWN_NAME = re.compile(
     r"lock|(run|join|spec|plan)\.json|(events|metrics)\.jsonl|checkpoints|tasks|reserve-.+|\.(run|join|spec|plan)\.json\.\d+"
 )
-
-Record = TypeVar("Record")
 
 
 @dataclass
@@ -272,7 +263,7 @@ class RunFiles:
 
     def tasks(self) -> list[TaskId]:
         """Return every task that has left files, also one that has joined."""
-        return sorted(TaskId.parse(path.name.replace("-", ":")) for path in self.directory.glob("tasks/*-*"))
+        return _named(self.directory.glob("tasks/*-*"))
 
     def task(self, task: TaskId) -> Path:
         """Return the folder of one task."""
@@ -288,8 +279,7 @@ class RunFiles:
 
     def joined_tasks(self) -> list[TaskId]:
         """Return every worker that has joined, also one that has left again."""
-        found = self.directory.glob("tasks/worker-*/joined.json")
-        return sorted(TaskId.parse(path.parent.name.replace("-", ":")) for path in found)
+        return _named(path.parent for path in self.directory.glob("tasks/worker-*/joined.json"))
 
     def attempt(self, task: TaskId, attempt: int) -> Path:
         """Return the folder of one attempt of a task."""
@@ -325,13 +315,14 @@ class RunFiles:
         return _OWN_NAME.fullmatch(name) is not None
 
     def create(self) -> None:
-        """Make the directory, readable by its owner only.
+        """Make the directory, or take an existing one, for its owner only.
 
         Raises:
-            RunError: it cannot be made or is not writable.
+            RunError: it cannot be made, is not writable, or is not this user's alone.
         """
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.directory.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            make_private(self.directory)
         except OSError as error:
             chosen = default_runs_dir() not in self.directory.parents
             way_out = "" if chosen else f"; say where runs are to be kept with --runs-dir or {RUNS_DIR}"
@@ -341,20 +332,13 @@ class RunFiles:
         if not os.access(self.directory, os.W_OK | os.X_OK):
             raise RunError(f"the run directory {self.directory} is not writable; give another with --run-dir")
 
-    def keep_room(self) -> None:
-        """Reserve `RESERVES`, each of `RESERVE_BYTES`, as far as the disk has room."""
-        for name, count in RESERVES.items():
-            for number in range(count):
-                with (
-                    contextlib.suppress(OSError),
-                    open(self.directory / f"reserve-{name}-{number}", "wb") as file,
-                ):
-                    os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+    def open_lock(self) -> int:
+        """Open the lock, which is made if need be; the caller locks and closes the descriptor.
 
-    def give_room_back(self) -> None:
-        """Release the reserves at the end of the run."""
-        for room in self.directory.glob("reserve-*"):
-            room.unlink(missing_ok=True)
+        Raises:
+            OSError: it cannot be opened.
+        """
+        return os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
     def write_last_words(self, path: Path, record: Any) -> None:
         """Write a last record as `write_record` does, on a full disk into reserved room.
@@ -373,21 +357,13 @@ class RunFiles:
             raise
 
 
-def read_record(path: Path, kind: type[Record]) -> Record | None:
-    """Read one of the small JSON files; None if it is not there.
-
-    Raises:
-        RunError: its contents are not dtrain's.
-    """
-    damaged: Exception | None = None
-    for _ in range(READS_MAX):
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=kind)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            damaged = error
-    raise RunError(f"{path} is damaged: {damaged}") from None
+def _named(folders: Iterable[Path]) -> list[TaskId]:
+    """Return the tasks whose folders these are; a folder of another name is none of dtrain's."""
+    tasks = []
+    for folder in folders:
+        with contextlib.suppress(SpecError):
+            tasks.append(TaskId.parse(folder.name.replace("-", ":")))
+    return sorted(tasks)
 
 
 def write_record(path: Path, record: Any) -> None:
@@ -408,9 +384,7 @@ def write_record(path: Path, record: Any) -> None:
 
 def offer_to_join(files: RunFiles, record: JoinRecord) -> None:
     """Let workers join the run from now on; the file holds the secret and is its owner's alone."""
-    files.join.unlink(missing_ok=True)
-    files.join.touch(mode=0o600)
-    files.join.write_bytes(msgspec.json.encode(record))
+    write_record(files.join, record)
 
 
 def default_runs_dir() -> Path:

@@ -1,10 +1,51 @@
-"""One record in one small JSON file: replaced as a whole, or overwritten if the disk is full."""
+"""One record in one small JSON file: replaced as a whole, or overwritten if the disk is full.
 
+Files are made new, of mode 0600, and never through a link; a reader takes regular files of a stated size.
+"""
+
+import contextlib
+import errno
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+
+from dtrain.errors import RunError
+from dtrain.formats.regular_file import read_regular
+
+Record = TypeVar("Record")
+
+RECORD_BYTES_MAX = 16 << 20
+"""The record of a run of 10,000 tasks has about 3 MiB."""
+READS_MAX = 3
+"""A record counts as damaged when so many readings have failed: it may be overwritten during one of them."""
+RESERVE_BYTES = 64 * 1024
+RESERVES = {"run.json": 1, "failure.json": 3}
+"""Number of last records of each name for which a full disk has room."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def read_record(path: Path, kind: type[Record]) -> Record | None:
+    """Read a record; None if the file is not there.
+
+    Raises:
+        RunError: it cannot be read, or its contents are not of this kind.
+    """
+    damaged: Exception | None = None
+    for _ in range(READS_MAX):
+        try:
+            return msgspec.json.decode(read_regular(path, RECORD_BYTES_MAX, follow=False), type=kind)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except PermissionError:
+            raise
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error.strerror}") from None
+        except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
+            damaged = error
+    raise RunError(f"{path} is damaged: {damaged!s:.200}") from None
 
 
 def replace_json(path: Path, record: Any, room: Path | None = None) -> None:
@@ -21,9 +62,12 @@ def replace_json(path: Path, record: Any, room: Path | None = None) -> None:
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        if room is not None:
+        if room is None:
+            aside.unlink(missing_ok=True)  # what an earlier process of this number has left
+        else:
             room.replace(aside)
-        with open(aside, "wb" if room is None else "r+b") as file:
+        flags = _NEW if room is None else os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(aside, flags, 0o600), "wb") as file:
             file.write(msgspec.json.encode(record))
             file.truncate()
         aside.replace(path)
@@ -42,7 +86,7 @@ def overwrite_json(path: Path, record: Any) -> None:
     Raises:
         OSError: it is not there, or does not fit; it is as it was.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         nbytes = os.fstat(descriptor).st_size
         data = msgspec.json.encode(record).ljust(nbytes)
@@ -51,3 +95,20 @@ def overwrite_json(path: Path, record: Any) -> None:
         os.pwrite(descriptor, data, 0)
     finally:
         os.close(descriptor)
+
+
+def keep_room(directory: Path) -> None:
+    """Reserve `RESERVES` in a folder, each of `RESERVE_BYTES`, as far as the disk has room."""
+    for name, count in RESERVES.items():
+        for number in range(count):
+            with contextlib.suppress(OSError):
+                path = directory / f"reserve-{name}-{number}"
+                path.unlink(missing_ok=True)
+                with open(os.open(path, _NEW, 0o600), "wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+
+
+def give_room_back(directory: Path) -> None:
+    """Release the reserves in a folder."""
+    for room in directory.glob("reserve-*"):
+        room.unlink(missing_ok=True)

@@ -30,6 +30,7 @@ from dtrain.runs.files import (
     offer_to_join,
     write_record,
 )
+from dtrain.runs.json_file import give_room_back, keep_room
 from dtrain.runs.states import RunState, TaskState
 from dtrain.runs.task_states import STOPPED, state_of, why_lost
 
@@ -51,7 +52,7 @@ class HandRun:
         self._step = 0
         self._lost: dict[str, str] = {}
         self._begun_s = time.monotonic()
-        self._lock = os.open(self.files.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = self.files.open_lock()
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -59,7 +60,7 @@ class HandRun:
             raise RunInUseError(
                 f"{self.files.directory} is in use by another run; give another --run-dir"
             ) from None
-        self.files.keep_room()
+        keep_room(self.files.directory)
         tasks = [
             TaskRecord(str(task), address=assignment.cluster.address(task))
             for task in assignment.cluster.tasks()
@@ -74,7 +75,7 @@ class HandRun:
             launcher_started=started_s(os.getpid()),
             tasks=tasks,
         )
-        self.files.spec.write_bytes(msgspec.json.encode(assignment.spec))
+        write_record(self.files.spec, assignment.spec)
         write_record(self.files.run, self._record)
         cluster = assignment.cluster.to_dict()
         offer_to_join(self.files, JoinRecord(assignment.run_id, False, cluster, assignment.secret))
@@ -142,7 +143,7 @@ class HandRun:
         self._record.ended = datetime.now().astimezone().isoformat(timespec="seconds")
         with contextlib.suppress(OSError):
             self.files.write_last_words(self.files.run, self._record)
-        self.files.give_room_back()
+        give_room_back(self.files.directory)
         self.files.join.unlink(missing_ok=True)
         os.close(self._lock)
         words = f"the run has {state} after {time.monotonic() - self._begun_s:.1f} s at step {self._step}"

@@ -25,7 +25,14 @@ from dtrain_cli.console.run_table import screen_of, status_table
 from dtrain_cli.runs.report import build_report
 
 DTRAIN = [sys.executable, "-m", "dtrain_cli.main"]
-SLEEPER = [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"]
+SLEEPER = """import fcntl, os, signal, sys
+os.makedirs(os.path.dirname(sys.argv[1]), exist_ok=True)
+lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX)
+if sys.argv[2:]: signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(flush=True)
+signal.pause()
+"""
 
 
 @pytest.fixture
@@ -56,9 +63,16 @@ def make_run(tmp_path):
     return make
 
 
+def launcher_of(directory, *stubborn):
+    """Start a process that holds the lock of a run, as a launcher does."""
+    return subprocess.Popen(
+        [sys.executable, "-c", SLEEPER, str(directory / "lock"), *stubborn], stdout=subprocess.PIPE
+    )
+
+
 @pytest.fixture
-def sleeper():
-    with subprocess.Popen(SLEEPER, stdout=subprocess.PIPE) as process:
+def sleeper(tmp_path):
+    with launcher_of(tmp_path / "r1") as process:
         process.stdout.readline()
         yield process
         process.kill()
@@ -213,7 +227,7 @@ def test_stop_of_what_has_ended_says_so(make_run, dtrain):
 
 
 def test_stop_never_signals_a_stranger_with_the_same_pid(make_run, dtrain, sleeper):
-    files = make_run(state="running", pid=sleeper.pid)
+    files = make_run("r2", state="running", pid=sleeper.pid)
     record = json.loads(files.run.read_text())
     record["launcher_started"] -= 1000
     files.run.write_text(json.dumps(record))
@@ -221,11 +235,8 @@ def test_stop_never_signals_a_stranger_with_the_same_pid(make_run, dtrain, sleep
     assert sleeper.poll() is None
 
 
-def test_stop_gives_up_waiting_after_a_while(make_run, dtrain):
-    stubborn = (
-        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
-    )
-    with subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE) as process:
+def test_stop_gives_up_waiting_after_a_while(make_run, dtrain, tmp_path):
+    with launcher_of(tmp_path / "r1", "stubborn") as process:
         process.stdout.readline()
         make_run(state="running", pid=process.pid)
         done = dtrain("stop", "--wait", "0.05")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dtrain.errors import RunError, SpecError
-from dtrain.runs import files
+from dtrain.runs import files, json_file
 from dtrain.runs.files import RunFiles, RunRecord, default_runs_dir, read_record, write_record
 from dtrain_cli.runs.directory import locked_run_directory
 
@@ -103,5 +103,5 @@ def test_a_record_that_is_being_overwritten_is_read_again(tmp_path, monkeypatch)
     write_record(tmp_path / "run.json", RunRecord("r", "n"))
     whole = (tmp_path / "run.json").read_bytes()
     looks = iter([whole[: len(whole) // 2] + whole, whole])
-    monkeypatch.setattr(Path, "read_bytes", lambda path: next(looks))
+    monkeypatch.setattr(json_file, "read_regular", lambda path, *_, **__: next(looks))
     assert read_record(tmp_path / "run.json", RunRecord) == RunRecord("r", "n")

@@ -1,5 +1,6 @@
 """Finding the run that a person means."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -81,23 +82,20 @@ def test_no_run_at_all(tmp_path):
 
 
 def test_runs_that_may_not_be_read_are_said(runs, monkeypatch):
-    for name in ("a1-digits", "a2-digits", "b1-line", "b1"):
+    for name in ("a1-digits", "a2-digits", "b1-line", "damaged"):
         (runs / name / "run.json").unlink()
-    read, stat = Path.read_bytes, Path.stat
+    opened = os.open
 
-    def refused(path, original, **options):
-        if path.parent.name == "b1":
+    def refused(path, *arguments, **options):
+        if Path(path).name == "b1":
             raise PermissionError(13, "Permission denied", str(path))
-        return original(path, **options)
+        return opened(path, *arguments, **options)
 
-    monkeypatch.setattr(Path, "read_bytes", lambda path: refused(path, read))
-    monkeypatch.setattr(Path, "stat", lambda path, **options: refused(path, stat, **options))
-    with pytest.raises(
-        RunNotFoundError,
-        match="can be read: b1 may not be read by this user; say where your own are with --runs-dir",
-    ):
+    monkeypatch.setattr(os, "open", refused)
+    said = "b1 may not be read by this user, or belong to another one"
+    with pytest.raises(RunNotFoundError, match=f"can be read: {said}; say where your own are"):
         find_run(None, runs)
-    with pytest.raises(RunNotFoundError, match=r"'digits' below .*; b1 may not be read by this user"):
+    with pytest.raises(RunNotFoundError, match=rf"'digits' below .*; {said}"):
         find_run("digits", runs)
 
 
