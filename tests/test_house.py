@@ -58,6 +58,7 @@ RUNTIME_FLOORS = [
 ]
 CLI_FLOORS = [
     "spec",
+    "certificates",
     "plan",
     "targets",
     "runs",

@@ -10,6 +10,7 @@ try:
 
     from dtrain.errors import DtrainError, SpecError
     from dtrain_cli.commands import (
+        certificates,
         chaos,
         checks,
         environment,
@@ -74,6 +75,7 @@ for command in (
     *models.COMMANDS,
     *chaos.COMMANDS,
     *checks.COMMANDS,
+    *certificates.COMMANDS,
     *environment.COMMANDS,
     show_help,
 ):

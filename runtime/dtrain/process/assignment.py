@@ -85,7 +85,7 @@ class TaskAssignment:
             task=task,
             cluster=cluster,
             spec=_read_spec(environment.get(SPEC), cluster).secured(environment),
-            run_id=run_id or _run_id_by_hand(cluster),
+            run_id=run_id or run_id_by_hand(cluster),
             run_dir=Path(run_dir) if run_dir else None,
             attempt=_read_attempt(environment.get(ATTEMPT, "0")),
             secret=secret or None,
@@ -101,7 +101,7 @@ class TaskAssignment:
         """
         spec = _default_spec(cluster).secured(environment)
         secret = environment.get(SECRET) or None
-        return cls(task, cluster, spec, run_id=_run_id_by_hand(cluster), secret=secret)
+        return cls(task, cluster, spec, run_id=run_id_by_hand(cluster), secret=secret)
 
     @property
     def joined(self) -> bool:
@@ -149,7 +149,8 @@ class TaskAssignment:
         return environment
 
 
-def _run_id_by_hand(cluster: ClusterSpec) -> str:
+def run_id_by_hand(cluster: ClusterSpec) -> str:
+    """Return the run id of tasks that were started without a launcher: equal addresses make one run."""
     return f"hand-{cluster.hash}"
 
 

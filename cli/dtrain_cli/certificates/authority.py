@@ -1,0 +1,109 @@
+"""A run's certificate authority, made by the package `cryptography`, else by the command `openssl`."""
+
+import importlib.util
+import shutil
+from dataclasses import dataclass
+from typing import Protocol
+
+from dtrain.cluster.certificate_names import NETWORK, host_name, task_uri
+from dtrain.errors import SpecError
+
+AUTHORITY_DAYS = 365
+NO_MAKER = (
+    "making certificates needs the package cryptography or the command openssl, and neither is there: "
+    "`pip install 'dtrain[tls]'`, or install openssl"
+)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The certificate and the key of a task, both in PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+@dataclass(frozen=True)
+class LeafNames:
+    """The names in a leaf.
+
+    Attributes:
+        task: as `dtrain.cluster.certificate_names.task_name` returns it: ``worker-0``.
+        hosts: its DNS names.
+        uri: its URI.
+    """
+
+    task: str
+    hosts: tuple[str, ...]
+    uri: str
+
+    @classmethod
+    def of(cls, run_id: str, name: str) -> "LeafNames":
+        """Return the names of a task of a run."""
+        return cls(name, (NETWORK, host_name(name)), task_uri(run_id, name))
+
+
+class Authority(Protocol):
+    """The signer of all certificates of a run."""
+
+    @property
+    def certificate(self) -> bytes:
+        """The authority's own certificate, in PEM, which every task trusts."""
+
+    @property
+    def key(self) -> bytes:
+        """The authority's private key, in PEM, with which anybody is every task of the run."""
+
+    def issue(self, names: LeafNames, days: int) -> Leaf:
+        """Make a leaf for a task, on the curve P-256, for servers and clients alike.
+
+        Raises:
+            SpecError: `openssl` failed.
+        """
+
+    def lives(self, days: int) -> bool:
+        """Return whether the authority's own certificate is valid for so long."""
+
+
+def make_authority(run_id: str, days: int = AUTHORITY_DAYS) -> Authority:
+    """Make the authority of a run.
+
+    Raises:
+        SpecError: there is nothing to make it with.
+    """
+    name = run_id.encode("ascii", "replace").decode()[:40]
+    if _has_library():
+        from dtrain_cli.certificates.by_library import LibraryAuthority
+
+        return LibraryAuthority.make(f"dtrain {name}", days)
+    from dtrain_cli.certificates.by_openssl import OpensslAuthority
+
+    return OpensslAuthority.make(f"dtrain {name}", days)
+
+
+def read_authority(certificate: bytes, key: bytes) -> Authority:
+    """Read an authority that was made before.
+
+    Raises:
+        SpecError: there is nothing to use it with, or it is none.
+    """
+    if _has_library():
+        from dtrain_cli.certificates.by_library import LibraryAuthority
+
+        return LibraryAuthority.read(certificate, key)
+    from dtrain_cli.certificates.by_openssl import OpensslAuthority
+
+    return OpensslAuthority(certificate, key)
+
+
+def _has_library() -> bool:
+    """Return whether `cryptography` makes certificates here.
+
+    Raises:
+        SpecError: neither it nor `openssl` does.
+    """
+    if importlib.util.find_spec("cryptography") is not None:
+        return True
+    if shutil.which("openssl") is None:
+        raise SpecError(NO_MAKER)
+    return False

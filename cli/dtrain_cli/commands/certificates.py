@@ -1,0 +1,62 @@
+"""`dtrain certificates`: an authority and a certificate for each task of a cluster on several machines."""
+
+from pathlib import Path
+
+import click
+
+from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.errors import SpecError
+from dtrain_cli.commands.spec_options import Count
+
+
+@click.command(
+    short_help="Make a certificate for each task.",
+    epilog=(
+        "\b\nExamples:\n  dtrain certificates cluster_specs/two_hosts.yaml --out tls\n"
+        "  dtrain certificates --renew --days 7 cluster_specs/two_hosts.yaml --out tls\n"
+    ),
+)
+@click.argument("spec", metavar="SPEC", type=click.Path(path_type=Path))
+@click.option(
+    "--out", required=True, metavar="DIR", type=click.Path(path_type=Path, file_okay=False), help="Where to."
+)
+@click.option("--days", default=30, type=Count(1), metavar="N", help="How long they are valid (default: 30).")
+@click.option(
+    "--renew", is_flag=True, help="Replace the tasks' certificates by new ones of the same authority."
+)
+def certificates(spec: Path, out: Path, days: int, renew: bool) -> None:
+    """Make an authority for the cluster of SPEC, which writes addresses, and a certificate for each task.
+
+    DIR gets a folder for each host, which is all that the host needs, and authority/ca.key, which stays here.
+    Nothing is overwritten without --renew. Exit code: 2 SPEC gives counts, or files exist.
+    """
+    from dtrain.process.assignment import run_id_by_hand
+    from dtrain_cli.certificates.folder import places, write_certificates
+    from dtrain_cli.spec.file import read_spec
+
+    cluster = read_spec(spec).cluster
+    jobs = {role: getattr(cluster, role) for role in Role}
+    counts = [str(role) for role, job in jobs.items() if isinstance(job, int) and job]
+    if set(counts) - {Role.EVALUATOR}:
+        raise SpecError(
+            f"{spec}: cluster.{counts[0]} is a count, which `launch` turns into tasks of this machine; it "
+            "makes their certificates itself (security.tls: required); write addresses, as in [a:2222]"
+        )
+    written = {role: tuple(job) for role, job in jobs.items() if not isinstance(job, int) and job}
+    training = ClusterSpec.from_lists(
+        **{role: job for role, job in written.items() if role != Role.EVALUATOR}
+    )
+    addresses: dict[TaskId, str | None] = {task: training.address(task) for task in training.tasks()}
+    for index in range(cluster.count(Role.EVALUATOR)):
+        addresses[TaskId(Role.EVALUATOR, index)] = next(iter(written.get(Role.EVALUATOR, ())), None)
+    folders = write_certificates(out, run_id_by_hand(training), places(addresses), days, renew)
+    click.echo(f"{out}: certificates of {len(addresses)} tasks for {days} days; copy each host its folder:")
+    for folder in folders:
+        click.echo(f"  {folder}")
+    click.echo(
+        "there: security: {tls: required, ca_file: DIR/ca.crt, "
+        "cert_file: DIR/{role}-{index}.crt, key_file: DIR/{role}-{index}.key}"
+    )
+
+
+COMMANDS = (certificates,)

@@ -1,0 +1,214 @@
+"""A task's certificate, its key and the authorities that it trusts: files that may be replaced at any time.
+
+Nothing here parses a certificate. Both ends of a TLS handshake are played in memory instead: that shows
+whether the three files fit each other, and says what the certificate names and how long it is valid.
+"""
+
+import os
+import ssl
+import stat
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dtrain.errors import SpecError
+
+LONGEST_BYTES = 1 << 20
+"""No file of certificates is longer than this."""
+_LONGEST_HANDSHAKE = 10
+
+
+@dataclass(frozen=True)
+class Material:
+    """A certificate and all that belongs to it, in PEM.
+
+    Attributes:
+        authorities: one or several certificates, of which each peer's must descend from one.
+        certificate: the task's own, and those between it and an authority.
+        key: its private key.
+    """
+
+    authorities: bytes
+    certificate: bytes
+    key: bytes
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Material that has been checked, and what its certificate says.
+
+    Attributes:
+        hosts: its DNS names.
+        uris: its URIs.
+        begins_s: from when on it is valid, in seconds since 1970.
+        ends_s: until when.
+    """
+
+    material: Material
+    hosts: tuple[str, ...]
+    uris: tuple[str, ...]
+    begins_s: float
+    ends_s: float
+
+
+@dataclass(frozen=True)
+class CertificateFiles:
+    """The files with the material of a task."""
+
+    authorities: Path
+    certificate: Path
+    key: Path
+
+    def state(self) -> tuple[Any, ...]:
+        """Return something that changes when a file is replaced."""
+        return tuple(map(_state, (self.authorities, self.certificate, self.key)))
+
+    def read(self) -> Material:
+        """Read the files.
+
+        Raises:
+            SpecError: one cannot be read, or the key can be read by others.
+        """
+        return Material(_read(self.authorities), _read(self.certificate), _read(self.key, private=True))
+
+    def __str__(self) -> str:
+        return f"{self.authorities}, {self.certificate}, {self.key}"
+
+
+class Certificates:
+    """The certificate of a task as it is now; every new connection asks for it, from any thread."""
+
+    def __init__(
+        self, source: CertificateFiles | Material, warn: Callable[[str], None] = lambda text: None
+    ) -> None:
+        """Read and check it.
+
+        Args:
+            source: the files, or what they would hold.
+            warn: told when a file was replaced by one that cannot be used.
+
+        Raises:
+            SpecError: it cannot be used, and why.
+        """
+        self._source = source
+        self._warn = warn
+        self._lock = threading.Lock()
+        self._state = source.state() if isinstance(source, CertificateFiles) else ()
+        material = source.read() if isinstance(source, CertificateFiles) else source
+        self._current = checked(
+            material, str(source) if isinstance(source, CertificateFiles) else "handed over"
+        )
+
+    def current(self) -> Certificate:
+        """Return the newest certificate that can be used: of files that were replaced, once they fit."""
+        with self._lock:
+            if isinstance(self._source, CertificateFiles) and (state := self._source.state()) != self._state:
+                self._state = state
+                try:
+                    self._current = checked(self._source.read(), str(self._source))
+                except SpecError as error:
+                    self._warn(f"{error}; new connections use the certificate that was there before")
+            return self._current
+
+
+def checked(material: Material, where: str) -> Certificate:
+    """Check that a certificate, its key and the authorities fit each other.
+
+    Args:
+        material: what is checked.
+        where: it comes from, for messages.
+
+    Raises:
+        SpecError: they do not.
+    """
+    try:
+        said = _rehearsed(material)
+    except ssl.SSLCertVerificationError as error:
+        raise SpecError(f"{where}: the certificate cannot be used: {error.verify_message}") from None
+    except (ssl.SSLError, ValueError) as error:
+        raise SpecError(f"{where}: no files of TLS that fit each other: {error}") from None
+    names = said.get("subjectAltName", ())
+    return Certificate(
+        material,
+        hosts=tuple(name for kind, name in names if kind == "DNS"),
+        uris=tuple(name for kind, name in names if kind == "URI"),
+        begins_s=ssl.cert_time_to_seconds(said["notBefore"]),
+        ends_s=ssl.cert_time_to_seconds(said["notAfter"]),
+    )
+
+
+def context(material: Material, *, server: bool) -> ssl.SSLContext:
+    """Return what one end of a connection needs; it demands a certificate of the other end.
+
+    Raises:
+        ValueError: one of the three is none, or they do not fit; `ssl.SSLError` is one.
+    """
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.check_hostname = False
+    made.verify_mode = ssl.CERT_REQUIRED
+    try:
+        made.load_verify_locations(cadata=material.authorities.decode("ascii", "ignore"))
+    except (ssl.SSLError, ValueError):
+        raise ValueError("the first holds no certificates of authorities") from None
+    # OpenSSL reads files alone; this one has no name. An encrypted key must not ask the terminal.
+    with os.fdopen(os.memfd_create("dtrain", os.MFD_CLOEXEC), "wb") as file:
+        file.write(material.key + b"\n" + material.certificate)
+        file.flush()
+        try:
+            made.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password="")
+        except ssl.SSLError as error:
+            fault = "the key belongs to another certificate"
+            if error.reason != "KEY_VALUES_MISMATCH":
+                fault = "a certificate and a key without a password are expected"
+            raise ValueError(fault) from None
+    return made
+
+
+def _rehearsed(material: Material) -> dict[str, Any]:
+    """Shake hands with itself; return the certificate as its peer sees it."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context(material, server=False).wrap_bio(to_client, to_server)
+    server = context(material, server=True).wrap_bio(to_server, to_client, server_side=True)
+    waiting = [client, server]
+    for _ in range(_LONGEST_HANDSHAKE):
+        waiting = [end for end in waiting if not _went_on(end)]
+    return dict(client.getpeercert() or {})
+
+
+def _went_on(end: ssl.SSLObject) -> bool:
+    try:
+        end.do_handshake()
+    except ssl.SSLWantReadError:
+        return False
+    return True
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _read(path: Path, private: bool = False) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise SpecError(f"{path}: expected a file of TLS, found something else")
+            if private and found.st_mode & 0o077:
+                raise SpecError(
+                    f"{path}: others can read this key (mode {stat.S_IMODE(found.st_mode):04o}); "
+                    f"run `chmod 600 {path}`"
+                )
+            content = file.read(LONGEST_BYTES + 1)
+    except OSError as error:
+        raise SpecError(f"{path}: cannot read this file of TLS: {error.strerror}") from None
+    if len(content) > LONGEST_BYTES:
+        raise SpecError(f"{path}: expected a file of TLS of at most {LONGEST_BYTES} bytes")
+    return content
