@@ -29,11 +29,7 @@ class ClusterRun:
     """
 
     def __init__(
-        self,
-        run_dir: Path,
-        words: Sequence[object],
-        through: Sequence[object] = (),
-        tree: Path | None = None,
+        self, run_dir: Path, words: Sequence[object], through: Sequence[object] = (), tree: Path | None = None
     ) -> None:
         """Begin the launch.
 

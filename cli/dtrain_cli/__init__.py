@@ -1,3 +1,1 @@
-"""The launcher: the `dtrain` command line. It starts, watches and stops processes; what they run is the
-package `dtrain`.
-"""
+"""The launcher, the `dtrain` command line: it starts, watches and stops processes of the package `dtrain`."""

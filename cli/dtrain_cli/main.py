@@ -44,9 +44,7 @@ class _Group(click.Group):
 @click.group(cls=_Group, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dtrain", message="dtrain %(version)s")
 def cli() -> None:
-    """Turn one training program into a cluster: on this laptop as processes, on real machines as one task
-    each.
-    """
+    """Turn one training program into a cluster: processes on a laptop, or one task on each real machine."""
 
 
 @click.command(
@@ -83,9 +81,7 @@ for command in (
 
 
 def main() -> NoReturn:
-    """Run the command line and end the process with its exit code; a user's mistake is a message, never a
-    traceback.
-    """
+    """Run the command line and exit with its code; a user's mistake is a message, never a traceback."""
     stdout = sys.stdout
     try:
         shell_completion.install()

@@ -1,3 +1,1 @@
-"""One file a group of commands. They import what they need when they run, so that `dtrain --help` stays
-quick.
-"""
+"""One file a group of commands. They import what they need when they run, so `dtrain --help` stays quick."""

@@ -278,7 +278,5 @@ def _is_spec(word: str) -> bool:
 
 
 def _may_be_value(word: str) -> bool:
-    """Return whether a word after an option like `--resume` is its value rather than the next word of the
-    grammar.
-    """
+    """Return whether a word after an option like `--resume` is its value, not the grammar's next word."""
     return not word.startswith("-") and not word.endswith((".py", *SPEC_SUFFIXES))

@@ -120,9 +120,7 @@ def _start(
     sets: tuple[str, ...],
     options: dict[str, Any],
 ) -> int:
-    """Become the task, which then ends with an exit code of its own; with `--join`, own it and return
-    that.
-    """
+    """Become the task, which ends with an exit code of its own; with `--join`, own it and return its code."""
     if words.foreign:
         raise SpecError(
             f"`dtrain {role}` runs a Python program; start any other executable yourself with TF_CONFIG set"

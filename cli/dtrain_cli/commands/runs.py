@@ -1,6 +1,4 @@
-"""`dtrain status`, `logs`, `stop` and `runs`: looking at runs, also from another terminal, also after they
-have ended.
-"""
+"""`dtrain status`, `logs`, `stop` and `runs`: look at runs from any terminal, also after they have ended."""
 
 import json
 import sys
@@ -175,9 +173,7 @@ def _print_output(output: Any, labelled: bool, width: int, ended: bool) -> None:
 )
 @runs_dir_option
 def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
-    """Stop RUN (default: the newest) in order: workers, evaluator, chief after a last checkpoint, parameter
-    servers.
-    """
+    """Stop RUN (default: the newest) in order: workers, evaluator, chief after a last checkpoint, servers."""
     from dtrain_cli.runs.report import read_report
     from dtrain_cli.runs.stop import stop_launcher
 

@@ -59,9 +59,7 @@ _OPTIONS = (
 
 
 def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--set` and the shortcuts; the callback gets `sets` and the names of
-    `dtrain_cli.spec.file.SHORTCUTS`.
-    """
+    """Add `--set` and the shortcuts; the callback gets `sets` and the names of `spec.file.SHORTCUTS`."""
     security = (click.option(name, **settings) for name, settings in SECURITY_OPTIONS.items())
     for option in reversed((*_OPTIONS, *security)):
         command = option(command)

@@ -20,9 +20,7 @@ from dtrain_cli.console.outlet import Outlet
 BATCH_S = 0.2
 TABLE_EVERY_S = 0.5
 LAST_WORDS_S = {True: 20.0, False: 3.0}
-"""How long the end waits for a slow reader: a terminal (True) that a person has stopped, anything else
-(False).
-"""
+"""How long the end waits for a slow reader: a terminal (True) that was stopped, any other one (False)."""
 _LABEL_COLOURS = {"chief": 36, "worker": 32, "ps": 34, "evaluator": 35}
 _PUMP_S = 0.05
 
@@ -66,9 +64,7 @@ class RunConsole:
             tail.without_stacks = True
 
     def forget_screen(self) -> None:
-        """Erase nothing of what stands on the terminal, because another program has written there; the table
-        begins anew below.
-        """
+        """Erase nothing, because another program has written there; the table begins anew below."""
         self._table_widths = []
 
     def pump(self) -> None:

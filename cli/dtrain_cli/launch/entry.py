@@ -1,6 +1,4 @@
-"""The entry of `dtrain launch`: the fork server is started first, so that its imports run while `launcher`
-does the rest.
-"""
+"""The entry of `dtrain launch`: the fork server starts first, so that its imports run beside `launcher`."""
 
 import os
 

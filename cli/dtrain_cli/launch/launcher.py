@@ -1,6 +1,4 @@
-"""The walk of a launch, from what the user asked for to the exit code of the run. Read `run` from top to
-bottom.
-"""
+"""The walk of a launch, from what the user asked for to the exit code. Read `run` from top to bottom."""
 
 import contextlib
 import os

@@ -31,9 +31,7 @@ class RunProgress:
 
     @property
     def saved_step(self) -> int | None:
-        """Return the step of the last checkpoint of the leader's present attempt; None before it has written
-        one.
-        """
+        """Return the step of the last checkpoint of the leader's present attempt; None before its first."""
         return next((status.saved_step for status in self._statuses() if status.saved_step is not None), None)
 
     @property

@@ -37,9 +37,7 @@ TICK_S = 0.2
 STATUS_EVERY_S = 0.5
 NOT_EXECUTED = 127
 LAST_LINES_S = {True: 5.0, False: 1.0}
-"""How long the workers of a program (True) or foreign command may take to end by themselves after the
-leader's success.
-"""
+"""How long workers of a program (True) or foreign command may take to end after the leader's success."""
 
 
 class Supervisor:
@@ -187,9 +185,7 @@ class Supervisor:
                 self._lose(life, why, now_s)
 
     def _spec_in_force(self) -> RunSpec:
-        """Return the spec with what the program has wished, as its leader writes it down; before that the
-        launcher's own.
-        """
+        """Return the spec with the program's wishes, as its leader writes it; before that our own."""
         with contextlib.suppress(RunError, OSError):
             return read_record(self._spec_file, RunSpec) or self.spec
         return self.spec
@@ -372,9 +368,7 @@ class Supervisor:
                 self._start_no_more(life, order)
 
     def _start_no_more(self, life: TaskLife, order: RunStop) -> None:
-        """End a task that has no process, unless it is an evaluator that can still make the final
-        evaluation.
-        """
+        """End a task without a process, unless it is an evaluator that can still evaluate the last one."""
         if life.restart_s is not None and order.may_start_again(life.task.role, life.restart_s):
             return
         life.restart_s = None

@@ -61,9 +61,7 @@ class TaskEnds:
         return Judgement(TaskState.FAILED if failure else TaskState.SUCCEEDED, failure)
 
     def _while_stopping(self, life: TaskLife, end: Exited, order: RunStop, now_s: float) -> Judgement:
-        """Judge by the time: what a task did before the order to stop is its own end, also after a
-        success.
-        """
+        """Judge by the time: a task that ended before the order to stop ended by itself, also on success."""
         own = own_record(life.launch)
         by_itself = life.stop_s is None or (own is not None and own.monotonic_s < life.stop_s)
         if by_itself and (failure := self._failure(life, end)):
@@ -119,9 +117,7 @@ class TaskEnds:
         )
 
     def _early_end(self, life: TaskLife) -> FailureRecord:
-        """Make and keep the record of a replica that ended with exit code 0 although there were steps to
-        make.
-        """
+        """Keep the record of a replica that ended with exit code 0 although there were steps to make."""
         launch = life.launch
         status = life.status
         record = FailureRecord(
@@ -150,8 +146,6 @@ class TaskEnds:
 
 
 def left_early(said: TaskStatus | None, others: Iterable[TaskStatus]) -> bool:
-    """Return whether a replica that ended with exit code 0 had a step to make, in its own `fit` or
-    another's.
-    """
+    """Return whether a replica that ended with code 0 had a step to make, in its own or another's `fit`."""
     ended = said.fits_ended if said else 0
     return ended < max((status.fits_begun for status in (said, *others) if status), default=0)

@@ -54,9 +54,7 @@ class Workload:
         return self.program is None
 
     def named(self, spec: RunSpec, earlier: str | None = None) -> RunSpec:
-        """Return the spec with the run's name: the one that was said, else its `earlier` one, else that of
-        what it runs.
-        """
+        """Return the spec with the run's name: as set, else the `earlier` one, else that of the program."""
         if "name" in spec.said or spec.name != RunSpec.name:
             return spec
         if earlier is not None:

@@ -88,9 +88,7 @@ def _read(path: Path, offset: int) -> Iterator[bytes]:
 
 
 def _offset_of_last(path: Path, lines: int) -> tuple[int, int]:
-    """Return where the last `lines` lines of a file begin, and how many there are from there (fewer, if the
-    file has fewer).
-    """
+    """Return where the last `lines` lines of a file begin, and how many lines there are from there."""
     try:
         file = path.open("rb")
     except FileNotFoundError:

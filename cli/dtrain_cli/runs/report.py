@@ -175,9 +175,7 @@ def _highest(values: Any) -> int | None:
 
 
 def _evaluation(record: RunRecord, statuses: list[TaskStatus]) -> dict[str, float] | None:
-    """Return the newest evaluation, the leader's or the evaluator's; none once the evaluator has failed for
-    good.
-    """
+    """Return the newest evaluation, of leader or evaluator; None once the evaluator has failed for good."""
     if any(
         task.state == TaskState.FAILED and TaskId.parse(task.task).role is Role.EVALUATOR
         for task in record.tasks

@@ -72,9 +72,7 @@ class SpecTree:
         self.overrides.append(override)
 
     def describe(self, path: KeyPath, problem: str) -> str:
-        """Return a problem and its place: ``file:line:col: field.path: problem``, ``--set KEY=VALUE:
-        problem``.
-        """
+        """Return a problem and its place: ``file:line:col: path: problem``, ``--set KEY=VALUE: problem``."""
         dotted = ".".join(map(str, path))
         override = self._override_of(path)
         if override is not None:
@@ -85,9 +83,7 @@ class SpecTree:
         return f"{place}: {dotted}: {problem}" if dotted else f"{place}: {problem}"
 
     def position(self, path: KeyPath) -> tuple[int, int]:
-        """Return line and column of the innermost part of a path that the file holds; (0, 0) if it holds
-        none.
-        """
+        """Return line and column of the innermost part of a path that the file has; (0, 0) if it has none."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.positions:
                 return self.positions[path[:length]]

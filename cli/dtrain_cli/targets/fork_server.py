@@ -15,9 +15,7 @@ from dtrain.process import start_protocol
 
 
 class LifeLine:
-    """A pipe whose writing end only this process holds: its end-of-file tells all others that the launcher is
-    gone.
-    """
+    """A pipe whose writing end only this process holds: its end-of-file says that the launcher is gone."""
 
     def __init__(self) -> None:
         self.reading_end, self._writing_end = os.pipe()

@@ -7,9 +7,7 @@ from typing import Any
 from dtrain.strategies.interface import Training
 
 Logs = dict[str, Any]
-"""Numbers by name: means over the epoch so far; in `on_epoch_end` also `val_*`. What one callback adds the
-later ones see.
-"""
+"""Means over the epoch by name; in `on_epoch_end` also `val_*`. Later callbacks see what earlier ones add."""
 
 
 class Callback:

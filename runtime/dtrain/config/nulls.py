@@ -1,6 +1,4 @@
-"""`null` and `none` are the same, in a spec, in `--set` and in a strategy's constructor; a field's type says
-which one it takes.
-"""
+"""`null` and `none` mean the same in every source of settings; a field's type says which one it takes."""
 
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -11,9 +9,7 @@ NONE = "none"
 
 
 def is_none(value: Any) -> bool:
-    """Whether a value of a spec means nothing: null, or the text `none` in a spelling that YAML takes for
-    `null` too.
-    """
+    """Whether a value means nothing: null, or `none` in a spelling that YAML takes for `null` too."""
     return value is None or (isinstance(value, str) and value in (NONE, "None", "NONE"))
 
 

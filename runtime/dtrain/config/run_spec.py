@@ -106,9 +106,7 @@ class RunSpec:
             yield from replicas_problems(self.training, self.replicas)
 
     def program_problems(self) -> Iterator[Problem]:
-        """Yield what is wrong where a program trains on this spec's cluster, and right for any other
-        command.
-        """
+        """Yield what is wrong for a program that trains on this cluster, and right for other commands."""
         if not isinstance(self.training, SingleSection) and self.cluster.count("ps") == 0:
             yield ("cluster", "ps"), NO_SERVERS
         if self.training.validation == "evaluator" and self.cluster.count("evaluator") == 0:

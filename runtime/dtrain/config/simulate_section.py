@@ -12,9 +12,7 @@ from dtrain.errors import SpecError
 
 @dataclass(frozen=True)
 class KillFault:
-    """Kill a task with SIGKILL once, at a global step or a time after the start; of a pair the seed draws one
-    between.
-    """
+    """Kill a task with SIGKILL once, at a global step or a time after the start; a seed draws from a pair."""
 
     task: str
     at_step: int | tuple[int, int] | None = None

@@ -12,9 +12,7 @@ from dtrain.config.training_section import DEFAULTS, TrainingSettings
 from dtrain.errors import SpecError
 
 LAID_OUT = ("strategy", "chief_trains", "transport")
-"""What a launcher has done by the time that a program speaks: which tasks there are, which of them train, how
-they are reached.
-"""
+"""What a launcher has fixed before a program runs: the tasks, which of them train, their transport."""
 
 
 def checked_wishes(wishes: Mapping[str, Any], who: str) -> TrainingSettings:
@@ -55,8 +53,6 @@ def refuse_new_layout(spec: RunSpec, wishes: TrainingSettings, who: str, program
 
 
 def different_wish(first: Mapping[str, Any], second: TrainingSettings) -> str | None:
-    """Name a field of which a second constructor says something else than the first one said or left at its
-    default.
-    """
+    """Name a field in which a second constructor differs from the first one or from its default."""
     meant = {**DEFAULTS, **first}
     return next((name for name, value in second.items() if value != meant[name]), None)

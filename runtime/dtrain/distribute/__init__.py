@@ -1,6 +1,4 @@
-"""`dt.distribute`: what would be looked for in `tf.distribute.experimental` (partitioners) and beside it
-(ShardedVariable).
-"""
+"""`dt.distribute`: the partitioners of `tf.distribute.experimental`, and ShardedVariable."""
 
 from dtrain.variables import partitioning as partitioners
 from dtrain.variables.sharded_variable import ShardedVariable

@@ -109,8 +109,6 @@ class Initialise(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Initialised(Message, frozen=True, gc=False, kw_only=True):
-    """Server to leader: done. `given_up` is the version of the same generation that it held before; -1 if it
-    held none.
-    """
+    """Server to leader: done. `given_up`: the version that it held before of the same generation, or -1."""
 
     given_up: int = -1

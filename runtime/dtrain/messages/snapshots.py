@@ -15,9 +15,7 @@ from dtrain.messages.steps import Sums
 
 
 class Mark(Message, frozen=True, gc=False, kw_only=True):
-    """Leader to every server, in async: keep new pushes waiting, until you have answered `Snapshot` or for
-    `wait_s`.
-    """
+    """Leader to servers, async: hold new pushes until you have answered `Snapshot`, at most for `wait_s`."""
 
     wait_s: float
     term: int = 0

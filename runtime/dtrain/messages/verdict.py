@@ -9,13 +9,9 @@ class Verdict(StrEnum):
     ACCEPTED = "accepted"
     """It is part of a version."""
     PENDING = "pending"
-    """Sync with quotas: it is held for the version that is being made; contribute again to the same
-    version.
-    """
+    """Sync with quotas: held for the version that is being made; contribute again to the same version."""
     STALE = "stale"
-    """The gradient came too late (in async: after its replica was thought dead) or was too old (async). It
-    was not applied.
-    """
+    """Not applied: it came too late (async: after its replica was thought dead) or was too old (async)."""
     REFUSED = "refused"
     """It breaks the rules (shape, plan, non-finite values) and was not applied; `reason` says which."""
     FINISHED = "finished"

@@ -26,14 +26,10 @@ TF_CONFIG = "TF_CONFIG"
 TASK = "DTRAIN_TASK"
 ROLE = "DTRAIN_ROLE"
 INDEX = "DTRAIN_INDEX"
-"""The task's name, role and index, set for scripts that cannot read the JSON of TF_CONFIG; dtrain itself
-reads TF_CONFIG.
-"""
+"""The task's name, role and index, for scripts that cannot read TF_CONFIG; dtrain itself reads TF_CONFIG."""
 
 _SPECS = msgspec.json.Decoder(RunSpec)
-"""Made at the import, which forked tasks share: a task's first decoding of the type takes half a
-millisecond.
-"""
+"""Made at the import, which forked tasks share: a type's first decoding takes half a millisecond."""
 
 
 @dataclass(frozen=True)

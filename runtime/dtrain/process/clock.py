@@ -61,9 +61,7 @@ class SystemEvent(threading.Event):
     """A flag; waiting for it lets signal handlers run."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """See `Event.wait`. A signal that comes just before a wait for ever would be heard when the wait
-        ends.
-        """
+        """See `Event.wait`. A signal just before a wait without end would be handled only at its end."""
         if timeout is not None or threading.current_thread() is not threading.main_thread():
             return super().wait(timeout)
         while not super().wait(LOOK_S):

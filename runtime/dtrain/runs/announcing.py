@@ -17,13 +17,9 @@ AGAIN_S = 5.0
 """When it is announced for the second time; after that each pause is twice as long, up to the longest."""
 LONGEST_S = 60.0
 LONGEST_OF_OTHERS_S = 600.0
-"""The latter for those who are there and have something to do first: a healthy run may wait for a slow task
-for hours.
-"""
+"""The latter for tasks that are there and busy: a healthy run may wait for a slow task for hours."""
 STALE_S = 5.0
-"""After how long without repetition a reason is dropped: the thread that tried to reach the server has given
-up.
-"""
+"""After how long without repetition a reason is dropped: its thread no longer tries to reach the server."""
 NAMED_MAX = 3
 
 

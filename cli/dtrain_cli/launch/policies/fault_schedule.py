@@ -1,6 +1,4 @@
-"""The faults of a spec's `simulate` section that the launcher brings about: kill and pause. Pure; each fires
-once a run.
-"""
+"""The faults of a spec's `simulate` section that the launcher causes: kill and pause, each once. Pure."""
 
 import random
 import signal

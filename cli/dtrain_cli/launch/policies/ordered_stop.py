@@ -46,9 +46,7 @@ class RunStop:
         return self.state == RunState.SUCCEEDED
 
     def may_start_again(self, role: Role, at_s: float) -> bool:
-        """Return whether a task of a role may still be started at a moment: after success the evaluator,
-        while it has time.
-        """
+        """Return whether a task of a role may still start: after success the evaluator, while it has time."""
         return self.patient and role is Role.EVALUATOR and at_s < self.at_s + self.leave_s.get(role, 0.0)
 
     def kill_s(self, told: "RemainingTask") -> float:
@@ -81,9 +79,7 @@ def due(order: RunStop, there: Iterable[RemainingTask], now_s: float) -> list[tu
 
 
 def reluctant(order: RunStop, there: Iterable[RemainingTask], now_s: float) -> list[TaskId]:
-    """Return the tasks that have used half of their time to stop: the user who waits wants to know what keeps
-    them.
-    """
+    """Return the tasks that have used half of their time to stop, to be shown to the user."""
     told_to = ((told.task, told.stop_s, order.kill_s(told)) for told in there if told.stop_s is not None)
     return [task for task, stop_s, kill_s in told_to if (stop_s + kill_s) / 2 <= now_s < kill_s]
 

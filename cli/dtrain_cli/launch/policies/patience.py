@@ -1,6 +1,4 @@
-"""How long a launch waits for what: for tasks to be up, for the next step, for the end. Pure: the clock is an
-argument.
-"""
+"""How long a launch waits: for tasks to be up, the next step, the end. Pure: the clock is an argument."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -18,9 +18,7 @@ _NOT_THE_PROGRAMS = (sysconfig.get_path("stdlib"), str(Path(dtrain.__file__).par
 
 
 class Standing:
-    """The place of each task, and, once they have ended, the line at which the tasks stood that were asked
-    for stacks.
-    """
+    """The place of each task, and after the end the lines at which tasks stood that were asked for stacks."""
 
     def __init__(self, lives: Iterable[TaskLife], asked: Iterable[TaskLife]) -> None:
         self._places = {life.task: _place(life) for life in lives}

@@ -22,9 +22,7 @@ OnGradients = Callable[[tuple[str, ...]], None]
 
 
 Scratch = list[dict[str, Array]]
-"""The arrays that the layers of one pass keep from one pass to the next, by the steps' numbers and the
-arrays' names.
-"""
+"""Arrays that layers keep from one pass to the next, by the step's number and the array's name."""
 
 
 class ScratchPool:

@@ -32,9 +32,7 @@ from dtrain.learning.optimizers.schedules import SCHEDULES, LearningRateSchedule
 Slots = dict[str, Array]
 
 BLOCK_ELEMENTS = 64 * 1024
-"""Elements updated at a time: value, gradient, two slots and scratch fit in the second-level cache (fastest
-of 8 Ki to 128 Ki).
-"""
+"""Elements updated at a time: all arrays then fit in the second-level cache (fastest of 8 Ki to 128 Ki)."""
 
 
 @dataclass

@@ -1,3 +1,1 @@
-"""The leader: `machine` decides when a checkpoint is due, `driver` speaks with the servers; starts, orders,
-saving, recovery.
-"""
+"""The leader: `machine` decides when to save, `driver` talks to servers; starts, orders, saving, recovery."""

@@ -39,11 +39,7 @@ class CopiesThread:
 
     @classmethod
     def of(
-        cls,
-        section: CheckpointSection,
-        directory: Path,
-        warn: Callable[[str], None],
-        clock: Clock = SYSTEM,
+        cls, section: CheckpointSection, directory: Path, warn: Callable[[str], None], clock: Clock = SYSTEM
     ) -> "CopiesThread | None":
         """As the spec says; None if it names no second home."""
         remote = checkpoints.remote_copies(section.remote)

@@ -51,9 +51,7 @@ RECONNECT_S = 10.0
 
 
 class Leader:
-    """The leader's connections to every server. One thread at a time uses it; `abort` alone may come from
-    another.
-    """
+    """The leader's connections to all servers, for one thread; only `abort` may come from another."""
 
     def __init__(self, servers: int, connect: Connect, connect_s: float, clock: Clock = SYSTEM) -> None:
         """Connect to every server.
@@ -240,9 +238,7 @@ class Leader:
             peer.abort(reason)
 
     def break_with(self, server: int, reason: str) -> None:
-        """From another thread: a server does not answer; what is being asked of it is asked again on a new
-        connection.
-        """
+        """From another thread: break a server's connection; open questions are asked again on a new one."""
         self._peers[server].break_with(reason)
 
     def close(self) -> None:

@@ -16,9 +16,7 @@ from dtrain.protocol.applied_batches import union, without
 
 FIRST_MARGIN_STEPS = 2
 ANSWER_WAIT_S = 0.5
-"""For a version that is two steps ahead. Where steps take longer, the servers answer with the one that there
-is.
-"""
+"""Ask for a version two steps ahead. Where steps take longer, servers answer with the one that there is."""
 ARRIVAL_S = 2.0
 """For a push to arrive on every server."""
 MARK_S = 2.0

@@ -90,9 +90,7 @@ class Order:
 
     @property
     def void(self) -> bool:
-        """Return whether the servers are in another term than the order is for: then it was given to no
-        server.
-        """
+        """Return whether the servers are in another term than the order's: then no server got it."""
         return self.term not in (0, self.seen.term)
 
     @property
@@ -147,9 +145,7 @@ class Order:
             yield self._ask(server, control)
 
     def _told_now(self, control: Control, holding: Holding) -> Control:
-        """Return the order as it is given to the servers, now that ps:0 has said at which version it
-        holds.
-        """
+        """Return the order as given to the servers, now that ps:0 has said at which version it holds."""
         version = max(holding.version, self.since)
         control = msgspec.structs.replace(
             control, number=self.number, term=holding.term, version=version, stop=self.stops

@@ -108,9 +108,7 @@ class OrderDriver:
         return since, order.stops
 
     def repeat_in(self, term: int) -> bool:
-        """Ask for the rows and give the last order again, where that was done before and in another term;
-        return whether it was.
-        """
+        """Ask for rows and repeat the last order if that was done in another term; return whether it was."""
         if self._rows_term not in (0, term):
             self.ask_for_rows()
         if not self._in_force or term == self.term:

@@ -1,6 +1,4 @@
-"""From where a training starts: the model's first values, a checkpoint, or where the `fit` before it
-ended.
-"""
+"""The start of a training: the model's first values, a checkpoint, or the end of the `fit` before it."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -224,9 +222,7 @@ def _newest_that_fits(directory: Path, plan: Plan, feed: Feed, *, by_server: boo
 
 
 def _same_batches(state: checkpoints.RunState, plan: Plan, feed: Feed) -> bool:
-    """Return whether the servers of a checkpoint held what they hold by this plan, and its batches have the
-    same numbers now.
-    """
+    """Return whether a checkpoint's servers held what this plan says, and batches have the same numbers."""
     before = state.feed.batch_size
     recounted = feed.batch_size and before and feed.batch_size != before
     return not recounted and state.plan is not None and Plan.from_dict(state.plan).hash == plan.hash
@@ -262,9 +258,7 @@ def continued(
 
 
 def saved_rows(directory: Path, fit: int) -> dict[int, Row]:
-    """Return the numbers of the epochs of a call of `fit`, from the newest sound checkpoint of a folder;
-    empty without one.
-    """
+    """Return the epochs' numbers of a `fit`, from a folder's newest sound checkpoint; empty without one."""
     if not checkpoints.list_checkpoints(directory):
         return {}
     with checkpoints.open_checkpoint(directory) as checkpoint:
@@ -280,9 +274,7 @@ def saved_generation(directory: Path) -> int:
 
 
 def replicas_in_sync(directory: Path) -> int:
-    """Return N of the synchronous run that has saved in a folder, as it was when the run began; 0 where that
-    follows from the cluster.
-    """
+    """Return N of the synchronous run that saved in a folder, at its start; 0 where the cluster says it."""
     for found in reversed(checkpoints.list_checkpoints(directory)):
         with contextlib.suppress(CheckpointError, OSError):
             return checkpoints.read_manifest(found.path).state.replicas_in_sync

@@ -1,3 +1,1 @@
-"""The evaluator: `machine` decides which checkpoint is next, `driver` runs it over a folder of
-checkpoints.
-"""
+"""The evaluator: `machine` decides which checkpoint is next, `driver` runs it over a folder of them."""

@@ -14,9 +14,7 @@ FETCH_S = 2.0
 
 
 class FollowedRun:
-    """The leader's run directory; where that cannot be seen, one of its own with the newest copy from
-    `checkpoint.remote`.
-    """
+    """The leader's run directory; where it is not visible, a copy of the newest from `checkpoint.remote`."""
 
     def __init__(
         self,

@@ -1,3 +1,1 @@
-"""A parameter server: `machine` decides, `driver` runs it; beside them what a server holds and how it treats
-messages.
-"""
+"""A parameter server: `machine` decides, `driver` runs it; beside them what it holds and how it answers."""

@@ -63,15 +63,7 @@ class AsyncRule:
         self._compensation = DelayCompensation(training.compensation, store.trainable) if compensate else None
 
     def push(
-        self,
-        caller: Caller,
-        replica: str,
-        rank: int,
-        push: Push,
-        blocks: Blocks,
-        now: float,
-        *,
-        again: bool,
+        self, caller: Caller, replica: str, rank: int, push: Push, blocks: Blocks, now: float, *, again: bool
     ) -> list[Action]:
         """See `UpdateRule.push`; every push is answered at once."""
         version, steps = self.version, self._steps

@@ -1,6 +1,4 @@
-"""A server's part in a change of the configuration (docs/design/protocol.md#configuration-changes); see
-`roles.chief.order`. Machine.
-"""
+"""A server's part in rule *Configuration changes* (docs/design/protocol.md#configuration-changes)."""
 
 from dtrain.control.actions import Action, Caller, Send
 from dtrain.errors import DtrainError

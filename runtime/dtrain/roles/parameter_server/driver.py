@@ -103,9 +103,7 @@ class ServerHandler:
 
     @property
     def limit_bytes(self) -> int:
-        """The variables of a plan may be of any size before there is one; afterwards a message holds a
-        gradient at most.
-        """
+        """A plan's variables may be of any size before there is one; then a message is a gradient at most."""
         held = self.machine.held
         if held is None:
             return UNINITIALISED_LIMIT_BYTES
@@ -139,9 +137,7 @@ class ServerHandler:
         return UNANSWERED.get(type(frame.message), Answer.ONE)
 
     def _follow_decisions(self) -> None:
-        """Follow ps:0 from the first synchronous term on; the leader says which it is, for the program may
-        have wished it.
-        """
+        """Follow ps:0 from the first synchronous term on; the leader says which, as programs may wish it."""
         held = self.machine.held
         if (
             self.link is None

@@ -157,9 +157,7 @@ class ParameterServer:
     # Answers to what is asked
 
     def _answers_after(self, message: AnyMessage, now: float) -> list[Action]:
-        """Return the answers that a message may have brought; while nothing but steps happens, most questions
-        wait for a certain version.
-        """
+        """Return the answers that a message may have made possible; between steps most wait for a version."""
         held = self.held
         if (
             type(message) in STEP_MESSAGES
@@ -172,9 +170,7 @@ class ParameterServer:
         return self._answers(now)
 
     def _answers(self, now: float) -> list[Action]:
-        """Answer whatever can be answered now; a snapshot that is lets the pushes go that have waited for
-        it.
-        """
+        """Answer what can be answered now; an answered snapshot releases pushes that have waited for it."""
         steps = self.held.steps if self.held is not None else None
         if self.held is not None and steps is not None and steps.version != self.held.version:
             return []  # a decision is about to be carried out: `go_on` answers
@@ -296,9 +292,7 @@ class ParameterServer:
             return [End(f"ps:{self.index} cannot follow {self.cluster.control_host}: {error}")]
 
     def position(self) -> tuple[Subscribe, list[Complete]]:
-        """Return what to tell the control host on connecting to it (again): where this server stands, and
-        what it holds.
-        """
+        """Return what to tell the control host on (re)connecting: where this server stands, what it holds."""
         held = self.held
         if held is None or not isinstance(held.rule, SyncRule):
             return Subscribe(generation=0, version=0), []

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WAIT_LIMIT_S = 0.2e-3
-"""On average, from being woken to running: 0.03 to 0.06 ms where replicas hardly compute, 0.3 to 0.9 beside
-those that do.
-"""
+"""Mean wait from waking to running: 0.03 to 0.06 ms beside idle replicas, 0.3 to 0.9 beside busy ones."""
 ENOUGH_SLICES = 20
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 8.0, 64.0
 
@@ -63,9 +61,7 @@ class Preemption:
 
 
 class ThreadPolicy:
-    """The kernel's for all threads of this process, unless it has been given one, or the kernel keeps no
-    account of waits.
-    """
+    """The kernel's, unless this process was given one or the kernel keeps no account of waits."""
 
     def __init__(self, now: float) -> None:
         """From now on let the threads that are there, and those that they start, interrupt no others."""
@@ -88,9 +84,7 @@ class ThreadPolicy:
 
 
 def _accounts() -> Iterator[tuple[float, int]]:
-    """Of each thread: seconds that it has waited for a core, and how often it got one. Source:
-    proc_pid_schedstat(5).
-    """
+    """Of each thread: seconds waited for a core, and how often it got one. Source: proc_pid_schedstat(5)."""
     for thread in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError, ValueError):  # it has ended; this kernel keeps no such account
             _, waited_ns, slices = (thread / "schedstat").read_text().split()

@@ -1,6 +1,4 @@
-"""Questions to a parameter server, each answered as soon as it can be and at its deadline at the latest.
-Machine.
-"""
+"""Questions to a parameter server, each answered as soon as possible, latest at its deadline. Machine."""
 
 import heapq
 import math
@@ -16,9 +14,7 @@ from dtrain.roles.parameter_server.table_answers import table_answer
 from dtrain.roles.parameter_server.term_state import TermState
 
 FEW = 3
-"""So many open questions are looked at each time: that costs less than to find out whether anything has
-changed.
-"""
+"""Look at up to so many open questions each time: cheaper than finding out whether anything has changed."""
 NOT_KNOWN = object()
 
 
@@ -183,9 +179,7 @@ class Questions:
 
 
 def moved_on(caller: Caller, held: TermState) -> Send:
-    """Tell a task that is a generation or a term behind that there is another one now. Its values may be of
-    another shape.
-    """
+    """Tell a task in an earlier generation or term of the present one. Its values may be of another shape."""
     return Send(
         caller,
         Values(

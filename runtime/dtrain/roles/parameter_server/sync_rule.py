@@ -27,9 +27,7 @@ from dtrain.types import Array, Blocks
 
 @dataclass(frozen=True)
 class Waiting:
-    """A connection on which the version being made is waited for; after a break there may be an old and a new
-    one for a while.
-    """
+    """A connection that waits for the version being made; after a break an old and a new one for a while."""
 
     caller: Caller
     duplicate: bool = False
@@ -122,15 +120,7 @@ class SyncRule:
     # Pushes
 
     def push(
-        self,
-        caller: Caller,
-        replica: str,
-        rank: int,
-        push: Push,
-        blocks: Blocks,
-        now: float,
-        *,
-        again: bool,
+        self, caller: Caller, replica: str, rank: int, push: Push, blocks: Blocks, now: float, *, again: bool
     ) -> list[Action]:
         """See `UpdateRule.push`."""
         contribution = (rank, push.incarnation, push.ordinal)
@@ -248,9 +238,7 @@ class SyncRule:
         return answers
 
     def _answers(self, counted: Set[Contribution], held: dict[tuple[int, int], int]) -> list[Action]:
-        """Answer the replicas that wait for a version made of `counted`; `held` is how many contributions
-        this server held, by process.
-        """
+        """Answer replicas that wait for a version made of `counted`; `held`: contributions, by process."""
         counted_of = _by_process(counted)
         version = self.version
         values = self._shown() if self._waiting else ()

@@ -1,6 +1,4 @@
-"""The leader's thread: saves a generation on its schedule, gives it back to servers that lost it, saves the
-last step. It decides nothing.
-"""
+"""The leader's thread: it saves on schedule, restores servers that lost their memory, saves the last step."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -101,9 +99,7 @@ class Keeper(KeeperThread):
         self._go_on()
 
     def ordered(self, until: int | None, end: int | None) -> None:
-        """Note that the servers have had an order: to make no version beyond `until` before the next one,
-        or to end at `end`.
-        """
+        """Note an order that the servers have: make no version beyond `until` for now, or end at `end`."""
         self._saver.until = until
         if end is not None:
             self.generation = self._saver.generation = replace(self.generation, max_steps=end)

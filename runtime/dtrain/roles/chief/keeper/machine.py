@@ -233,9 +233,7 @@ class Keeping:
         return []
 
     def stop(self, away: Sequence[int], *, save: bool) -> list[Action]:
-        """End early: nothing more is done, but for a last checkpoint of what there is, if all servers are
-        there.
-        """
+        """End early: only a last checkpoint is still made, if all servers are there."""
         self.stopped = True
         if not save:
             return []
@@ -246,9 +244,7 @@ class Keeping:
     # How an action ended
 
     def saved(self, save: Save, reached: int | None, *, whole: bool, now: float) -> list[Action]:
-        """Go on after a checkpoint of `reached`; None: ps:0 was not at the last step, and none was
-        written.
-        """
+        """Go on after a checkpoint of `reached`; None: ps:0 was not at the last step, none was written."""
         if reached is None:
             return self._told(Request.FINISH, done=False)
         return [Note(Saved(step=reached, why=save.reason.value)), *self._after(save, whole=whole, now=now)]

@@ -25,12 +25,7 @@ class KeeperThread:
     """
 
     def __init__(
-        self,
-        machine: Keeping,
-        saver: Saver,
-        warn: Callable[[str], None],
-        trace: Trace,
-        clock: Clock = SYSTEM,
+        self, machine: Keeping, saver: Saver, warn: Callable[[str], None], trace: Trace, clock: Clock = SYSTEM
     ) -> None:
         """Begin nothing yet; `warn` tells the user."""
         self._machine = machine
