@@ -109,10 +109,7 @@ def main() -> NoReturn:
 
 
 def _show(error: click.ClickException) -> None:
-    """Print in one line what click refuses, as everything that dtrain says.
-
-    The help that it gives for a bare `dtrain` is printed as it is.
-    """
+    """Print in one line what click refuses; click's help for a bare `dtrain` is printed as it is."""
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()

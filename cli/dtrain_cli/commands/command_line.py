@@ -206,10 +206,7 @@ class ProgramCommand(click.Command):
         )
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete dtrain's options before the program.
-
-        Those behind it are the program's, which are not known here.
-        """
+        """Complete dtrain's options before the program; those behind it are the program's and not known."""
         words = ctx.params.get("words") or Words()
         return [] if words.program or words.foreign else super().shell_complete(ctx, incomplete)
 
@@ -245,10 +242,7 @@ class ProgramCommand(click.Command):
 
 
 def _knows(program: Path, option: str) -> bool:
-    """Return whether a program writes the name of an option as argparse and click want it (``--x/--no-x``).
-
-    Then the option is the program's own.
-    """
+    """Return whether a program writes an option's name as argparse and click want it (``--x/--no-x``)."""
     with _no_warnings():
         tree = ast.parse(program.read_bytes())
     texts = (
@@ -260,10 +254,7 @@ def _knows(program: Path, option: str) -> bool:
 
 
 def _is_spec(word: str) -> bool:
-    """Return whether a word names a file with a `cluster` section of roles.
-
-    Any other file is the program's own.
-    """
+    """Return whether a word names a file with a `cluster` section; other files are the program's own."""
     if not word.endswith(SPEC_SUFFIXES) or not Path(word).is_file():
         return False
 

@@ -97,10 +97,7 @@ def plan(
     run_dir: Path | None,
     **shortcuts: Any,
 ) -> None:
-    """Show what launch would do: each task's address, TF_CONFIG, command line, environment and log.
-
-    The ports are examples: picked now and not held.
-    """
+    """Show each task's address (an example: not held), TF_CONFIG, command line, environment and log."""
     words = _checked(words)
     run_plan = _example_plan(words, sets, shortcuts, runs_dir, run_dir)
     if as_json:

@@ -39,10 +39,7 @@ class Row:
 
 
 class LiveTable:
-    """The table under a run's name.
-
-    It remembers the losses for the sparkline, and the first step for the time that is left.
-    """
+    """The table under a run's name; it keeps losses for the sparkline, the first step for the time left."""
 
     def __init__(self, headline: str) -> None:
         self._headline = headline
@@ -150,18 +147,12 @@ def sparkline(values: list[float]) -> str:
 
 
 def _logarithms(losses: list[float]) -> list[float]:
-    """Return the logarithms of the losses, by which a sparkline shows more than the first fall.
-
-    Losses of which one is not positive are returned as they are.
-    """
+    """Return the losses' logarithms, for a sparkline that shows more than the first fall."""
     return [math.log(loss) for loss in losses] if min(losses) > 0 else losses
 
 
 def slow_replicas(rows: list[Row]) -> dict[TaskId, float]:
-    """Return by how many times the examples of each slow replica take longer than those of the others.
-
-    The time in which a replica waits for others does not count.
-    """
+    """Return by how much longer each slow replica takes for its examples, without its waits for others."""
     took_s = {
         row.task: (1 - (row.status.waiting_share or 0.0)) / row.status.examples_per_s
         for row in rows

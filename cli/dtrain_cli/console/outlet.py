@@ -38,10 +38,7 @@ class Outlet:
 
     @property
     def is_pipe(self) -> bool:
-        """Return whether another program reads this.
-
-        It may show what it reads on the same terminal (`| less`, `| tee`).
-        """
+        """Return whether another program reads this; it may show it on this terminal (`| less`, `| tee`)."""
         mode = os.fstat(self.fd).st_mode
         return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 

@@ -14,10 +14,7 @@ def threads_per_task(spec: RunSpec, cores: int) -> int:
 
 
 def thread_variables(spec: RunSpec, cores: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that limit the threads of each task of a launch.
-
-    A limit of the user's holds for all libraries, except where training is deterministic.
-    """
+    """Return the variables that limit each task's threads; a user's limit holds unless deterministic."""
     users = None if spec.training.deterministic else environment.get(USERS_LIMIT)
     return limits_beside(environment, users or str(threads_per_task(spec, cores)))
 

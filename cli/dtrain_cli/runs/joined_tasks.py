@@ -19,10 +19,7 @@ from dtrain.runs.states import LIVE_TASK_STATES, TaskState
 
 @dataclass
 class JoinedRecord:
-    """A worker that has joined the run, kept by the command that started it and owns it.
-
-    `owner_pid` and `owner_started` (`started_s`) tell whether that command is still alive.
-    """
+    """A worker that joined the run; `owner_pid`, `owner_started` (`started_s`): the command that owns it."""
 
     owner_pid: int
     owner_started: float

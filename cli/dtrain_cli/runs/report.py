@@ -34,10 +34,7 @@ class ProcessUsage:
 
 @dataclass
 class ProcessMeter:
-    """A meter of processes.
-
-    The processor's share is that since the last measurement, at first that since the process's start.
-    """
+    """A meter of processes; the processor's share is that since the last measurement, or since the start."""
 
     _last: dict[int, tuple[float, float]] = field(default_factory=dict)
 
@@ -193,10 +190,7 @@ def _task_report(
     stale: bool,
     now_s: float,
 ) -> dict[str, Any]:
-    """Return the report of one task.
-
-    What it reported in an earlier attempt counts as its numbers, but not as a sign of life.
-    """
+    """Return the report of one task. An earlier attempt's numbers count, but are no sign of life."""
     live = record.state in LIVE_TASK_STATES and not stale
     said = status or TaskStatus(record.task, 0, "")
     speaks = live and status is not None and status.attempt == record.attempt

@@ -180,10 +180,7 @@ class LocalTarget:
         return event
 
     def _reap(self) -> list[Exited]:
-        """Reap guardians that have ended, and the adopted children of a killed guardian or fork server.
-
-        Tasks may be among the latter; their ends are returned.
-        """
+        """Reap ended guardians, and adopted children of killed ones; return the ends of tasks among them."""
         ended = []
         with contextlib.suppress(ChildProcessError):
             while (child := os.wait4(-1, os.WNOHANG))[0]:

@@ -42,10 +42,7 @@ class MemoryKills:
 
 
 def _memory_files() -> Iterable[Path]:
-    """Yield the files in which this process's control group counts kills.
-
-    These are memory.events in version 2 and memory.oom_control in version 1.
-    """
+    """Yield the files that count this control group's kills: memory.events (v2), memory.oom_control (v1)."""
     with contextlib.suppress(OSError):
         for line in _OWN_GROUPS.read_text().splitlines():
             _, controllers, group = line.split(":", 2)

@@ -60,10 +60,7 @@ class Callback:
         """Act as `on_train_batch_end`, another name of it."""
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Act when the leader begins a batch.
-
-        `batch` is the global step within the epoch, from 0; with several replicas it may jump.
-        """
+        """Act when the leader begins a batch, at this global step of the epoch, from 0; it may jump."""
         self.on_batch_begin(batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:

@@ -63,10 +63,7 @@ class ModelCheckpoint(Callback):
         return (self.save_best_only and super().monitors_validation()) or "{val_" in self.filepath
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Claim the file now, so that a conflict with another run shows before the first epoch.
-
-        A name that depends on the epoch or on numbers is claimed when it is known.
-        """
+        """Claim the file now, so that a conflict shows before the first epoch; a name with numbers later."""
         if "{" not in self.filepath:
             claim(self.filepath, self.model.strategy.context.run_id)
 

@@ -6,10 +6,7 @@ from dtrain.callbacks.callback import Callback, Logs
 
 
 class TerminateOnNaN(Callback):
-    """Stop when a batch's loss is NaN or infinite. See `tf.keras.callbacks.TerminateOnNaN`.
-
-    The batch's gradient is judged by the spec's `nan_policy` in any case.
-    """
+    """Stop when a batch's loss is NaN or infinite, as `tf.keras.callbacks.TerminateOnNaN` does."""
 
     def on_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Check the loss."""

@@ -230,10 +230,7 @@ def save(
     now: float,
     disk: FileOperations = DISK,
 ) -> Path:
-    """Write a checkpoint of arrays in memory, or in blocks.
-
-    Arguments and errors are those of `CheckpointWriter`, keys those of `part_key` and `slot_key`.
-    """
+    """Write a checkpoint of arrays or blocks; see `CheckpointWriter`, and `part_key`, `slot_key` for keys."""
     streams = {}
     for key, each in arrays.items():
         streams[key] = each if isinstance(each, Streamed) else Streamed(each.dtype.name, each.shape, [each])

@@ -8,10 +8,7 @@ from dtrain.config.problems import Problem, at_least
 
 @dataclass(frozen=True)
 class CheckpointSection:
-    """The schedule of checkpoints, the number that is kept, the URL of copies.
-
-    One is always written at step 0 and at the end.
-    """
+    """When to save (always at step 0 and the end), how many checkpoints to keep, where copies go."""
 
     every_s: float | None = 30.0
     every_steps: int | None = None

@@ -1,7 +1,4 @@
-"""The leader's orders: other numbers, other values, an end.
-
-Rule *Configuration changes* (docs/design/protocol.md#configuration-changes).
-"""
+"""The leader's orders (docs/design/protocol.md#configuration-changes): other numbers or values, an end."""
 
 from typing import Any
 

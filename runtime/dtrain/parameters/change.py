@@ -32,10 +32,7 @@ class Change:
 
 
 def laid_over(values: Values, earlier: Values) -> Values:
-    """Return the values of an order that follows another one at the same version.
-
-    An array that the later order leaves empty keeps the earlier order's values.
-    """
+    """Return the values of an order on top of those of the one before it, whose arrays fill empty ones."""
     if not (values and earlier):
         return values or earlier
     return [new if new.size else old for new, old in zip(values, earlier, strict=True)]

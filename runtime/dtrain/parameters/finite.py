@@ -9,10 +9,7 @@ from dtrain.types import Array
 
 
 def any_non_finite(blocks: Iterable[Array]) -> bool:
-    """Return whether a floating-point block holds NaN or infinity; usually one pass for a sum of squares.
-
-    Of numpy's products only `vdot` gives no warning when it overflows.
-    """
+    """Return whether a floating-point block holds NaN or infinity; `vdot` alone does not warn on overflow."""
     return any(
         block.dtype.kind == "f" and not math.isfinite(np.vdot(block, block)) and not np.isfinite(block).all()
         for block in blocks

@@ -1,7 +1,4 @@
-"""The mean of contributions, in the order of their parts.
-
-Rule *Determinism* (docs/design/protocol.md#determinism).
-"""
+"""The mean of contributions in the order of their parts (docs/design/protocol.md#determinism)."""
 
 from collections.abc import Sequence
 

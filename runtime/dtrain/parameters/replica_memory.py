@@ -125,10 +125,7 @@ def cut(plan: Plan, values: Mapping[str, Array]) -> list[list[Array]]:
 
 
 def gather(plan: Plan, blocks: Sequence[Sequence[Array]]) -> dict[str, Array]:
-    """Return whole dense variables by name from flat arrays `[server][group]`.
-
-    A variable in one piece is a view, one in several a new array.
-    """
+    """Return whole dense variables by name from flat `[server][group]`; one in a single piece is a view."""
     views = _shard_views(plan, blocks)
     result: dict[str, Array] = {}
     for position, variable in enumerate(plan.variables):

@@ -85,10 +85,7 @@ class Store:
         return self._versions.newest
 
     def shown(self, version: int, whole: bool = False) -> list[Array]:
-        """Return the values for replicas at this version, the newest: compressed if so configured.
-
-        The last version, and with `whole` any, is not compressed.
-        """
+        """Return the newest values for replicas, compressed if so configured, unless `whole` or the last."""
         if self._compressed is None or whole or (self.max_steps is not None and version >= self.max_steps):
             return self.values
         return self._compressed.of(self._versions)

@@ -111,10 +111,7 @@ class TaskAssignment:
 
     @property
     def connect_s(self) -> float:
-        """The longest time another task may take to appear.
-
-        A launcher ends a start that takes too long; its tasks leave that to it.
-        """
+        """Return how long another task may take to appear; under a launcher, the launcher decides."""
         wait = self.spec.wait
         return wait.start_s + wait.server_s if self.watched else wait.start_s
 

@@ -98,10 +98,7 @@ class TicketGate:
 
     @property
     def standing(self) -> Hashable:
-        """Return all that `request` depends on besides the rank's own clock.
-
-        While it is equal, a rank that was refused would be refused again.
-        """
+        """Return all that a refusal depends on besides the rank's clock: while it is equal, it holds."""
         slowest = None if self.staleness_bound is None else self._slowest()
         return self.all_given, self.warms_up, slowest
 
@@ -127,10 +124,7 @@ class TicketGate:
                 self._set_clock(rank, self.clocks[rank] + 1)
 
     def awaited(self, live: Set[int]) -> Set[int]:
-        """Return the ranks for which live ranks without a ticket wait.
-
-        All that ever had a ticket and did not leave are live.
-        """
+        """Return the ranks for which live ranks without a ticket wait; live: had a ticket, did not leave."""
         ahead = self._too_far_ahead()
         without = len(live) - len(self.holders) - len(ahead)
         first_is_without = 0 in live and 0 not in self.holders and 0 not in ahead

@@ -34,10 +34,7 @@ class Feed(NamedTuple):
         return "; ".join(said) or None
 
     def goes_on(self, before: "Feed", dealt: Dealt) -> Dealt:
-        """Return the data that are left, in these batches, when so much was dealt of other ones.
-
-        A batch of which any example is left is computed whole.
-        """
+        """Return the data left in these batches after others were dealt; a batch with any of it is whole."""
         if (
             not (before.batch_size and self.batch_size)
             or before.batch_size == self.batch_size

@@ -184,10 +184,7 @@ class SyncDecision:
             self._owing.pop(contribution[0], None)
 
     def report(self, server: int, contribution: Contribution, version: int) -> int | None:
-        """Record that a server holds a contribution whole; return its part if it is now complete.
-
-        Reports of earlier versions and repeated ones change nothing.
-        """
+        """Record that a server holds a contribution whole; return its part if complete, once."""
         if version != self.version:
             return None
         holders = self._holders.setdefault(contribution, set())

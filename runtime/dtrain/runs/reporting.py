@@ -145,10 +145,7 @@ class Reporter:
         self._examples += examples
 
     def begins(self) -> float | None:
-        """Return the CPU time at which this thread begins to compute, for `slow_down`.
-
-        It is None if the task is not to be slow: asking takes a microsecond.
-        """
+        """Return the CPU time at which this thread begins to compute, for `slow_down`; None: not slow."""
         return time.thread_time() if self._slow > 1.0 else None
 
     def slow_down(self, begun_s: float | None) -> None:

@@ -61,10 +61,7 @@ def _own_copy(strategy: Strategy, path: FilePath) -> Path:
 
 @cache
 def _thrown_away(run_directory: Path | None, pid: int) -> Path:
-    """Make a process's temporary directory, below the run directory if there is one.
-
-    The run directory is cleaned up also after a process that was killed.
-    """
+    """Make a process's temporary directory, in the run directory if any, so that the run's end removes it."""
     directory = Path(mkdtemp(prefix="dtrain-thrown-away-", dir=run_directory))
 
     def remove() -> None:

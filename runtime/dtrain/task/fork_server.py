@@ -55,10 +55,7 @@ _READ_BYTES = 1 << 16
 
 
 def serve(launcher_fd: int, life_line_fd: int) -> StartTask:
-    """Fork a task for each request until the launcher is gone.
-
-    It returns in each child, with the child's request, and never in the fork server itself.
-    """
+    """Fork a task for each request until the launcher is gone; return in each child, with its request."""
     # A task that is asked for its stacks before it has a log would write them where the launcher does.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     _import_all()
@@ -136,10 +133,7 @@ class Gate:
 
 
 def _import_all() -> None:
-    """Import with one thread for arithmetic: a pool of threads would not survive the fork.
-
-    Each task sets its own limit.
-    """
+    """Import with one thread for arithmetic, as no pool survives a fork; each task sets its own limit."""
     before = dict(os.environ)
     os.environ.update(dict.fromkeys(NUMPY_LIMITS, "1"))
     _import(IMPORTS)

@@ -60,10 +60,7 @@ def threads_beside(assignment: TaskAssignment, environment: Mapping[str, str]) -
 
 
 def _free_place(files: RunFiles, cluster: ClusterSpec) -> TaskId:
-    """Take the first free index by making its folder.
-
-    Of two workers that join at once each gets an index of its own.
-    """
+    """Take the first free index by making its folder: workers that join at once get different ones."""
     index = cluster.first_joined
     while True:
         task = TaskId(Role.WORKER, index)

@@ -168,10 +168,7 @@ class JoiningWorker:
         return False
 
     def _why(self, end: Exited) -> tuple[str | None, str | None]:
-        """Return in one line why the worker was lost, and the class of its exception.
-
-        None as the former says that it ended well.
-        """
+        """Return in one line why the worker was lost (None: it ended well), and its exception's class."""
         if end.status != 0:
             failure = failure_of(self.launch, end)
             return failure.message.partition("\n")[0], failure.error_type

@@ -69,10 +69,7 @@ class TaskLife:
 
     @property
     def is_up(self) -> bool:
-        """Return whether the task has come up.
-
-        A program reports so itself, a foreign command is up when it is executed.
-        """
+        """Return whether the task is up: a program reports it, a foreign command is once it is executed."""
         if self.state != TaskState.STARTING:
             return self.state != TaskState.PENDING
         if self.launch.program is None:

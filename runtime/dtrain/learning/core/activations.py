@@ -1,7 +1,4 @@
-"""Activation functions with their derivatives, under Keras's names.
-
-`hard_sigmoid` is that of Keras 2.15: 0.2x + 0.5, clipped.
-"""
+"""Activation functions with derivatives, by Keras's names; `hard_sigmoid` is Keras 2.15's (0.2x + 0.5)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""The source of random numbers of layers: a generator, or a function that makes one when a layer first asks.
-
-Few layers ask, and making a generator takes time.
-"""
+"""Random numbers of layers: a generator, or a function that makes one when the first layer asks (rare)."""
 
 from collections.abc import Callable
 from typing import TypeAlias

@@ -44,10 +44,7 @@ class Configurable:
 
 
 def to_data(value: Any) -> Any:
-    """Return `value` in JSON types.
-
-    A Configurable becomes ``{"class_name", "config"}``; an object with a `name` becomes its name.
-    """
+    """Return `value` in JSON types: a Configurable by class and config, a named object as its name."""
     if isinstance(value, float) and not isfinite(value):
         raise SpecError(f"{value} cannot be written as data; expected a finite number")
     if value is None or isinstance(value, (bool, int, float, str)):

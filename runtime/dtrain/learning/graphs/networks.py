@@ -115,10 +115,7 @@ class Network:
 
     @property
     def sparse_variables(self) -> tuple[str, ...]:
-        """Variables whose gradients may be `SparseRows`.
-
-        One that has no array in `gradients` has its gradient in `StepResult.row_gradients`.
-        """
+        """Variables whose gradients may be `SparseRows`; without an array they come in `row_gradients`."""
         return tuple(name for _, weight, name in self.graph.weights() if weight.may_be_sparse)
 
     @property

@@ -121,10 +121,7 @@ class BatchNormalization(_Normalizing):
     def backward(
         self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
     ) -> Any:
-        """Go through the batch's mean and variance too, unless moving averages were used.
-
-        That takes only the sums that beta's and gamma's gradients are.
-        """
+        """Go through the batch's mean and variance too, unless moving averages were used."""
         normal, factor, axes, from_batch = cache
         dbeta = dy.sum(axis=tuple(axis for axis in range(dy.ndim) if axis not in axes))
         dgamma = _sum_of_products(dy, normal, axes)

@@ -245,10 +245,7 @@ class _Lookup(Layer):
         return self._has_mask + self._bucket(token)
 
     def _encoded(self, ids: Array) -> Array:
-        """Return counts, or 0 and 1, for each token; -1 has no place.
-
-        The last axis is summed up (one_hot: only if its length is 1).
-        """
+        """Return counts, or 0 and 1, over the last axis' tokens (one_hot: of length 1); -1 has no place."""
         size = self.vocabulary_size()
         one_hot: Array = (ids[..., np.newaxis] == np.arange(size)).astype(np.float32)
         if ids.ndim > 1 and (self.output_mode != "one_hot" or ids.shape[-1] == 1):

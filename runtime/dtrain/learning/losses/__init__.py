@@ -1,7 +1,4 @@
-"""Losses: `losses.MeanSquaredError()`, `losses.get("mse")`.
-
-Each has `loss(y_true, y_pred)` and `value_and_gradient`.
-"""
+"""Losses, as `losses.get("mse")`, with `loss(y_true, y_pred)` and `value_and_gradient`."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -84,10 +84,7 @@ class Loss(Configurable):
     # What a rule says
 
     def _losses(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
-        """Return losses of shape `y_pred.shape[:-1]`, and a function that returns their gradients.
-
-        Those are a new array of y_pred's shape.
-        """
+        """Return losses `[y_pred.shape[:-1]]` and a function that returns their gradients, a new array."""
         raise NotImplementedError
 
     def _targets(self, y_true: Array, y_pred: Array) -> Array:

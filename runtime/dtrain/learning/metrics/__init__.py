@@ -1,7 +1,4 @@
-"""Metrics: `metrics.Mean()`, `metrics.get("accuracy")`.
-
-Each has `update_state`, `result`, `reset_state`, `merge_state`.
-"""
+"""Metrics, as `metrics.get("accuracy")`: `update_state`, `result`, `reset_state`, `merge_state`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias

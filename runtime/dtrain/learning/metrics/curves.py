@@ -185,10 +185,7 @@ def false_positive_rate(state: State) -> Array:
 
 
 def interpolated_precision_area(state: State) -> Array:
-    """Return the area under the PR curve.
-
-    True positives are linear in predicted positives between thresholds (Davis and Goadrich).
-    """
+    """Return the area under the PR curve, interpolated between thresholds as by Davis and Goadrich."""
     found = state["true_positives"]
     predicted = state["true_positives"] + state["false_positives"]
     gained = found[:-1] - found[1:]

@@ -136,10 +136,7 @@ class MeanOfFunction(MeanOfExamples):
 
 
 def weighted_sum(metric: Metric, values: Any, sample_weight: Any) -> tuple[float, float]:
-    """Return the sum of values times weights, and the sum of weights.
-
-    Axes that values have and weights lack are averaged over first.
-    """
+    """Return the sums of values times weights and of weights; axes that weights lack are averaged over."""
     values = np.asarray(values, np.float64)
     if sample_weight is None:
         return float(values.sum()), float(values.size)

@@ -52,10 +52,7 @@ class AdamW(Adam):
 
 @dataclass
 class Adamax(Optimizer):
-    """m is a moving mean of g, u a decaying maximum of |g|; w -= rate · m̂ / (u + epsilon).
-
-    Slots: `m`, `u`.
-    """
+    """w -= rate · m̂ / (u + epsilon): m a moving mean of g, u a decaying maximum of |g|. Slots: `m`, `u`."""
 
     beta_1: float = 0.9
     beta_2: float = 0.999
@@ -118,9 +115,6 @@ class Nadam(Optimizer):
         return np.asarray(self.beta_1 * (1 - 0.5 * 0.96**steps))
 
     def _momentum_product(self, step: int) -> float:
-        """Return the product of the momenta of steps 1 to `step`.
-
-        Factors are left out once they can no longer change 1 - product.
-        """
+        """Return the product of the momenta of steps 1 to `step`, of those that can change 1 - product."""
         enough = math.ceil(math.log(1e-12) / math.log(self.beta_1)) if 0 < self.beta_1 < 1 else step
         return float(np.prod(self._momentum(np.arange(1, min(step, enough) + 1))))

@@ -1,7 +1,4 @@
-"""Saving of the servers' state into the folder of checkpoints.
-
-Rule *Consistent checkpoints* (docs/design/protocol.md#consistent-checkpoints).
-"""
+"""Saving of the servers' state as a consistent cut (docs/design/protocol.md#consistent-checkpoints)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -163,10 +160,7 @@ class Saver:
         )
 
     def _arrays(self, slots: Sequence[str]) -> dict[str, Streamed]:
-        """Return the servers' arrays as entries of a checkpoint, in the order in which they are read.
-
-        Every shard stands under its variable's name and first row.
-        """
+        """Return the servers' arrays as a checkpoint's entries in reading order, by variable and row."""
         plan = self.generation.plan
         entries = {}
         for server, layout in enumerate(plan.layouts):

@@ -237,10 +237,7 @@ def continued(
     *,
     same_owner: bool,
 ) -> Start:
-    """Return a start from the end of the `fit` before, with the model's present values.
-
-    A new optimizer, or another model's, starts afresh.
-    """
+    """Return a start from the end of the `fit` before with the model's values; a new optimizer is fresh."""
     values = dict(values)
     with checkpoints.open_checkpoint(directory) as checkpoint:
         history = checkpoint.state.history

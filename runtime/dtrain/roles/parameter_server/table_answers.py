@@ -13,10 +13,7 @@ def table_answer(
     rank: int | None = None,
     whole: bool = True,
 ) -> tuple[AnyMessage, Blocks]:
-    """Return the answer and its blocks; a refusal where there are no such variables or rows.
-
-    Rows that are looked up are compressed unless they are to be `whole`.
-    """
+    """Return the answer and its blocks, or a refusal; rows are compressed unless they are to be `whole`."""
     if held is None:
         return Refusal(reason=f"there are no tables for {type(message).__name__} in this term"), ()
     try:

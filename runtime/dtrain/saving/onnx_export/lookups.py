@@ -54,10 +54,7 @@ def _translated(graph: OnnxGraph, x: str, keys: list[Any], values: list[Any], de
 
 
 def _encoded(graph: OnnxGraph, use: Use, ids: str) -> str:
-    """Return 0 and 1, or counts, over the vocabulary.
-
-    The last axis is summed up (one_hot: only if its length is 1).
-    """
+    """Return 0 and 1, or counts, over the vocabulary, summed over the last axis (one_hot: of length 1)."""
     layer = use.layer
     hits = graph.operator(
         "Equal", graph.operator("Unsqueeze", ids, integers(-1)), np.arange(layer.vocabulary_size())

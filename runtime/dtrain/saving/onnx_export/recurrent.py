@@ -52,10 +52,7 @@ def _cell(
     functions: Sequence[ActivationLike],
     **attributes: Any,
 ) -> str | list[str]:
-    """Write the loop over time.
-
-    It reads [time, batch, features], and gives [time, 1, batch, units] and final states [1, batch, units].
-    """
+    """Write the loop: [time, batch, features] to [time, 1, batch, units] and states [1, batch, units]."""
     layer = use.layer
     known = [_function(use, each) for each in functions]
     steps = graph.operator("Transpose", use.x, perm=[1, 0, 2])
