@@ -8,7 +8,9 @@ from dtrain import checkpoints
 from dtrain.checkpoints import EvaluatedCheckpoint, Pace
 from dtrain.errors import CheckpointError
 from dtrain.process.clock import SYSTEM, Clock
+from dtrain.roles.evaluator.followed_run import FollowedRun
 from dtrain.roles.evaluator.machine import EvaluationSchedule, Next
+from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.files import RunFiles
 from dtrain.runs.reporting import Reporter
 
@@ -73,6 +75,30 @@ def follow_checkpoints(
             if ended:
                 raise
             clock.sleep(POLL_S)
+
+
+def follow_fit(
+    link: HeartbeatLink,
+    run: FollowedRun,
+    reporter: Reporter,
+    pace: Pace,
+    fit: int,
+    clock: Clock = SYSTEM,
+) -> Iterator[EvaluatedCheckpoint]:
+    """Follow the checkpoints of a `fit` of which ps:0 tells by `link`, in the directory of `run`; further
+    arguments as in `follow_checkpoints`.
+    """
+
+    def ended() -> bool:
+        return link.failure is not None or link.reply.ended or link.reply.generation > fit
+
+    def is_last(step: int) -> bool:
+        if ended() or (link.reply.generation == fit and step >= link.reply.max_steps):
+            return True
+        link.hurry()
+        return False
+
+    return follow_checkpoints(run, ended, is_last, reporter, pace, fit, clock)
 
 
 def _opened(path: Path, reporter: Reporter) -> checkpoints.Checkpoint:

@@ -10,6 +10,7 @@ from dtrain.parameters.compression import Compression
 from dtrain.parameters.packing import CompressedPacking, Packing
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import ReplicaMemory
+from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.chief.keeper.driver import Keeper
 from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.roles.heartbeat import HeartbeatLink
@@ -44,6 +45,7 @@ class Opening:
         sequence: the number of the last push of this process.
         checkpoint_folder: the leader's.
         on_close: called when training ends.
+        clock: the time, and how to wait.
     """
 
     number: int
@@ -60,6 +62,7 @@ class Opening:
     sequence: int
     checkpoint_folder: Path | None
     on_close: Callable[[ServerTraining], None]
+    clock: Clock = SYSTEM
 
 
 def open_training(parts: Opening) -> ServerTraining:
@@ -153,11 +156,17 @@ def _driver(parts: Opening) -> tuple[ReplicaDriver, ReplicaMemory]:
         if compression
         else Packing(weights, gradients),
         overlaps=False,
+        clock=parts.clock,
     )
     return driver, gradients
 
 
 def _orders(parts: Opening) -> OrderDriver:
     return OrderDriver(
-        parts.plan.servers, parts.number, parts.link.incarnation, parts.connect, parts.patience_s
+        parts.plan.servers,
+        parts.number,
+        parts.link.incarnation,
+        parts.connect,
+        parts.patience_s,
+        parts.clock,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.cluster import Role, TaskId
-from dtrain.config import NO_SERVERS, AsyncSection, SyncSection
+from dtrain.config import NO_SERVERS, SyncSection
 from dtrain.errors import SpecError
 from dtrain.messages import HeartbeatReply, Row
 from dtrain.parameters import placement
@@ -16,22 +16,11 @@ from dtrain.parameters.placement import Plan, unclippable
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.membership import LEASE_S
-from dtrain.roles.chief.driver import Leader, server_name
-from dtrain.roles.chief.generation import Generation
-from dtrain.roles.chief.keeper.driver import Keeper, Place
+from dtrain.roles.chief.driver import server_name
+from dtrain.roles.chief.keeper.driver import Keeper
 from dtrain.roles.chief.kill_request import request_kill
-from dtrain.roles.chief.recovery import Beginning, beginning
-from dtrain.roles.chief.start import (
-    Start,
-    continued,
-    fetch_newest,
-    fresh,
-    replicas_in_sync,
-    restored,
-    saved_generation,
-    saved_rows,
-)
-from dtrain.roles.evaluator.driver import follow_checkpoints
+from dtrain.roles.chief.start import replicas_in_sync, saved_rows
+from dtrain.roles.evaluator.driver import follow_fit
 from dtrain.roles.evaluator.followed_run import FollowedRun
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
@@ -43,6 +32,7 @@ from dtrain.runs.standalone import HandRun
 from dtrain.runs.states import TaskPhase
 from dtrain.runs.task_states import STOPPED
 from dtrain.strategies.interface import Problem, Strategy, TaskContext, Training
+from dtrain.strategies.parameter_server.leading import Leading
 from dtrain.strategies.parameter_server.opening import Opening, open_training
 from dtrain.strategies.parameter_server.overlap import Overlap
 from dtrain.strategies.parameter_server.training import ServerTraining
@@ -107,16 +97,13 @@ class ParameterServerStrategy(Strategy):
         self._metrics = (
             MetricsLog(RunFiles(run_dir).metrics, time.monotonic) if self.is_leader and run_dir else None
         )
-        self._leader: Leader | None = None
+        self._leading: Leading | None = None
         self._heartbeats: list[HeartbeatLink] = []
-        self._keeper: Keeper | None = None
         self._generation = 0
         self._came_late = False
-        self._owner: object = None
         self._reading: ReplicaDriver | None = None
         self._overlap = Overlap(self.training.overlap)
         self._pushes_sent = 0  # in all calls of `fit`: the numbers of pushes go on
-        self._recorded: dict[int, Mapping[int, Row]] = {}
         self.followed_rows: Mapping[int, Row] = {}
 
     @property
@@ -161,27 +148,21 @@ class ParameterServerStrategy(Strategy):
         )
         if reason := unclippable(problem.optimizer, plan):
             raise SpecError(reason)
-        if self.is_leader:
-            fetch_newest(self.assignment.spec.checkpoint, self._checkpoint_folder, self.reporter.warn)
-            found = beginning(
-                self._generation,
-                [link.reply for link in self._heartbeats],
-                saved_generation(self._checkpoint_folder),
+        leading = self._leading
+        if leading is not None and not leading.begin(
+            self._generation, plan, problem, self._cut, self._connect_s
+        ):
+            self.reporter.warn(
+                f"call {self._generation} of fit had ended before this program was started again: passed over"
             )
-            if found is Beginning.PASS_OVER:
-                self._owner = problem.owner
-                self.reporter.warn(
-                    f"call {self._generation} of fit had ended before this program was started again: "
-                    "passed over"
-                )
-                self.reporter.fit_ends()
-                return PassedOverTraining(problem, self._generation, self._checkpoint_folder)
-            self._lead(found, plan, problem)
+            self.reporter.fit_ends()
+            return PassedOverTraining(problem, self._generation, leading.checkpoints)
+        keeper = None if leading is None else leading.keeper
         try:
-            training = open_training(self._opening(plan))
+            training = open_training(self._opening(plan, keeper))
         except BaseException as error:
-            if self._keeper is not None:  # else it would go on asking the servers beside the farewell
-                self._keeper.stop(save=isinstance(error, SystemExit | KeyboardInterrupt))
+            if keeper is not None:  # else it would go on asking the servers beside the farewell
+                keeper.stop(save=isinstance(error, SystemExit | KeyboardInterrupt))
             raise
         if self._generation == 1 and self._came_late and training.clock.finished:
             what = "training" if self._heartbeats[0].reply.ended else "this call of fit"
@@ -189,29 +170,36 @@ class ParameterServerStrategy(Strategy):
             self.reporter.warn(f"{ended}: nothing is left for it to do")
         return training
 
-    def _opening(self, plan: Plan) -> Opening:
+    @property
+    def _cut(self) -> BatchCut:
+        training = self.training
+        even = isinstance(training, SyncSection) and training.has_backups(self.context.num_replicas)
+        return BatchCut(self.num_replicas_in_sync, even)
+
+    def _opening(self, plan: Plan, keeper: Keeper | None) -> Opening:
         return Opening(
             number=self._generation,
             plan=plan,
             context=self.context,
             section=self.training,
             link=self._heartbeats[0],
-            keeper=self._keeper,
+            keeper=keeper,
             connect=self._connect_tensors,
             connect_s=self._connect_s,
             patience_s=self._patience_s,
             reporter=self.reporter,
             overlap=self._overlap,
             sequence=self._pushes_sent,
-            checkpoint_folder=self._checkpoint_folder if self.is_leader else None,
+            checkpoint_folder=self._leading.checkpoints if self._leading else None,
             on_close=self._closed,
         )
 
     def _closed(self, training: ServerTraining) -> None:
         """Keep what a call of `fit` that ends leaves to the next one, and to the farewell."""
         self._let_read(training.driver)
-        if self._keeper is not None and not self._keeper.generation.alone:
-            self._recorded[self._keeper.generation.number] = training.recorded
+        leading = self._leading
+        if leading is not None and leading.keeper is not None and not leading.keeper.generation.alone:
+            leading.recorded[leading.keeper.generation.number] = training.recorded
         self._pushes_sent = training.driver.machine.sequence
         self._heartbeats[0].on_failure = lambda reason: None
 
@@ -246,6 +234,7 @@ class ParameterServerStrategy(Strategy):
             self._heartbeats.append(link)
         if self.is_leader:
             self._heartbeats[0].on_reply = self._write_down
+            self._leading = self._as_leader()
         first = self._heartbeats[0].reply
         self._came_late = not self.is_leader and first.generation > 0 and first.version >= first.max_steps
         self.reporter.waiting(None)
@@ -265,11 +254,11 @@ class ParameterServerStrategy(Strategy):
         """Leader: a server has not answered for a lease. It may be there and stand still: then it must be
         started again.
         """
-        busy = self._keeper is not None and self._keeper.busy
+        busy = self._leading is not None and self._leading.busy
         name = server_name(server)
         reason = f"{self.assignment.task} has not heard of it for {LEASE_S:g} s"
-        if self._leader is not None and not busy:
-            self._leader.break_with(server, f"{name}: {reason}")
+        if self._leading is not None:
+            self._leading.break_with(server, f"{name}: {reason}")
         if self.assignment.launched and self._run_dir is not None:
             said = [
                 said
@@ -281,81 +270,23 @@ class ParameterServerStrategy(Strategy):
             task = TaskId(Role.PS, server)
             request_kill(self._run_dir, task, heard_attempt, reason, now_s=time.monotonic(), lease_s=LEASE_S)
 
-    def _lead(self, found: Beginning, plan: Plan, problem: Problem) -> None:
-        """Leader: see to it that the servers have the variables, and keep them from now on."""
+    def _as_leader(self) -> Leading:
         if self._run_dir is None:
             raise AssertionError("a leader has a run directory")
-        if self._leader is None:
-            self._leader = Leader(
-                len(self.assignment.cluster.servers), self._connect_tensors, self._connect_s
-            )
         spec = self.assignment.spec
-        place = Place(
-            self._leader, self._heartbeats, self.reporter, self._run_dir, spec.checkpoint, spec.wait.server_s
-        )
-        attached = found is Beginning.ATTACH
-        start = None if attached else self._start(found, plan, problem)
-        lineage = self._heartbeats[0].reply.lineage if start is None else start.lineage
-        self._owner = problem.owner
-        max_steps = lineage.first_step + problem.max_steps
-        training = self.training
-        even = isinstance(training, SyncSection) and training.has_backups(self.context.num_replicas)
-        generation = Generation(
-            self._generation,
-            plan,
+        return Leading(
+            self._heartbeats,
+            self._connect_tensors,
+            self.reporter,
+            self._run_dir,
             self.training,
-            problem.optimizer,
-            max_steps,
-            BatchCut(self.num_replicas_in_sync, even),
-            problem.model,
-            problem.steps_per_epoch,
-            problem.first_epoch,
-            problem.alone,
-            problem.feed,
+            spec.checkpoint,
+            spec.wait.server_s,
         )
-        keeper = Keeper(place, generation)
-        if start is None:
-            keeper.attach()
-        else:
-            if start.warning:
-                self.reporter.warn(start.warning)
-            if found is Beginning.RESTORE:
-                for text in start.where(max_steps):
-                    self.reporter.warn(text)
-            keeper.begin(start, save=found is Beginning.START)
-        self._keeper = keeper
-
-    def _start(self, found: Beginning, plan: Plan, problem: Problem) -> Start:
-        directory = self._checkpoint_folder
-        optimizer = problem.optimizer
-        by_server = isinstance(self.training, AsyncSection)
-        if found is Beginning.RESTORE:
-            return restored(directory, plan, optimizer, problem.feed, by_server=by_server)
-        if self._generation > 1:
-            same_owner = problem.owner is self._owner
-            return continued(
-                directory, plan, optimizer, problem.initial_values(), problem.state, same_owner=same_owner
-            )
-        if problem.resume_from is not None:
-            return restored(problem.resume_from, plan, optimizer, problem.feed, by_server=by_server)
-        return fresh(plan, optimizer, problem.initial_values(), state=problem.state)
-
-    @property
-    def _checkpoint_folder(self) -> Path:
-        """Where the leader saves."""
-        if self._run_dir is None:
-            raise AssertionError("a leader has a run directory")
-        return RunFiles(self._run_dir).checkpoints
 
     def optimizer_state(self, owner: object) -> OptimizerState | None:
-        """See `Strategy.optimizer_state`: as of a checkpoint that is written now, if training is under
-        way.
-        """
-        if self._keeper is None or owner is not self._owner:
-            return None
-        self._keeper.save_now()
-        generation = self._keeper.generation
-        return restored(self._checkpoint_folder, generation.plan, generation.optimizer).optimizer_state
+        """See `Strategy.optimizer_state`."""
+        return None if self._leading is None else self._leading.optimizer_state(owner)
 
     def checkpoints(self, pace: Pace) -> Iterator[EvaluatedCheckpoint]:
         """See `Strategy.checkpoints`; the leader's folder must be visible under the same path, or the spec
@@ -370,24 +301,17 @@ class ParameterServerStrategy(Strategy):
         link = self._heartbeats[0]
         self.reporter.running()
 
-        def ended() -> bool:
-            return link.failure is not None or link.reply.ended or link.reply.generation > fit
-
-        def is_last(step: int) -> bool:
-            if ended() or (link.reply.generation == fit and step >= link.reply.max_steps):
-                return True
-            link.hurry()
-            return False
-
-        run = FollowedRun(
-            self.assignment.spec.checkpoint, lambda: self._run_dir or link.reply.directory, self.reporter.warn
-        )
-        for weights in follow_checkpoints(run, ended, is_last, self.reporter, pace, fit):
+        visible = partial(self._visible_directory, link)
+        run = FollowedRun(self.assignment.spec.checkpoint, visible, self.reporter.warn)
+        for weights in follow_fit(link, run, self.reporter, pace, fit):
             begun_s = self.reporter.begins()
             yield weights
             self.reporter.slow_down(begun_s)
         directory = run(True)
         self.followed_rows = saved_rows(RunFiles(Path(directory)).checkpoints, fit) if directory else {}
+
+    def _visible_directory(self, link: HeartbeatLink) -> Path | str | None:
+        return self._run_dir or link.reply.directory
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """See `Strategy.evaluated`."""
@@ -412,12 +336,10 @@ class ParameterServerStrategy(Strategy):
         self._heartbeats.clear()
         if self._metrics is not None:
             self._metrics.flush()
-        if self._leader is not None:
+        if self._leading is not None:
             # A leader that failed may be started again, by the launcher or by hand: the servers wait for it.
-            if status.exit_code == 0 or (self._hand_run is not None and status.exit_code in STOPPED):
-                self._leader.farewell(self._recorded)
-            self._leader.close()
-            self._leader = None
+            stopped = self._hand_run is not None and status.exit_code in STOPPED
+            self._leading.close(farewell=status.exit_code == 0 or stopped)
         self.reporter.close()
         if self._hand_run is not None:
             self.reporter.announce(self._hand_run.close(error))
