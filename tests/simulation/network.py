@@ -184,6 +184,7 @@ class Network:
         self.wires: set[Wire] = set()
         self._mean_delay_s = mean_delay_s
         self._story = story
+        self.tells = story is not None
 
     def delay_s(self) -> float:
         """Mostly the usual, sometimes ten times as long, never so long that a lease runs out by it alone."""

@@ -9,7 +9,6 @@ from simulation.servers import Server
 from simulation.setup import Setup
 
 from dtrain.errors import DtrainError
-from dtrain.roles.worker.machine import Replica
 
 
 class Process:
@@ -43,18 +42,13 @@ class Process:
         self._unreachable_until_s = 0.0
         network.say(f"{task} starts")
         self.program = Program(self)
-        if self.program.leads:
+        if task == "chief:0":
             network.judge.leader_starts()
         self.life.start(self._run)
 
     @property
     def alive(self) -> bool:
         return self.life.alive
-
-    @property
-    def machine(self) -> Replica | None:
-        fit = self.program.fit
-        return fit.driver.machine if fit is not None and fit.driver is not None else None
 
     def _run(self) -> None:
         try:

@@ -1,10 +1,11 @@
-"""What a simulated chief or worker runs: the drivers that ship, and of the training loop what they need of it.
+"""What a simulated chief or worker runs: the strategy's parts that ship, and of the training loop what they need of
+it.
 
 A program blocks where a real one does. What it computes with is chance; what it changes are the numbers and values of
 `model`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,33 +14,30 @@ from typing import Any
 
 import numpy as np
 from simulation.data import Cut, row_of, sums_of
-from simulation.disk import FOLDER
 from simulation.model import MARK, RATES
 from simulation.network import VirtualChannel
 from simulation.reporter import Reporter
 
+from dtrain.cluster import TaskId
 from dtrain.config import CheckpointSection
 from dtrain.errors import DtrainError
 from dtrain.learning import optimizers
 from dtrain.learning.optimizers.schedules import ExponentialDecay
-from dtrain.messages import Row
-from dtrain.parameters.replica_memory import ReplicaMemory, cut
-from dtrain.parameters.row_routes import RowRoutes
+from dtrain.parameters.replica_memory import gather
 from dtrain.parameters.table import VALUES
-from dtrain.roles.chief.driver import Leader
-from dtrain.roles.chief.generation import Generation
-from dtrain.roles.chief.keeper.driver import Keeper, Place
-from dtrain.roles.chief.order_driver import OrderDriver
-from dtrain.roles.chief.recovery import Beginning, beginning
-from dtrain.roles.chief.start import Start, continued, fresh, restored, saved_generation
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.roles.worker.driver import ReplicaDriver
-from dtrain.roles.worker.machine import Replica
+from dtrain.runs.events import AnyEvent, ConfigChanged
+from dtrain.strategies.interface import ConfigChange, Leader, Problem, Replica, TaskContext
+from dtrain.strategies.parameter_server.leading import Leading
+from dtrain.strategies.parameter_server.opening import Opening, open_training
+from dtrain.strategies.parameter_server.overlap import Overlap
+from dtrain.strategies.parameter_server.training import ServerTraining
 
 CONNECT_S = 60.0
 PATIENCE_S = 60.0
 OFTEN = 0.15
 SAVES_S = (0.1, 2.0)
+RUN = Path("run")
 
 
 def with_rate(optimizer: optimizers.Optimizer, rate: float) -> optimizers.Optimizer:
@@ -50,365 +48,287 @@ def with_rate(optimizer: optimizers.Optimizer, rate: float) -> optimizers.Optimi
 
 
 class Program:
-    """One process of a task: its leases, and one call of `fit` after the other."""
+    """One process of a chief or worker: its leases, and one call of `fit` after the other."""
 
     def __init__(self, process: Any) -> None:
         self.process = process
         self.setup = process.setup
-        self.leads = process.task == "chief:0"
+        self.reporter = Reporter(process.task, process.network)
         self.links: list[HeartbeatLink] = []
-        self.leader: Leader | None = None
-        self.sequence = 0
-        self.recorded: dict[int, Mapping[int, Row]] = {}
+        self.leading: Leading | None = None
+        self.pushes_sent = 0
         self.fit: Fit | None = None
-        self.reporter = Reporter(lambda text: process.network.say(f"{process.task}: {text}"))
+
+    @property
+    def stands(self) -> str:
+        """How far it is, in words."""
+        training = self.fit and self.fit.training
+        return f"step {training.clock.global_step} of fit {self.fit.number}" if training else "starting"
 
     def run(self) -> None:
         """Train, and say goodbye."""
-        process, servers = self.process, range(self.setup.servers)
-        for server in servers if self.leads else servers[:1]:
+        process = self.process
+        self._join()
+        for number in range(1, self.setup.scenario.fits + 1):
+            self.fit = Fit(self, number)
+            self.fit.run()
+        process.finished = True
+        for link in self.links:
+            link.close()
+        if self.leading is not None:
+            self.leading.close(farewell=True)
+
+    def _join(self) -> None:
+        """Take a lease at ps:0, and as the leader at every server."""
+        process, servers, leads = self.process, range(self.setup.servers), self.process.task == "chief:0"
+        for server in servers if leads else servers[:1]:
             link = HeartbeatLink(
                 f"ps:{server}",
                 partial(process.connect, "heartbeat", server),
                 self.reporter,
                 connect_s=CONNECT_S,
                 patience_s=PATIENCE_S,
-                on_silence=partial(self._is_silent, server) if self.leads else lambda: None,
+                on_silence=partial(self._is_silent, server) if leads else lambda: None,
                 clock=process.life,
             )
             self.links.append(link)
-        for generation in range(1, self.setup.scenario.fits + 1):
-            self.fit = Fit(self, generation)
-            self.fit.run()
-        process.finished = True
-        for link in self.links:
-            link.close()
-        if self.leader is not None:
-            self.leader.farewell(self.recorded)
-            self.leader.close()
+        if leads:
+            every = CheckpointSection(every_s=process.network.random.uniform(*SAVES_S))
+            connect = partial(process.connect, "control")
+            about = self.reporter, RUN, self.setup.training, every, PATIENCE_S, process.life
+            self.leading = Leading(self.links, connect, *about)
 
     def _is_silent(self, server: int) -> None:
         """As the real leader: a server that has not answered for a lease is killed, and what it was asked broken off."""
-        keeper = self.fit and self.fit.keeper
-        if self.leader is not None and not (keeper and keeper.busy):
-            self.leader.break_with(server, f"ps:{server} is silent")
+        if self.leading is not None:
+            self.leading.break_with(server, f"ps:{server} is silent")
         self.process.tell_silent(server)
 
 
 class Fit:
     """One call of `fit` in one task."""
 
-    def __init__(self, program: Program, generation: int) -> None:
+    def __init__(self, program: Program, number: int) -> None:
         self.program = program
-        self.generation = generation
+        self.number = number
         self.process = program.process
         self.setup = program.setup
-        self.keeper: Keeper | None = None
-        self.driver: ReplicaDriver | None = None
+        self.training: ServerTraining | None = None
         self._epochs = self.setup.scenario.steps_per_epoch
+        self._channels: dict[int, list[VirtualChannel]] = {server: [] for server in range(self.setup.servers)}
         self._until: int | None = None
-        self._data: dict[int, VirtualChannel] = {}
         self._due = True
         self._ended: frozenset[int] = frozenset()
+        self._given: tuple[Mapping[str, Any], float | None] = {}, None
 
     def run(self) -> None:
         """Train to the last step; a leader that finds that it is over does nothing."""
-        if self.program.leads and not self._lead():
+        plan, leading = self.setup.model.plan, self.program.leading
+        if leading is not None and not leading.begin(
+            self.number, plan, self._problem(), self.setup.batch_cut, CONNECT_S
+        ):
             return
+        self.program.reporter.trace.heard = self._heard
+        training = self.training = open_training(self._opening())
         try:
-            self._train()
+            while not self._over():
+                self._step()
         except DtrainError as error:
-            reasons = [self.program.links[0].failure, self.keeper and self.keeper.failure, error]
-            raise next(reason for reason in reasons if reason) from None
-        finally:
-            if self.driver is not None:
-                self.program.sequence = self.driver.machine.sequence
-        self.orders.close()
-        self.driver.close()
-        self.program.links[0].on_failure = lambda reason: None
+            training.close(error)
+            raise
+        self.process.network.judge.printed(self.process.task, self.number, training.recorded)
+        training.close()
 
-    # The leader's beginning
-
-    def _lead(self) -> bool:
-        program, process, scenario = self.program, self.process, self.setup.scenario
-        answers = [link.reply for link in program.links]
-        found = beginning(self.generation, answers, saved_generation(FOLDER))
-        process.network.say(f"{process.task} finds fit {self.generation}: {found.value}")
-        if found is Beginning.PASS_OVER:
-            return False
-        if program.leader is None:
-            connect = partial(process.connect, "control")
-            program.leader = Leader(self.setup.servers, connect, CONNECT_S, process.life)
-        every = CheckpointSection(every_s=process.network.random.uniform(*SAVES_S))
-        place = Place(
-            program.leader, program.links, program.reporter, Path("run"), every, PATIENCE_S, process.life
-        )
-        start = None if found is Beginning.ATTACH else self._start(found)
-        lineage = answers[0].lineage if start is None else start.lineage
-        generation = Generation(
-            self.generation,
-            self.setup.model.plan,
-            self.setup.training,
-            optimizers.serialize(self.setup.model.optimizer),
-            lineage.first_step + scenario.max_steps,
-            self.setup.batch_cut,
-            steps_per_epoch=scenario.steps_per_epoch,
-            alone=scenario.alone,
-        )
-        keeper = Keeper(place, generation)
-        if start is None:
-            keeper.attach()
-        else:
-            keeper.begin(start, save=found is Beginning.START)
-        self.keeper = keeper
-        return True
-
-    def _start(self, found: Beginning) -> Start:
-        model, sync = self.setup.model, self.setup.sync
-        rule = optimizers.serialize(model.optimizer)
-        if found is Beginning.RESTORE:
-            return restored(FOLDER, model.plan, rule, by_server=not sync)
+    def _problem(self) -> Problem:
+        model, scenario = self.setup.model, self.setup.scenario
         values: dict[str, Any] = {
             spec.name: np.zeros(spec.shape, spec.dtype) for spec in model.plan.variables if not spec.sparse
         }
         values |= {name: arrays[VALUES] for name, arrays in model.drawn.items()}
-        if self.generation > 1:
-            return continued(FOLDER, model.plan, rule, values, None, same_owner=False)
-        return fresh(model.plan, rule, values)
+        return Problem(
+            variables=tuple(model.plan.variables),
+            initial_values=lambda: values,
+            optimizer=optimizers.serialize(model.optimizer),
+            max_steps=scenario.max_steps,
+            owner=self,
+            steps_per_epoch=scenario.steps_per_epoch,
+            alone=scenario.alone,
+        )
+
+    def _opening(self) -> Opening:
+        program, process, leading = self.program, self.process, self.program.leading
+        return Opening(
+            number=self.number,
+            plan=self.setup.model.plan,
+            context=TaskContext(task=TaskId.parse(process.task), rank=process.rank),
+            section=self.setup.training,
+            link=program.links[0],
+            keeper=None if leading is None else leading.keeper,
+            connect=self._connect,
+            connect_s=CONNECT_S,
+            patience_s=PATIENCE_S,
+            reporter=program.reporter,
+            overlap=Overlap("off"),
+            sequence=program.pushes_sent,
+            checkpoint_folder=None if leading is None else leading.checkpoints,
+            on_close=self._closed,
+            clock=process.life,
+        )
+
+    def _connect(self, server: int, timeout_s: float) -> VirtualChannel:
+        channel = self.process.connect("data", server, timeout_s)
+        self._channels[server].append(channel)
+        return channel
+
+    def _closed(self, training: ServerTraining) -> None:
+        """As the real strategy."""
+        program, leading = self.program, self.program.leading
+        if leading is not None and leading.keeper is not None and not leading.keeper.generation.alone:
+            leading.recorded[self.number] = training.recorded
+        program.pushes_sent = training.driver.machine.sequence
+        program.links[0].on_failure = lambda reason: None
+        training.driver.close()
 
     # Training
 
-    def _train(self) -> None:
-        program, process, setup = self.program, self.process, self.setup
-        plan, link = setup.model.plan, program.links[0]
-        self.weights, self.gradients = ReplicaMemory(plan), ReplicaMemory(plan)
-        machine = self.machine = Replica(
-            plan.servers,
-            self.generation,
-            link.incarnation,
-            plan.hash,
-            setup.sync,
-            trains=process.rank >= 0,
-            saves=self.keeper is not None,
-            first_judges=not setup.sync and setup.training.max_staleness is not None,
-            sequence=program.sequence,
-        )
-        self.driver = ReplicaDriver(
-            machine,
-            self.weights,
-            self.gradients,
-            self._connect_data,
-            program.reporter,
-            connect_s=CONNECT_S,
-            patience_s=PATIENCE_S,
-            clock=process.life,
-        )
-        connect = partial(process.connect, "orders")
-        self.orders = OrderDriver(
-            plan.servers, self.generation, link.incarnation, connect, PATIENCE_S, process.life
-        )
-        link.on_failure = self._abort
-        if self.keeper is not None:
-            self.keeper.on_failure = self._abort
-            self.keeper.own_step = lambda: (machine.term, machine.global_step)
-        self.driver.start()
-        if self.keeper is not None:
-            self._look(self.keeper)
-        while not self._over():
-            self._step()
-        process.network.judge.printed(process.task, self.generation, self._rows())
-
-    def _connect_data(self, server: int, timeout_s: float) -> VirtualChannel:
-        channel = self._data[server] = self.process.connect("data", server, timeout_s)
-        return channel
-
-    def _abort(self, reason: str) -> None:
-        assert self.driver is not None
-        self.driver.abort(reason)
-        self.orders.abort(reason)
-
-    def _look(self, keeper: Keeper) -> None:
-        """See what is in force; nothing goes on before the leader's order."""
-        assert self.driver is not None
-        self.orders.look()
-        if self.orders.torn:
-            keeper.give_back()
-            self.driver.start()
-            self.orders.look()
-        self.orders.ask_for_rows()
-
-    def _rows(self) -> Mapping[int, Row]:
-        return self.machine.rows if self.keeper is None else self.orders.rows
-
     def _over(self) -> bool:
         """Whether the last step is made, and of the leader, saved."""
-        keeper, machine = self.keeper, self.machine
-        if keeper is not None:
-            while self._record():
-                pass
-        if not machine.finished:
+        leader = self.training.leader
+        while leader is not None and self._record(leader):
+            pass
+        if not self.training.clock.finished:
             return False
-        if keeper is None:
-            return True
-        if keeper.finish():
-            self.program.recorded[self.generation] = self._rows()
-            return True
-        self._again()
-        return False
+        concluded = leader is None or leader.conclude()
+        self._note_lost_epochs()
+        return concluded
 
-    def _again(self) -> None:
-        """Pull, because the servers have gone back, or wait for the order in force."""
-        assert self.driver is not None
-        self.driver.start()
-        self._keep_orders()
-
-    def _keep_orders(self) -> None:
-        """As the session: where the servers have begun another term, they wait for the order in force."""
-        if self.keeper is None:
-            return
-        assert self.driver is not None
-        machine = self.machine
-        while self.orders.repeat_in(machine.term):
-            if not self._ended <= self.orders.rows.keys():  # an epoch begins anew, and with it its order
-                self._until = machine.global_step
-            if not machine.held or machine.finished:
-                break
-            self.driver.start()
-
-    def _record(self) -> bool:
+    def _record(self, leader: Leader) -> bool:
         """Tell ps:0 of an epoch that has ended; False if none has."""
-        machine, rows = self.machine, self.orders.rows
-        steps, epoch = machine.global_step - machine.first_step, len(rows)
-        stopped_within = machine.finished and epoch * self._epochs < steps
+        clock, epoch = self.training.clock, len(self.training.recorded)
+        steps = clock.global_step - clock.first_step
+        stopped_within = clock.finished and epoch * self._epochs < steps
         if not (stopped_within or (epoch + 1) * self._epochs <= steps):
             return False
-        row = row_of([sums for each, sums in machine.tally if each == epoch])
-        if not self.orders.record(self.orders.term, epoch + 1, {epoch: dict(row)}):
-            self._again()
+        row = row_of([sums for each, sums in leader.tally if each == epoch])
+        leader.record(epoch + 1, {epoch: dict(row)})
+        self._note_lost_epochs()
         return True
 
-    # A step
+    def _note_lost_epochs(self) -> None:
+        """As the loop of a leader: an epoch whose end the servers have lost begins anew, and with it its
+        order.
+        """
+        if self.training.leader is not None and not self._ended <= self.training.recorded.keys():
+            self._until = self.training.clock.global_step
 
     def _step(self) -> None:
-        assert self.driver is not None
-        machine = self.machine
-        if machine.finished:
+        leader, clock = self.training.leader, self.training.clock
+        if clock.finished:
             return  # the servers had gone back, and the others have made all steps meanwhile
-        if self.keeper is not None and self._has_to_order():
-            self._order(self.keeper)
-            return
-        if not machine.trains:
-            self.driver.wait_for(machine.global_step + 1)
+        if leader is not None and self._has_to_order():
+            self._order(leader)
+        elif self.training.replicas:
+            self._contribute(self.training.replicas[0])
         else:
-            self._contribute()
-        self._keep_orders()
+            leader.wait(clock.global_step + 1)
+        self._note_lost_epochs()
 
-    def _contribute(self) -> None:
+    def _contribute(self, replica: Replica) -> None:
         """Compute and push; what was computed with values that were taken back is void."""
-        driver, model, process = self.driver, self.setup.model, self.process
-        assert driver is not None
-        part, now, random = self.machine.turn.part, self._cut(), process.network.random
+        driver, model, process = self.training.driver, self.setup.model, self.process
+        cut, random = self.training.cut, process.network.random
+        part, now = replica.next_batch(), Cut(self.setup.data, cut.parts, cut.even)
         rows = now.rows(part)
         assert rows.stop <= model.examples, "the counters have too few elements"
         ids = model.chosen_rows(part)
         for name, listed in ids.items():
             if len(listed):
-                driver.tables[name][listed]
+                replica.weights[name][listed]
         if not rows:
-            driver.push(0, now.empty(part), None)
+            replica.commit(0.0, 0, None, now.empty(part))
             return
         if not driver.overtaken:
             process.life.sleep(self.setup.scenario.compute_s * process.slowness * random.uniform(0.5, 1.5))
             self._values_may_break_off()
-        self._write_gradients(now, part)
+        self._write_gradients(replica, now, part)
         if ids:
-            driver.row_gradients["words"] = model.row_gradient(ids["words"], part)
-        driver.push(len(rows), now.empty(part), sums_of(rows))
+            replica.rows["words"] = model.row_gradient(ids["words"], part)
+        replica.commit(0.0, len(rows), sums_of(rows), now.empty(part))
 
-    def _write_gradients(self, now: Cut, part: int) -> None:
+    def _write_gradients(self, replica: Any, now: Cut, part: int) -> None:
         model, random = self.setup.model, self.process.network.random
         blocks = [
             model.gradient(server, now, part, self.setup.by_examples) for server in range(model.plan.servers)
         ]
         if random.random() < self.setup.scenario.nan_rate:
             blocks[random.randrange(len(blocks))][0][0] = np.nan
-        for mine, given in zip(self.gradients.blocks, blocks, strict=True):
-            for block, numbers in zip(mine, given, strict=True):
-                block[...] = numbers
-        self.gradients.join()
+        numbers = gather(model.plan, blocks)
+        for arrays in (replica.gradients, replica.updates):
+            for name, array in arrays.items():
+                array[...] = numbers[name]
 
     def _values_may_break_off(self) -> None:
         """A connection broke while values came with which the step has begun."""
-        assert self.driver is not None
-        for server, channel in self._data.items():
-            if channel.is_gone and self.process.network.random.random() < 0.5:
-                self.driver.fetch_again(server)
-
-    def _cut(self) -> Cut:
-        """How the batches are cut that ps:0 deals."""
-        return Cut(self.setup.data, self.machine.cut.parts, self.machine.cut.even)
+        for server, channels in self._channels.items():
+            gone = [channel for channel in channels if channel.is_gone]
+            self._channels[server] = [channel for channel in channels if channel not in gone]
+            if gone and self.process.network.random.random() < 0.5:
+                self.training.driver.fetch_again(server)
 
     # Orders
 
+    @property
+    def _held(self) -> bool:
+        return self.training.driver.machine.held
+
     def _reached(self) -> bool:
-        return self._until is not None and self.machine.global_step >= self._until
+        return self._until is not None and self.training.clock.global_step >= self._until
 
     def _has_to_order(self) -> bool:
         """Whether the leader has to give an order, or likes to, before it computes."""
         often = self.process.network.random.random() < OFTEN
-        return self._due or self.machine.held or self._reached() or often
+        return self._due or self._held or self._reached() or often
 
     def _next_until(self) -> int | None:
         """As the real leader: the end of the epoch that the next step belongs to, if anything is done
         there.
         """
-        scenario, machine = self.setup.scenario, self.machine
+        scenario, clock = self.setup.scenario, self.training.clock
         if not (scenario.assigns or scenario.seed % 2):
             return None
-        epoch = (machine.global_step - machine.first_step) // scenario.steps_per_epoch
-        return int(machine.first_step + (epoch + 1) * scenario.steps_per_epoch)
+        epoch = (clock.global_step - clock.first_step) // scenario.steps_per_epoch
+        return int(clock.first_step + (epoch + 1) * scenario.steps_per_epoch)
 
-    def _order(self, keeper: Keeper) -> None:
+    def _order(self, leader: Leader) -> None:
         """Order other numbers; where training waits for it, perhaps other values too: those at hand, with
         another mark.
         """
-        random, machine, orders = self.process.network.random, self.machine, self.orders
-        assert self.driver is not None
+        random = self.process.network.random
         rule = optimizers.serialize(with_rate(self.setup.model.optimizer, random.choice(RATES)))
         # In async the other servers' values may have aged, unless they were pulled because training waits.
-        waits = self._reached() and (self.setup.sync or machine.held)
+        waits = self._reached() and (self.setup.sync or self._held)
         mark = float(random.randint(1, 1 << 30)) if waits and self._assigns_here() else None
-        values = self._assigned(mark) if mark is not None else ()
-        self._until, self._due, self._ended = self._next_until(), False, frozenset(orders.rows)
-        reached = machine.global_step
-        version, stops = orders.give(
-            rule,
-            term=orders.term,
-            reached=reached,
-            stop=False,
-            until=self._until,
-            values=values,
-            saved=keeper.saved_step,
-        )
-        process = self.process
-        process.network.say(f"{process.task} has ordered {rule} until {self._until} from version {version}")
-        process.network.judge.leader_ordered(self.generation, rule, version, mark)
-        keeper.ordered(self._until, end=version if stops else None)
-        if (stops or machine.held or orders.waits) and not machine.finished:
-            self._again()
+        weights = None if mark is None else self._assigned(mark)
+        self._given = rule, mark
+        self._until, self._due, self._ended = self._next_until(), False, frozenset(self.training.recorded)
+        leader.control(ConfigChange(rule, weights=weights, until=self._until))
+
+    def _heard(self, event: AnyEvent) -> None:
+        """The order is in force, at the moment at which the leader learns it."""
+        if isinstance(event, ConfigChanged):
+            process, (rule, mark) = self.process, self._given
+            process.network.say(f"{process.task} has ordered {rule} until {self._until}")
+            process.network.judge.leader_ordered(self.number, rule, event.step, mark)
 
     def _assigns_here(self) -> bool:
         """Whether a callback assigns at the end of this epoch: when it comes again, so does the callback."""
         scenario = self.setup.scenario
-        chance = Random(f"assigns {scenario.seed} {self.generation} {len(self.orders.rows)}").random()
+        chance = Random(f"assigns {scenario.seed} {self.number} {len(self.training.recorded)}").random()
         return scenario.assigns and not scenario.alone and chance < 0.7  # a fit `alone` has no callbacks
 
-    def _assigned(self, mark: float) -> Sequence[Sequence[Any]]:
-        new = {
-            name: array.copy() for name, array in self.weights.variables.items() if name.startswith("count")
-        }
+    def _assigned(self, mark: float) -> Mapping[str, Any]:
+        weights = self.training.weights
+        new = {name: array.copy() for name, array in weights.items() if name.startswith("count")}
         for counter in new.values():
             counter[0, MARK] = mark
-        plan = self.setup.model.plan
-        dense = cut(plan, {**self.weights.variables, **new})
-        return [blocks + rows for blocks, rows in zip(dense, RowRoutes(plan).whole({}), strict=True)]
+        return {**weights, **new}

@@ -45,7 +45,7 @@ class Server:
         hello = Hello(run_id="run", cluster_hash="cluster", task=self.name)
         to_first = partial(self._connect, life, "decisions") if self._first is not None else None
         self.handler = ServerHandler(
-            machine, hello, Reporter(), callers=callers, to_first=to_first, clock=life
+            machine, hello, Reporter(self.name, self._network), callers=callers, to_first=to_first, clock=life
         )
         life.start(partial(self._serve, life, self.handler))
 
@@ -57,7 +57,7 @@ class Server:
         if self._first is not None:
             heart = partial(self._connect, life, "heartbeat")
             handler.first = HeartbeatLink(
-                "ps:0", heart, Reporter(), connect_s=START_S, patience_s=float("inf"), clock=life
+                "ps:0", heart, handler.reporter, connect_s=START_S, patience_s=float("inf"), clock=life
             )
         while not handler.ended.wait(TICK_S):
             handler.tick()

@@ -4,6 +4,7 @@ have another one.
 
 from math import ceil
 
+import msgspec
 from simulation.data import Cut
 from simulation.model import Model, model
 from simulation.scenario import Scenario
@@ -19,7 +20,7 @@ class Setup:
 
     def __init__(self, scenario: Scenario, replicas: int, servers: int, begun: "Setup | None" = None) -> None:
         self.scenario = scenario
-        self.training = scenario.training
+        self.training = msgspec.structs.replace(scenario.training, transport="grpc")
         self.replicas = replicas
         self.servers = servers
         self.sync = self.training.updates == "sync"

@@ -172,11 +172,7 @@ class World:
         return not self.starting and not any(process.alive for process in self.processes.values())
 
     def _waiting(self) -> str:
-        return ", ".join(
-            f"{p.task}: {p.machine.phase if p.machine else 'starting'}"
-            for p in self.processes.values()
-            if p.alive
-        )
+        return ", ".join(f"{p.task}: {p.program.stands}" for p in self.processes.values() if p.alive)
 
     def _check_failure(self, failures: set[str]) -> None:
         rule = self.scenario.training

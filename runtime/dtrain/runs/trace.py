@@ -96,19 +96,19 @@ class Trace:
 
     def begin(self, header: Header) -> None:
         """Say whose trace follows."""
-        self._add(header)
+        self.keep(header)
 
     def event(self, event: AnyEvent) -> None:
         """Keep an event, and log it."""
         if _log.isEnabledFor(logging.INFO):
             _log.info("%s", event)
         if self.on:
-            self._add(Happened(at_s=self._clock(), what=event))
+            self.keep(Happened(at_s=self._clock(), what=event))
 
     def span(self, name: str, begun_s: float, ended_s: float, whom: str | None = None) -> None:
         """Keep a span that has ended, in the clock's seconds."""
         if self.on:
-            self._add(Span(name=name, at_s=begun_s, for_s=ended_s - begun_s, whom=whom))
+            self.keep(Span(name=name, at_s=begun_s, for_s=ended_s - begun_s, whom=whom))
 
     def timed(self, name: str, function: Callable[P, T]) -> Callable[P, T]:
         """Return `function`, whose calls are spans of that name; itself where nothing is traced."""
@@ -142,10 +142,11 @@ class Trace:
                 file.write(data)
         self._written_bytes += len(data)
         if self._written_bytes >= BYTES_MAX and self.on:
-            self._add(Ended(at_s=self._clock()))
+            self.keep(Ended(at_s=self._clock()))
             self.on = False
 
-    def _add(self, line: Line) -> None:
+    def keep(self, line: Line) -> None:
+        """Keep a line; where none is written, a simulation prints it."""
         if self.on:
             self._lines.append(msgspec.json.encode(line) + b"\n")
 
