@@ -14,7 +14,7 @@ SAME_BITS = {"updates": "sync", "deterministic": True}
 
 
 def assignment(task, **training):
-    made = TaskAssignment.by_hand(CLUSTER, TaskId.parse(task))
+    made = TaskAssignment.by_hand(CLUSTER, TaskId.parse(task), {})
     return replace(made, spec=replace(made.spec, training=training_section(**training)))
 
 

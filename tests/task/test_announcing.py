@@ -68,7 +68,7 @@ def test_a_server_that_nobody_tries_to_reach_any_more_is_not_told_of():
 
 def test_a_task_says_who_it_is_and_where_it_listens():
     def said(task):
-        return introduction(TaskAssignment.by_hand(CLUSTER, TaskId.parse(task)), pid=77)
+        return introduction(TaskAssignment.by_hand(CLUSTER, TaskId.parse(task), {}), pid=77)
 
     who = f"process 77 of run hand-{CLUSTER.hash}, which is 1 chief, 2 workers, 4 ps"
     assert said("ps:1") == f"{who}; listens at p:2"

@@ -28,7 +28,7 @@ def test_the_lines_of_pythons_library_are_left_out(tmp_path, capsys):
     shown = capsys.readouterr().err
     assert shown.endswith(f"line {error.__traceback__.tb_lineno}\n    {LINE}\n")
     cluster = ClusterSpec.from_lists(worker=["a:1"])
-    record = failure.describe(error, TaskAssignment.by_hand(cluster, TaskId.parse("worker:0")))
+    record = failure.describe(error, TaskAssignment.by_hand(cluster, TaskId.parse("worker:0"), {}))
     assert LINE in record.traceback
     assert record.traceback.count('  File "') == 1
     assert "NotADirectoryError" not in record.traceback, "the message says it"
@@ -37,7 +37,7 @@ def test_the_lines_of_pythons_library_are_left_out(tmp_path, capsys):
 def test_an_error_that_no_line_of_the_program_led_to_has_its_class_on_record():
     """By it the launcher knows that another attempt would fail alike."""
     cluster = ClusterSpec.from_lists(worker=["a:1"])
-    assignment = TaskAssignment.by_hand(cluster, TaskId.parse("worker:0"))
+    assignment = TaskAssignment.by_hand(cluster, TaskId.parse("worker:0"), {})
     record = failure.describe(SpecError("TF_CONFIG: not JSON"), assignment)
     assert record.traceback is None
     assert record.error_type == "SpecError"
@@ -97,7 +97,9 @@ def test_what_can_be_done_is_said_where_python_does_not(capsys, error, hint):
     failure.show(error)
     assert hint in capsys.readouterr().err
     cluster = ClusterSpec.from_lists(worker=["a:1"])
-    assert hint in failure.describe(error, TaskAssignment.by_hand(cluster, TaskId.parse("worker:0"))).message
+    assert (
+        hint in failure.describe(error, TaskAssignment.by_hand(cluster, TaskId.parse("worker:0"), {})).message
+    )
 
 
 def _line_of(text):

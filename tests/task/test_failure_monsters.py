@@ -146,7 +146,7 @@ def test_whatever_is_raised_is_what_is_recorded_and_shown(tmp_path, capsys, mons
         except BaseException as caught:
             error = caught
     cluster = ClusterSpec.from_lists(worker=["a:1"])
-    assignment = replace(TaskAssignment.by_hand(cluster, TASK), run_dir=tmp_path)
+    assignment = replace(TaskAssignment.by_hand(cluster, TASK, {}), run_dir=tmp_path)
     failure.record(error, assignment)
     path = RunFiles(tmp_path).failure(TASK, 0)
     record = read_record(path, FailureRecord)
@@ -173,7 +173,7 @@ def test_whatever_is_raised_is_what_is_recorded_and_shown(tmp_path, capsys, mons
 )
 def test_what_can_be_said_is_said(make, message):
     described = failure.describe(
-        MAKERS[make](), TaskAssignment.by_hand(ClusterSpec.from_lists(worker=["a:1"]), TASK)
+        MAKERS[make](), TaskAssignment.by_hand(ClusterSpec.from_lists(worker=["a:1"]), TASK, {})
     )
     assert described.message == message
 

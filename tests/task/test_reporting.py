@@ -13,7 +13,7 @@ from dtrain.runs.files import RunFiles, TaskStatus, read_record, write_record
 def reporter(monkeypatch):
     monkeypatch.setattr(reporting, "WAIT_SHOWN_AFTER_S", 0.0)
     cluster = ClusterSpec.from_lists(chief=["c:1"], worker=["w:1", "w:2"], ps=["p:1", "p:2"])
-    made = reporting.Reporter(TaskAssignment.by_hand(cluster, TaskId.parse("worker:0")))
+    made = reporting.Reporter(TaskAssignment.by_hand(cluster, TaskId.parse("worker:0"), {}))
     yield made
     made.close()
 
