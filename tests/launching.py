@@ -26,8 +26,9 @@ MARK = "DTRAIN_TEST_MARK"
 PRELUDE = """
 import json, os, signal, subprocess, sys, time, types
 from pathlib import Path
+from dtrain.messages.status import TaskStatus
 from dtrain.cluster import TaskId
-from dtrain.runs.files import RunFiles, TaskStatus, write_record
+from dtrain.runs.files import (RunFiles, write_record)
 
 sys.modules["dtrain.strategies.interface"] = types.SimpleNamespace(was_used=lambda: True, close_default=lambda error: None)
 _place = json.loads(os.environ["TF_CONFIG"])["task"]

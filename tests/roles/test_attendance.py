@@ -6,6 +6,7 @@ from roles.by_hand import TASKS, Hand, lost, only, sync
 from dtrain.config import WaitSection
 from dtrain.control.actions import End
 from dtrain.messages import Farewell, Refusal, RefusalKind, Snapshot, Verdict
+from dtrain.messages.status import TaskStatus
 from dtrain.protocol.membership import LEASE_S, MemberState
 
 WAIT = WaitSection()
@@ -38,7 +39,7 @@ def test_wait_has_an_end_that_says_how_many_are_missing():
 def test_those_who_wait_are_told_who_has_gone_and_how():
     hand = sync(too_few_timeout_s=20.0, backup_workers=0)
     for task in TASKS:
-        hand.beat(task, status={"task": task, "step": 9})
+        hand.beat(task, status=TaskStatus(task, 1, "here", step=9))
     assert only(hand.beat("chief:0", 1)).waiting_for == "chief:0, worker:0, worker:1"
     hand.beat("worker:1", 1, leaving=True)
     assert only(hand.beat("chief:0", 1)).waiting_for == "worker:1", "at once, whatever the others have done"
@@ -66,10 +67,10 @@ def test_fail_fails_at_once_and_whoever_leaves_is_missing_too():
 
 def test_heartbeats_tell_how_the_run_stands_and_the_leader_hears_everybody_s_status():
     hand = sync(backup_workers=1)
-    hand.beat("worker:0", status={"task": "worker:0", "step": 3})
+    hand.beat("worker:0", status=TaskStatus("worker:0", 1, "here", step=3))
     reply = only(hand.beat("chief:0"))
     assert (reply.incarnation, reply.generation, reply.version, reply.ended) == (1, 1, 0, False)
-    assert reply.statuses == ({"task": "worker:0", "step": 3},)
+    assert reply.statuses == (TaskStatus("worker:0", 1, "here", step=3),)
     hand.push("worker:0")
     reply = only(hand.beat("worker:1"))
     assert reply.statuses == ()

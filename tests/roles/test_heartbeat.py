@@ -1,5 +1,6 @@
 """A task's lease: renewed, mended, given back; and what its end is called."""
 
+import queue
 import threading
 import time
 
@@ -7,9 +8,9 @@ import pytest
 
 from dtrain.errors import PeerLostError, PeerRefusedError, TooFewReplicasError, WaitTimeoutError
 from dtrain.messages import HeartbeatReply, Refusal, RefusalKind
+from dtrain.messages.status import TaskStatus
 from dtrain.roles import heartbeat
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.runs.files import TaskStatus
 from dtrain.wire.frames import Frame
 
 TIMEOUT_S = 20.0
@@ -98,7 +99,22 @@ def test_it_says_which_process_it_is_and_the_incarnation_that_it_was_given(link)
     assert first >> 42 == attempt == 2, "also if the clock was set back since"
     assert others == [3, 3]
     assert len({beat.process for beat in server.beats}) == 1
-    assert server.beats[0].status["task"] == "worker:0"
+    assert server.beats[0].status.task == "worker:0"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_fault_in_the_watching_thread_fails_the_task_by_name(link):
+    server = Server(alive())
+    connected = link(server)
+    said = queue.SimpleQueue()
+    connected.on_failure = said.put
+
+    def fault(reply):
+        raise KeyError("task")
+
+    connected.on_reply = fault
+    assert said.get(timeout=TIMEOUT_S) == "the watch over ps:0 has ended by a fault: KeyError: 'task'"
+    assert isinstance(connected.failure, PeerLostError)
 
 
 def test_a_connection_that_breaks_is_opened_again(link):

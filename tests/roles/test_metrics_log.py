@@ -3,6 +3,7 @@
 import json
 
 from dtrain.messages import HeartbeatReply
+from dtrain.messages.status import TaskStatus
 from dtrain.runs.metrics_log import INTERVAL_S, MetricsLog
 
 
@@ -10,9 +11,9 @@ def reply(version, *statuses):
     return HeartbeatReply(incarnation=1, generation=1, version=version, ended=False, statuses=statuses)
 
 
-NUMBERS = {"step": 3, "loss": 0.5, "staleness_mean": 1.5, "staleness_counts": {"1": 1, "2": 1}}
-WORKER = {"task": "worker:0", "pid": 1, "host": "here", **NUMBERS}
-SERVER = {"task": "ps:0", "pid": 2, "host": "here", "step": 3}
+NUMBERS = {"step": 3, "loss": 0.5, "staleness_mean": 1.5, "staleness_counts": {1: 1, 2: 1}}
+WORKER = TaskStatus("worker:0", 1, "here", **NUMBERS)
+SERVER = TaskStatus("ps:0", 2, "here", step=3)
 
 
 def test_a_line_is_written_when_it_is_due_and_the_newest_numbers_at_the_end(tmp_path):
@@ -27,7 +28,10 @@ def test_a_line_is_written_when_it_is_due_and_the_newest_numbers_at_the_end(tmp_
     log.flush()
     first, last = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
 
-    assert (first["global_step"], first["tasks"]) == (3, {"worker:0": NUMBERS})
+    assert (first["global_step"], first["tasks"]) == (
+        3,
+        {"worker:0": {**NUMBERS, "staleness_counts": {"1": 1, "2": 1}}},
+    )
     assert last["global_step"] == 4
 
 

@@ -252,7 +252,7 @@ def test_what_belongs_to_another_generation_changes_nothing():
     hand = sync(servers=2)
     before = hand.image()
     assert hand.say("ps:1", Complete(generation=2, rank=0, incarnation=1, version=0, ordinal=0)) == []
-    assert hand.say("ps:1", Commit(generation=2, version=0, contributors=((0, 1, 0),)), server=1) == []
+    assert hand.say("ps:0", Commit(generation=2, version=0, contributors=((0, 1, 0),)), server=1) == []
     assert hand.say("ps:1", Subscribe(generation=2, version=0)) == []
     assert hand.image() == before
     assert Hand(servers=2).servers[1].position() == (Subscribe(generation=0, version=0), [])

@@ -1,9 +1,9 @@
 """A task's account of itself: its trace goes into the story of the run, and the rest is read by none."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
+from dtrain.messages.status import TaskStatus
 from dtrain.runs.events import AnyEvent
 from dtrain.runs.trace import Happened, Line, Span, Trace
 
@@ -36,7 +36,7 @@ class Reporter:
     bytes_moved: Any = None
 
     def __init__(self, task: str, network: Any) -> None:
-        self.status = SimpleNamespace(attempt=0, step=-1, max_steps=0, rolled_back_steps=0)
+        self.status = TaskStatus(task, pid=0, host="", step=-1, max_steps=0)
         self.trace = VirtualTrace(task, network)
         self._clock = network.clock
         self._waiting: tuple[str, float] | None = None
@@ -49,8 +49,8 @@ class Reporter:
             self.trace.span("wait", self._waiting[1], self._clock.now, self._waiting[0])
         self._waiting = None if for_whom is None else (for_whom, self._clock.now)
 
-    def current(self) -> dict[str, Any]:
-        return {}
+    def current(self) -> TaskStatus:
+        return self.status
 
     def begins(self) -> None: ...
     def slow_down(self, begun_s: None) -> None: ...

@@ -17,6 +17,7 @@ from dtrain import messages
 from dtrain.config import ServerSection, training_section
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import Pull, Push
+from dtrain.messages.status import TaskStatus
 from dtrain.variables import DTYPE_BYTES
 from dtrain.wire.frames import CHUNK_BYTES, Frame, FrameDecoder, encode
 
@@ -33,6 +34,18 @@ SUMS = st.builds(messages.Sums, names=st.lists(TEXTS, max_size=3).map(tuple), to
 ROWS = st.dictionaries(INTS, PLAIN, max_size=2)
 BATCHES = st.tuples(INTS, st.lists(INTS, max_size=3).map(tuple))
 REFUSALS = st.sampled_from(list(messages.RefusalKind))
+NUMBERS = st.dictionaries(TEXTS, INTS | FLOATS, max_size=3)
+STATUSES = st.builds(
+    TaskStatus,
+    task=TEXTS,
+    pid=INTS,
+    host=TEXTS,
+    step=st.none() | INTS,
+    loss=st.none() | FLOATS,
+    staleness_counts=st.dictionaries(INTS, INTS, max_size=3),
+    evaluations=st.lists(NUMBERS, max_size=2),
+    waiting_for=st.none() | TEXTS,
+)
 FIELDS = {
     int: INTS,
     str: TEXTS,
@@ -43,9 +56,9 @@ FIELDS = {
     int | None: st.none() | INTS,
     tuple[int, int]: st.tuples(INTS, INTS),
     dict[str, Any]: PLAIN,
-    dict[str, Any] | None: st.none() | PLAIN,
     tuple[str, ...]: st.lists(TEXTS, max_size=3).map(tuple),
-    tuple[dict[str, Any], ...]: st.lists(PLAIN, max_size=3).map(tuple),
+    TaskStatus | None: st.none() | STATUSES,
+    tuple[TaskStatus, ...]: st.lists(STATUSES, max_size=3).map(tuple),
     tuple[tuple[int, int, int], ...]: st.lists(TRIPLES, max_size=3).map(tuple),
     tuple[int, float]: st.tuples(INTS, FLOATS),
     tuple[int, ...]: st.lists(INTS, max_size=3).map(tuple),

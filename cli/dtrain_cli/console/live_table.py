@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from io import StringIO
 
 from dtrain.cluster import Role, TaskId
-from dtrain.runs.files import TaskStatus, global_step
+from dtrain.messages.status import TaskStatus, global_step
 from dtrain.runs.states import HAS_PROCESS, TaskState
 from dtrain_cli.console.tables import STYLES, columns_that_fit, new_table
 

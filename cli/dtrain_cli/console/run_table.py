@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dtrain.cluster import TaskId
-from dtrain.runs.files import TaskStatus
+from dtrain.messages.status import TaskStatus
 from dtrain.runs.states import LIVE_RUN_STATES, TaskState
 from dtrain_cli.console.live_table import Row, duration_text, evaluation_text, most_telling
 from dtrain_cli.console.tables import STYLES, columns_that_fit, new_table

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from dtrain.cluster import TaskId
-from dtrain.runs.files import TaskStatus, global_step
+from dtrain.messages.status import TaskStatus, global_step
 from dtrain_cli.console.live_table import Row
 from dtrain_cli.launch.tasks.task_life import TaskLife
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import RestartSection, RunSpec
+from dtrain.messages.status import TaskStatus
 from dtrain.process.start_protocol import Exited
-from dtrain.runs.files import FailureRecord, RunFiles, TaskStatus
+from dtrain.runs.files import FailureRecord, RunFiles
 from dtrain.runs.states import FailureKind, TaskState
 from dtrain.runs.task_states import where_in_training
 from dtrain_cli.launch.policies import restart_policy

@@ -14,8 +14,9 @@ from typing import Any
 
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunError, RunNotFoundError
+from dtrain.messages.status import TaskStatus, global_step
 from dtrain.process.living import lives, started_s
-from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, TaskStatus, global_step, read_record
+from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, read_record
 from dtrain.runs.states import LIVE_RUN_STATES, LIVE_TASK_STATES, RunState, TaskState
 from dtrain_cli.runs.index import own_record
 from dtrain_cli.runs.joined_tasks import with_joined

@@ -5,13 +5,14 @@
 from collections.abc import Collection, Set
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Protocol
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import WaitSection
 from dtrain.control.actions import End
 from dtrain.control.steps import Steps
 from dtrain.messages import Conclude, Heartbeat, HeartbeatReply, Lineage, Refusal, Row
+from dtrain.messages.status import TaskStatus
 from dtrain.protocol.membership import LEASE_S, Membership, MemberState
 
 NAMED = 8
@@ -72,7 +73,7 @@ class Roster:
     leader: str = field(init=False)
     ranks: dict[str, int] = field(init=False)
     membership: Membership = field(init=False)
-    statuses: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
+    statuses: dict[str, TaskStatus] = field(default_factory=dict, init=False)
     farewell: bool = field(default=False, init=False)
     rows: dict[int, dict[int, Row]] = field(default_factory=dict, init=False)
     _names: dict[int, str] = field(init=False)
@@ -186,7 +187,7 @@ class Roster:
 
     def _how_it_went(self, task: str) -> str:
         if self.membership.state(task) is MemberState.LEFT:
-            step = self.statuses.get(task, {}).get("step")
+            step = self.statuses[task].step if task in self.statuses else None
             return f"{task} left" + (f" at step {step}" if step is not None else "")
         return f"{task} has not been heard of" + (
             f" for more than {LEASE_S:g} s" if task in self.statuses else ""

@@ -4,12 +4,11 @@ Rules *No silent wait* (docs/design/protocol.md#no-silent-wait) and *Orderly end
 (docs/design/protocol.md#orderly-end).
 """
 
-from typing import Any
-
 import msgspec
 
 from dtrain.messages.message import Message, Refusal
 from dtrain.messages.opening import Lineage, Row
+from dtrain.messages.status import TaskStatus
 
 
 class Heartbeat(Message, frozen=True, gc=False, kw_only=True):
@@ -22,7 +21,7 @@ class Heartbeat(Message, frozen=True, gc=False, kw_only=True):
 
     process: tuple[int, float]
     incarnation: int
-    status: dict[str, Any] | None = None
+    status: TaskStatus | None = None
     leaving: bool = False
 
 
@@ -51,7 +50,7 @@ class HeartbeatReply(Message, frozen=True, gc=False, kw_only=True):
     waiting_for: str | None = None
     failed: Refusal | None = None
     directory: str | None = None
-    statuses: tuple[dict[str, Any], ...] = ()
+    statuses: tuple[TaskStatus, ...] = ()
     term: int = 0
     lineage: Lineage = Lineage()
     max_steps: int = 0

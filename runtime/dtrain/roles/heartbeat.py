@@ -10,8 +10,6 @@ import contextlib
 import math
 from collections.abc import Callable
 
-import msgspec
-
 from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError, TooFewReplicasError, WaitTimeoutError
 from dtrain.messages import Heartbeat, HeartbeatReply, Refusal, RefusalKind
 from dtrain.process.clock import SYSTEM, Clock, Running
@@ -108,7 +106,7 @@ class HeartbeatLink:
 
     def _beat(self, incarnation: int, within_s: float, leaving: bool = False) -> tuple[float, HeartbeatReply]:
         """Return when the question was asked, and its answer."""
-        status = msgspec.to_builtins(self._reporter.current(), str_keys=True)
+        status = self._reporter.current()
         asked_s = self._clock.now()
         beat = Heartbeat(process=self._process, incarnation=incarnation, status=status, leaving=leaving)
         if leaving:
@@ -124,6 +122,14 @@ class HeartbeatLink:
         )
 
     def _run(self) -> None:
+        try:
+            self._keep()
+        except Exception as error:  # else the waits of this task would never end, and not say why
+            why = f"{type(error).__name__}: {error}"
+            self._fail(PeerLostError(f"the watch over {self._peer.name} has ended by a fault: {why}"))
+            raise
+
+    def _keep(self) -> None:
         last_heard_s = told_s = self._clock.now()
         while True:
             if not self.away:

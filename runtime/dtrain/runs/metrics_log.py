@@ -15,7 +15,7 @@ import msgspec
 
 from dtrain.cluster import TaskId
 from dtrain.messages import HeartbeatReply
-from dtrain.runs.files import TaskStatus
+from dtrain.messages.status import TaskStatus
 
 INTERVAL_S = 5.0
 FIELDS = ("step", "loss", "examples_per_s", "stale_gradients", "staleness_mean", "staleness_counts")
@@ -52,8 +52,9 @@ class MetricsLog:
         self._next_s = self._clock() + INTERVAL_S
 
     def _line(self, reply: HeartbeatReply, now: datetime) -> dict[str, Any]:
-        statuses = [msgspec.convert(data, TaskStatus, strict=False) for data in reply.statuses]
-        tasks = {status.task: _numbers(status) for status in statuses if TaskId.parse(status.task).trains}
+        tasks = {
+            status.task: _numbers(status) for status in reply.statuses if TaskId.parse(status.task).trains
+        }
         return {"time": now.isoformat(timespec="milliseconds"), "global_step": reply.version, "tasks": tasks}
 
 

@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from dtrain.errors import RunError
+from dtrain.messages.status import TaskPhase, TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.runs.announcing import Announcements, Unreached, introduction
-from dtrain.runs.files import RunFiles, Slowdown, TaskStatus, read_record, write_record
-from dtrain.runs.states import TaskPhase
+from dtrain.runs.files import RunFiles, Slowdown, read_record, write_record
 from dtrain.runs.trace import VARIABLE, Header, Trace
 
 INTERVAL_S = 0.5
@@ -154,7 +155,7 @@ class Reporter:
             time.sleep((self._slow - 1.0) * (time.thread_time() - begun_s))
 
     def current(self) -> TaskStatus:
-        """Return the status as of now: heartbeat, rate and wait brought up to date."""
+        """Return a copy of the status as of now: heartbeat, rate and wait brought up to date."""
         now = time.monotonic()
         waiting = self._waiting
         self.status.monotonic_s = now
@@ -168,7 +169,7 @@ class Reporter:
             self.status.examples_per_s = (self._examples - examples) / (now - since)
             self.status.waiting_share = min(1.0, (self._waited_s - waited_s) / (now - since))
             self._rate_from = (now, self._examples, self._waited_s)
-        return self.status
+        return replace(self.status)
 
     def _whom(self, waited_for: str) -> str:
         others = [

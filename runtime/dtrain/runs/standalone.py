@@ -12,11 +12,10 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-import msgspec
-
 from dtrain.cluster import TaskId
 from dtrain.errors import RunInUseError
 from dtrain.messages import HeartbeatReply
+from dtrain.messages.status import TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.living import started_s
 from dtrain.runs import failure
@@ -25,7 +24,6 @@ from dtrain.runs.files import (
     RunFiles,
     RunRecord,
     TaskRecord,
-    TaskStatus,
     default_runs_dir,
     offer_to_join,
     write_record,
@@ -86,8 +84,7 @@ class HandRun:
         come = []
         lost = []
         self._step = reply.version
-        for data in reply.statuses:
-            status = msgspec.convert(data, TaskStatus, strict=False)
+        for status in reply.statuses:
             record = known.get(status.task)
             if record is None:
                 record = TaskRecord(status.task)

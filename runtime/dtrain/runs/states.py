@@ -29,14 +29,6 @@ class TaskState(StrEnum):
     STOPPED = "stopped"
 
 
-class TaskPhase(StrEnum):
-    """The phase of a task by its own report: `STARTING` until it is up."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    FINISHED = "finished"
-
-
 class FailureKind(StrEnum):
     """The cause that ended an attempt or a run.
 

@@ -1,7 +1,7 @@
 """The state of a task by its own last report, where no launcher has seen its end."""
 
-from dtrain.runs.files import TaskStatus
-from dtrain.runs.states import TaskPhase, TaskState
+from dtrain.messages.status import TaskPhase, TaskStatus
+from dtrain.runs.states import TaskState
 
 STOPPED = (129, 130, 131, 143)
 """Exit codes of a program that was asked to stop."""

@@ -13,9 +13,10 @@ from launching import wait_until
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import RunSpec, SimulateSection
+from dtrain.messages.status import TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.living import started_s
-from dtrain.runs.files import RunFiles, RunRecord, Slowdown, TaskRecord, TaskStatus, write_record
+from dtrain.runs.files import RunFiles, RunRecord, Slowdown, TaskRecord, write_record
 from dtrain.runs.reporting import Reporter
 
 PACED = str(Path(__file__).parents[2] / "clusters" / "paced_line.py")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, RunSpec
+from dtrain.messages.status import TaskStatus
 from dtrain.process.start_protocol import Exited, Refused, Started
-from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskStatus, write_record
+from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, write_record
 from dtrain.runs.states import FailureKind
 from dtrain_cli.launch.policies.patience import Limits
 from dtrain_cli.launch.supervisor import Supervisor

@@ -10,15 +10,9 @@ import pytest
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunNotFoundError
+from dtrain.messages.status import TaskStatus
 from dtrain.process.living import started_s
-from dtrain.runs.files import (
-    FailureRecord,
-    RunFiles,
-    RunRecord,
-    TaskRecord,
-    TaskStatus,
-    write_record,
-)
+from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, write_record
 from dtrain_cli.runs.report import ProcessMeter, ProcessUsage, build_report, is_alive, read_report
 
 FILES = RunFiles(Path("/runs/r"))

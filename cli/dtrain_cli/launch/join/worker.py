@@ -17,11 +17,12 @@ from pathlib import Path
 from dtrain.cluster import Role
 from dtrain.config import RestartSection
 from dtrain.errors import RunError
+from dtrain.messages.status import TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.living import started_s
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.process.tf_config import write_tf_config
-from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, TaskStatus, read_record, write_record
+from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, read_record, write_record
 from dtrain.runs.states import RunState, TaskState
 from dtrain.runs.task_states import why_lost
 from dtrain_cli.console.outlet import Outlet

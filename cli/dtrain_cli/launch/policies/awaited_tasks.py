@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from dtrain.runs.files import TaskStatus
+from dtrain.messages.status import TaskStatus
 
 SILENT_S = 10.0
 """A task that has said nothing for so long stands still itself, whatever it was waiting for before."""

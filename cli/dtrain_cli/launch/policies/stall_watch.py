@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dtrain.cluster import TaskId
-from dtrain.runs.files import TaskStatus, global_step
-from dtrain.runs.states import TaskPhase
+from dtrain.messages.status import TaskPhase, TaskStatus, global_step
 from dtrain_cli.launch.policies.awaited_tasks import awaited_in_the_end
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError
-from dtrain.runs.files import FailureRecord, KillRequest, RunFiles, TaskRecord, TaskStatus, read_record
-from dtrain.runs.states import ENDED, HAS_PROCESS, TaskPhase, TaskState
+from dtrain.messages.status import TaskPhase, TaskStatus
+from dtrain.runs.files import FailureRecord, KillRequest, RunFiles, TaskRecord, read_record
+from dtrain.runs.states import ENDED, HAS_PROCESS, TaskState
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.targets.target import TaskHandle
 

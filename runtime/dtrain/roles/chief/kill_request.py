@@ -8,7 +8,8 @@ from pathlib import Path
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError
-from dtrain.runs.files import KillRequest, RunFiles, TaskStatus, read_record, write_record
+from dtrain.messages.status import TaskStatus
+from dtrain.runs.files import KillRequest, RunFiles, read_record, write_record
 
 
 def request_kill(

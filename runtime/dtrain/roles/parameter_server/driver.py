@@ -12,8 +12,6 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 
-import msgspec
-
 from dtrain.cluster import Role, TaskId
 from dtrain.config import AsyncSection, SyncSection
 from dtrain.control.actions import Action, Decide, End, Later, Note, Redeliver, Report, Send
@@ -127,8 +125,7 @@ class ServerHandler:
             if isinstance(frame.message, Push) and self.answers_at_once:
                 caller.has_read()  # it waits for other values; the next version may be made in that place
             if isinstance(frame.message, Heartbeat):  # its answer tells of this server too
-                status = msgspec.to_builtins(self.reporter.current(), str_keys=True)
-                self.machine.control.roster.statuses[self._hello.task] = status
+                self.machine.control.roster.statuses[self._hello.task] = self.reporter.current()
             self._carry_out(self._receive(caller, sender, frame.message, frame.blocks, self._now()))
             self.reporter.slow_down(begun_s)
             self._report_progress(frame.message)

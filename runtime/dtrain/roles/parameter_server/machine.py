@@ -18,9 +18,7 @@ from dtrain.messages import (
     AnyMessage,
     Commit,
     Complete,
-    Conclude,
     Control,
-    Farewell,
     Hold,
     Initialise,
     Initialised,
@@ -30,7 +28,6 @@ from dtrain.messages import (
     NotReady,
     Pull,
     Push,
-    Record,
     Refusal,
     Release,
     Snapshot,
@@ -43,21 +40,13 @@ from dtrain.protocol.part_dealer import NO_RANK
 from dtrain.roles.parameter_server.config_change import obey
 from dtrain.roles.parameter_server.questions import Questions, moved_on
 from dtrain.roles.parameter_server.request import Question, Request
+from dtrain.roles.parameter_server.rights import obstacle
 from dtrain.roles.parameter_server.snapshots import Snapshots
 from dtrain.roles.parameter_server.sync_rule import SyncRule
 from dtrain.roles.parameter_server.table_answers import table_answer
 from dtrain.roles.parameter_server.term_state import TermState
 from dtrain.types import Blocks
 
-LEADERS_DEEDS: dict[type[AnyMessage], str] = {
-    Initialise: "initialise variables",
-    Hold: "give orders",
-    Control: "give orders",
-    Mark: "mark a checkpoint",
-    Record: "record epochs",
-    Conclude: "conclude a generation",
-    Farewell: "say farewell",
-}
 STEP_MESSAGES = frozenset({Push, Complete, Commit, Release})
 """Messages of every step; after one, no open question has an answer before a certain version."""
 
@@ -117,17 +106,18 @@ class ParameterServer:
         match message:
             case Push():
                 return self._push(caller, sender, message, blocks, now)
-            case Commit() | Release():
-                return self._follow(message)
             case Pull() | Lookup():
                 return self._ask(caller, sender, message, blocks, now)
+        if (why := obstacle(message, sender, self.cluster)) is not None:
+            return [Send(caller, Refusal(reason=why))]
+        match message:
+            case Commit() | Release():
+                return self._follow(message)
             case Snapshot():
                 self._snapshots.asked(message, now)
                 return self._ask(caller, sender, message, blocks, now)
             case SnapshotRows():
                 return [self._read_snapshot(caller, message, blocks, now)]
-        if (deed := LEADERS_DEEDS.get(type(message))) and sender != self.cluster.leader:
-            return [Send(caller, Refusal(reason=f"only {self.cluster.leader} may {deed}, not {sender}"))]
         return self._lead(caller, sender, message, blocks, now)
 
     def _lead(
@@ -138,7 +128,7 @@ class ParameterServer:
             case Initialise():
                 return self._initialise(caller, message, blocks, now)
             case Load():
-                return self._load(caller, sender, message, blocks, now)
+                return self._load(caller, message, blocks, now)
             case Hold() | Control():
                 return obey(caller, self.held, message, blocks, now)
             case Mark():
@@ -225,12 +215,9 @@ class ParameterServer:
             return [answer]
         return [answer, *self._begin(held, now)]
 
-    def _load(
-        self, caller: Caller, sender: TaskId, message: Load, blocks: Blocks, now: float
-    ) -> list[Action]:
+    def _load(self, caller: Caller, message: Load, blocks: Blocks, now: float) -> list[Action]:
         loading = self._loading
-        held = loading if sender == self.cluster.leader and loading is not None else None
-        held = held if held is not None and held.term == message.term else None
+        held = loading if loading is not None and loading.term == message.term else None
         answer = Send(caller, *table_answer(held, message, blocks))
         return [answer, *self._begin(held, now)] if message.last and held is not None else [answer]
 

@@ -11,6 +11,7 @@ from dtrain.cluster import Role, TaskId
 from dtrain.config import NO_SERVERS, SyncSection
 from dtrain.errors import SpecError
 from dtrain.messages import HeartbeatReply, Row
+from dtrain.messages.status import TaskPhase
 from dtrain.parameters import placement
 from dtrain.parameters.placement import Plan, unclippable
 from dtrain.process.assignment import TaskAssignment
@@ -29,7 +30,6 @@ from dtrain.runs.files import RunFiles
 from dtrain.runs.metrics_log import MetricsLog
 from dtrain.runs.reporting import Reporter
 from dtrain.runs.standalone import HandRun
-from dtrain.runs.states import TaskPhase
 from dtrain.runs.task_states import STOPPED
 from dtrain.strategies.interface import Problem, Strategy, TaskContext, Training
 from dtrain.strategies.parameter_server.leading import Leading
@@ -243,10 +243,9 @@ class ParameterServerStrategy(Strategy):
         """Leader: log the status of every task, which ps:0 has sent, and keep the evaluations."""
         if self._metrics is not None:
             self._metrics.update(reply)
-        for evaluation in (each for status in reply.statuses for each in status.get("evaluations", ())):
-            self.evaluations[int(evaluation["global_step"])] = {
-                k: v for k, v in evaluation.items() if k != "global_step"
-            }
+        for evaluation in (each for status in reply.statuses for each in status.evaluations):
+            numbers = dict(evaluation)
+            self.evaluations[int(numbers.pop("global_step"))] = numbers
         for text in self._hand_run.update(reply) if self._hand_run is not None else ():
             self.reporter.announce(text)
 
@@ -264,9 +263,9 @@ class ParameterServerStrategy(Strategy):
                 said
                 for link in self._heartbeats[server : server + 1]
                 for said in link.reply.statuses
-                if said["task"] == name
+                if said.task == name
             ]
-            heard_attempt = None if busy or not said else said[0]["attempt"]
+            heard_attempt = None if busy or not said else said[0].attempt
             task = TaskId(Role.PS, server)
             request_kill(self._run_dir, task, heard_attempt, reason, now_s=time.monotonic(), lease_s=LEASE_S)
 

@@ -1,6 +1,6 @@
 import pytest
 
-from dtrain.runs.files import TaskStatus
+from dtrain.messages.status import TaskStatus
 from dtrain_cli.launch.policies.awaited_tasks import SILENT_S, awaited_in_the_end
 from dtrain_cli.launch.policies.stall_watch import StallWatch
 
